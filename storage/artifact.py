@@ -1,0 +1,77 @@
+"""An artifact as stages see it: an immutable local folder with a digest.
+
+A stage names the *part* of an input that it reads (`raw.part("documents")`), and only that part's digest enters its
+key: new preference pairs do not retrain the tokenizer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from storage.digests import list_files, part_of, tree_digest
+from storage.errors import DamagedArtifact, StoreError
+from storage.manifest import InputRef, Manifest
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A folder, or a part of one, that will never change."""
+
+    path: Path
+    digest: str
+    manifest: Manifest | None = None
+    location: str = ""
+    part_name: str = ""
+
+    @classmethod
+    def at(cls, folder: Path) -> Artifact:
+        """A plain folder as an artifact, for tests and notebooks: hashed now, without a manifest."""
+        if not folder.is_dir():
+            raise StoreError(f"{folder} is not a folder.", "Give the folder of an artifact.")
+        return cls(path=folder, digest=tree_digest(list_files(folder)))
+
+    def part(self, name: str) -> Artifact:
+        """The folder `name` of this artifact as an artifact of its own. Raises DamagedArtifact if there is none."""
+        path = self.path / name
+        if not path.is_dir():
+            raise DamagedArtifact(
+                f"{self.location or self.path} has no folder {name}.",
+                "Run `gristmill store verify`, then rerun the stage with --refresh.",
+            )
+        if self.manifest is None:
+            return Artifact.at(path)
+        files = part_of(self.manifest.files, f"{self.part_name}/{name}" if self.part_name else name)
+        return replace(self, path=path, digest=tree_digest(files), part_name=name)
+
+    def files(self, pattern: str) -> list[Path]:
+        """Files of the artifact that match a glob, sorted by path. Raises DamagedArtifact when none does."""
+        found = sorted(path for path in self.path.glob(pattern) if path.is_file())
+        if not found:
+            raise DamagedArtifact(
+                f"{self.location or self.path} holds no file {pattern}.",
+                "Run `gristmill store verify`, then rerun the stage with --refresh.",
+            )
+        return found
+
+    @property
+    def origin(self) -> InputRef:
+        """What a manifest keeps of this input."""
+        return InputRef(location=self.location or str(self.path), part=self.part_name)
+
+    def check_present(self) -> None:
+        """Every file is there with its size: cheap, on every hit. `verify` re-hashes. Raises DamagedArtifact."""
+        if self.manifest is None:
+            return
+        for name, entry in self.manifest.files.items():
+            path = self.path / name
+            if not path.is_file():
+                problem = "is missing"
+            elif path.stat().st_size != entry.size:
+                problem = f"has {path.stat().st_size:,} bytes instead of {entry.size:,}"
+            else:
+                continue
+            raise DamagedArtifact(
+                f"{name} of artifact {self.location} {problem}.",
+                f"Make it again with --refresh {self.manifest.stage}.",
+            )

@@ -1,0 +1,65 @@
+"""Identity: what makes two artifacts the same before either is made.
+
+A key is the SHA-256 of a canonical JSON payload: stage, version, config and the digests of the inputs. The payload
+is kept whole in the manifest, so that a miss can be explained field by field instead of by two unequal hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from storage.errors import ConfigError
+
+KEY_LENGTH = 32  # hex digits kept: 128 bits, enough for identity and short enough for a path
+
+
+class KeyPayload(BaseModel):
+    """Everything that bears an artifact's identity, and nothing else."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stage: str = Field(description="name of the stage")
+    version: int = Field(description="the stage's version, raised by hand when its results change")
+    config: dict[str, Any] = Field(description="the stage's config as plain JSON")
+    inputs: dict[str, str] = Field(description="digest of each input artifact and of each source outside the store")
+
+    def key(self) -> str:
+        """The artifact's key: `KEY_LENGTH` hex digits."""
+        return hashlib.sha256(canonical_json(self.model_dump())).hexdigest()[:KEY_LENGTH]
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with one spelling for a value: sorted keys, no white space, no NaN, UTF-8.
+
+    Raises ConfigError for what has no stable spelling (a set, an object, NaN): what can't be fingerprinted
+    must not bear identity.
+    """
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"A config value has no stable identity: {error}.",
+            "Use numbers, strings, booleans, lists and mappings.",
+        ) from error
+    return text.encode()
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
+    """The fields in which two payloads differ, as (dotted path, old value, new value), in path order.
+
+    A field that only one side has is reported with `None` on the other.
+    """
+    found: list[tuple[str, Any, Any]] = []
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        path = f"{prefix}{name}"
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            found += differences(before, after, f"{path}.")
+        elif before != after:
+            found.append((path, before, after))
+    return found

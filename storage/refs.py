@@ -1,0 +1,78 @@
+"""Refs: human names for artifacts, with their history.
+
+`tiny/pretrain` is the newest artifact that the profile `tiny` made of `pretrain`; `tiny/pretrain@1` the first. A ref
+moves only forward: history is kept, so that "last week's model" stays findable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from storage import locks
+from storage.errors import StoreError
+from storage.store import Store
+
+
+class RefEntry(BaseModel):
+    """One step of a ref's history."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    location: str
+    digest: str
+    time: str
+
+
+_HISTORY = TypeAdapter(list[RefEntry])
+
+
+def history(store: Store, name: str) -> list[RefEntry]:
+    """Every artifact that `name` (as `tiny/pretrain`) has pointed to, oldest first; empty for an unknown name."""
+    text = store.read_text(f"refs/{name}.json")
+    return [] if text is None else _HISTORY.validate_json(text)
+
+
+def move(store: Store, name: str, location: str, digest: str) -> int:
+    """Point `name` at an artifact and return its number in the history (from 1). The same again changes nothing."""
+    with locks.hold(store.local / "locks" / f"ref-{name.replace('/', '-')}"):
+        entries = history(store, name)
+        if not entries or entries[-1].location != location:
+            entries.append(RefEntry(location=location, digest=digest, time=datetime.now(UTC).isoformat()))
+            store.write_text(f"refs/{name}.json", json.dumps([entry.model_dump() for entry in entries], indent=1))
+        return len(entries)
+
+
+def resolve(store: Store, text: str) -> str:
+    """The location (`stage/key`) that a person's text names: `tiny/pretrain`, `tiny/pretrain@2`, or `stage/key…`.
+
+    A key may be shortened as long as it stays unique. Raises StoreError, naming what there is.
+    """
+    name, _, number = text.partition("@")
+    entries = history(store, name)
+    if entries and not number:
+        return entries[-1].location
+    if entries:
+        if not number.isdigit() or not 1 <= int(number) <= len(entries):
+            raise StoreError(f"{name} has no version @{number}.", f"It has @1 to @{len(entries)}.")
+        return entries[int(number) - 1].location
+    found = [location for location in store.locations() if location.startswith(text) and "/" in text]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise StoreError(f"{text} names {len(found)} artifacts.", f"Write more of the key: {', '.join(found[:3])} …")
+    known = ", ".join(names(store)) or "none yet"
+    raise StoreError(f"{text} is neither a ref nor an artifact of {store.url}.", f"Refs there: {known}.")
+
+
+def names(store: Store) -> Iterator[str]:
+    """Every ref's name, sorted."""
+    folder = f"{store.root}/refs"
+    if store.fs.isdir(folder):
+        for path in sorted(store.fs.find(folder)):
+            relative = str(path).removeprefix(folder).lstrip("/")
+            if relative.endswith(".json") and not relative.rsplit("/", 1)[-1].startswith("."):
+                yield relative.removesuffix(".json")

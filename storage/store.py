@@ -1,0 +1,218 @@
+"""The store: where artifacts live, a folder or a bucket, with one implementation over fsspec.
+
+    artifacts/<stage>/<key>/…       an artifact; exists when its manifest.json does
+    artifacts/<stage>/<key>.2/…     the same key made again (--refresh) with other bytes: nothing is overwritten
+    refs/<name>.json                human names with their history
+    locks/  work/                   on the local disk only: one lock a key, one working folder a key
+
+A working folder is named by its key and survives kill -9, so that the next run of the same key finds its shards and
+checkpoints. In a folder store it lies on the store's own file system and publishing is a rename; in a bucket store it
+lies in a local cache and publishing is an upload with the manifest last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from storage import locks
+from storage.artifact import Artifact
+from storage.digests import sums
+from storage.errors import DamagedArtifact, StoreError
+from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
+
+MARKER = "gristmill.json"
+
+
+class Store:
+    """Artifacts by key. `url` is a folder or any fsspec URL; `cache` is the local side of a bucket."""
+
+    def __init__(self, url: str, cache: Path | None = None) -> None:
+        self.url = url
+        self.fs, root = fsspec.core.url_to_fs(os.path.expanduser(url))
+        self.root = root.rstrip("/")
+        self.is_folder = isinstance(self.fs, LocalFileSystem)
+        name = hashlib.sha256(url.encode()).hexdigest()[:12]
+        self.local = Path(self.root) if self.is_folder else cache or Path.home() / ".cache" / "gristmill" / name
+        self._open()
+
+    def _open(self) -> None:
+        marker = f"{self.root}/{MARKER}"
+        if self.fs.exists(marker):
+            found = json.loads(self.fs.cat_file(marker)).get("format")
+            if found != FORMAT:
+                raise StoreError(
+                    f"The store {self.url} has format {found}; this version of Gristmill reads format {FORMAT}.",
+                    "Use the version that wrote it, or another store (--set runtime.store=…).",
+                )
+            return
+        if self.is_folder and self.local.is_dir() and any(self.local.iterdir()):
+            raise StoreError(f"{self.url} is not empty and not a store.", "Name another folder in runtime.store.")
+        self.fs.makedirs(self.root, exist_ok=True)
+        self.write_text(MARKER, json.dumps({"format": FORMAT}))
+
+    # --- small files (refs, the marker) -------------------------------------------------------------------------
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a small file whole: readers see the old text or the new, never half."""
+        if not self.is_folder:
+            self.fs.pipe_file(f"{self.root}/{name}", text.encode())
+            return
+        path = self.local / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_text(text)
+        flush(draft)
+        draft.rename(path)
+        flush(path.parent)
+
+    def read_text(self, name: str) -> str | None:
+        """A small file's text, or None when there is none."""
+        try:
+            data = self.fs.cat_file(f"{self.root}/{name}")
+        except FileNotFoundError:
+            return None
+        return data.decode() if isinstance(data, bytes) else str(data)
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def manifest(self, location: str) -> Manifest | None:
+        """The manifest at `stage/key`, or None when no artifact is there."""
+        text = self.read_text(f"artifacts/{location}/{MANIFEST}")
+        return None if text is None else Manifest.from_json(text, location)
+
+    def locations(self, stage: str = "") -> Iterator[str]:
+        """`stage/key` of every published artifact, sorted."""
+        stages = [stage] if stage else self._names("artifacts")
+        for name in stages:
+            for key in self._names(f"artifacts/{name}"):
+                if self.fs.exists(f"{self.root}/artifacts/{name}/{key}/{MANIFEST}"):
+                    yield f"{name}/{key}"
+
+    def _names(self, folder: str) -> list[str]:
+        path = f"{self.root}/{folder}"
+        if not self.fs.isdir(path):
+            return []
+        self.fs.invalidate_cache()
+        return sorted(str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in self.fs.ls(path, detail=False))
+
+    def find(self, stage: str, key: str) -> Artifact | None:
+        """The newest artifact of a key, on the local disk; None on a miss. Raises DamagedArtifact if files lack."""
+        made = self._generations(stage, key)
+        return self.get(f"{stage}/{made[-1]}") if made else None
+
+    def _generations(self, stage: str, key: str) -> list[str]:
+        names = [name for name in self._names(f"artifacts/{stage}") if name.split(".")[0] == key]
+        names = [name for name in names if self.fs.exists(f"{self.root}/artifacts/{stage}/{name}/{MANIFEST}")]
+        return sorted(names, key=lambda name: int(name.partition(".")[2] or 1))
+
+    def get(self, location: str) -> Artifact:
+        """The artifact at `stage/key`, fetched to the local disk if it is in a bucket. Raises StoreError."""
+        manifest = self.manifest(location)
+        if manifest is None:
+            raise StoreError(f"There is no artifact {location} in {self.url}.", "`gristmill store ls` lists them.")
+        path = self.local / "artifacts" / location
+        if not self.is_folder and not (path / MANIFEST).exists():
+            self._download(location, path)
+        artifact = Artifact(path=path, digest=manifest.digest, manifest=manifest, location=location)
+        artifact.check_present()
+        return artifact
+
+    def _download(self, location: str, path: Path) -> None:
+        draft = self.local / "work" / f"fetch-{location.replace('/', '-')}-{os.getpid()}"
+        shutil.rmtree(draft, ignore_errors=True)
+        manifest = self.manifest(location)
+        assert manifest is not None
+        for name in [*manifest.files, SUMS, MANIFEST]:
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self.fs.get_file(f"{self.root}/artifacts/{location}/{name}", str(draft / name))
+            except FileNotFoundError as error:
+                raise DamagedArtifact(
+                    f"{name} of artifact {location} is missing in {self.url}.",
+                    f"Make it again with --refresh {manifest.stage}.",
+                ) from error
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(path, ignore_errors=True)
+        draft.rename(path)
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def lock(
+        self, stage: str, key: str, waiting: Callable[[str], None] = lambda holder: None
+    ) -> AbstractContextManager[None]:
+        """The lock of a key: one process makes the artifact, the others wait and take it."""
+        return locks.hold(self.local / "locks" / f"{stage}-{key}", waiting)
+
+    def workspace(self, stage: str, key: str) -> Path:
+        """The working folder of a key, kept until the artifact is published."""
+        path = self.local / "work" / f"{stage}-{key}"
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def publish(self, folder: Path, manifest: Manifest) -> Artifact:
+        """Make `folder` the artifact of `manifest.key`: flush, write the manifest last, rename (or upload).
+
+        Made again with the same bytes, the artifact that is there stays; with other bytes (or in place of a damaged
+        one), the new one becomes the next generation of the key.
+        """
+        location = f"{manifest.stage}/{manifest.key}"
+        made = self._generations(manifest.stage, manifest.key)
+        if made:
+            newest = f"{manifest.stage}/{made[-1]}"
+            if self._is_intact(newest) and self.get(newest).digest == manifest.digest:
+                return self.get(newest)
+            location = f"{location}.{int(made[-1].partition('.')[2] or 1) + 1}"
+        (folder / SUMS).write_text(sums(manifest.files))
+        flush_tree(folder)
+        (folder / MANIFEST).write_text(manifest.to_json())
+        flush(folder / MANIFEST)
+        flush(folder)
+        target = self.local / "artifacts" / location
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(target, ignore_errors=True)  # without a manifest it never existed
+        folder.rename(target)
+        flush(target.parent)
+        if not self.is_folder:
+            for name in [*manifest.files, SUMS, MANIFEST]:
+                self.fs.put_file(str(target / name), f"{self.root}/artifacts/{location}/{name}")
+        return self.get(location)
+
+    def _is_intact(self, location: str) -> bool:
+        try:
+            self.get(location)
+        except DamagedArtifact:
+            return False
+        return True
+
+    def remove(self, location: str) -> None:
+        """Delete an artifact: its manifest first, so that it is never half there."""
+        remote = f"{self.root}/artifacts/{location}"
+        self.fs.rm_file(f"{remote}/{MANIFEST}")
+        self.fs.rm(remote, recursive=True)
+        if not self.is_folder:
+            shutil.rmtree(self.local / "artifacts" / location, ignore_errors=True)
+
+
+def flush(path: Path) -> None:
+    """fsync a file or a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def flush_tree(folder: Path) -> None:
+    """fsync every file and folder below `folder`, and itself."""
+    for path in folder.rglob("*"):
+        flush(path)
+    flush(folder)
