@@ -1,0 +1,137 @@
+"""Token shards: a flat array of token ids behind a header that says what they are.
+
+    bytes 0–255    header: magic, format, item size, vocabulary size, EOS id, counts, tokenizer digest, checksum
+    then           token ids, little-endian uint16 or uint32 by the vocabulary's size
+    then           uint64 start of each document, and the end of the last
+
+The tokenizer's digest goes wherever the ids go (law 6); ids are checked against the vocabulary once, when written,
+and never clamped. Reading is a memory map.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import DamagedArtifact, StoreError, TokenizerMismatch
+
+MAGIC = b"GRISTTOK"
+FORMAT = 1
+HEADER_BYTES = 256
+_HEADER = struct.Struct("<8sIIIIQQQ32s32s")  # see TokenHeader, in its order
+
+TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class TokenHeader:
+    """What a shard says of itself. `text_bytes` are the UTF-8 bytes that the tokens encode, for bits per byte."""
+
+    vocab_size: int
+    eos_id: int
+    tokens: int
+    documents: int
+    text_bytes: int
+    tokenizer_digest: str
+    checksum: str
+
+    @property
+    def dtype(self) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
+        """uint16 while every id fits, else uint32."""
+        return np.dtype("<u2") if self.vocab_size <= 1 << 16 else np.dtype("<u4")
+
+
+@dataclass(frozen=True)
+class TokenShard:
+    """An open shard: `ids` is memory-mapped; document i is `ids[starts[i]:starts[i + 1]]`, EOS included."""
+
+    header: TokenHeader
+    ids: TokenArray
+    starts: npt.NDArray[np.uint64]
+
+
+def write_tokens(
+    path: Path,
+    documents: Iterable[npt.NDArray[np.integer]],
+    *,
+    vocab_size: int,
+    eos_id: int,
+    tokenizer_digest: str,
+    text_bytes: int,
+) -> TokenHeader:
+    """Write one shard from an array of ids a document. Raises StoreError for an id outside the vocabulary."""
+    arrays = list(documents)
+    ids = np.concatenate(arrays) if arrays else np.zeros(0, np.uint32)
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+        raise StoreError(
+            f"A token id of {path.name} lies outside the vocabulary of {vocab_size:,} ({ids.min()} to {ids.max()}).",
+            "The tokenizer and the ids do not belong together: rerun with --refresh tokenizer.",
+        )
+    starts = np.cumsum([0, *(len(array) for array in arrays)]).astype("<u8")
+    draft = TokenHeader(vocab_size, eos_id, int(ids.size), len(arrays), text_bytes, tokenizer_digest, "")
+    payload = ids.astype(draft.dtype).tobytes() + starts.tobytes()
+    header = TokenHeader(**{**draft.__dict__, "checksum": hashlib.sha256(payload).hexdigest()})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(_pack(header).ljust(HEADER_BYTES, b"\0") + payload)
+    return header
+
+
+def open_tokens(path: Path, *, tokenizer_digest: str | None = None, verify: bool = False) -> TokenShard:
+    """Open a shard. Refuses another tokenizer's (TokenizerMismatch), and one whose size, or with `verify` whose
+    checksum, is not what its header says (DamagedArtifact)."""
+    header = read_header(path)
+    if tokenizer_digest is not None and header.tokenizer_digest != tokenizer_digest:
+        raise TokenizerMismatch(
+            f"{path.name} was made with tokenizer {header.tokenizer_digest[:12]}, not {tokenizer_digest[:12]}.",
+            "Tokenize again with this tokenizer: --refresh tokenize.",
+        )
+    item = header.dtype.itemsize
+    expected = HEADER_BYTES + header.tokens * item + (header.documents + 1) * 8
+    if path.stat().st_size != expected:
+        raise _damaged(path, f"has {path.stat().st_size:,} bytes instead of {expected:,}")
+    ids = np.memmap(path, header.dtype, "r", HEADER_BYTES, (header.tokens,)) if header.tokens else np.zeros(0, "<u2")
+    starts = np.fromfile(path, "<u8", offset=HEADER_BYTES + header.tokens * item)
+    if verify and hashlib.sha256(ids.tobytes() + starts.tobytes()).hexdigest() != header.checksum:
+        raise _damaged(path, "has changed bytes")
+    return TokenShard(header, ids, starts)
+
+
+def read_header(path: Path) -> TokenHeader:
+    """The header alone. Raises DamagedArtifact for what is no token shard of this format."""
+    try:
+        with path.open("rb") as file:
+            fields = _HEADER.unpack(file.read(HEADER_BYTES)[: _HEADER.size])
+    except (OSError, struct.error) as error:
+        raise _damaged(path, f"has no header ({error})") from error
+    magic, version, item, vocab_size, eos_id, tokens, documents, text_bytes, digest, checksum = fields
+    if magic != MAGIC or version != FORMAT:
+        raise _damaged(path, f"is not a token shard of format {FORMAT}")
+    header = TokenHeader(vocab_size, eos_id, tokens, documents, text_bytes, digest.hex(), checksum.hex())
+    if item != header.dtype.itemsize:
+        raise _damaged(path, "has a header that contradicts itself")
+    return header
+
+
+def _pack(header: TokenHeader) -> bytes:
+    return _HEADER.pack(
+        MAGIC,
+        FORMAT,
+        header.dtype.itemsize,
+        header.vocab_size,
+        header.eos_id,
+        header.tokens,
+        header.documents,
+        header.text_bytes,
+        bytes.fromhex(header.tokenizer_digest),
+        bytes.fromhex(header.checksum),
+    )
+
+
+def _damaged(path: Path, problem: str) -> DamagedArtifact:
+    return DamagedArtifact(f"{path} {problem}.", "Run `gristmill store verify`, then --refresh tokenize.")

@@ -1,0 +1,43 @@
+"""The two halves of a profile, as types.
+
+`StageConfig` is the base of every stage's config: its fields bear identity. `Runtime` is how a run is carried out;
+nothing in it may change a result, and it never enters a key. A choice belongs to exactly one of them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class StageConfig(BaseModel):
+    """Choices that change a stage's result. Frozen, unknown keys refused, every field described."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Runtime(BaseModel):
+    """How to run: never part of a key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    store: str = Field("store", description="where artifacts live: a folder, or an fsspec URL such as s3://bucket/path")
+    workers: int = Field(
+        default_factory=lambda: os.cpu_count() or 1, ge=1, description="worker processes for the data stages"
+    )
+    threads: int = Field(
+        default_factory=lambda: os.cpu_count() or 1,
+        ge=1,
+        description="CPU threads of a training process; sums are rounded differently with another number",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where models run; auto takes a GPU if there is one")
+    processes: int = Field(1, ge=1, description="training processes on each host; one a GPU")
+    hostfile: str | None = Field(None, description="DeepSpeed hostfile for training on many hosts")
+    micro_batch: int | None = Field(
+        None, ge=1, description="sequences a forward pass; the global batch stays as the profile says"
+    )
+    log_every: int = Field(10, ge=1, description="training steps between two lines of progress")
+    checkpoint_every: int = Field(100, ge=1, description="training steps between two checkpoints")
+    timeout_minutes: float | None = Field(None, gt=0, description="a training child older than this is ended")

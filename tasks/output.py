@@ -1,0 +1,120 @@
+"""What a stage writes to: a private folder, a scratch folder that survives a kill, and its counts.
+
+Only `path` becomes the artifact. `scratch` is where shards and checkpoints wait for a resume; it is named by the key,
+so what lies there was begun with the same config and the same inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storage.artifact import Artifact
+from storage.errors import AccountingError, EmptyOutput
+from storage.manifest import InputRef
+from tasks.config import Runtime, StageConfig
+from tasks.progress import Observer, Progress
+
+if TYPE_CHECKING:
+    from tasks.stage import Stage
+
+Row = Mapping[str, Any]
+
+
+@dataclass
+class Output:
+    """See the module's docstring. `counts` are results, `facts` are circumstances (speeds, seconds)."""
+
+    stage: str
+    path: Path
+    scratch: Path
+    runtime: Runtime = field(default_factory=Runtime)
+    observer: Observer = field(default_factory=Observer)
+    counts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    uses: dict[str, InputRef] = field(default_factory=dict)
+
+    @classmethod
+    def at(cls, folder: Path, *, stage: str = "stage", runtime: Runtime | None = None) -> Output:
+        """An output on a plain folder, for tests and notebooks: `folder/out` and `folder/scratch`."""
+        output = cls(stage, folder / "out", folder / "scratch", runtime or Runtime())
+        output.path.mkdir(parents=True, exist_ok=True)
+        output.scratch.mkdir(parents=True, exist_ok=True)
+        return output
+
+    def count(self, **counts: Any) -> None:
+        """Record numbers of the result: the same in, the same counts."""
+        self.counts.update(counts)
+
+    def fact(self, **facts: Any) -> None:
+        """Record circumstances of this run: speeds, seconds, memory."""
+        self.facts.update(facts)
+
+    def table(self, title: str, rows: Sequence[Row]) -> None:
+        """A table for people, shown in the Prefect UI on every run, cached or not."""
+        self.counts.setdefault("tables", {})[title] = [dict(row) for row in rows]
+
+    def account(self, *, documents_in: int, kept: int, removed: Mapping[str, int], quarantined: int = 0) -> None:
+        """Account for every document (law 2): in = kept + removed by reason + quarantined. Raises AccountingError."""
+        total = kept + sum(removed.values()) + quarantined
+        if total != documents_in:
+            raise AccountingError(
+                f"{self.stage} saw {documents_in:,} documents and accounts for {total:,} "
+                f"({kept:,} kept, {sum(removed.values()):,} removed, {quarantined:,} quarantined).",
+                "This is a defect in the stage; nothing was published.",
+            )
+        self.count(
+            documents={
+                "in": documents_in,
+                "kept": kept,
+                "removed": dict(sorted(removed.items())),
+                "quarantined": quarantined,
+            }
+        )
+        if kept == 0:
+            raise EmptyOutput(
+                f"{self.stage} kept none of {documents_in:,} documents (removed: {dict(removed)}).",
+                f"Loosen the thresholds under `{self.stage}:` or look at the source.",
+            )
+
+    def progress(self, done: float, total: float, unit: str, note: str = "") -> None:
+        """Tell whoever watches how far the stage is."""
+        self.observer.progressed(Progress(self.stage, done, total, unit, note))
+
+    def note(self, message: str) -> None:
+        """Tell whoever watches something worth a line."""
+        self.observer.noted(self.stage, message)
+
+    def obtain(self, stage: Stage, config: StageConfig, *inputs: Artifact) -> Artifact:
+        """An intermediate artifact that this stage needs (signals, sketches), cached by its own key.
+
+        Within a session it comes from the store; in a plain call it is made in the scratch folder.
+        """
+        from tasks.session import current
+
+        if current() is not None:
+            artifact, _ = stage.materialize(config, inputs)
+            self.uses[stage.name] = artifact.origin
+            return artifact
+        nested = Output.at(self.scratch / stage.name, stage=stage.name, runtime=self.runtime)
+        stage.function(config, *inputs, nested)
+        return Artifact.at(nested.path)
+
+    def check(self) -> None:
+        """No silent zero (law 3): raises EmptyOutput for no files at all, or a count that is not finite."""
+        if not any(path.is_file() for path in self.path.rglob("*")):
+            raise EmptyOutput(f"{self.stage} wrote no file.", "This is a defect in the stage; nothing was published.")
+        for name, value in _numbers(self.counts):
+            if not math.isfinite(value):
+                raise EmptyOutput(f"{self.stage} counted {name} = {value}.", "Look at the stage's inputs and log.")
+
+
+def _numbers(value: Any, name: str = "") -> list[tuple[str, float]]:
+    if isinstance(value, Mapping):
+        return [pair for key, item in value.items() for pair in _numbers(item, f"{name}.{key}".lstrip("."))]
+    if isinstance(value, list | tuple):
+        return [pair for item in value for pair in _numbers(item, name)]
+    return [(name, value)] if isinstance(value, float) else []

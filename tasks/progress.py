@@ -1,0 +1,38 @@
+"""What a running stage tells whoever watches: a person at a terminal, or Prefect.
+
+Stages call `Output.progress`; the observer decides what becomes of it. The default one is silent, so that a stage
+runs in a test or a notebook with nothing around it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage.artifact import Artifact
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a stage is: `done` of `total` in `unit` (documents, steps, …), with a remark such as the loss."""
+
+    stage: str
+    done: float
+    total: float
+    unit: str
+    note: str = ""
+
+
+class Observer:
+    """The silent observer; subclasses show what interests them."""
+
+    def started(self, stage: str, why: str) -> None:
+        """A stage starts to work; `why` says why it was not in the store."""
+
+    def progressed(self, progress: Progress) -> None:
+        """A stage got further."""
+
+    def noted(self, stage: str, message: str) -> None:
+        """Something worth a line that is no error."""
+
+    def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
+        """A stage has its artifact: made now, or found."""

@@ -1,0 +1,44 @@
+"""The surroundings of a run: store, runtime, profile name, what to refresh, who watches.
+
+Held in a context variable so that the pipeline reads like the diagram: a stage's call carries data, not plumbing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from storage.store import Store
+from tasks.config import Runtime
+from tasks.progress import Observer
+
+
+@dataclass(frozen=True)
+class Session:
+    """What every stage of one run shares."""
+
+    store: Store
+    runtime: Runtime
+    profile: str = "default"
+    refresh: frozenset[str] = frozenset()
+    observer: Observer = field(default_factory=Observer)
+
+
+_CURRENT: ContextVar[Session | None] = ContextVar("gristmill_session", default=None)
+
+
+def current() -> Session | None:
+    """The session that this code runs in, or None in a plain call."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def open_session(session: Session) -> Iterator[Session]:
+    """Make `session` the current one within the block."""
+    token = _CURRENT.set(session)
+    try:
+        yield session
+    finally:
+        _CURRENT.reset(token)

@@ -1,0 +1,90 @@
+"""The one seam for work on shards: resume, parallel work and progress live here and nowhere else.
+
+Each shard is worked through in a folder of its own, renamed when it is done: after a kill the finished shards are
+found again, the half-done one starts anew. Results come back in the order of the shards, so nothing depends on which
+worker was faster (law 4).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tasks.output import Output
+
+T = TypeVar("T")
+RESULT = "result.json"
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """What a shard's function left: its folder, and the counts that it returned."""
+
+    folder: Path
+    counts: dict[str, Any]
+
+
+def map_shards(
+    function: Callable[[T, Path], dict[str, Any]], shards: Sequence[T], out: Output, name: str, unit: str = "shards"
+) -> list[ShardResult]:
+    """Run `function(shard, folder) -> counts` on every shard, in `out.runtime.workers` processes.
+
+    `function` writes into `folder` and returns JSON; it must be importable (a module-level function or a `partial`
+    of one), since workers are spawned. An error in one shard ends the stage; finished shards stay for the next run.
+    """
+    folder = out.scratch / name
+    folder.mkdir(parents=True, exist_ok=True)
+    waiting = [i for i in range(len(shards)) if not (folder / f"{i:05d}" / RESULT).exists()]
+    done = len(shards) - len(waiting)
+    out.progress(done, len(shards), unit, name)
+    workers = min(out.runtime.workers, len(waiting))
+    if workers <= 1:
+        for i in waiting:
+            _work(function, shards[i], folder / f"{i:05d}")
+            done += 1
+            out.progress(done, len(shards), unit, name)
+    else:
+        # spawn: Prefect and torch have threads running, and forking a threaded process can deadlock
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=die_with, initargs=(os.getpid(),)) as pool:
+            futures = [pool.submit(_work, function, shards[i], folder / f"{i:05d}") for i in waiting]
+            try:
+                for future in as_completed(futures):
+                    future.result()
+                    done += 1
+                    out.progress(done, len(shards), unit, name)
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+    return [_result(folder / f"{i:05d}") for i in range(len(shards))]
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel end this process when its parent dies, by kill -9 too; Ctrl-C is left to the parent."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _work(function: Callable[[T, Path], dict[str, Any]], shard: T, folder: Path) -> None:
+    draft = folder.with_name(f"{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    draft.mkdir(parents=True)
+    counts = function(shard, draft)
+    (draft / RESULT).write_text(json.dumps(counts))
+    draft.rename(folder)
+
+
+def _result(folder: Path) -> ShardResult:
+    return ShardResult(folder, json.loads((folder / RESULT).read_text()))
