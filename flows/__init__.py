@@ -1,0 +1,1 @@
+"""When and in which order. Thin: no parsing, no tensors."""

@@ -5,14 +5,21 @@ Held in a context variable so that the pipeline reads like the diagram: a stage'
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from storage.artifact import Artifact
 from storage.store import Store
-from tasks.config import Runtime
+from tasks.config import Runtime, StageConfig
 from tasks.progress import Observer
+
+if TYPE_CHECKING:
+    from tasks.stage import Stage
+
+Call = Callable[["Stage", StageConfig, Sequence[Artifact]], Artifact]
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,8 @@ class Session:
     profile: str = "default"
     refresh: frozenset[str] = frozenset()
     observer: Observer = field(default_factory=Observer)
+    until: str | None = None  # the stage to end with
+    call: Call | None = None  # what a stage's call does instead of running a Prefect task
 
 
 _CURRENT: ContextVar[Session | None] = ContextVar("gristmill_session", default=None)

@@ -38,6 +38,14 @@ STAGES: dict[str, Stage] = {}
 MAX_PLOT_BYTES = 700_000  # a Prefect artifact must stay under 1 MB, and base64 adds a third
 
 
+class Reached(Exception):
+    """The stage that a run was to end with has its artifact. Control flow, not an error."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        super().__init__(artifact)
+        self.artifact = artifact
+
+
 class Stage:
     """A function with a name, a version and a config class; see the module's docstring."""
 
@@ -67,8 +75,13 @@ class Stage:
         return KeyPayload(stage=self.name, version=self.version, config=config.model_dump(mode="json"), inputs=digests)
 
     def __call__(self, config: StageConfig, *inputs: Artifact) -> Artifact:
-        """Run as a task of the current flow."""
-        return self.task(config, *inputs)  # type: ignore[no-any-return]
+        """Run as a task of the current flow, or as the session's `call` has it (a plan asks without running)."""
+        session = current()
+        call = session.call if session else None
+        artifact: Artifact = call(self, config, inputs) if call else self.task(config, *inputs)
+        if session and session.until == self.name:
+            raise Reached(artifact)
+        return artifact
 
     @functools.cached_property
     def task(self) -> Any:
@@ -89,9 +102,14 @@ class Stage:
             return artifact
 
         summary = inspect.getdoc(self.function) or self.name
-        return task(
-            run, name=self.name, task_run_name=self.name, description=summary, cache_policy=NO_CACHE, persist_result=False
+        as_task = task(
+            name=self.name,
+            task_run_name=self.name,
+            description=summary,
+            cache_policy=NO_CACHE,
+            persist_result=False,
         )
+        return as_task(run)
 
     def materialize(
         self, config: StageConfig, inputs: Sequence[Artifact], *, refresh: bool = False

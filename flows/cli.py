@@ -1,0 +1,154 @@
+"""The `gristmill` command.
+
+Every error that a user can mend prints two sentences, what and how, and exits with 1; Ctrl-C exits with 130 and the
+next run resumes. Prefect is imported only by the commands that run something.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+# Nothing leaves the machine unless a profile says so: set before any library reads its environment.
+QUIET = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    "PREFECT_SERVER_UI_V2_ENABLED": "false",  # the V2 interface makes the browser call an analytics host
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+for _name, _value in QUIET.items():
+    os.environ.setdefault(_name, _value)
+
+import typer  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.markup import escape  # noqa: E402
+
+from storage.errors import GristmillError  # noqa: E402
+
+app = typer.Typer(
+    help="Raw text in; a quantized, aligned, benchmarked language model out.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+console = Console()
+
+ProfileName = Annotated[str, typer.Argument(help="a profile's name (smoke, tiny, gpu, cluster) or a path to a YAML file")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="K=V", help="override a key: --set filter.toxicity.max_score=0.5")
+]
+
+
+@app.command()
+def run(
+    profile: ProfileName = "tiny",
+    overrides: Overrides = None,
+    to: Annotated[str | None, typer.Option(metavar="STAGE", help="end after this stage")] = None,
+    refresh: Annotated[
+        list[str] | None, typer.Option(metavar="STAGE", help="make this stage anew although it is in the store")
+    ] = None,
+) -> None:
+    """Run the pipeline: what is in the store is taken from it, the rest is made.
+
+    An interrupted run is resumed by running it again.
+    """
+    from flows.commands.run import run_pipeline
+
+    run_pipeline(console, profile, overrides or [], to, refresh or [])
+
+
+@app.command()
+def stage(
+    name: Annotated[str, typer.Argument(help="a stage of the pipeline, such as filter")],
+    profile: ProfileName = "tiny",
+    overrides: Overrides = None,
+    force: Annotated[bool, typer.Option(help="make it anew although it is in the store")] = False,
+) -> None:
+    """Bring one stage up to date; what it needs comes from the store, or is made."""
+    from flows.commands.run import run_pipeline
+
+    run_pipeline(console, profile, overrides or [], name, [name] if force else [])
+
+
+@app.command()
+def plan(profile: ProfileName = "tiny", overrides: Overrides = None) -> None:
+    """Say for every stage HIT or MISS and why, with sizes, a guess of the time, and what the model will be."""
+    from flows.commands.plan import show_plan
+
+    show_plan(console, profile, overrides or [])
+
+
+@app.command()
+def why(
+    name: Annotated[str, typer.Argument(metavar="STAGE", help="a stage of the pipeline")],
+    profile: ProfileName = "tiny",
+    overrides: Overrides = None,
+) -> None:
+    """Name exactly the fields that differ from the stage's nearest earlier artifact."""
+    from flows.commands.plan import show_why
+
+    show_why(console, name, profile, overrides or [])
+
+
+@app.command()
+def explain(
+    document: Annotated[str, typer.Argument(metavar="DOC", help="a document's id, or the first digits of it")],
+    profile: ProfileName = "tiny",
+    overrides: Overrides = None,
+) -> None:
+    """Tell a document's whole story: where it came from, what each stage decided, by which measure."""
+    from flows.commands.explain import explain_document
+
+    explain_document(console, document, profile, overrides or [])
+
+
+@app.command()
+def chat(
+    ref: Annotated[str, typer.Argument(help="a release: a ref such as tiny/export, or stage/key")] = "tiny/export",
+    store: Annotated[str, typer.Option(help="the store that holds it")] = "store",
+    prompt: Annotated[str | None, typer.Option(help="answer this one message and end")] = None,
+) -> None:
+    """Talk to a release, in llama.cpp, through the chat template that it was trained with."""
+    from flows.commands.chat import talk
+
+    talk(console, store, ref, prompt)
+
+
+@app.command()
+def ui(port: Annotated[int, typer.Option(help="where the server listens, on 127.0.0.1")] = 4200) -> None:
+    """Start a Prefect server with the deployments and a worker, and print its address. Ctrl-C ends all three."""
+    from flows.commands.ui import serve
+
+    serve(console, port)
+
+
+def _add_groups() -> None:
+    from flows.commands import profile, store
+
+    app.add_typer(store.app, name="store")
+    app.add_typer(profile.app, name="profile")
+
+
+def main() -> None:
+    """The entry point: errors that a user can mend are two sentences, not a traceback."""
+    _add_groups()
+    errors = Console(stderr=True)
+    try:
+        app(standalone_mode=True)
+    except GristmillError as error:
+        errors.print(f"[bold red]Error:[/] {escape(error.message)}", highlight=False)
+        if error.remedy:
+            errors.print(f"[bold]What to do:[/] {escape(error.remedy)}", highlight=False)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        errors.print("Interrupted. The same command resumes where it stopped.")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What the subcommands of `gristmill` do, a module a subject, imported when used."""

@@ -1,0 +1,71 @@
+"""`gristmill explain DOC`: a document's story through the stages of a profile's newest artifacts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.markup import escape
+
+from flows.session import session_of
+from profiles.load import load
+from storage import refs
+from storage.documents import Document, Verdict, read_documents, read_ledger
+from storage.errors import ConfigError
+
+STAGES = ("download", "dedup", "filter")
+PREVIEW = 300  # characters of the text shown
+
+
+def explain_document(console: Console, start: str, profile_name: str, overrides: list[str]) -> None:
+    """Print what each document stage did with the document whose id starts with `start`. Raises ConfigError."""
+    profile = load(profile_name, overrides)
+    store = session_of(profile).store
+    met = False
+    for stage in STAGES:
+        entries = refs.history(store, f"{profile.name}/{stage}")
+        if not entries:
+            continue
+        artifact = store.get(entries[-1].location)
+        document = find_document(artifact.path, start)
+        if document and not met:
+            console.print(f"[bold]{document.id}[/] from {document.source} {escape(document.metadata)}")
+            console.print(f"  [dim]{escape(document.text[:PREVIEW])}[/]")
+        for verdict in find_verdicts(artifact.path, start):
+            met = True
+            console.print(f"  [bold]{stage:<10}[/] {escape(tell(verdict))}")
+        if document:
+            met = True
+            console.print(f"  [bold]{stage:<10}[/] kept")
+    if not met:
+        raise ConfigError(
+            f"No document of {profile.name} has an id that starts with {start}.",
+            "Ids stand in the shards' id column and in the ledgers.",
+        )
+
+
+def tell(verdict: Verdict) -> str:
+    """A verdict as a sentence."""
+    text = f"{verdict.verdict}: {verdict.reason}"
+    if verdict.value is not None:
+        text += f" {verdict.value:.4g}"
+    if verdict.threshold is not None:
+        text += f" (threshold {verdict.threshold:.4g})"
+    return text + (f", {verdict.detail}" if verdict.detail else "")
+
+
+def find_document(folder: Path, start: str) -> Document | None:
+    """The kept document whose id starts with `start`: only id columns are read until it is found."""
+    for path in sorted((folder / "documents").glob("*.parquet")):
+        ids = pq.read_table(path, columns=["id"]).column("id")
+        if pc.any(pc.starts_with(ids, start)).as_py():
+            return next(document for document in read_documents(path) if document.id.startswith(start))
+    return None
+
+
+def find_verdicts(folder: Path, start: str) -> list[Verdict]:
+    """Every ledger row of the document."""
+    paths = sorted((folder / "ledger").glob("*.parquet"))
+    return [verdict for path in paths for verdict in read_ledger(path) if verdict.id.startswith(start)]

@@ -1,0 +1,83 @@
+"""`gristmill plan` and `gristmill why`: what would run, and for which reason."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from flows.plan import PlannedStage, plan
+from flows.progress import duration, size_of
+from flows.session import session_of
+from models.presets import derive, explain
+from profiles.load import load
+from profiles.schema import Profile
+from storage.errors import ConfigError
+from storage.keys import differences
+from tasks.stage import nearest
+
+
+def show_plan(console: Console, name: str, overrides: list[str]) -> None:
+    """A table of stages, then the model that the size dial gives."""
+    profile = load(name, overrides)
+    lines = plan(profile)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for head in ("stage", "", "size", "time", "why"):
+        table.add_column(head, justify="right" if head in ("size", "time") else "left")
+    total = 0.0
+    for line in lines:
+        guess = "" if line.hit else "~"
+        seconds = float(line.manifest.facts.get("seconds", 0)) if line.manifest else None
+        total += 0 if line.hit or seconds is None else seconds
+        table.add_row(
+            line.name,
+            "[cyan]HIT[/]" if line.hit else "[yellow]MISS[/]",
+            guess + size_of(line.manifest.size) if line.manifest else "?",
+            "" if line.hit else guess + duration(seconds) if seconds is not None else "?",
+            escape(line.why),
+        )
+    console.print(table)
+    unknown = [line.name for line in lines if not line.hit and line.manifest is None]
+    misses = sum(not line.hit for line in lines)
+    note = f", and unknown for {', '.join(unknown)} (never made before)" if unknown else ""
+    console.print(f"\n{misses} to make: about {duration(total)} by earlier runs{note}." if misses else "\nNothing to make.")
+    show_model(console, profile)
+
+
+def show_model(console: Console, profile: Profile) -> None:
+    """What the size dial derives, and from which rule."""
+    shape = derive(profile.pretrain.model, profile.tokenizer.vocab_size)
+    table = Table(box=None, pad_edge=False, header_style="dim", title="The model", title_justify="left")
+    for head in ("", "value", "rule"):
+        table.add_column(head, justify="right" if head == "value" else "left")
+    for what, value, rule in explain(shape):
+        table.add_row(what, f"{value:,}" if isinstance(value, int) else str(value), rule)
+    console.print()
+    console.print(table)
+
+
+def show_why(console: Console, stage: str, name: str, overrides: list[str]) -> None:
+    """The fields that differ from the nearest earlier artifact, one a line."""
+    profile = load(name, overrides)
+    line = _line(plan(profile), stage)
+    if line.hit:
+        assert line.manifest is not None
+        console.print(f"{stage}: HIT, {stage}/{line.manifest.key[:12]} made {line.manifest.created}.")
+        return
+    console.print(f"{stage}: MISS, {escape(line.why)}")
+    found = nearest(session_of(profile).store, line.payload) if line.payload else None
+    if found is None or line.payload is None:
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for head in ("field", f"{found.key[:12]} ({found.created})", "now"):
+        table.add_column(head)
+    for path, old, new in differences(found.payload.model_dump(), line.payload.model_dump()):
+        table.add_row(f"{stage}.{path.removeprefix('config.')}", escape(str(old)), escape(str(new)))
+    console.print(table)
+
+
+def _line(lines: list[PlannedStage], stage: str) -> PlannedStage:
+    for line in lines:
+        if line.name == stage:
+            return line
+    raise ConfigError(f"There is no stage {stage}.", f"The stages are {', '.join(line.name for line in lines)}.")

@@ -1,0 +1,151 @@
+"""`gristmill store`: what is in a store, where it comes from, whether it is sound, and what may go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from flows.progress import duration, size_of
+from storage import inspect, maintain, refs
+from storage.errors import ConfigError, DamagedArtifact
+from storage.store import Store
+
+app = typer.Typer(help="Look into the store and keep it.", no_args_is_help=True)
+console = Console()
+
+StoreUrl = Annotated[str, typer.Option("--store", help="a folder or an fsspec URL")]
+Name = Annotated[str, typer.Argument(metavar="REF", help="a ref (tiny/pretrain, tiny/pretrain@2) or stage/key")]
+
+
+@app.command()
+def ls(store: StoreUrl = "store") -> None:
+    """List the refs, newest version of each."""
+    opened = Store(store)
+    table = _table("ref", "artifact", "size", "made", "in")
+    for name in refs.names(opened):
+        entries = refs.history(opened, name)
+        manifest = opened.manifest(entries[-1].location)
+        if manifest is None:
+            table.add_row(f"{name}@{len(entries)}", entries[-1].location[:40], "gone", "", "")
+            continue
+        seconds = duration(float(manifest.facts.get("seconds", 0)))
+        stage, key = entries[-1].location.split("/")
+        table.add_row(f"{name}@{len(entries)}", f"{stage}/{key[:12]}", size_of(manifest.size), manifest.created, seconds)
+    console.print(table)
+
+
+@app.command()
+def show(name: Name, store: StoreUrl = "store") -> None:
+    """Print an artifact's manifest."""
+    opened = Store(store)
+    manifest = opened.get(refs.resolve(opened, name)).manifest
+    assert manifest is not None
+    print(manifest.to_json(), end="")
+
+
+@app.command()
+def lineage(name: Name, store: StoreUrl = "store") -> None:
+    """Draw the tree from an artifact to its sources."""
+    opened = Store(store)
+    for node in inspect.lineage(opened, refs.resolve(opened, name)):
+        stage, _, key = node.location.partition("/")
+        made = f"v{node.manifest.payload.version} {node.manifest.created}" if node.manifest else "gone"
+        label = f"{node.name} = " if node.name and node.name != stage else ""
+        part = f" ({node.part}/)" if node.part else ""
+        console.print(
+            f"{'    ' * node.depth}{label}[bold]{stage}[/]/{key[:12]}{part} [dim]{'seen above' if node.repeated else made}[/]"
+        )
+        if node.manifest and not node.repeated:
+            for source, digest in node.manifest.payload.inputs.items():
+                if source.startswith("source:"):
+                    console.print(f"{'    ' * (node.depth + 1)}[dim]{escape(source)} {escape(digest[:40])}[/]")
+
+
+@app.command()
+def diff(first: Name, second: Name, store: StoreUrl = "store") -> None:
+    """Compare two artifacts: config, inputs, counts, scores."""
+    opened = Store(store)
+    found = inspect.compare(opened, refs.resolve(opened, first), refs.resolve(opened, second))
+    table = _table("field", first, second)
+    for path, one, two in found:
+        table.add_row(path, _cell(one), _cell(two))
+    console.print(table if found else "No difference in config, inputs or counts.")
+
+
+@app.command()
+def verify(
+    name: Annotated[str | None, typer.Argument(metavar="REF", help="one artifact; all without it")] = None,
+    store: StoreUrl = "store",
+) -> None:
+    """Hash every file again and name what is damaged."""
+    opened = Store(store)
+    locations = [refs.resolve(opened, name)] if name else list(opened.locations())
+    problems: list[str] = []
+    for number, location in enumerate(locations, 1):
+        found = inspect.verify(opened, location)
+        problems += found
+        console.print(f"{number}/{len(locations)} {location[:30]} {'[red]damaged[/]' if found else 'sound'}")
+    if problems:
+        stages = sorted({problem.partition("/")[0] for problem in problems})
+        again = " ".join(f"--refresh {stage}" for stage in stages)
+        raise DamagedArtifact("; ".join(problems) + ".", f"Make them again: gristmill run {again}")
+
+
+@app.command()
+def gc(
+    delete: Annotated[bool, typer.Option("--delete", help="delete; without it nothing is touched")] = False,
+    keep_last: Annotated[int, typer.Option(min=1, help="versions of every ref to keep, with their ancestors")] = 1,
+    store: StoreUrl = "store",
+) -> None:
+    """Show (and with --delete remove) what no kept ref needs."""
+    opened = Store(store)
+    garbage = maintain.find_garbage(opened, keep_last)
+    for location, size in garbage.artifacts.items():
+        console.print(f"{size_of(size):>9}  {location}")
+    for path, size in garbage.workspaces.items():
+        console.print(f"{size_of(size):>9}  {path.name} [dim](unfinished work: a resume would need it)[/]")
+    verb = "Deleted" if delete else "Would delete"
+    if delete:
+        maintain.collect(opened, garbage)
+    console.print(f"{verb} {size_of(garbage.size)}." + ("" if delete else " Add --delete to do it."))
+
+
+@app.command()
+def adopt(
+    stage: Annotated[str, typer.Argument(help="the stage whose artifact it stands for, such as tokenizer")],
+    folder: Annotated[Path, typer.Argument(help="the folder that holds the artifact's files")],
+    profile: Annotated[str, typer.Argument(help="the profile that will find it")] = "tiny",
+    overrides: Annotated[list[str] | None, typer.Option("--set", metavar="K=V", help="override a key")] = None,
+) -> None:
+    """Take a folder made elsewhere as a stage's artifact, so that the next run finds it instead of making it."""
+    from flows.plan import plan
+    from flows.session import session_of
+    from profiles.load import load
+
+    chosen = load(profile, overrides or [])
+    opened = session_of(chosen, stage).store
+    line = plan(chosen, until=stage)[-1]
+    if line.payload is None:
+        raise ConfigError(f"{stage} {line.why}, so its key is not known yet.", f"Run first: gristmill run {profile}")
+    names = [name for name in line.payload.inputs if not name.startswith("source:")]
+    origins = {name: artifact.origin for name, artifact in zip(names, line.inputs, strict=True)}
+    artifact = maintain.adopt(opened, folder, line.payload, origins, f"adopted from {folder.name}")
+    number = refs.move(opened, f"{chosen.name}/{stage}", artifact.location, artifact.digest)
+    console.print(f"{chosen.name}/{stage}@{number} is now {artifact.location[: len(stage) + 13]} (adopted).")
+
+
+def _table(*heads: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for head in heads:
+        table.add_column(head, justify="right" if head in ("size", "in") else "left")
+    return table
+
+
+def _cell(value: Any) -> str:
+    text = "" if value is None else str(value)
+    return escape(text if len(text) <= 60 else f"{text[:57]}…")

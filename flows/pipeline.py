@@ -1,0 +1,56 @@
+"""The whole pipeline on one page: raw text goes in, a quantized, aligned, benchmarked language model comes out."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows.session import start
+from profiles.schema import Profile
+from storage.artifact import Artifact
+from tasks.dedup import dedup
+from tasks.download import download
+from tasks.dpo import dpo
+from tasks.evaluate import evaluate
+from tasks.export import export
+from tasks.filter import filter_documents
+from tasks.pretrain import pretrain
+from tasks.sft import sft
+from tasks.stage import Reached
+from tasks.tokenize import tokenize
+from tasks.tokenizer import train_tokenizer
+
+
+@flow(flow_run_name="{profile}")
+def pipeline(
+    profile: str = "tiny",
+    overrides: list[str] | None = None,
+    to: str | None = None,
+    refresh: list[str] | None = None,
+) -> str:
+    """Raw text to release. `overrides` are `section.key=value`; `to` ends early; `refresh` makes stages anew."""
+    with start(profile, overrides or (), to, refresh or ()) as chosen:
+        return stages(chosen).location
+
+
+def stages(profile: Profile) -> Artifact:
+    """The diagram. Each line is a stage: from the store, or made now."""
+    try:
+        raw = download(profile.download)
+        unique = dedup(profile.dedup, raw.part("documents"))
+        clean = filter_documents(profile.filter, unique.part("documents"))
+        tokenizer = train_tokenizer(profile.tokenizer, clean.part("documents"))
+        tokens = tokenize(profile.tokenize, clean.part("documents"), tokenizer)
+        base = pretrain(profile.pretrain, tokens, tokenizer)
+        tuned = sft(profile.sft, base.part("model"), raw.part("instructions"))
+        aligned = dpo(profile.dpo, tuned.part("model"), raw.part("preferences"))
+        scores = evaluate(
+            profile.evaluate,
+            base.part("model"),
+            tuned.part("model"),
+            aligned.part("model"),
+            tokens.part("validation"),
+            raw.part("benchmarks"),
+        )
+        return export(profile.export, aligned.part("model"), scores, tokens.part("validation"))
+    except Reached as reached:
+        return reached.artifact

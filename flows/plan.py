@@ -1,0 +1,79 @@
+"""What a run would do, without doing it: the same wiring, every stage asked instead of run.
+
+A stage below a miss can't know its key, since that holds its inputs' digests; it is a miss that *waits*. Sizes and
+times are guessed from the nearest earlier artifact of the stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flows.pipeline import stages
+from flows.session import session_of
+from profiles.schema import Profile
+from storage import refs
+from storage.artifact import Artifact
+from storage.keys import KeyPayload
+from storage.manifest import Manifest
+from storage.store import Store
+from tasks.config import StageConfig
+from tasks.session import Session, open_session
+from tasks.stage import Stage, explain_miss, nearest
+
+
+class Pending(Artifact):
+    """Stands for an artifact that is not made yet."""
+
+    def part(self, name: str) -> Artifact:
+        """A part of what is not made is not made."""
+        return self
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """One line of the plan. `payload` is None when an input is not made yet."""
+
+    name: str
+    hit: bool
+    why: str
+    payload: KeyPayload | None
+    manifest: Manifest | None  # of the hit, or of the nearest earlier artifact
+    inputs: tuple[Artifact, ...]
+
+
+def plan(profile: Profile, refresh: Collection[str] = (), until: str | None = None) -> list[PlannedStage]:
+    """Every stage of the pipeline in order, as HIT or MISS with the reason. Makes nothing."""
+    session = session_of(profile, until, refresh)
+    lines: list[PlannedStage] = []
+
+    def ask(stage: Stage, config: StageConfig, inputs: Sequence[Artifact]) -> Artifact:
+        line, artifact = _ask(session, stage, config, tuple(inputs))
+        lines.append(line)
+        return artifact
+
+    with open_session(replace(session, call=ask)):
+        stages(profile)
+    return lines
+
+
+def _ask(
+    session: Session, stage: Stage, config: StageConfig, inputs: tuple[Artifact, ...]
+) -> tuple[PlannedStage, Artifact]:
+    pending = Pending(path=Path(), digest="", location=stage.name)
+    waiting = sorted({artifact.location for artifact in inputs if isinstance(artifact, Pending)})
+    if waiting:
+        guess = _latest(session.store, f"{session.profile}/{stage.name}")
+        return PlannedStage(stage.name, False, f"waits for {', '.join(waiting)}", None, guess, inputs), pending
+    payload = stage.payload(config, inputs)
+    found = None if stage.name in session.refresh else session.store.find(stage.name, payload.key())
+    if found is not None:
+        return PlannedStage(stage.name, True, "", payload, found.manifest, inputs), found
+    why = explain_miss(session.store, payload, stage.name in session.refresh)
+    return PlannedStage(stage.name, False, why, payload, nearest(session.store, payload), inputs), pending
+
+
+def _latest(store: Store, ref: str) -> Manifest | None:
+    entries = refs.history(store, ref)
+    return store.manifest(entries[-1].location) if entries else None

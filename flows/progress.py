@@ -1,0 +1,145 @@
+"""Who watches a run: a person at a terminal, and the Prefect UI.
+
+On a terminal the current stage has one live line (how far, how fast, how long yet); elsewhere a line every ten
+seconds. In Prefect, a stage that takes long has a progress artifact, updated at most every two seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.text import Text
+
+from storage.artifact import Artifact
+from tasks.progress import Observer, Progress
+
+LINE_SECONDS = 10.0
+LIVE_SECONDS = 0.25
+PREFECT_SECONDS = 2.0
+
+
+@dataclass
+class Pace:
+    """How fast one kind of work goes, so that the time left can be guessed."""
+
+    started: float = field(default_factory=time.monotonic)
+    first: float = 0.0
+
+    def describe(self, progress: Progress) -> str:
+        """`120/800 steps · 4.2 steps/s · 2 min left · loss 3.9`."""
+        seconds = time.monotonic() - self.started
+        parts = [f"{progress.done:,.0f}/{progress.total:,.0f} {progress.unit}"]
+        worked = progress.done - self.first
+        if seconds > 1 and worked > 0:
+            rate = worked / seconds
+            parts.append(f"{rate:,.1f} {progress.unit}/s")
+            parts.append(f"{duration((progress.total - progress.done) / rate)} left")
+        return " · ".join([*parts, *([progress.note] if progress.note else [])])
+
+
+class PrefectObserver(Observer):
+    """Progress artifacts for long stages, and Prefect's log for the rest."""
+
+    def __init__(self) -> None:
+        self.artifacts: dict[str, UUID] = {}
+        self.shown = time.monotonic()
+
+    def noted(self, stage: str, message: str) -> None:
+        """A line in the task's log."""
+        from prefect import get_run_logger
+
+        get_run_logger().info("%s: %s", stage, message)
+
+    def progressed(self, progress: Progress) -> None:
+        """At most one update every `PREFECT_SECONDS`; short stages never make an artifact."""
+        if time.monotonic() - self.shown < PREFECT_SECONDS or not progress.total:
+            return
+        from prefect.artifacts import create_progress_artifact, update_progress_artifact
+        from prefect.context import TaskRunContext
+
+        if TaskRunContext.get() is None:
+            return
+        self.shown = time.monotonic()
+        percent = 100.0 * progress.done / progress.total
+        made = self.artifacts.get(progress.stage)
+        if made is None:
+            key = f"progress-{progress.stage}"
+            made = create_progress_artifact(percent, key=key, description=progress.unit)  # type: ignore[assignment]
+            assert isinstance(made, UUID)
+            self.artifacts[progress.stage] = made
+        else:
+            update_progress_artifact(made, percent)
+
+
+class TerminalObserver(PrefectObserver):
+    """One line a finished stage, a live line for the current one."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self.console = console
+        self.live: Live | None = None
+        self.printed = 0.0
+        self.paces: dict[tuple[str, str, float], Pace] = {}
+
+    def started(self, stage: str, why: str) -> None:
+        """Name the stage and why it must be made."""
+        self.console.print(f"  [bold]{stage:<10}[/] [dim]{escape(why)}[/]")
+        if self.console.is_terminal:
+            self.live = Live(console=self.console, transient=True, auto_refresh=False)
+            self.live.start()
+
+    def noted(self, stage: str, message: str) -> None:
+        """A line of its own."""
+        self.console.print(f"  {stage:<10} [yellow]{escape(message)}[/]")
+
+    def progressed(self, progress: Progress) -> None:
+        """Show how far, how fast, how long yet."""
+        super().progressed(progress)
+        pace = self.paces.setdefault((progress.stage, progress.unit, progress.total), Pace(first=progress.done))
+        now = time.monotonic()
+        if now - self.printed < (LIVE_SECONDS if self.live else LINE_SECONDS):
+            return
+        self.printed = now
+        line = f"  {progress.stage:<10} {pace.describe(progress)}"
+        if self.live:
+            self.live.update(Text(line), refresh=True)
+        elif now - pace.started > 1:
+            self.console.print(Text(line))
+
+    def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
+        """One line: made or cached, where, how large."""
+        self.close()
+        manifest = artifact.manifest
+        size = f"{size_of(manifest.size):>9}" if manifest else ""
+        how = "[cyan]cached[/]" if cached else f"[green]made in {duration(seconds)}[/]"
+        self.console.print(f"  [bold]{stage:<10}[/] {size}  {how} [dim]{artifact.location[: len(stage) + 9]}[/]")
+
+    def close(self) -> None:
+        """Take the live line away."""
+        if self.live:
+            self.live.stop()
+            self.live = None
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: `4.2 s`, `2 min 10 s`, `3 h 5 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def size_of(size: float) -> str:
+    """Bytes as a person says them: `3.1 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -1,0 +1,15 @@
+"""One stage again: its ancestors come from the store, the stage itself too, or anew with `force`."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows.pipeline import stages
+from flows.session import start
+
+
+@flow(name="stage", flow_run_name="{profile}: {name}")
+def run_stage(name: str, profile: str = "tiny", overrides: list[str] | None = None, force: bool = False) -> str:
+    """Bring one stage's artifact up to date. What it needs is taken from the store, or made."""
+    with start(profile, overrides or (), name, [name] if force else ()) as chosen:
+        return stages(chosen).location

@@ -1,0 +1,120 @@
+"""Reading a profile: YAML, `extends`, `--set a.b=c`, and errors that name the key and the nearest known one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from profiles.schema import Profile
+from storage.errors import ConfigError
+
+FOLDER = Path(__file__).parent
+
+
+def load(name: str, overrides: Sequence[str] = ()) -> Profile:
+    """The profile `name` (a name under `profiles/` or a path to a YAML file) with `a.b=value` overrides.
+
+    Raises ConfigError, which names the profile, the key and what to write instead.
+    """
+    data = _read(name, ())
+    for override in overrides:
+        _set(data, override)
+    try:
+        return Profile.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"Profile {name}: {_explain(error)}", "`gristmill profile schema` lists every key.") from error
+
+
+def names() -> list[str]:
+    """The profiles that come with Gristmill."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def _find(name: str, relative_to: Path | None = None) -> Path:
+    if name in names():
+        return FOLDER / f"{name}.yaml"
+    path = Path(name)
+    for candidate in (path, relative_to.parent / path if relative_to else path):
+        if candidate.suffix in (".yaml", ".yml") and candidate.is_file():
+            return candidate
+    nearest = difflib.get_close_matches(name, names(), 1)
+    hint = f"Did you mean {nearest[0]}?" if nearest else f"There are {', '.join(names())}, or give a path to a .yaml file."
+    raise ConfigError(f"There is no profile {name}.", hint)
+
+
+def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None) -> dict[str, Any]:
+    path = _find(name, relative_to)
+    if path in children:
+        raise ConfigError(f"Profile {path.name} extends itself.", "Remove one `extends`.")
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"Profile {path} is not YAML: {error}.", "Mend the line that is named.") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"Profile {path} is not a mapping.", "Start it with `name:`.")
+    parent = data.pop("extends", None)
+    return _merge(_read(parent, (*children, path), path), data) if parent else data
+
+
+def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`; mappings merge, everything else (lists too) is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _set(data: dict[str, Any], override: str) -> None:
+    path, separator, text = override.partition("=")
+    if not separator or not path:
+        raise ConfigError(f"--set {override} has no value.", "Write --set section.key=value.")
+    *parents, last = path.split(".")
+    here = data
+    for parent in parents:
+        here = here.setdefault(parent, {})
+        if not isinstance(here, dict):
+            raise ConfigError(f"--set {override}: {parent} is not a section.", "`gristmill profile schema` lists every key.")
+    here[last] = yaml.safe_load(text)
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors():
+        path = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            last = str(problem["loc"][-1])
+            nearest = difflib.get_close_matches(last, sorted(_siblings(problem["loc"])), 1, 0.5)
+            lines.append(f"unknown key {path}" + (f" (did you mean {nearest[0]}?)" if nearest else ""))
+        elif problem["type"] == "missing":
+            lines.append(f"{path} is missing")
+        else:
+            lines.append(f"{path} = {problem['input']!r}: {problem['msg']}")
+    return "; ".join(lines) + "."
+
+
+def _siblings(location: Sequence[int | str]) -> set[str]:
+    """The keys that are known where `location` points, through lists and unions."""
+    models: list[type[BaseModel]] = [Profile]
+    for part in location[:-1]:
+        inner = [
+            model
+            for known in models
+            for name, field in known.model_fields.items()
+            if name == part
+            for model in _models_in(field.annotation)
+        ]
+        models = inner or models  # an index or a union's tag does not lead deeper
+    return {name for model in models for name in model.model_fields}
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)

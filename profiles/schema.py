@@ -1,0 +1,45 @@
+"""The profile: every choice of a run, in two halves.
+
+Everything outside `runtime` changes the result and enters the key of the stage that reads it, and of no other.
+Everything inside `runtime` never does. Each stage's half is its own config class, imported from the stage.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tasks.config import Runtime
+from tasks.dedup import DedupConfig
+from tasks.download import DownloadConfig
+from tasks.dpo import DpoConfig
+from tasks.evaluate import EvaluateConfig
+from tasks.export import ExportConfig
+from tasks.filter import FilterConfig
+from tasks.pretrain import PretrainConfig
+from tasks.sft import SftConfig
+from tasks.tokenize import TokenizeConfig
+from tasks.tokenizer import TokenizerConfig
+
+STAGE_NAMES = (
+    "download", "dedup", "filter", "tokenizer", "tokenize", "pretrain", "sft", "dpo", "evaluate", "export",
+)  # fmt: skip
+
+
+class Profile(BaseModel):
+    """One file under `profiles/`, or a user's own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(description="names the refs: NAME/pretrain, NAME/export, …", pattern=r"^[a-z0-9][a-z0-9_-]*$")
+    description: str = Field("", description="one line for `gristmill profile list`")
+    download: DownloadConfig = Field(description="sources of documents, instructions, preferences and benchmarks")
+    dedup: DedupConfig = Field(default_factory=DedupConfig, description="exact and near-duplicate removal")
+    filter: FilterConfig = Field(default_factory=FilterConfig, description="signals and the thresholds over them")
+    tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig, description="byte-level BPE")
+    tokenize: TokenizeConfig = Field(default_factory=TokenizeConfig, description="token shards and their split")
+    pretrain: PretrainConfig = Field(description="the model and how it is trained")
+    sft: SftConfig = Field(default_factory=SftConfig, description="supervised fine-tuning")
+    dpo: DpoConfig = Field(default_factory=DpoConfig, description="direct preference optimisation")
+    evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig, description="benchmarks and bits per byte")
+    export: ExportConfig = Field(default_factory=ExportConfig, description="formats of the release and tolerances")
+    runtime: Runtime = Field(default_factory=Runtime, description="how to run; never part of a key")

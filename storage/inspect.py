@@ -1,0 +1,96 @@
+"""Looking into a store: lineage, differences, verification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from storage.digests import file_digest
+from storage.errors import DamagedArtifact, StoreError
+from storage.keys import differences
+from storage.manifest import Manifest
+from storage.store import Store
+
+
+@dataclass(frozen=True)
+class LineageNode:
+    """An artifact in the tree that leads to the sources: `depth` steps above the one asked for."""
+
+    depth: int
+    name: str
+    location: str
+    part: str
+    manifest: Manifest | None
+    repeated: bool = False
+
+
+def lineage(store: Store, location: str) -> Iterator[LineageNode]:
+    """The tree from an artifact to its sources, depth first. A node met before is named but not opened again."""
+    yield from _walk(store, location, "", "", 0, set())
+
+
+def _walk(store: Store, location: str, name: str, part: str, depth: int, seen: set[str]) -> Iterator[LineageNode]:
+    manifest = store.manifest(location)
+    repeated = location in seen
+    yield LineageNode(depth, name, location, part, manifest, repeated)
+    if manifest is None or repeated:
+        return
+    seen.add(location)
+    for child, origin in {**manifest.origins, **manifest.uses}.items():
+        yield from _walk(store, origin.location, child, origin.part, depth + 1, seen)
+
+
+def compare(store: Store, first: str, second: str) -> list[tuple[str, Any, Any]]:
+    """How two artifacts differ in config, inputs and counts (scores among them): (path, first, second)."""
+    one, two = _manifest(store, first), _manifest(store, second)
+    return differences(_comparable(one), _comparable(two))
+
+
+def _comparable(manifest: Manifest) -> dict[str, Any]:
+    counts = {name: value for name, value in manifest.counts.items() if name != "tables"}
+    payload = manifest.payload.model_dump()
+    return {"stage": payload["stage"], "config": payload["config"], "inputs": payload["inputs"], "counts": counts}
+
+
+def verify(store: Store, location: str) -> list[str]:
+    """Re-hash an artifact; one sentence for each file that is missing or changed, empty when it is sound.
+
+    A bucket's copy is what is hashed, not the local cache of it.
+    """
+    manifest = _manifest(store, location)
+    problems = []
+    for name, entry in manifest.files.items():
+        remote = f"{store.root}/artifacts/{location}/{name}"
+        if not store.fs.exists(remote):
+            problems.append(f"{location}/{name} is missing")
+            continue
+        if store.is_folder:
+            found = file_digest(store.local / "artifacts" / location / name)
+        else:
+            found = _remote_digest(store, remote)
+        if found != entry.sha256:
+            problems.append(f"{location}/{name} changed: SHA-256 {found[:12]}… instead of {entry.sha256[:12]}…")
+    return problems
+
+
+def _remote_digest(store: Store, path: str) -> str:
+    import hashlib
+
+    with store.fs.open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check(store: Store, location: str) -> None:
+    """`verify`, raising DamagedArtifact with what was found."""
+    problems = verify(store, location)
+    if problems:
+        stage = location.partition("/")[0]
+        raise DamagedArtifact("; ".join(problems) + ".", f"Make it again with --refresh {stage}.")
+
+
+def _manifest(store: Store, location: str) -> Manifest:
+    manifest = store.manifest(location)
+    if manifest is None:
+        raise StoreError(f"There is no artifact {location} in {store.url}.", "`gristmill store ls` lists them.")
+    return manifest

@@ -1,0 +1,93 @@
+"""Keeping a store: collecting what nothing needs, and adopting what was made elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from storage import locks, refs
+from storage.artifact import Artifact
+from storage.digests import list_files, tree_digest
+from storage.errors import EmptyOutput, StoreError
+from storage.keys import KeyPayload
+from storage.manifest import InputRef, Manifest
+from storage.store import Store
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """What a collection would delete: artifacts and abandoned working folders, with their sizes in bytes."""
+
+    artifacts: dict[str, int]
+    workspaces: dict[Path, int]
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return sum(self.artifacts.values()) + sum(self.workspaces.values())
+
+
+def find_garbage(store: Store, keep_last: int) -> Garbage:
+    """What no ref's last `keep_last` versions need, directly or as an ancestor, and no running stage works on."""
+    needed: set[str] = set()
+    for name in refs.names(store):
+        for entry in refs.history(store, name)[-keep_last:]:
+            _mark(store, entry.location, needed)
+    artifacts = {}
+    for location in store.locations():
+        stage, key = location.split("/")
+        if location not in needed and not locks.is_held(store.local / "locks" / f"{stage}-{key.split('.')[0]}"):
+            manifest = store.manifest(location)
+            artifacts[location] = manifest.size if manifest else 0
+    workspaces = {
+        path: sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        for path in sorted((store.local / "work").glob("*"))
+        if not locks.is_held(store.local / "locks" / path.name)
+    }
+    return Garbage(artifacts, workspaces)
+
+
+def collect(store: Store, garbage: Garbage) -> None:
+    """Delete what `find_garbage` found."""
+    for location in garbage.artifacts:
+        store.remove(location)
+    for path in garbage.workspaces:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def adopt(store: Store, folder: Path, payload: KeyPayload, origins: Mapping[str, InputRef], note: str) -> Artifact:
+    """Publish a copy of a folder made elsewhere as the artifact of `payload`'s key; `note` says where it came from."""
+    if not folder.is_dir():
+        raise StoreError(f"{folder} is not a folder.", "Give the folder that holds the artifact's files.")
+    with store.lock(payload.stage, payload.key()):
+        draft = store.workspace(payload.stage, payload.key()) / "adopted"
+        shutil.rmtree(draft, ignore_errors=True)
+        shutil.copytree(folder, draft, ignore=shutil.ignore_patterns("manifest.json", "SHA256SUMS"))
+        files = list_files(draft)
+        if not files:
+            raise EmptyOutput(f"{folder} holds no file.", "Give the folder that holds the artifact's files.")
+        manifest = Manifest(
+            key=payload.key(),
+            payload=payload,
+            digest=tree_digest(files),
+            files=files,
+            origins=dict(origins),
+            facts={"seconds": 0.0, "adopted": note},
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        artifact = store.publish(draft, manifest)
+        shutil.rmtree(store.workspace(payload.stage, payload.key()), ignore_errors=True)
+        return artifact
+
+
+def _mark(store: Store, location: str, needed: set[str]) -> None:
+    if location in needed:
+        return
+    needed.add(location)
+    manifest = store.manifest(location)
+    if manifest:
+        for origin in [*manifest.origins.values(), *manifest.uses.values()]:
+            _mark(store, origin.location, needed)
