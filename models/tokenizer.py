@@ -1,0 +1,47 @@
+"""One tokenizer, one chat template: their names, their digest, how they are loaded.
+
+The digest goes through token shards, checkpoints, post-training, evaluation and export, and each join checks it. It
+covers what changes ids or prompts, the vocabulary and the template, and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+EOS = "<|endoftext|>"  # ends a document; also the BOS of formats that need one
+PAD = "<|pad|>"
+SYSTEM, USER, ASSISTANT = "<|system|>", "<|user|>", "<|assistant|>"
+END = "<|end|>"  # ends a turn
+SPECIAL_TOKENS = (EOS, PAD, SYSTEM, USER, ASSISTANT, END)  # in the order of their ids, from 0
+
+CHAT_TEMPLATE_PATH = Path(__file__).with_name("chat_template.jinja")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+
+
+def tokenizer_digest(folder: Path) -> str:
+    """SHA-256 over vocabulary and chat template, each with its length in front, in hex."""
+    digest = hashlib.sha256()
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        data = (folder / name).read_bytes()
+        digest.update(f"{name} {len(data)}\n".encode() + data)
+    return digest.hexdigest()
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Carry the tokenizer's files along, byte for byte."""
+    for name in TOKENIZER_FILES:
+        if (source / name).exists():
+            shutil.copyfile(source / name, target / name)
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a folder as transformers has it: no remote code, no network."""
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
