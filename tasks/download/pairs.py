@@ -1,0 +1,55 @@
+"""Instruction and preference rows from outside, checked for form before anything trains on them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from storage.errors import BadDocument
+
+ROLES = {"system", "user", "assistant"}
+
+
+def instruction(row: dict[str, Any], source: str) -> dict[str, Any]:
+    """`{"messages"}`, or `{"instruction", "input"?, "output"}`, as a conversation. Raises BadDocument."""
+    if "messages" in row:
+        messages = _messages(row["messages"])
+    else:
+        question = "\n".join(part for part in (row.get("instruction"), row.get("input")) if part)
+        messages = _messages(
+            [{"role": "user", "content": question}, {"role": "assistant", "content": row.get("output")}]
+        )
+    if messages[-1]["role"] != "assistant":
+        raise BadDocument("no_answer")
+    return {"id": _identity(messages), "source": source, "messages": messages}
+
+
+def preference(row: dict[str, Any], source: str) -> dict[str, Any]:
+    """`{"prompt", "chosen", "rejected"}`, each a text or messages. Raises BadDocument."""
+    prompt = _messages(_as_messages(row.get("prompt"), "user"))
+    chosen = _messages(_as_messages(row.get("chosen"), "assistant"))
+    rejected = _messages(_as_messages(row.get("rejected"), "assistant"))
+    if chosen == rejected:
+        raise BadDocument("equal_answers")
+    identity = _identity([*prompt, *chosen, *rejected])
+    return {"id": identity, "source": source, "prompt": prompt, "chosen": chosen, "rejected": rejected}
+
+
+def _as_messages(value: Any, role: str) -> Any:
+    return [{"role": role, "content": value}] if isinstance(value, str) else value
+
+
+def _messages(value: Any) -> list[dict[str, str]]:
+    if not isinstance(value, list) or not value:
+        raise BadDocument("no_messages")
+    for message in value:
+        if not isinstance(message, dict) or message.get("role") not in ROLES:
+            raise BadDocument("unknown_role")
+        if not isinstance(message.get("content"), str) or not message["content"].strip():
+            raise BadDocument("empty")
+    return [{"role": message["role"], "content": message["content"]} for message in value]
+
+
+def _identity(messages: list[dict[str, str]]) -> str:
+    return hashlib.sha256(json.dumps(messages, sort_keys=True).encode()).hexdigest()[:32]

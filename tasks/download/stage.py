@@ -1,0 +1,188 @@
+"""The download stage: sources in, document shards and post-training sets out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from storage.documents import Document, Verdict, shard_name, write_documents, write_ledger
+from storage.errors import BadDocument, EmptyOutput, SourceError
+from tasks.download import benchmarks, embedded, files, hub, pairs
+from tasks.download.config import DownloadConfig, EmbeddedSource, FileSource, HubSource, Source
+from tasks.output import Output
+from tasks.stage import stage
+
+Row = dict[str, Any]
+PROGRESS_EVERY = 2000
+
+
+def fingerprints(config: DownloadConfig) -> dict[str, str]:
+    """What identifies the data outside the store: package versions, file digests, revisions."""
+    found: dict[str, str] = {}
+    for source in config.sources:
+        if isinstance(source, EmbeddedSource):
+            found |= embedded.fingerprint(source)
+        elif isinstance(source, FileSource):
+            found |= files.fingerprint(source)
+        else:
+            found[source.name] = source.revision
+    return found
+
+
+@stage(version=1, sources=fingerprints)
+def download(config: DownloadConfig, out: Output) -> None:
+    """Bring every source in: documents as Parquet shards, instruction and preference pairs and benchmarks as JSON lines.
+
+    A row that can't be used is quarantined with its reason and place; a source that loses more than
+    `max_quarantined_share`, or gives nothing, ends the run.
+    """
+    writer = ShardWriter(config, out)
+    sets: dict[str, list[Row]] = {"instructions": [], "preferences": []}
+    refused: dict[str, list[files.Refused]] = {}
+    for source in config.sources:
+        for role, source_name, item in _items(source, config, refused):
+            if isinstance(item, Document):
+                writer.add(item)
+            else:
+                sets[role].append(item)
+            if writer.seen % PROGRESS_EVERY == 0:
+                out.progress(writer.seen, 0, "documents", source_name)
+        _check_source(source, config, refused, writer, sets)
+    writer.close()
+    bad = [
+        Verdict(hashlib.sha256(row.place.encode()).hexdigest()[:32], name, "quarantined", row.reason, detail=row.place)
+        for name, rows in refused.items()
+        for row in rows
+    ]
+    write_ledger(out.path / "ledger" / shard_name(0), bad)
+    for role, rows in sets.items():
+        _write_lines(out.path / role / "pairs.jsonl", rows)
+    _write_benchmarks(config, out)
+    out.account(documents_in=writer.seen + len(bad), kept=writer.seen, removed={}, quarantined=len(bad))
+    out.count(instructions=len(sets["instructions"]), preferences=len(sets["preferences"]))
+    names = sorted(writer.documents | Counter({name: len(rows) for name, rows in refused.items()}))
+    rows = [
+        {
+            "source": name,
+            "documents": writer.documents[name],
+            "characters": writer.characters[name],
+            "quarantined": len(refused.get(name, [])),
+        }
+        for name in names
+    ]
+    out.table("Sources", rows)
+
+
+class ShardWriter:
+    """Documents into shards of a stated size, in the order in which they come; a repeated id is kept (dedup's work)."""
+
+    def __init__(self, config: DownloadConfig, out: Output) -> None:
+        self.config, self.out = config, out
+        self.seen = 0
+        self.shards = 0
+        self.documents: Counter[str] = Counter()
+        self.characters: Counter[str] = Counter()
+        self.batch: list[Document] = []
+        self.bytes = 0
+
+    def add(self, document: Document) -> None:
+        """Take one document; close the shard when it is full."""
+        self.batch.append(document)
+        self.bytes += len(document.text.encode("utf-8", "surrogatepass"))
+        self.seen += 1
+        self.documents[document.source] += 1
+        self.characters[document.source] += len(document.text)
+        if len(self.batch) >= self.config.shard_documents or self.bytes >= self.config.shard_bytes:
+            self.close()
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self.batch:
+            write_documents(self.out.path / "documents" / shard_name(self.shards), self.batch)
+            self.shards += 1
+            self.batch, self.bytes = [], 0
+
+
+def _items(
+    source: Source, config: DownloadConfig, refused: dict[str, list[files.Refused]]
+) -> Iterator[tuple[str, str, Document | Row]]:
+    """(role, source name, document or pair) of everything usable in a source; the rest goes to `refused`."""
+    if isinstance(source, EmbeddedSource):
+        for document in embedded.documents(source):
+            yield "documents", document.source, document
+        for row in embedded.instructions(source):
+            yield "instructions", "embedded", row
+        for row in embedded.preferences(source):
+            yield "preferences", "embedded", row
+        return
+    if isinstance(source, FileSource):
+        rows: Iterator[Row | files.Refused] = files.read_rows(source, config.max_document_bytes)
+    else:
+        rows = hub.read_rows(source)
+    for number, row in enumerate(rows):
+        if isinstance(row, files.Refused):
+            refused.setdefault(source.name, []).append(row)
+            continue
+        try:
+            yield source.role, source.name, _item(source, row, config.max_document_bytes)
+        except BadDocument as error:
+            refused.setdefault(source.name, []).append(files.Refused(error.message, f"{source.name} row {number + 1}"))
+
+
+def _item(source: FileSource | HubSource, row: Row, limit: int) -> Document | Row:
+    if source.role == "instructions":
+        return pairs.instruction(row, source.name)
+    if source.role == "preferences":
+        return pairs.preference(row, source.name)
+    text = files.text_of(row, source.text_column, limit)
+    kept = {name: value for name, value in row.items() if name != source.text_column and _is_plain(value)}
+    return Document.new(text, source.name, **kept)
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+def _check_source(
+    source: Source,
+    config: DownloadConfig,
+    refused: dict[str, list[files.Refused]],
+    writer: ShardWriter,
+    sets: dict[str, list[Row]],
+) -> None:
+    """No silent zero (law 3), and no more refused than allowed (law 8). Raises SourceError."""
+    if isinstance(source, EmbeddedSource):
+        return
+    bad = refused.get(source.name, [])
+    if source.role == "documents":
+        good = writer.documents[source.name]
+    else:
+        good = sum(row["source"] == source.name for row in sets[source.role])
+    if bad and len(bad) > config.max_quarantined_share * (good + len(bad)):
+        first = "; ".join(f"{row.place}: {row.reason}" for row in bad[:3])
+        raise SourceError(
+            f"Source {source.name}: {len(bad):,} of {good + len(bad):,} rows can't be used ({first}).",
+            "Mend them, or raise download.max_quarantined_share.",
+        )
+    if not good:
+        raise SourceError(f"Source {source.name} is empty.", "Check its paths, or remove it from download.sources.")
+
+
+def _write_benchmarks(config: DownloadConfig, out: Output) -> None:
+    for name in config.benchmarks:
+        _write_lines(out.path / "benchmarks" / f"{name}.jsonl", benchmarks.questions(name, config.benchmark_items))
+    for source in config.sources:
+        if isinstance(source, EmbeddedSource) and source.held_out_share:
+            rows = sorted(embedded.held_out_questions(source), key=lambda row: str(row["id"]))[: config.benchmark_items]
+            _write_lines(out.path / "benchmarks" / "descriptions.jsonl", rows)
+    if not (out.path / "benchmarks").is_dir():
+        raise EmptyOutput("No benchmark was asked for.", "Name some in download.benchmarks.")
+
+
+def _write_lines(path: Path, rows: list[Row]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows), encoding="utf-8")
