@@ -1,135 +1,227 @@
-"""From one size dial to a whole shape, and the arithmetic of it: parameters, FLOPs, memory, tokens.
+"""From one size dial to a whole model, and the arithmetic of training it. No torch: a plan costs nothing.
 
-Every derived number has its rule beside it (`explain`), so that nobody has to trust a preset. No torch here: a plan
-must be instant.
+Each derivation states its rule, and `explain` prints value and rule side by side, so that nobody has to guess why
+a model has the size that it has. Counts are exact (a test compares them with the built module); FLOPs follow the
+usual 6N + attention (Kaplan et al. 2020, PaLM appendix B); memory follows ZeRO (Rajbhandari et al. 2020).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
-from models.config import ModelConfig
+if TYPE_CHECKING:  # the config asks this module whether a shape can be built; it is a name here, no more
+    from models.config import ModelConfig
 
-WIDTH_PER_LAYER = 64  # the aspect ratio of nanochat's `depth`
-CHINCHILLA_TOKENS = 20  # per parameter: Hoffmann et al. 2022, table 3
+Family = Literal["gpt2", "llama", "mistral"]
+
+SET = "set in the profile"
+CHINCHILLA_TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3
+
+
+class ShapeError(ValueError):
+    """The numbers of a model contradict each other."""
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Every number of a model. Sizes in elements, `context` and `sliding_window` in tokens."""
+    """Every number that is needed to build the model. `rules` says where each came from; it bears no identity."""
 
-    family: Literal["gpt2", "llama", "mistral"]
-    vocab_size: int
+    family: Family
     depth: int
-    context: int
     width: int
     heads: int
     kv_heads: int
     feed_forward: int
+    context: int
+    vocab_size: int
     sliding_window: int | None
-    rope_theta: float
+    rope_theta: float | None
     tie_embeddings: bool
     norm_eps: float
+    rules: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ShapeError(f"width {self.width} is not a multiple of {self.heads} heads: set heads to a divisor of it")
+        if self.heads % self.kv_heads:
+            raise ShapeError(f"{self.heads} heads can't share {self.kv_heads} kv_heads evenly: set a divisor of heads")
+        if self.family != "gpt2" and self.head_dim % 2:
+            raise ShapeError(f"rotary positions need an even head size, not {self.width}/{self.heads}: change heads")
 
     @property
-    def head_width(self) -> int:
-        """Elements of one head."""
+    def head_dim(self) -> int:
+        """Size of one attention head."""
         return self.width // self.heads
 
     @property
-    def parameters(self) -> int:
-        """Trainable parameters, tied embeddings once."""
-        if self.family == "gpt2":
-            attention = 4 * self.width * self.width + 4 * self.width
-            feed_forward = 2 * self.width * self.feed_forward + self.feed_forward + self.width
-            norms = 4 * self.width
-            outside = self.context * self.width + 2 * self.width
-        else:
-            attention = 2 * self.width * self.width + 2 * self.width * self.kv_heads * self.head_width
-            feed_forward = 3 * self.width * self.feed_forward
-            norms = 2 * self.width
-            outside = self.width
-        embeddings = self.vocab_size * self.width * (1 if self.tie_embeddings else 2)
-        return self.depth * (attention + feed_forward + norms) + outside + embeddings
-
-    @property
-    def flops_per_token(self) -> int:
-        """Training FLOPs a token, forward and backward: 6 a matrix parameter + 12·L·T·C of attention.
-
-        Kaplan et al. 2020, eq. 2.2 with the attention term of Chowdhery et al. 2022 (PaLM), appendix B.
-        """
-        embeddings = self.vocab_size * self.width
-        looked_up = self.context * self.width if self.family == "gpt2" else 0
-        matrices = self.parameters - looked_up - (0 if self.tie_embeddings else embeddings)
-        return 6 * matrices + 12 * self.depth * self.context * self.width
-
-    @property
-    def optimal_tokens(self) -> int:
-        """Tokens at which compute is best spent on this size (Chinchilla)."""
-        return CHINCHILLA_TOKENS * self.parameters
-
-    def training_memory(self, *, zero_stage: int = 0, ranks: int = 1, micro_batch: int = 1, item_bytes: int = 4) -> int:
-        """Bytes a rank needs: weights, gradients, float32 Adam states (Rajbhandari et al. 2020) and activations.
-
-        Activations are a rough 34·T·C a layer (Korthikanti et al. 2022, without recomputation) in `item_bytes` halves.
-        """
-        mixed = item_bytes == 2
-        weights = self.parameters * item_bytes / (ranks if zero_stage >= 3 else 1)
-        gradients = self.parameters * item_bytes / (ranks if zero_stage >= 2 else 1)
-        states = self.parameters * (12 if mixed else 8) / (ranks if zero_stage >= 1 else 1)
-        activations = micro_batch * self.context * self.width * self.depth * 17 * item_bytes
-        return int(weights + gradients + states + activations)
+    def gated(self) -> bool:
+        """True where the feed-forward layer is SwiGLU; GPT-2's is a plain GELU."""
+        return self.family != "gpt2"
 
 
 def derive(config: ModelConfig, vocab_size: int) -> ModelShape:
-    """The whole shape of a config. Raises ValueError, naming the two numbers, for a shape that can't be built."""
-    width = config.width or config.depth * WIDTH_PER_LAYER
-    heads = config.heads or max(1, width // (64 if width >= 256 else 32))
-    kv_heads = config.kv_heads or heads
-    multiple = 256 if width >= 1024 else 64
-    swiglu = -(-(8 * width // 3) // multiple) * multiple
-    feed_forward = config.feed_forward or (4 * width if config.family == "gpt2" else swiglu)
-    window = config.sliding_window or (min(4096, config.context) if config.family == "mistral" else None)
-    if width % heads:
-        raise ValueError(f"width {width} is not a multiple of heads {heads}")
-    if heads % kv_heads:
-        raise ValueError(f"heads {heads} is not a multiple of kv_heads {kv_heads}")
-    if config.family == "gpt2" and kv_heads != heads:
-        raise ValueError("gpt2 has no grouped-query attention: leave kv_heads out")
-    if config.family != "mistral" and config.sliding_window:
-        raise ValueError(f"{config.family} has no sliding window: leave sliding_window out, or take mistral")
+    """The concrete model for `config` and a vocabulary: overrides are taken, all else follows the rules below.
+
+    Raises ShapeError where the numbers contradict each other or an override would have no effect.
+    """
+    _refuse_unread(config)
+    rules: dict[str, str] = {"family": SET, "depth": "the size dial", "context": SET, "vocab_size": "the tokenizer's"}
+
+    def choose(name: str, derived: Any, rule: str) -> Any:
+        override = getattr(config, name)
+        rules[name] = rule if override is None else SET
+        return derived if override is None else override
+
+    gpt2, mistral = config.family == "gpt2", config.family == "mistral"
+    width = choose("width", 64 * config.depth, "64 × depth, nanochat's aspect ratio")
+    head = 32 if width < 256 else 64 if width < 2048 else 128
+    heads = choose("heads", max(1, width // head), "width / head size: 32 below width 256, 64 below 2048, else 128")
     return ModelShape(
         family=config.family,
-        vocab_size=vocab_size,
         depth=config.depth,
-        context=config.context,
         width=width,
         heads=heads,
-        kv_heads=kv_heads,
-        feed_forward=feed_forward,
-        sliding_window=window,
-        rope_theta=config.rope_theta,
-        tie_embeddings=config.tie_embeddings,
-        norm_eps=config.norm_eps,
+        kv_heads=choose("kv_heads", *_kv_heads(heads, mistral)),
+        feed_forward=choose("feed_forward", *_feed_forward(width, gpt2)),
+        context=config.context,
+        vocab_size=vocab_size,
+        sliding_window=choose("sliding_window", config.context // 2, "context / 2, as Mistral 7B") if mistral else None,
+        rope_theta=None if gpt2 else float(choose("rope_theta", 10_000.0, "as LLaMA")),
+        tie_embeddings=choose("tie_embeddings", gpt2 or width < 2048, "for GPT-2, and below width 2048"),
+        norm_eps=choose("norm_eps", 1e-5, "as LLaMA 2"),
+        rules=rules,
     )
 
 
-def explain(shape: ModelShape) -> list[tuple[str, int | float | str, str]]:
-    """Name, value and rule of everything that a shape says."""
-    gated = shape.family != "gpt2"
-    rows: list[tuple[str, int | float | str, str]] = [
-        ("depth", shape.depth, "the size dial"),
-        ("width", shape.width, f"{WIDTH_PER_LAYER} a layer, unless given"),
-        ("heads", shape.heads, "width / 64 (32 below width 256), unless given"),
-        ("kv_heads", shape.kv_heads, "as many as heads, unless given (grouped-query attention)"),
-        ("feed_forward", shape.feed_forward, f"{'8/3' if gated else '4'} × width, unless given"),
-        ("context", shape.context, "given"),
-        ("vocab_size", shape.vocab_size, "the tokenizer's"),
-        ("parameters", shape.parameters, "counted, tied embeddings once"),
-        ("FLOPs a token", shape.flops_per_token, "6 a matrix parameter + 12 × depth × context × width"),
-        ("optimal tokens", shape.optimal_tokens, f"{CHINCHILLA_TOKENS} a parameter (Hoffmann et al. 2022)"),
+def _refuse_unread(config: ModelConfig) -> None:
+    for name in ("kv_heads", "rope_theta"):
+        if config.family == "gpt2" and getattr(config, name) is not None:
+            raise ShapeError(f"{name} has no effect on gpt2: remove it, or take another family")
+    if config.family != "mistral" and config.sliding_window is not None:
+        raise ShapeError("sliding_window has an effect on mistral only: remove it, or take that family")
+
+
+def _kv_heads(heads: int, mistral: bool) -> tuple[int, str]:
+    if mistral and heads % 4 == 0:
+        return heads // 4, "heads / 4, as Mistral 7B"
+    return heads, "heads: no sharing"
+
+
+def _feed_forward(width: int, gpt2: bool) -> tuple[int, str]:
+    if gpt2:
+        return 4 * width, "4 × width, as GPT-2"
+    # k-quants pack rows of 256, so a width of that grid can be quantized without padding.
+    multiple = 64 if width < 256 else 256
+    return -(-8 * width // (3 * multiple)) * multiple, f"8/3 × width, up to a multiple of {multiple} (LLaMA's SwiGLU)"
+
+
+def count_parameters(shape: ModelShape) -> int:
+    """Exact number of parameters; a tied matrix counts once."""
+    width, biased = shape.width, shape.family == "gpt2"
+    norm = width * (2 if biased else 1)
+    biases = (shape.heads + 2 * shape.kv_heads) * shape.head_dim + shape.feed_forward + 2 * width if biased else 0
+    positions = shape.context * width if biased else 0
+    embeddings = shape.vocab_size * width * (1 if shape.tie_embeddings else 2)
+    return embeddings + positions + shape.depth * (_block_matrices(shape) + biases + 2 * norm) + norm
+
+
+def _block_matrices(shape: ModelShape) -> int:
+    attention = shape.width * shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)
+    return attention + shape.width * shape.feed_forward * (3 if shape.gated else 2)
+
+
+def flops_per_token(shape: ModelShape, *, training: bool = True) -> int:
+    """Matrix FLOPs for one token of a full context; training is forward + backward, three times the forward.
+
+    6 × the parameters that multiply (the output layer counts, the embedding look-up does not) + 12 × depth × width ×
+    tokens seen. As in PaLM, the causal half of the scores that a kernel may skip is counted.
+    """
+    matrices = shape.depth * _block_matrices(shape) + shape.vocab_size * shape.width
+    seen = min(shape.context, shape.sliding_window or shape.context)
+    forward = 2 * matrices + 4 * shape.depth * shape.width * seen
+    return 3 * forward if training else forward
+
+
+def chinchilla_tokens(shape: ModelShape) -> int:
+    """Training tokens at which a given compute is spent best: 20 a parameter (Hoffmann et al. 2022)."""
+    return CHINCHILLA_TOKENS_PER_PARAMETER * count_parameters(shape)
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """Bytes on one device, while training. Buffers of the framework and fragmentation come on top."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """Sum of the four, bytes."""
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+
+def training_memory(
+    shape: ModelShape,
+    *,
+    micro_batch: int,
+    zero_stage: int = 0,
+    world_size: int = 1,
+    mixed_precision: bool = False,
+    recompute: bool = False,
+) -> TrainingMemory:
+    """What AdamW training needs on each of `world_size` devices, with ZeRO stage 0 to 3.
+
+    Full precision: 4 bytes a weight, 4 a gradient, 8 for Adam's moments. Mixed: 2 + 2 + 12, as the fp32 master copy
+    counts with the optimizer (ZeRO, section 3.1). Stage 1 divides the optimizer by the devices, 2 the gradients
+    too, 3 the weights too. Activations are approximate; `recompute` keeps only each block's input.
+    """
+    count = count_parameters(shape)
+    number, moments = (2, 12) if mixed_precision else (4, 8)
+
+    def share(total: int, from_stage: int) -> int:
+        return -(-total // world_size) if zero_stage >= from_stage else total
+
+    return TrainingMemory(
+        weights=share(number * count, 3),
+        gradients=share(number * count, 2),
+        optimizer=share(moments * count, 1),
+        activations=micro_batch * shape.context * number * _activations_per_token(shape, recompute),
+    )
+
+
+def _activations_per_token(shape: ModelShape, recompute: bool) -> int:
+    """Numbers kept for the backward pass, a token. Attention is fused: its scores are never kept."""
+    attention = shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)
+    feed_forward = shape.feed_forward * (4 if shape.gated else 2)
+    block = 4 * shape.width + attention + feed_forward
+    return shape.depth * shape.width + block if recompute else shape.depth * block
+
+
+def explain(shape: ModelShape) -> list[tuple[str, int | float | str | bool, str]]:
+    """(name, value, rule) for each number of the model, and for what follows from them."""
+    rows = [(name, getattr(shape, name), shape.rules.get(name, "as given")) for name in _NUMBERS]
+    rows = [row for row in rows if row[1] is not None]
+    memory = training_memory(shape, micro_batch=1)
+    return [
+        *rows,
+        ("head_dim", shape.head_dim, "width / heads"),
+        ("parameters", count_parameters(shape), "counted exactly, tied matrices once"),
+        ("FLOPs per token", flops_per_token(shape), "6 × multiplying parameters + 12 × depth × width × tokens seen"),
+        ("compute-optimal tokens", chinchilla_tokens(shape), "20 a parameter (Chinchilla)"),
+        ("training memory, fp32", _bytes(memory.total - memory.activations), "16 bytes a parameter with AdamW"),
+        ("activations, fp32", _bytes(memory.activations), "for each sequence of a micro-batch, about"),
     ]
-    if shape.sliding_window:
-        rows.insert(6, ("sliding_window", shape.sliding_window, "given, or 4096 at most"))
-    return rows
+
+
+_NUMBERS = (
+    "family", "depth", "width", "heads", "kv_heads", "feed_forward", "context", "vocab_size",
+    "sliding_window", "rope_theta", "tie_embeddings", "norm_eps",
+)  # fmt: skip
+
+
+def _bytes(number: int) -> str:
+    return f"{number / 1e9:,.1f} GB" if number >= 1e9 else f"{number / 1e6:,.1f} MB"

@@ -1,203 +1,286 @@
-"""One decoder for three families: GPT-2, LLaMA and Mistral differ in a few lines, so they share the rest.
+"""One decoder-only transformer for three families: GPT-2, LLaMA and Mistral.
 
-| family  | positions        | normalisation | feed-forward | attention                        |
-|---------|------------------|---------------|--------------|----------------------------------|
-| gpt2    | learned          | LayerNorm     | GELU (tanh)  | multi-head, biases everywhere    |
-| llama   | rotary           | RMSNorm       | SwiGLU       | grouped-query                    |
-| mistral | rotary           | RMSNorm       | SwiGLU       | grouped-query, sliding window    |
+A plain module, so that DeepSpeed, FSDP, torch.compile and a reader all see the same thing: no cache, no dropout,
+no buffers (so it builds on the meta device and nothing but parameters needs saving). Weights convert to and from
+transformers one to one (`models/convert.py`), and the logits agree with it.
 
-Shapes: B batch, T tokens, C width, H heads, K key-value heads, D head width, V vocabulary, N = B·T.
-Sources: Radford et al. 2019; Touvron et al. 2023; Jiang et al. 2023; Su et al. 2021 (RoPE); Shazeer 2020 (SwiGLU).
+Shape suffixes: B batch, T tokens, C width, H heads, K heads of queries and keys together, D head size,
+F feed-forward, V vocabulary, N batch × tokens flattened.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from models.presets import ModelShape
 
-IGNORED = -100  # a target that bears no loss
-LOSS_CHUNK = 1024  # positions whose logits are held at once
-INIT_STD = 0.02
+IGNORED = -100  # a target that carries no loss, as in torch.nn.functional.cross_entropy
+INIT_STD = 0.02  # GPT-2, section 2.3, and LLaMA
+LOSS_CHUNK = 512  # tokens whose logits exist at a time
 
 
-class RMSNorm(nn.Module):
-    """Zhang & Sennrich 2019: scale by the root mean square, computed in float32."""
+class Linear(nn.Linear):
+    """A linear layer left unfilled when built: `Transformer.initialise` fills all weights once, in one order."""
 
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
+    def reset_parameters(self) -> None:
+        pass
 
-    def forward(self, x_BTC: Tensor) -> Tensor:
-        """(B, T, C) → (B, T, C)."""
-        return F.rms_norm(x_BTC, self.weight.shape, self.weight, self.eps)
+
+class Embedding(nn.Embedding):
+    """A table left unfilled when built, as `Linear`."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+class Head(Linear):
+    """The output layer: logits, or the loss itself, so that the logits of a whole batch need never exist."""
+
+    def forward(self, x_BTC: Tensor, targets_BT: Tensor | None = None) -> Tensor:
+        """Logits (B, T, V), or with targets the mean cross-entropy in nats over those that are not IGNORED."""
+        if targets_BT is None:
+            return F.linear(x_BTC, self.weight)
+        x_NC, targets_N = x_BTC.flatten(0, 1), targets_BT.flatten()
+        if torch.is_grad_enabled():
+            return ChunkedCrossEntropy.apply(x_NC, self.weight, targets_N)  # type: ignore[no-any-return]
+        return _cross_entropy(x_NC, self.weight, targets_N, None, None)
+
+
+class ChunkedCrossEntropy(torch.autograd.Function):
+    """Mean cross-entropy of `x_NC @ weight_VC.T`, a chunk of tokens at a time.
+
+    The gradient with respect to the logits is known as soon as the logits are, so the forward pass computes both
+    gradients chunk by chunk and drops the logits: the same three matrix products as the plain way, without (N, V)
+    in memory (Hsu et al. 2024, Liger Kernel, section 3.2).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor) -> Tensor:
+        dx_NC = torch.empty_like(x_NC) if x_NC.requires_grad else None
+        # Summed over chunks in float32: in bf16 the small late terms would be rounded away.
+        dweight_VC = torch.zeros_like(weight_VC, dtype=torch.float32) if weight_VC.requires_grad else None
+        loss = _cross_entropy(x_NC, weight_VC, targets_N, dx_NC, dweight_VC)
+        ctx.dx_NC, ctx.dweight_VC, ctx.dtype = dx_NC, dweight_VC, weight_VC.dtype
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        dx_NC = None if ctx.dx_NC is None else ctx.dx_NC * dloss
+        dweight_VC = None if ctx.dweight_VC is None else (ctx.dweight_VC * dloss).to(ctx.dtype)
+        return dx_NC, dweight_VC, None
+
+
+def _cross_entropy(
+    x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, dx_NC: Tensor | None, dweight_VC: Tensor | None
+) -> Tensor:
+    """Mean loss; fills `dx_NC` and adds to `dweight_VC` where given. With no target at all: NaN, as torch's."""
+    kept_N = targets_N != IGNORED
+    count = kept_N.sum()
+    total = torch.zeros((), dtype=torch.float32, device=x_NC.device)
+    for start in range(0, len(x_NC), LOSS_CHUNK):
+        part = slice(start, start + LOSS_CHUNK)
+        safe_N1 = targets_N[part].clamp(min=0)[:, None]
+        logp_NV = F.log_softmax(F.linear(x_NC[part], weight_VC).float(), dim=-1)
+        total -= (logp_NV.gather(1, safe_N1)[:, 0] * kept_N[part]).sum()
+        if dx_NC is None and dweight_VC is None:
+            continue
+        dlogits_NV = logp_NV.exp_()
+        dlogits_NV.scatter_add_(1, safe_N1, torch.full_like(safe_N1, -1, dtype=torch.float32))
+        dlogits_NV *= (kept_N[part] / count)[:, None]
+        dlogits_NV = dlogits_NV.to(x_NC.dtype)
+        if dx_NC is not None:
+            dx_NC[part] = dlogits_NV @ weight_VC
+        if dweight_VC is not None and dlogits_NV.dtype == dweight_VC.dtype:
+            dweight_VC.addmm_(dlogits_NV.T, x_NC[part])
+        elif dweight_VC is not None:
+            dweight_VC += dlogits_NV.T @ x_NC[part]
+    return total / count
+
+
+def rotary(tokens: int, head_dim: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine (T, 1, D/2) of each position's angles (Su et al. 2021), in the precision of `like`."""
+    exponents = torch.arange(0, head_dim, 2, device=like.device, dtype=torch.float32) / head_dim
+    positions = torch.arange(tokens, device=like.device, dtype=torch.float32)
+    angles = torch.outer(positions, theta**-exponents)[:, None, :]
+    return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+
+
+def rotate(x_BTKD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn each head's two halves by the angle of their position: the layout that transformers uses."""
+    left, right = x_BTKD.chunk(2, dim=-1)
+    return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
+
+
+def window_mask(tokens: int, window: int, device: torch.device) -> Tensor:
+    """(T, T), True where query i sees key j: i - window < j <= i (Mistral 7B, section 2)."""
+    positions = torch.arange(tokens, device=device)
+    distance = positions[:, None] - positions[None, :]
+    return (distance >= 0) & (distance < window)
 
 
 class Attention(nn.Module):
-    """Causal self-attention with grouped key-value heads; rotary positions where the family has them."""
+    """Causal self-attention; `kv_heads` below `heads` share keys and values (Ainslie et al. 2023)."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
+        self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
         bias = shape.family == "gpt2"
-        self.shape = shape
-        self.q = nn.Linear(shape.width, shape.heads * shape.head_width, bias=bias)
-        self.k = nn.Linear(shape.width, shape.kv_heads * shape.head_width, bias=bias)
-        self.v = nn.Linear(shape.width, shape.kv_heads * shape.head_width, bias=bias)
-        self.out = nn.Linear(shape.width, shape.width, bias=bias)
+        self.qkv = Linear(shape.width, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, bias=bias)
+        self.output = Linear(shape.width, shape.width, bias=bias)
 
-    def forward(self, x_BTC: Tensor, rotary: tuple[Tensor, Tensor] | None, mask_TT: Tensor | None) -> Tensor:
-        """(B, T, C) → (B, T, C); `mask_TT` replaces the causal mask where a window narrows it."""
-        shape, (B, T, _) = self.shape, x_BTC.shape
-        q_BHTD = self.q(x_BTC).view(B, T, shape.heads, shape.head_width).transpose(1, 2)
-        k_BKTD = self.k(x_BTC).view(B, T, shape.kv_heads, shape.head_width).transpose(1, 2)
-        v_BKTD = self.v(x_BTC).view(B, T, shape.kv_heads, shape.head_width).transpose(1, 2)
-        if rotary is not None:
-            q_BHTD, k_BKTD = rotate(q_BHTD, *rotary), rotate(k_BKTD, *rotary)
+    def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask_TT: Tensor | None) -> Tensor:
+        """(B, T, C) to (B, T, C). `angles` from `rotary`, None for learned positions; no mask means causal."""
+        batch, tokens, _ = x_BTC.shape
+        qkv = self.qkv(x_BTC).view(batch, tokens, -1, self.head_dim)
+        qk_BTKD, v_BTHD = qkv.split((self.heads + self.kv_heads, self.kv_heads), dim=2)
+        if angles is not None:
+            qk_BTKD = rotate(qk_BTKD, *angles)
+        q_BTHD, k_BTHD = qk_BTKD.split((self.heads, self.kv_heads), dim=2)
         y_BHTD = F.scaled_dot_product_attention(
-            q_BHTD, k_BKTD, v_BKTD, mask_TT, is_causal=mask_TT is None, enable_gqa=shape.kv_heads != shape.heads
+            q_BTHD.transpose(1, 2),
+            k_BTHD.transpose(1, 2),
+            v_BTHD.transpose(1, 2),
+            attn_mask=mask_TT,
+            is_causal=mask_TT is None,
+            enable_gqa=self.kv_heads != self.heads,
         )
-        return self.out(y_BHTD.transpose(1, 2).reshape(B, T, shape.width))
+        return self.output(y_BHTD.transpose(1, 2).reshape(batch, tokens, -1))  # type: ignore[no-any-return]
 
 
 class FeedForward(nn.Module):
-    """GELU for gpt2; SwiGLU, with its gate, for the others."""
+    """SwiGLU (Shazeer 2020) for LLaMA and Mistral, tanh-approximated GELU for GPT-2."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        gated = shape.family != "gpt2"
-        self.gate = nn.Linear(shape.width, shape.feed_forward, bias=False) if gated else None
-        self.up = nn.Linear(shape.width, shape.feed_forward, bias=not gated)
-        self.down = nn.Linear(shape.feed_forward, shape.width, bias=not gated)
+        self.gated = shape.gated
+        self.up = Linear(shape.width, shape.feed_forward * (2 if self.gated else 1), bias=not self.gated)
+        self.down = Linear(shape.feed_forward, shape.width, bias=not self.gated)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        """(B, T, C) → (B, T, C)."""
-        if self.gate is None:
-            return self.down(F.gelu(self.up(x_BTC), approximate="tanh"))
-        return self.down(F.silu(self.gate(x_BTC)) * self.up(x_BTC))
-
-
-class Block(nn.Module):
-    """Pre-norm residual block."""
-
-    def __init__(self, shape: ModelShape) -> None:
-        super().__init__()
-        self.attention_norm = _norm(shape)
-        self.attention = Attention(shape)
-        self.feed_forward_norm = _norm(shape)
-        self.feed_forward = FeedForward(shape)
-
-    def forward(self, x_BTC: Tensor, rotary: tuple[Tensor, Tensor] | None, mask_TT: Tensor | None) -> Tensor:
-        """(B, T, C) → (B, T, C)."""
-        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), rotary, mask_TT)
-        return x_BTC + self.feed_forward(self.feed_forward_norm(x_BTC))
-
-
-class Transformer(nn.Module):
-    """The decoder. Weights are drawn from torch's global generator: seed it before building."""
-
-    def __init__(self, shape: ModelShape) -> None:
-        super().__init__()
-        self.shape = shape
-        self.embedding = nn.Embedding(shape.vocab_size, shape.width)
-        self.positions = nn.Embedding(shape.context, shape.width) if shape.family == "gpt2" else None
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
-        self.norm = _norm(shape)
-        self.head = nn.Linear(shape.width, shape.vocab_size, bias=False)
-        if shape.tie_embeddings:
-            self.head.weight = self.embedding.weight
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Normal(0, 0.02), biases 0; what writes into the residual stream scaled by 1/√(2·depth) (GPT-2, §2.3)."""
-        residual = INIT_STD / math.sqrt(2 * self.shape.depth)
-        for name, parameter in self.named_parameters():
-            if parameter.ndim == 2:
-                writes = name.endswith(("attention.out.weight", "feed_forward.down.weight"))
-                nn.init.normal_(parameter, std=residual if writes else INIT_STD)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
-
-    def hidden(self, ids_BT: Tensor) -> Tensor:
-        """(B, T) ids → (B, T, C), after the last normalisation."""
-        T = ids_BT.shape[1]
-        x_BTC = self.embedding(ids_BT)
-        rotary = None
-        if self.positions is not None:
-            x_BTC = x_BTC + self.positions(torch.arange(T, device=ids_BT.device))
-        else:
-            rotary = rotary_tables(T, self.shape.head_width, self.shape.rope_theta, x_BTC)
-        mask_TT = self._window_mask(T, ids_BT.device)
-        for block in self.blocks:
-            x_BTC = block(x_BTC, rotary, mask_TT)
-        return self.norm(x_BTC)
-
-    def forward(self, ids_BT: Tensor, targets_BT: Tensor | None = None) -> Tensor:
-        """Logits (B, T, V); or, with targets, the mean cross-entropy in nats over the targets that count.
-
-        The loss never holds the logits of more than `LOSS_CHUNK` positions: at a 4k vocabulary they are the largest
-        tensor of a small model.
-        """
-        x_BTC = self.hidden(ids_BT)
-        if targets_BT is None:
-            return self.head(x_BTC)
-        x_NC, targets_N = x_BTC.flatten(0, 1), targets_BT.flatten()
-        total = x_NC.new_zeros((), dtype=torch.float32)
-        for chunk_C, chunk in zip(x_NC.split(LOSS_CHUNK), targets_N.split(LOSS_CHUNK), strict=True):
-            logits = self.head(chunk_C).float()
-            total = total + F.cross_entropy(logits, chunk, ignore_index=IGNORED, reduction="sum")
-        return total / (targets_N != IGNORED).sum()
-
-    def _window_mask(self, T: int, device: torch.device) -> Tensor | None:
-        """True where a token may look: itself and the `sliding_window − 1` before it; None when that is causal."""
-        window = self.shape.sliding_window
-        if window is None or window >= T:
-            return None
-        at = torch.arange(T, device=device)
-        distance_TT = at[:, None] - at[None, :]
-        return (distance_TT >= 0) & (distance_TT < window)
-
-    def parameter_groups(self, weight_decay: float) -> list[dict[str, object]]:
-        """Matrices decay; vectors (norms, biases) do not. Each parameter once, tied ones too."""
-        matrices = [p for p in self.parameters() if p.ndim >= 2]
-        vectors = [p for p in self.parameters() if p.ndim < 2]
-        return [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-
-    @torch.no_grad()
-    def generate(self, ids: list[int], tokens: int, *, temperature: float = 0.0, eos_id: int | None = None) -> list[int]:
-        """`ids` and up to `tokens` more: greedy at temperature 0, else sampled from torch's global generator."""
-        for _ in range(tokens):
-            window = torch.tensor([ids[-self.shape.context :]], device=self.embedding.weight.device)
-            logits_V = self.head(self.hidden(window)[:, -1])[0].float()
-            if temperature:
-                following = int(torch.multinomial(F.softmax(logits_V / temperature, -1), 1))
-            else:
-                following = int(logits_V.argmax())
-            if following == eos_id:
-                break
-            ids = [*ids, following]
-        return ids
-
-
-def rotary_tables(T: int, head_width: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (T, D), halves repeated as in the LLaMA release of transformers; computed in float32."""
-    frequencies = 1.0 / theta ** (torch.arange(0, head_width, 2, device=like.device, dtype=torch.float32) / head_width)
-    angles = torch.outer(torch.arange(T, device=like.device, dtype=torch.float32), frequencies)
-    angles_TD = torch.cat((angles, angles), dim=-1)
-    return angles_TD.cos().to(like.dtype), angles_TD.sin().to(like.dtype)
-
-
-def rotate(x_BHTD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
-    """Rotary position embedding (Su et al. 2021) over halves: (B, H, T, D) → the same."""
-    first, second = x_BHTD.chunk(2, dim=-1)
-    return x_BHTD * cos_TD + torch.cat((-second, first), dim=-1) * sin_TD
-
+        """(B, T, C) to (B, T, C)."""
+        if not self.gated:
+            return self.down(F.gelu(self.up(x_BTC), approximate="tanh"))  # type: ignore[no-any-return]
+        gate_BTF, up_BTF = self.up(x_BTC).chunk(2, dim=-1)
+        return self.down(F.silu(gate_BTF) * up_BTF)  # type: ignore[no-any-return]
 
 
 def _norm(shape: ModelShape) -> nn.Module:
-    if shape.family == "gpt2":
-        return nn.LayerNorm(shape.width, eps=shape.norm_eps)
-    return RMSNorm(shape.width, shape.norm_eps)
+    kind = nn.LayerNorm if shape.family == "gpt2" else nn.RMSNorm
+    return kind(shape.width, eps=shape.norm_eps)
+
+
+class Block(nn.Module):
+    """Pre-norm residual block: attention, then feed-forward."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.attention_norm, self.attention = _norm(shape), Attention(shape)
+        self.feed_forward_norm, self.feed_forward = _norm(shape), FeedForward(shape)
+
+    def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask_TT: Tensor | None) -> Tensor:
+        """(B, T, C) to (B, T, C)."""
+        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), angles, mask_TT)
+        return x_BTC + self.feed_forward(self.feed_forward_norm(x_BTC))  # type: ignore[no-any-return]
+
+
+class Transformer(nn.Module):
+    """The whole model. `recompute = True` trades a second forward pass of each block for its activations."""
+
+    def __init__(self, shape: ModelShape, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.shape = shape
+        self.recompute = False
+        self.embedding = Embedding(shape.vocab_size, shape.width)
+        self.positions = Embedding(shape.context, shape.width) if shape.family == "gpt2" else None
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
+        self.norm = _norm(shape)
+        self.head = Head(shape.width, shape.vocab_size, bias=False)
+        if shape.tie_embeddings:
+            self.head.weight = self.embedding.weight
+        self.initialise(generator)
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator | None = None) -> None:
+        """Fill all weights: N(0, 0.02), divided by sqrt(2 × depth) where a layer writes into the residual stream
+        (GPT-2, section 2.3); biases 0, norm scales 1. Same generator state, same weights; None is torch's own."""
+        residual_std = INIT_STD / math.sqrt(2 * self.shape.depth)
+        for name, parameter in self.named_parameters():
+            if name.endswith("norm.weight"):
+                parameter.fill_(1.0)
+            elif name.endswith("bias"):
+                parameter.zero_()
+            else:
+                std = residual_std if name.endswith(("output.weight", "down.weight")) else INIT_STD
+                parameter.normal_(0.0, std, generator=generator)
+
+    def forward(self, ids_BT: Tensor, targets_BT: Tensor | None = None) -> Tensor:
+        """Logits (B, T, V); with targets (already shifted, IGNORED for none) the mean loss in nats instead.
+
+        Raises ValueError for more tokens than the model's context.
+        """
+        x_BTC = self._hidden(ids_BT)
+        return self.head(x_BTC, targets_BT)  # type: ignore[no-any-return]
+
+    def _hidden(self, ids_BT: Tensor) -> Tensor:
+        shape, tokens = self.shape, ids_BT.shape[1]
+        if tokens > shape.context:
+            raise ValueError(f"{tokens} tokens don't fit into the model's context of {shape.context}")
+        x_BTC = self.embedding(ids_BT)
+        if self.positions is not None:
+            x_BTC = x_BTC + self.positions(torch.arange(tokens, device=ids_BT.device))
+        angles = None if shape.rope_theta is None else rotary(tokens, shape.head_dim, shape.rope_theta, x_BTC)
+        narrow = shape.sliding_window is not None and shape.sliding_window < tokens
+        mask_TT = window_mask(tokens, shape.sliding_window or 0, ids_BT.device) if narrow else None
+        for block in self.blocks:
+            if self.recompute and torch.is_grad_enabled():
+                x_BTC = checkpoint(block, x_BTC, angles, mask_TT, use_reentrant=False)
+            else:
+                x_BTC = block(x_BTC, angles, mask_TT)
+        return self.norm(x_BTC)  # type: ignore[no-any-return]
+
+    def num_parameters(self) -> int:
+        """Parameters of the built module; a tied matrix counts once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @torch.no_grad()
+    def generate(
+        self,
+        ids_BT: Tensor,
+        new_tokens: int,
+        *,
+        temperature: float = 0.0,
+        stop: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """`ids_BT` with up to `new_tokens` more: the likeliest at temperature 0, else sampled.
+
+        For samples during training: each token costs a whole forward pass over the last `context` tokens.
+        Ends early when every row's newest token is `stop`.
+        """
+        for _ in range(new_tokens):
+            logits_BV = self.head(self._hidden(ids_BT[:, -self.shape.context :])[:, -1])
+            if temperature == 0.0:
+                next_B1 = logits_BV.argmax(dim=-1, keepdim=True)
+            else:
+                next_B1 = torch.multinomial((logits_BV.float() / temperature).softmax(-1), 1, generator=generator)
+            ids_BT = torch.cat((ids_BT, next_B1), dim=1)
+            if stop is not None and bool((next_B1 == stop).all()):
+                break
+        return ids_BT
+
+
+def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Two optimizer groups: matrices decay, biases and norm scales don't. Each parameter stands in exactly one."""
+    parameters = list(model.parameters())
+    return [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]

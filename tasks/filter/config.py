@@ -55,8 +55,7 @@ class RepetitionRules(StageConfig):
 class ToxicityRules(StageConfig):
     """A linear model over words (`alt-profanity-check`): it knows insults, not implicit hate (AUC near chance there)."""
 
-    max_score: float = Field(0.97, ge=0, le=1, description="of the worst paragraph")
-    max_share: float = Field(0.25, ge=0, le=1, description="share of paragraphs above max_score from which a text goes")
+    max_score: float = Field(0.8, ge=0, le=1, description="mean of the paragraphs' scores, weighted by length")
 
 
 class PiiRules(StageConfig):
@@ -80,4 +79,3 @@ class FilterConfig(StageConfig):
     repetition: RepetitionRules = Field(default_factory=RepetitionRules, description="repeated parts")
     toxicity: ToxicityRules = Field(default_factory=ToxicityRules, description="abusive language")
     pii: PiiRules = Field(default_factory=PiiRules, description="personal data")
-    max_quarantined_share: float = Field(0.01, ge=0, le=1, description="documents that can't be measured; more ends the run")

@@ -40,6 +40,7 @@ def rules(config: FilterConfig) -> list[Rule]:
             kind, _, signal = name.partition("_")
             if kind in ("min", "max"):
                 found.append(Rule(f"{group}.{name}", signal, "min" if kind == "min" else "max", float(threshold)))
+    found.append(Rule("toxicity.max_score", "toxicity", "max", config.toxicity.max_score))
     if not quality.allow_lorem_ipsum:
         found.append(Rule("quality.lorem_ipsum", "lorem_ipsum", "max", 0))
     return found
@@ -52,10 +53,6 @@ def decide(document: Document, signals: Signals, config: FilterConfig, tests: li
     for rule in tests:
         if not rule.passes(signals):
             return _removed(document, rule.name, float(signals[rule.signal]), rule.threshold, "")
-    toxic = config.toxicity
-    # a long text goes only when much of it is bad; of a short one, the worst paragraph is a large share
-    if signals["toxicity"] > toxic.max_score and signals["toxic_share"] >= min(toxic.max_share, 1.0):
-        return _removed(document, "toxicity.max_score", signals["toxicity"], toxic.max_score, "")
     for finding in findings(signals, config):
         if action(finding, config) == "drop":
             return _removed(document, f"pii.{finding.entity.lower()}", finding.score, config.pii.min_score, "")

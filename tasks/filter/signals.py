@@ -53,14 +53,12 @@ def read_signals(path: Path, documents: list[Document]) -> list[dict[str, Any]]:
 def _measure_shard(config: SignalsConfig, shard: Path, folder: Path) -> dict[str, int]:
     documents = list(read_documents(shard))
     toxic = toxicity.scores([document.text for document in documents], config.paragraph_characters) if documents else []
-    rows = [
-        _measure(document, worst, share, config) for document, (worst, share) in zip(documents, toxic, strict=True)
-    ]
+    rows = [_measure(document, score, config) for document, score in zip(documents, toxic, strict=True)]
     pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), folder / FILE, compression="zstd")
     return {"documents": len(rows)}
 
 
-def _measure(document: Document, worst: float, share: float, config: SignalsConfig) -> dict[str, Any]:
+def _measure(document: Document, toxic: float, config: SignalsConfig) -> dict[str, Any]:
     spoken = language.identify(document.text, config.language_bytes)
     return {
         "id": document.id,
@@ -68,8 +66,7 @@ def _measure(document: Document, worst: float, share: float, config: SignalsConf
         "language_score": spoken.score,
         "language_margin": spoken.margin,
         **measure_form(document.text)._asdict(),
-        "toxicity": worst,
-        "toxic_share": share,
+        "toxicity": toxic,
         "pii": json.dumps(find_pii(document.text, config.pii_window)),
     }
 
@@ -84,7 +81,6 @@ _SCHEMA = pa.schema(
         ("language_margin", pa.float64()),
         *((name, _TYPES[_FORM_TYPES.get(name, float)]) for name in Form._fields),
         ("toxicity", pa.float64()),
-        ("toxic_share", pa.float64()),
         ("pii", pa.string()),
     ]
 )

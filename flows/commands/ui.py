@@ -1,0 +1,81 @@
+"""`gristmill ui`: a Prefect server, its deployments and a worker, in one command that takes all of it away again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+from rich.console import Console
+
+from storage.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+POOL = "gristmill"
+START_SECONDS = 180
+
+
+def serve(console: Console, port: int) -> None:
+    """Run server and worker until Ctrl-C. Raises ConfigError when the port is taken."""
+    address = f"http://127.0.0.1:{port}"
+    environment = {
+        **os.environ,
+        "PREFECT_API_URL": f"{address}/api",
+        "PREFECT_SERVER_API_HOST": "127.0.0.1",
+        "PREFECT_SERVER_API_PORT": str(port),  # with --port alone the pages keep calling 4200
+        "PREFECT_LOGGING_LEVEL": "WARNING",
+    }
+    if _answers(address):
+        raise ConfigError(f"Something answers at {address} already.", "Give another port: gristmill ui --port 4201")
+    prefect = [sys.executable, "-m", "prefect"]
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        children.append(_start([*prefect, "server", "start"], environment))
+        _wait(address, children[0])
+        _run([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
+        _run([*prefect, "--no-prompt", "deploy", "--all"], environment)
+        children.append(_start([*prefect, "worker", "start", "--pool", POOL], environment))
+        console.print(f"Prefect is at [bold]{address}[/]  (Ctrl-C ends it)")
+        console.print(f"Runs of yours show up there with PREFECT_API_URL={address}/api gristmill run")
+        children[0].wait()
+    finally:
+        for child in reversed(children):
+            child.terminate()
+        for child in children:
+            try:
+                child.wait(15)
+            except subprocess.TimeoutExpired:
+                child.kill()
+
+
+def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def _run(command: list[str], environment: dict[str, str]) -> None:
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ConfigError(f"`{' '.join(command[2:])}` failed:\n{done.stdout[-800:]}{done.stderr[-800:]}", "Mend what it names.")
+
+
+def _wait(address: str, server: subprocess.Popen[bytes]) -> None:
+    started = time.monotonic()
+    while time.monotonic() - started < START_SECONDS:
+        if server.poll() is not None:
+            raise ConfigError("The Prefect server ended at once.", "Run `prefect server start` to see why.")
+        if _answers(address):
+            return
+        time.sleep(0.5)
+    raise ConfigError(f"No Prefect server after {START_SECONDS} s.", "Run `prefect server start` to see why.")
+
+
+def _answers(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/api/health", timeout=2).status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False

@@ -1,0 +1,51 @@
+"""Loss curves as PNG files whose bytes depend on the numbers alone: no date, no version of the drawing library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+SMOOTHED_ABOVE = 100  # rows; fewer are shown as they are
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The rows of a `log.jsonl`."""
+    return [json.loads(line) for line in path.read_text().splitlines() if line]
+
+
+def plot_loss(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str, unit: str = "loss (nats a token)") -> None:
+    """Draw `loss` over `step`, and `validation_loss` where a row has it."""
+    # The object interface: pyplot would keep global state and look for a display
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    steps, losses = [row["step"] for row in rows], [row["loss"] for row in rows]
+    smooth = len(rows) > SMOOTHED_ABOVE
+    axes.plot(steps, losses, color="#9ecae1" if smooth else "#2171b5", linewidth=1, label=None if smooth else "training")
+    if smooth:
+        axes.plot(steps, _smoothed(losses), color="#2171b5", linewidth=1.5, label="training, smoothed")
+    validated = [row for row in rows if "validation_loss" in row]
+    if validated:
+        axes.plot(
+            [row["step"] for row in validated], [row["validation_loss"] for row in validated],
+            color="#e6550d", marker="o", markersize=4, linewidth=1.5, label="validation",
+        )  # fmt: skip
+    axes.set(xlabel="step", ylabel=unit, title=title)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def _smoothed(values: Sequence[float], memory: float = 0.95) -> list[float]:
+    """Exponential moving average, corrected for its start (Kingma & Ba 2014, §3)."""
+    average, weight, result = 0.0, 0.0, []
+    for value in values:
+        average = memory * average + (1 - memory) * value
+        weight = memory * weight + (1 - memory)
+        result.append(average / weight)
+    return result

@@ -1,0 +1,79 @@
+"""Stores to test against: a folder, memory, and a bucket on a local S3 server. One implementation, one set of tests."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from storage.artifact import Artifact
+from storage.digests import list_files, tree_digest
+from storage.keys import KeyPayload
+from storage.manifest import InputRef, Manifest
+from storage.store import Store
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(params=["folder", "memory", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    name = uuid.uuid4().hex
+    if request.param == "folder":
+        return Store(str(tmp_path / "store"))
+    if request.param == "memory":
+        return Store(f"memory://{name}", cache=tmp_path / "cache")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", request.getfixturevalue("s3_endpoint"))
+    import s3fs
+
+    s3fs.S3FileSystem().mkdir(name)
+    return Store(f"s3://{name}/store", cache=tmp_path / "cache")
+
+
+@pytest.fixture
+def folder_store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+Make = Callable[..., Artifact]
+
+
+@pytest.fixture
+def make() -> Make:
+    """Publish an artifact with the given files: `make(store, "dedup", {"a.txt": b"…"}, inputs={"raw": artifact})`."""
+
+    def publish(
+        store: Store, stage: str, files: dict[str, bytes], config: dict[str, object] | None = None, **inputs: Artifact
+    ) -> Artifact:
+        digests = {name: artifact.digest for name, artifact in inputs.items()}
+        payload = KeyPayload(stage=stage, version=1, config=config or {}, inputs=digests)
+        folder = store.workspace(stage, payload.key()) / "out"
+        for name, data in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+        listed = list_files(folder)
+        manifest = Manifest(
+            key=payload.key(),
+            payload=payload,
+            digest=tree_digest(listed),
+            files=listed,
+            origins={name: InputRef(location=artifact.location) for name, artifact in inputs.items()},
+            created=datetime.now(UTC).isoformat(),
+        )
+        return store.publish(folder, manifest)
+
+    return publish

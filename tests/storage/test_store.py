@@ -1,0 +1,198 @@
+"""The store: nothing is half there, nothing is overwritten, damage is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from storage import inspect, maintain, refs
+from storage.errors import DamagedArtifact, StoreError
+from storage.manifest import MANIFEST
+from storage.store import Store
+from tests.storage.conftest import Make
+
+
+def test_what_is_published_is_found_with_its_bytes(store: Store, make: Make) -> None:
+    made = make(store, "dedup", {"documents/00000.parquet": b"one", "ledger/00000.parquet": b"two"})
+    found = store.find("dedup", made.manifest.key)
+    assert found is not None
+    assert found.digest == made.digest
+    assert (found.path / "documents/00000.parquet").read_bytes() == b"one"
+    assert list(store.locations()) == [made.location]
+
+
+def test_a_fresh_machine_fetches_from_the_bucket(store: Store, make: Make, tmp_path: Path) -> None:
+    made = make(store, "dedup", {"a/b.txt": b"text"})
+    elsewhere = Store(store.url, cache=tmp_path / "another machine")
+    assert (elsewhere.get(made.location).path / "a/b.txt").read_bytes() == b"text"
+
+
+def test_without_a_manifest_an_artifact_does_not_exist(store: Store, make: Make) -> None:
+    made = make(store, "dedup", {"a.txt": b"text"})
+    store.fs.rm_file(f"{store.root}/artifacts/{made.location}/{MANIFEST}")
+    assert store.find("dedup", made.manifest.key) is None
+    assert list(store.locations()) == []
+
+
+def test_the_same_again_changes_nothing_and_other_bytes_become_the_next_generation(store: Store, make: Make) -> None:
+    first = make(store, "dedup", {"a.txt": b"text"})
+    assert make(store, "dedup", {"a.txt": b"text"}).location == first.location
+    second = make(store, "dedup", {"a.txt": b"other"})
+    assert second.location == f"{first.location}.2"
+    assert (store.get(first.location).path / "a.txt").read_bytes() == b"text"
+    found = store.find("dedup", first.manifest.key)
+    assert found is not None
+    assert found.location == second.location
+
+
+def test_sha256sum_checks_an_artifact_by_hand(folder_store: Store, make: Make) -> None:
+    made = make(folder_store, "dedup", {"a.txt": b"text", "b/c.txt": b"more"})
+    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=made.path, check=True, capture_output=True)
+    listed = subprocess.run(["sha256sum", "SHA256SUMS"], cwd=made.path, check=True, capture_output=True, text=True)
+    assert listed.stdout.split()[0] == made.digest
+
+
+def test_verify_names_the_damaged_file(store: Store, make: Make) -> None:
+    made = make(store, "dedup", {"a.txt": b"text", "b.txt": b"more"})
+    assert inspect.verify(store, made.location) == []
+    store.fs.pipe_file(f"{store.root}/artifacts/{made.location}/b.txt", b"MORE")
+    assert len(inspect.verify(store, made.location)) == 1
+    with pytest.raises(DamagedArtifact, match=r"b\.txt changed") as caught:
+        inspect.check(store, made.location)
+    assert "--refresh dedup" in caught.value.remedy
+
+
+def test_a_deleted_file_is_named_on_the_next_hit(folder_store: Store, make: Make) -> None:
+    made = make(folder_store, "dedup", {"a.txt": b"text"})
+    (made.path / "a.txt").unlink()
+    with pytest.raises(DamagedArtifact, match=r"a\.txt of artifact .* is missing"):
+        folder_store.find("dedup", made.manifest.key)
+
+
+def test_a_store_or_manifest_of_another_format_is_refused(store: Store, make: Make) -> None:
+    made = make(store, "dedup", {"a.txt": b"text"})
+    path = f"artifacts/{made.location}/{MANIFEST}"
+    data = json.loads(store.read_text(path) or "")
+    store.write_text(path, json.dumps({**data, "format": 99}))
+    with pytest.raises(StoreError, match="format 99"):
+        store.get(made.location)
+    store.write_text("gristmill.json", json.dumps({"format": 99}))
+    with pytest.raises(StoreError, match="format 99"):
+        Store(store.url, cache=store.local)
+
+
+def test_a_folder_with_other_things_is_not_taken_for_a_store(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("chapter 1")
+    with pytest.raises(StoreError, match="not a store"):
+        Store(str(tmp_path))
+
+
+def test_refs_keep_their_history(store: Store, make: Make) -> None:
+    first = make(store, "dedup", {"a.txt": b"1"}, {"a": 1})
+    second = make(store, "dedup", {"a.txt": b"2"}, {"a": 2})
+    assert refs.move(store, "tiny/dedup", first.location, first.digest) == 1
+    assert refs.move(store, "tiny/dedup", first.location, first.digest) == 1
+    assert refs.move(store, "tiny/dedup", second.location, second.digest) == 2
+    assert refs.resolve(store, "tiny/dedup") == second.location
+    assert refs.resolve(store, "tiny/dedup@1") == first.location
+    assert refs.resolve(store, first.location[:14]) == first.location
+    assert list(refs.names(store)) == ["tiny/dedup"]
+    with pytest.raises(StoreError, match="no version @3"):
+        refs.resolve(store, "tiny/dedup@3")
+    with pytest.raises(StoreError, match="neither a ref nor an artifact"):
+        refs.resolve(store, "tiny/nothing")
+
+
+def test_lineage_leads_to_the_sources_and_diff_names_the_field(store: Store, make: Make) -> None:
+    raw = make(store, "download", {"a.txt": b"1"})
+    one = make(store, "dedup", {"a.txt": b"2"}, {"threshold": 0.8}, documents=raw)
+    two = make(store, "dedup", {"a.txt": b"3"}, {"threshold": 0.7}, documents=raw)
+    nodes = list(inspect.lineage(store, one.location))
+    assert [(node.depth, node.location) for node in nodes] == [(0, one.location), (1, raw.location)]
+    assert inspect.compare(store, one.location, two.location) == [("config.threshold", 0.8, 0.7)]
+
+
+def test_gc_keeps_what_a_kept_ref_needs(store: Store, make: Make) -> None:
+    raw = make(store, "download", {"a.txt": b"1"})
+    old = make(store, "dedup", {"a.txt": b"2"}, {"a": 1}, documents=raw)
+    new = make(store, "dedup", {"a.txt": b"3"}, {"a": 2}, documents=raw)
+    lost = make(store, "filter", {"a.txt": b"4"})
+    for artifact in (old, new):
+        refs.move(store, "tiny/dedup", artifact.location, artifact.digest)
+    assert set(maintain.find_garbage(store, keep_last=2).artifacts) == {lost.location}
+    garbage = maintain.find_garbage(store, keep_last=1)
+    assert set(garbage.artifacts) == {old.location, lost.location}
+    assert set(store.locations()) == {raw.location, old.location, new.location, lost.location}, "a dry run deletes nothing"
+    maintain.collect(store, garbage)
+    assert set(store.locations()) == {raw.location, new.location}
+
+
+def test_adopt_takes_a_folder_made_elsewhere(store: Store, make: Make, tmp_path: Path) -> None:
+    from storage.keys import KeyPayload
+
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/tokenizer.json").write_text("{}")
+    payload = KeyPayload(stage="tokenizer", version=1, config={"vocab_size": 512}, inputs={})
+    made = maintain.adopt(store, tmp_path / "mine", payload, {}, "adopted from mine")
+    assert store.find("tokenizer", payload.key()).digest == made.digest
+    assert made.manifest.facts["adopted"] == "adopted from mine"
+    assert (tmp_path / "mine/tokenizer.json").exists(), "the original stays where it was"
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from storage import locks
+with locks.hold(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_lock_is_waited_for_and_freed_by_kill_9(tmp_path: Path) -> None:
+    from storage import locks
+
+    path = tmp_path / "locks" / "dedup-abc"
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    assert locks.is_held(path)
+    told: list[str] = []
+
+    def waiting(who: str) -> None:
+        told.append(who)
+        os.kill(holder.pid, signal.SIGKILL)
+
+    with locks.hold(path, waiting):
+        assert f"process {holder.pid} on" in told[0]
+    holder.wait()
+    assert not locks.is_held(path)
+
+
+PUBLISH = """
+import sys
+from tests.storage.publish_many import main
+main(sys.argv[1])
+"""
+
+
+def test_kill_9_at_any_instant_leaves_the_store_sound(tmp_path: Path) -> None:
+    """A process publishes one artifact after another and is killed at odd moments; what exists is always whole."""
+    url = str(tmp_path / "store")
+    Store(url)
+    for delay in (0.25, 0.4, 0.55, 0.7, 0.85):
+        child = subprocess.Popen([sys.executable, "-c", PUBLISH, url], cwd=Path(__file__).parents[2])
+        time.sleep(delay)
+        child.kill()
+        child.wait()
+        store = Store(url)
+        for location in store.locations():
+            assert inspect.verify(store, location) == []
+    assert list(Store(url).locations()), "the child never got as far as publishing: raise the delays"
