@@ -36,10 +36,14 @@ _SCANS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
     (re.compile(r"[A-Z]{2}\d{2}[ -]?[A-Z0-9]{4}"), (IBAN,)),
 )
 
-_PHONE_WORDS = re.compile(r"\b(?:tel|phone|telephone|call|fax|mobile|cell|hotline|whatsapp|sms|text)\b", re.IGNORECASE)
-_PHONE_SHAPE = re.compile(r"\+?[\d(][\d() ./\-\u00a0]*")
+# What makes digits a telephone number, beyond Presidio's numbering plans, for which many a table row is a valid number.
+_DIALLED = re.compile(r"\b(?:tel|phone|telephone|call|fax|mobile|cell|cellphone|hotline|whatsapp)\b", re.IGNORECASE)
+_NATIONAL = re.compile(
+    r"(?:\(\d{3}\) ?\d{3}[-.]\d{4}|\d{3}([-.])\d{3}\1\d{4}|0\d{1,4}(?: \d{2,4}){2,5}|0\d{2,4}[-/]\d{5,8}|00\d(?:-\d{3,4}){3})"
+    r"(?:x\d+)?"
+)
 _VERSION_BEFORE = re.compile(
-    r"(?:\bv|\bver(?:sions?|\.)?|\breleases?|\brev(?:ision)?|\bbuild|\bfirmware|\bsections?|§|[=<>~!^]=?|\w-|[\w.])\s?[:=]?\s?$",
+    r"(?:\b(?:v|vers?|versions?|releases?|rev|revision|build|firmware|section|chapter)\.?(?: (?:after|before|than))?|[=<>~!^§])\s?[:=]?\s?$|[\w.\-]$",
     re.IGNORECASE,
 )
 _CONTEXT = 30  # characters before a finding that may say what it is
@@ -151,34 +155,20 @@ def _windows(text: str, spans: Sequence[tuple[int, int]], window: int) -> list[t
 
 def _is_plausible(text: str, finding: Finding) -> bool:
     value = text[finding.start : finding.end]
-    before = text[max(finding.start - _CONTEXT, 0) : finding.start]
+    before, after = text[max(finding.start - _CONTEXT, 0) : finding.start], text[finding.end : finding.end + 2]
     if finding.entity == IP:
-        return _is_public_address(value) and not _VERSION_BEFORE.search(before) and not _goes_on(text, finding.end)
+        is_version = _VERSION_BEFORE.search(before) or re.match(r"[.\-+]\w|\w", after)
+        return not is_version and _is_public_address(value)
     if finding.entity == PHONE:
-        return _is_telephone(value, before)
+        is_part = re.search(r"[\w./@\-]$", before) or re.match(r"[./:\-]?\d", after)
+        is_called = value.startswith("+") or _DIALLED.search(before) or _NATIONAL.fullmatch(value)
+        return bool(is_called) and not is_part and sum(character.isdigit() for character in value) >= 7
     return True
 
 
 def _is_public_address(value: str) -> bool:
     """Whether it can point at a person: `::`, loopback, private and reserved networks do not."""
     return ipaddress.ip_interface(value.partition("%")[0]).ip.is_global
-
-
-def _goes_on(text: str, end: int) -> bool:
-    """Whether a number continues with .5, -rc1 and the like, as versions do."""
-    return bool(re.match(r"[.\-+]\w|\w", text[end : end + 2]))
-
-
-def _is_telephone(value: str, before: str) -> bool:
-    """Seven digits or more, and one sign that it is dialled: a leading +, a bracketed or repeated grouping, a word before."""
-    digits = sum(character.isdigit() for character in value)
-    if digits < 7 or not _PHONE_SHAPE.fullmatch(value):
-        return False
-    if value.startswith("+") or _PHONE_WORDS.search(before):
-        return True
-    groups = re.findall(r"\d+", value)
-    looks_like_years = all(len(group) == 4 and group[0] in "12" for group in groups)
-    return digits >= 10 and len(groups) >= 3 and not looks_like_years
 
 
 @contextmanager

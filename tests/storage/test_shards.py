@@ -1,0 +1,95 @@
+"""Document and token shards: what goes in comes out, and what is wrong is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.documents import Document, Verdict, count_rows, read_documents, read_ledger, write_documents, write_ledger
+from storage.errors import DamagedArtifact, StoreError, TokenizerMismatch
+from storage.tokens import open_tokens, write_tokens
+
+DIGEST, OTHER = "ab" * 32, "cd" * 32
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@settings(max_examples=30)
+@given(texts=st.lists(TEXT, max_size=20))
+def test_documents_round_trip(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("documents") / "00000.parquet"
+    documents = [Document.new(text, "source", number=number) for number, text in enumerate(texts)]
+    assert write_documents(path, documents) == len(documents) == count_rows(path)
+    assert list(read_documents(path)) == documents
+
+
+def test_the_same_documents_give_the_same_bytes(tmp_path: Path) -> None:
+    documents = [Document.new(f"text {number}", "source") for number in range(3000)]
+    write_documents(tmp_path / "a.parquet", documents)
+    write_documents(tmp_path / "b.parquet", iter(documents))
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
+def test_an_id_is_of_the_text_alone() -> None:
+    assert Document.new("text", "a", file="x").id == Document.new("text", "b").id
+    assert Document.new("text", "a").id != Document.new("text ", "a").id
+
+
+def test_verdicts_round_trip(tmp_path: Path) -> None:
+    verdicts = [Verdict("id", "source", "removed", "short", 3.0, 20.0, ""), Verdict("id2", "source", "changed", "pii")]
+    write_ledger(tmp_path / "ledger.parquet", verdicts)
+    assert list(read_ledger(tmp_path / "ledger.parquet")) == verdicts
+
+
+def test_a_file_that_is_no_shard_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "00000.parquet").write_bytes(b"not parquet")
+    with pytest.raises(DamagedArtifact, match=r"00000\.parquet"):
+        list(read_documents(tmp_path / "00000.parquet"))
+    (tmp_path / "00000.tokens").write_bytes(b"not tokens")
+    with pytest.raises(DamagedArtifact, match=r"00000\.tokens"):
+        open_tokens(tmp_path / "00000.tokens")
+
+
+def write(path: Path, documents: list[list[int]], vocab_size: int = 512) -> None:
+    arrays = [np.array(document, np.uint32) for document in documents]
+    write_tokens(path, arrays, vocab_size=vocab_size, eos_id=0, tokenizer_digest=DIGEST, text_bytes=7)
+
+
+@pytest.mark.parametrize(("vocab_size", "itemsize"), [(512, 2), (1 << 16, 2), ((1 << 16) + 1, 4)])
+def test_tokens_round_trip_in_the_smallest_type(tmp_path: Path, vocab_size: int, itemsize: int) -> None:
+    documents = [[5, vocab_size - 1, 0], [7, 0], [0]]
+    write(tmp_path / "a.tokens", documents, vocab_size)
+    shard = open_tokens(tmp_path / "a.tokens", tokenizer_digest=DIGEST, verify=True)
+    assert shard.ids.dtype.itemsize == itemsize
+    starts = shard.starts.astype(int)
+    assert [shard.ids[a:b].tolist() for a, b in zip(starts[:-1], starts[1:], strict=True)] == documents
+    assert (shard.header.tokens, shard.header.documents, shard.header.text_bytes) == (6, 3, 7)
+
+
+def test_an_id_outside_the_vocabulary_is_never_clamped(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"outside the vocabulary of 512"):
+        write(tmp_path / "a.tokens", [[512]])
+    assert not (tmp_path / "a.tokens").exists()
+
+
+def test_another_tokenizers_shard_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.tokens", [[1, 0]])
+    with pytest.raises(TokenizerMismatch, match=r"a\.tokens was made with tokenizer abab"):
+        open_tokens(tmp_path / "a.tokens", tokenizer_digest=OTHER)
+
+
+@pytest.mark.parametrize("at", [8, 300, -1])
+def test_changed_bytes_are_found(tmp_path: Path, at: int) -> None:
+    path = tmp_path / "a.tokens"
+    write(path, [[number, 0] for number in range(1, 60)])
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x41
+    path.write_bytes(data)
+    with pytest.raises(DamagedArtifact, match=r"a\.tokens"):
+        open_tokens(path, verify=True)
+    path.write_bytes(bytes(data[:-9]))
+    with pytest.raises(DamagedArtifact, match=r"a\.tokens"):
+        open_tokens(path)
