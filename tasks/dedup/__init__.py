@@ -1,4 +1,4 @@
-"""Exact and near-duplicate removal: see `tasks.dedup.stage` for the stage, and the modules that it names for its parts."""
+"""Dedup: exact duplicates first, then near-duplicates, verified before anything is removed."""
 
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.stage import dedup

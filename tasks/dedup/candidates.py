@@ -16,15 +16,14 @@ import numpy.typing as npt
 from tasks.dedup.config import DedupConfig
 
 
-# A false candidate costs a verification, a missed one stays in the corpus: misses weigh fifty times as much.
-FALSE_POSITIVE, FALSE_NEGATIVE = 0.02, 0.98
-
-
 def bands(config: DedupConfig) -> tuple[int, int]:
-    """(bands, rows a band) for the threshold and the number of permutations."""
+    """(bands, rows a band) for the threshold and the number of permutations.
+
+    A missed pair is lost and a false one only costs its verification, so misses weigh 49 times as much.
+    """
     from datasketch import MinHashLSH
 
-    index = MinHashLSH(threshold=config.threshold, num_perm=config.permutations, weights=(FALSE_POSITIVE, FALSE_NEGATIVE))
+    index = MinHashLSH(threshold=config.threshold, num_perm=config.permutations, weights=(0.02, 0.98))
     return int(index.b), int(index.r)
 
 

@@ -1,73 +1,83 @@
-"""One shard's sketches: all that duplicates are found by, in files beside the shard, so that a resume reads them.
+"""What dedup knows of a document: its exact hash, its shingles, its MinHash signature.
 
-    ids.npy, sources.npy, lengths.npy   of the documents, in the shard's order
-    hashes.npy        uint64 (documents, 2)             xxh3_128 of the normalised text
-    signatures.npy    uint32 (documents, permutations)  MinHash (Broder 1997) by datasketch, scheme affine32
-    shingles.npy, offsets.npy   document i is shingles[offsets[i]:offsets[i + 1]], sorted
-
-The shingle sets are kept since candidates are verified by them; they are mapped, not loaded.
+Normalisation: Unicode NFC, case folded, white space collapsed. Shingles are word n-grams, hashed to 64 bits; a text
+shorter than n words is one shingle. Signatures are datasketch's (Broder 1997, affine permutations over 32 bits).
 """
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from datasketch import MinHash
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
 
 from storage.documents import read_documents
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.shingles import Shingles, exact_hash, normalise, shingles
 
-Signature = npt.NDArray[np.uint32]
-
-_BATCH = 4096  # shingles at once: 2 MB of products stay in the cache, and a book needs no gigabytes
-_LOW_32 = np.uint64(0xFFFFFFFF)
+SKETCHES = "sketches.parquet"
+SIGNATURES = "signatures.npy"
+_LOW_BITS = (1 << 32) - 1
 
 
-def sketch_shard(shard: Path, folder: Path, *, config: DedupConfig) -> dict[str, Any]:
-    """Write the sketches of one shard of documents into `folder`; for `map_shards`."""
-    empty = minhash(config)
-    ids, sources, lengths, hashes, sets, signatures = [], [], [], [], [], []
-    for document in read_documents(shard):
-        normalised = normalise(document.text)
-        found = shingles(normalised, config.ngram)
-        ids.append(document.id.encode())
-        sources.append(document.source)
-        lengths.append(len(document.text))
-        hashes.append(exact_hash(normalised))
-        sets.append(found)
-        signatures.append(signature(found, empty))
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "ids": np.array(ids, dtype=np.bytes_),
-        "sources": np.array(sources, dtype=np.str_),
-        "lengths": np.array(lengths, dtype=np.int64),
-        "hashes": np.array(hashes, dtype=np.uint64).reshape(-1, 2),
-        "signatures": np.array(signatures, dtype=np.uint32).reshape(-1, config.permutations),
-        "shingles": np.concatenate([np.zeros(0, np.uint64), *sets]),
-        "offsets": np.cumsum([0, *(len(found) for found in sets)], dtype=np.int64),
-    }
-    for name, array in arrays.items():
-        np.save(folder / f"{name}.npy", array, allow_pickle=False)
-    return {"documents": len(ids), "characters": sum(lengths)}
+def normalise(text: str) -> str:
+    """The text that is compared: NFC, case folded, one space between words."""
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
-def minhash(config: DedupConfig) -> MinHash:
-    """An empty MinHash over numbers that are hashes already: datasketch is to permute them, not to hash them again."""
-    return MinHash(num_perm=config.permutations, seed=config.seed, scheme="affine32", hashfunc=_as_it_is)
+def shingles(text: str, ngram: int) -> list[int]:
+    """64-bit hashes of the word n-grams of a normalised text, with repetitions."""
+    words = text.split(" ")
+    if len(words) <= ngram:
+        return [xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))]
+    joined = (" ".join(words[i : i + ngram]) for i in range(len(words) - ngram + 1))
+    return [xxhash.xxh3_64_intdigest(gram.encode("utf-8", "surrogatepass")) for gram in joined]
 
 
-def signature(found: Shingles, empty: MinHash) -> Signature:
-    """The MinHash values of a shingle set under the permutations of `empty`, by the low 32 bits of each shingle."""
-    sketch = empty.copy()
-    low = found & _LOW_32
-    for start in range(0, len(low), _BATCH):
-        sketch.update_batch(low[start : start + _BATCH].tolist())
-    values: Signature = sketch.hashvalues
+def jaccard(first: frozenset[int], second: frozenset[int]) -> float:
+    """|A ∩ B| / |A ∪ B|."""
+    shared = len(first & second)
+    return shared / (len(first) + len(second) - shared)
+
+
+def signature(hashes: list[int], config: DedupConfig, model: Any) -> npt.NDArray[np.uint32]:
+    """The MinHash signature of shingle hashes; `model` is an empty MinHash whose permutations are reused."""
+    sketch = model.copy()
+    sketch.update_batch(hashes)
+    values: npt.NDArray[np.uint32] = sketch.hashvalues.astype(np.uint32)
     return values
 
 
-def _as_it_is(value: int) -> int:
-    return value
+def empty_minhash(config: DedupConfig) -> Any:
+    """datasketch's MinHash over values that are hashed already."""
+    from datasketch import MinHash
+
+    return MinHash(num_perm=config.permutations, seed=config.seed, hashfunc=_low_bits, scheme="affine32")
+
+
+def _low_bits(value: int) -> int:
+    return value & _LOW_BITS
+
+
+def sketch_shard(config: DedupConfig, shard: Path, folder: Path) -> dict[str, int]:
+    """Sketch every document of a shard: ids, sources, lengths and exact hashes in one file, signatures in another."""
+    model = empty_minhash(config)
+    rows: list[tuple[str, str, int, bytes]] = []
+    signatures = []
+    for document in read_documents(shard):
+        text = normalise(document.text)
+        rows.append((document.id, document.source, len(document.text), _exact(text)))
+        signatures.append(signature(shingles(text, config.ngram), config, model))
+    names = ("id", "source", "length", "exact")
+    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+    pq.write_table(pa.table({name: list(column) for name, column in zip(names, columns, strict=True)}), folder / SKETCHES)
+    np.save(folder / SIGNATURES, np.array(signatures, np.uint32).reshape(-1, config.permutations))
+    return {"documents": len(rows)}
+
+
+def _exact(text: str) -> bytes:
+    return xxhash.xxh3_128_digest(text.encode("utf-8", "surrogatepass"))

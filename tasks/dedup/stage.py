@@ -1,149 +1,156 @@
-"""The dedup stage: sketch every shard, decide over all of them, write every shard.
-
-Sketching and writing run a shard at a time in workers; the decision needs all sketches at once and runs here.
-"""
+"""The dedup stage: sketch in parallel, compare in one place, write shard by shard."""
 
 from __future__ import annotations
 
-import shutil
-import time
-from collections import Counter
-from functools import partial
+import functools
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
 
 from storage.artifact import Artifact
-from storage.documents import Document, Verdict, read_documents, write_documents, write_ledger
-from storage.errors import DamagedArtifact, GristmillError
+from storage.documents import Verdict, read_documents, shard_name, write_documents, write_ledger
+from storage.errors import AccountingError
+from tasks.dedup.candidates import bands, candidate_pairs, expected_recall
+from tasks.dedup.clusters import Entry, keepers
 from tasks.dedup.config import DedupConfig
+from tasks.dedup.sketch import SIGNATURES, SKETCHES, jaccard, normalise, shingles, sketch_shard
 from tasks.output import Output
-from tasks.shards import map_shards
+from tasks.shards import ShardResult, map_shards
 from tasks.stage import stage
 
-EXACT, NEAR = "exact_duplicate", "near_duplicate"
-JACCARDS_SHOWN = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+CURVE = (0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """All sketches, row by row; `places` are (shard, row in the shard)."""
+
+    entries: list[Entry]
+    sources: list[str]
+    exact: list[bytes]
+    places: list[tuple[int, int]]
+    signatures: npt.NDArray[np.uint32]
 
 
 @stage(version=1)
 def dedup(config: DedupConfig, documents: Artifact, out: Output) -> None:
-    """Remove exact and near-duplicates; of each cluster the longest document is kept.
+    """Remove exact and near-duplicates, keeping one of each cluster.
 
-    Reads `*.parquet` document shards; writes `documents/` with the kept documents of each input shard under its name
-    (a shard that loses all of them stays, empty) and `ledger/` with a verdict for each removed one. Exact: xxh3_128 of
-    the normalised text. Near: MinHash LSH (Broder 1997; as in Lee et al. 2022, "Deduplicating Training Data Makes
-    Language Models Better"), each candidate pair verified by the exact Jaccard of its shingle sets.
+    Exact: equal after normalisation. Near: MinHash LSH candidates (datasketch), verified by the exact Jaccard
+    similarity of their shingles; clusters are connected components over verified edges only. Kept is the longest,
+    then the most trusted source, then the smallest id. The ledger names for each removed document the one kept.
     """
-    # not at the top: datasketch brings scipy, and importing a stage must stay cheap
-    from tasks.dedup.bands import choose_bands, expected_recall
-    from tasks.dedup.clusters import decide
-    from tasks.dedup.corpus import Corpus
-    from tasks.dedup.sketch import sketch_shard
-
-    bands, rows = choose_bands(config)
-    out.table(
-        f"Expected recall of {bands} bands × {rows} rows",
-        [{"Jaccard": s, "becomes a candidate": f"{expected_recall(s, bands, rows):.3f}"} for s in JACCARDS_SHOWN],
-    )
     shards = documents.files("*.parquet")
-    started = time.monotonic()
-    sketches = map_shards(partial(sketch_shard, config=config), shards, out, "sketches")
-    sketched = time.monotonic()
-    corpus = Corpus.load([result.folder for result in sketches])
-    decision = decide(corpus, config, bands, rows)
-    decided = time.monotonic()
-
-    kept = decision.keeper == np.arange(len(corpus))
-    removed_rows = np.flatnonzero(~kept)
-    removed = Counter(EXACT if decision.exact[row] else NEAR for row in removed_rows)
-    _account_by_source(corpus.sources, kept, decision.exact, config, out)
-
-    plans = _write_plans(corpus, decision, out.scratch / "plans")
-    written = map_shards(partial(write_shard, config=config), list(zip(shards, plans, strict=True)), out, "written")
-    for shard, result in zip(shards, written, strict=True):
-        for part in ("documents", "ledger"):
-            (out.path / part).mkdir(exist_ok=True)
-            # copied, not moved: scratch must stay whole for a resume until the artifact is published
-            shutil.copyfile(result.folder / part / shard.name, out.path / part / shard.name)
-
-    chained = int(np.count_nonzero(decision.jaccard[removed_rows] < config.similarity))
-    out.count(
-        bands=bands, rows=rows, candidate_pairs=decision.candidates, joining_pairs=decision.verified, chained=chained
-    )
-    characters = sum(result.counts["characters"] for result in sketches)
-    out.fact(
-        sketch_seconds=round(sketched - started, 2),
-        decide_seconds=round(decided - sketched, 2),
-        sketch_megacharacters_per_second=round(characters / 1e6 / max(sketched - started, 1e-6), 2),
-    )
-    out.account(
-        documents_in=len(corpus),
-        kept=sum(result.counts["kept"] for result in written),
-        removed={EXACT: removed[EXACT], NEAR: removed[NEAR]},
-    )
+    sketched = map_shards(functools.partial(sketch_shard, config), shards, out, "sketch")
+    corpus = _gather(config, sketched)
+    removed = _find_duplicates(config, corpus, shards, out)
+    _check_sources(config, corpus, removed)
+    by_shard: dict[int, dict[int, Verdict]] = defaultdict(dict)
+    for row, verdict in removed.items():
+        shard, place = corpus.places[row]
+        by_shard[shard][place] = verdict
+    for number, path in enumerate(shards):
+        by_place = by_shard[number]
+        kept = [document for place, document in enumerate(read_documents(path)) if place not in by_place]
+        write_documents(out.path / "documents" / shard_name(number), kept)
+        write_ledger(out.path / "ledger" / shard_name(number), (by_place[place] for place in sorted(by_place)))
+        out.progress(number + 1, len(shards), "shards", "write")
+    reasons = Counter(verdict.reason for verdict in removed.values())
+    out.account(documents_in=len(corpus.entries), kept=len(corpus.entries) - len(removed), removed=reasons)
+    _tabulate(config, corpus, removed, out)
 
 
-def write_shard(task: tuple[Path, Path], folder: Path, *, config: DedupConfig) -> dict[str, Any]:
-    """Write the kept documents and the ledger of one shard by its plan; for `map_shards`."""
-    shard, plan_file = task
-    plan = np.load(plan_file, allow_pickle=False)
-    kept: list[Document] = []
-    verdicts: list[Verdict] = []
-    for document, row in zip(read_documents(shard), plan, strict=True):
-        if document.id.encode() != row["id"]:
-            raise DamagedArtifact(f"{shard} changed while it was deduplicated.", "Run the stage again.")
-        if row["kept"]:
-            kept.append(document)
-            continue
-        reason, threshold = (EXACT, 1.0) if row["exact"] else (NEAR, config.similarity)
-        verdicts.append(
-            Verdict(
-                document.id, document.source, "removed", reason,
-                round(float(row["jaccard"]), 6), threshold, row["keeper"].decode(),
-            )
-        )  # fmt: skip
-    write_documents(folder / "documents" / shard.name, kept)
-    write_ledger(folder / "ledger" / shard.name, verdicts)
-    return {"kept": len(kept)}
+def _gather(config: DedupConfig, sketched: list[ShardResult]) -> Corpus:
+    rank = {name: number for number, name in enumerate(config.source_order)}
+    corpus = Corpus([], [], [], [], np.concatenate([np.load(shard.folder / SIGNATURES) for shard in sketched]))
+    for number, shard in enumerate(sketched):
+        for place, row in enumerate(pq.read_table(shard.folder / SKETCHES).to_pylist()):
+            source_rank = (rank.get(row["source"], len(rank)), row["source"])
+            corpus.entries.append(Entry(len(corpus.entries), row["length"], source_rank, row["id"]))
+            corpus.sources.append(row["source"])
+            corpus.exact.append(row["exact"])
+            corpus.places.append((number, place))
+    return corpus
 
 
-def _write_plans(corpus: Any, decision: Any, folder: Path) -> list[Path]:
-    """One file a shard, a row a document: what a worker needs to know to write it."""
-    ids = corpus.ids
-    plan = np.zeros(
-        len(corpus), [("id", ids.dtype), ("kept", "?"), ("exact", "?"), ("jaccard", "f8"), ("keeper", ids.dtype)]
-    )
-    plan["id"], plan["keeper"] = ids, ids[decision.keeper]
-    plan["kept"] = decision.keeper == np.arange(len(corpus))
-    plan["exact"], plan["jaccard"] = decision.exact, decision.jaccard
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{shard:05d}.npy" for shard in range(len(corpus.starts) - 1)]
-    for shard, path in enumerate(paths):
-        np.save(path, plan[corpus.starts[shard] : corpus.starts[shard + 1]], allow_pickle=False)
-    return paths
+def _find_duplicates(config: DedupConfig, corpus: Corpus, shards: list[Path], out: Output) -> dict[int, Verdict]:
+    removed: dict[int, Verdict] = {}
+    groups: dict[bytes, list[int]] = defaultdict(list)
+    for entry, exact in zip(corpus.entries, corpus.exact, strict=True):
+        groups[exact].append(entry.row)
+    edges = [pair for group in groups.values() for pair in pairwise(group)]
+    for row, kept in keepers(corpus.entries, edges).items():
+        removed[row] = _verdict(corpus, row, kept, "exact_duplicate", 1.0, 1.0)
+    remaining = [entry for entry in corpus.entries if entry.row not in removed]
+    rows = [entry.row for entry in remaining]
+    count, height = bands(config)
+    local = candidate_pairs(corpus.signatures[rows], [entry.id for entry in remaining], count, height, config)
+    candidates = {(rows[first], rows[second]) for first, second in local}
+    similar = _verify(config, corpus, candidates, shards, out)
+    best: dict[int, float] = {}
+    for (first, second), value in similar.items():
+        best[first], best[second] = max(best.get(first, 0), value), max(best.get(second, 0), value)
+    for row, kept in keepers(remaining, similar).items():
+        removed[row] = _verdict(corpus, row, kept, "near_duplicate", best[row], config.threshold)
+    out.count(candidates=len(candidates), verified=len(similar), bands=count, rows_per_band=height)
+    return removed
 
 
-def _account_by_source(sources: Any, kept: Any, exact: Any, config: DedupConfig, out: Output) -> None:
-    """The table of what each source lost. Raises GristmillError, with the table, for one that lost too much."""
-    lines = []
-    too_much = []
-    for name in np.unique(sources).tolist():
-        mine = sources == name
-        total, lost = int(mine.sum()), int((mine & ~kept).sum())
-        lost_exactly = int((mine & ~kept & exact).sum())
-        lines.append(
-            {
-                "source": name, "documents": total, EXACT: lost_exactly, NEAR: lost - lost_exactly,
-                "removed": f"{lost / total:.1%}",
-            }
-        )  # fmt: skip
-        if lost / total > config.max_removed_share_per_source:
-            too_much.append(name)
-    out.table("Removed by source", lines)
+def _verify(
+    config: DedupConfig, corpus: Corpus, candidates: set[tuple[int, int]], shards: list[Path], out: Output
+) -> dict[tuple[int, int], float]:
+    """The exact Jaccard similarity of every candidate pair that reaches the threshold."""
+    wanted: dict[int, dict[int, int]] = defaultdict(dict)
+    for row in {row for pair in candidates for row in pair}:
+        shard, place = corpus.places[row]
+        wanted[shard][place] = row
+    sets: dict[int, frozenset[int]] = {}
+    for number, shard in enumerate(sorted(wanted)):
+        for place, document in enumerate(read_documents(shards[shard])):
+            if place in wanted[shard]:
+                sets[wanted[shard][place]] = frozenset(shingles(normalise(document.text), config.ngram))
+        out.progress(number + 1, len(wanted), "shards", "verify")
+    values = {pair: jaccard(sets[pair[0]], sets[pair[1]]) for pair in sorted(candidates)}
+    return {pair: value for pair, value in values.items() if value >= config.threshold}
+
+
+def _verdict(corpus: Corpus, row: int, kept: int, reason: str, value: float, threshold: float) -> Verdict:
+    detail = f"duplicate_of {corpus.entries[kept].id}"
+    return Verdict(corpus.entries[row].id, corpus.sources[row], "removed", reason, value, threshold, detail)
+
+
+def _check_sources(config: DedupConfig, corpus: Corpus, removed: dict[int, Verdict]) -> None:
+    total = Counter(corpus.sources)
+    lost = Counter(verdict.source for verdict in removed.values())
+    too_much = [name for name in total if lost[name] > config.max_removed_share_per_source * total[name]]
     if too_much:
-        table = "\n".join("  ".join(f"{key} {value}" for key, value in line.items()) for line in lines)
-        raise GristmillError(
-            f"Deduplication removed more than {config.max_removed_share_per_source:.0%} of {', '.join(too_much)}:\n{table}\n",
-            "If that is right, raise dedup.max_removed_share_per_source; else look at the source, or raise dedup.similarity.",
+        listed = ", ".join(f"{name} lost {lost[name]:,} of {total[name]:,}" for name in sorted(too_much))
+        raise AccountingError(
+            f"Dedup would remove too much of a source: {listed}.",
+            "Look at the source for repeated boilerplate, or raise dedup.max_removed_share_per_source.",
         )
+
+
+def _tabulate(config: DedupConfig, corpus: Corpus, removed: dict[int, Verdict], out: Output) -> None:
+    total = Counter(corpus.sources)
+    by_reason = Counter((verdict.source, verdict.reason) for verdict in removed.values())
+    rows: list[dict[str, Any]] = [
+        {
+            "source": name,
+            "in": total[name],
+            "exact": by_reason[name, "exact_duplicate"],
+            "near": by_reason[name, "near_duplicate"],
+            "kept": total[name] - by_reason[name, "exact_duplicate"] - by_reason[name, "near_duplicate"],
+        }
+        for name in sorted(total)
+    ]
+    out.table("Removed by source", rows)
+    count, height = bands(config)
+    curve = [{"similarity": s, "expected recall": f"{expected_recall(s, count, height):.3f}"} for s in CURVE]
+    out.table(f"{count} bands of {height} rows", curve)

@@ -64,10 +64,11 @@ def clean(document: Document, signals: Signals, config: FilterConfig) -> tuple[D
     found = [finding for finding in findings(signals, config) if action(finding, config) == "redact"]
     if not found:
         return document, None
-    kinds = sorted({finding.entity for finding in found})
-    detail = ", ".join(f"{sum(finding.entity == kind for finding in found)} {kind}" for kind in kinds)
-    verdict = Verdict(document.id, document.source, "changed", "pii", float(len(found)), None, f"redacted {detail}")
-    return document._replace(text=redact(document.text, found)), verdict
+    text, replaced = redact(document.text, found)
+    kinds = sorted({finding.entity for finding in replaced})
+    detail = ", ".join(f"{sum(finding.entity == kind for finding in replaced)} {kind}" for kind in kinds)
+    verdict = Verdict(document.id, document.source, "changed", "pii", float(len(replaced)), None, f"redacted {detail}")
+    return document._replace(text=text), verdict
 
 
 def findings(signals: Signals, config: FilterConfig) -> list[Finding]:

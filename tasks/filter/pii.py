@@ -58,7 +58,7 @@ class Finding(NamedTuple):
     score: float
 
 
-def find(text: str, window: int) -> list[Finding]:
+def find_pii(text: str, window: int) -> list[Finding]:
     """All findings in a text, sorted by position; the recognisers see `window` characters on each side of a candidate."""
     found: set[Finding] = set()
     for entities, spans in _candidates(text):

@@ -1,0 +1,80 @@
+"""Validation loss over windows evenly spread in the held-out split, and samples of what the model writes.
+
+Shapes: B windows, T tokens of context.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.tokenizer import EOS, load_tokenizer
+from models.transformer import IGNORED, Transformer
+from tasks.pretrain.config import PretrainConfig
+from tasks.pretrain.engine import Engine, World
+from tasks.pretrain.loader import TokenStream
+
+TEMPERATURE = 0.8
+
+
+class Validation:
+    """The same windows at every measure; each rank takes its share of them."""
+
+    def __init__(self, stream: TokenStream, *, context: int, tokens: int, world: World) -> None:
+        self.stream, self.context, self.world = stream, context, world
+        windows = max(1, math.ceil((stream.tokens - 1) / context))
+        chosen = min(windows, max(1, tokens // context))
+        self.windows = [i * windows // chosen for i in range(chosen)]
+
+    def loss(self, engine: Engine) -> float:
+        """Mean cross-entropy in nats a token. Every rank must call it: under ZeRO 3 a forward pass needs all."""
+        total = torch.zeros(2, dtype=torch.float64, device=self.world.device)
+        engine.deepspeed.eval()
+        share = engine.micro_batch
+        with torch.no_grad():
+            for start in range(0, len(self.windows), share * self.world.size):
+                first = start + share * self.world.rank
+                ids_BT, targets_BT = self._batch(self.windows[first : first + share], share)
+                count = (targets_BT != IGNORED).sum()
+                loss = engine.deepspeed(ids_BT, targets_BT)
+                if count:  # a rank without windows left has still to run along
+                    total += torch.stack((loss.double() * count, count.double()))
+        engine.deepspeed.train()
+        nats, tokens = self.world.sum(total).tolist()
+        return nats / tokens
+
+    def bits_per_byte(self, loss: float) -> float:
+        """The loss independent of the tokenizer: bits a token times tokens a byte of the held-out text."""
+        return loss / math.log(2) * self.stream.tokens / self.stream.text_bytes
+
+    def _batch(self, windows: list[int], size: int) -> tuple[Tensor, Tensor]:
+        """(B, T) ids and targets; what is missing at the split's end, or to fill the batch, bears no loss."""
+        ids = np.zeros((size, self.context), np.int64)
+        targets = np.full((size, self.context), IGNORED, np.int64)
+        for row, window in enumerate(windows):
+            tokens = self.stream.read(window * self.context, self.context + 1)
+            ids[row, : len(tokens) - 1], targets[row, : len(tokens) - 1] = tokens[:-1], tokens[1:]
+        device = self.world.device
+        return torch.from_numpy(ids).to(device), torch.from_numpy(targets).to(device)
+
+
+def write_samples(model: Transformer, config: PretrainConfig, tokenizer_folder: Path, path: Path) -> None:
+    """Greedy and sampled continuations of the profile's prompts, as Markdown. Deterministic on a CPU."""
+    tokenizer = load_tokenizer(tokenizer_folder)
+    eos_id = tokenizer.convert_tokens_to_ids(EOS)
+    lines = ["# What the base model writes", ""]
+    for prompt in config.sample_prompts:
+        lines += [f"## {prompt}", ""]
+        ids = [eos_id, *tokenizer.encode(prompt, split_special_tokens=True)]
+        for name, temperature in (("greedy", 0.0), (f"temperature {TEMPERATURE}", TEMPERATURE)):
+            generator = torch.Generator().manual_seed(config.seed)
+            continued = model.generate(
+                torch.tensor([ids]), config.sample_tokens, temperature=temperature, stop=eos_id, generator=generator
+            )[0].tolist()
+            text = tokenizer.decode(continued[1:], skip_special_tokens=True)
+            lines += [f"**{name}**", "", *(f"> {line}" for line in text.splitlines() or [""]), ""]
+    path.write_text("\n".join(lines), encoding="utf-8")

@@ -1,0 +1,113 @@
+"""The `pretrain` stage: checks that all belongs together, trains in a child process, reports."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from models.presets import ModelShape, count_parameters, derive, explain, flops_per_token
+from models.tokenizer import tokenizer_digest
+from storage.artifact import Artifact
+from storage.tokens import open_tokens
+from tasks.launch import module_command, run_child, training_environment
+from tasks.output import Output
+from tasks.plots import plot_loss, read_log
+from tasks.pretrain.config import PretrainConfig
+from tasks.pretrain.spec import TrainSpec
+from tasks.stage import stage
+
+MODULE = "tasks.pretrain.train"
+
+
+@stage(version=1)
+def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out: Output) -> None:
+    """Train a decoder from nothing on token shards, by next-token prediction, under DeepSpeed (AdamW, cosine).
+
+    Reads train/ and validation/ of the token shards; writes model/ in the format of transformers, log.jsonl with a row
+    a step, loss.png and samples.md. Killed at any instant it goes on from its last checkpoint, bit for bit on a CPU.
+    Refuses shards of another tokenizer (TokenizerMismatch); a loss that is no number is a TrainingError.
+    """
+    digest = tokenizer_digest(tokenizer.path)
+    train, validation = tokens.files("train/*.tokens"), tokens.files("validation/*.tokens")
+    headers = [open_tokens(path, tokenizer_digest=digest).header for path in (*train, *validation)]
+    shape = derive(config.model, headers[0].vocab_size)
+    spec = TrainSpec(
+        config=config,
+        runtime=out.runtime,
+        shape=shape,
+        steps=config.total_steps(shape),
+        tokens_digest=tokens.digest,
+        tokenizer_digest=digest,
+        train=train,
+        validation=validation,
+        tokenizer=tokenizer.path,
+        scratch=out.scratch.resolve(),
+        out=out.path.resolve(),
+    )
+    _train(spec, out)
+    rows = read_log(out.path / "log.jsonl")
+    plot_loss(rows, out.path / "loss.png", title=f"{shape.family}, {count_parameters(shape):,} parameters")
+    _report(spec, json.loads(spec.result.read_text()), out)
+
+
+def _train(spec: TrainSpec, out: Output) -> None:
+    path = out.scratch / "spec.json"
+    path.write_text(spec.model_dump_json())
+
+    def on_line(line: dict[str, Any]) -> None:
+        note = f"loss {line['loss']:.2f}, {line['tokens_per_second']:,.0f} tokens/s"
+        out.progress(line["step"], spec.steps, "steps", note)
+
+    out.progress(0, spec.steps, "steps", "starting")
+    environment = training_environment(out)
+    if out.runtime.processes == 1 and out.runtime.hostfile is None:
+        environment |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    run_child(_command(out, path), out=out, environment=environment, log=out.scratch / "train.log", on_line=on_line)
+
+
+def _command(out: Output, spec: Path) -> list[str]:
+    """One process as it is; several by DeepSpeed's launcher; many hosts by its runner (their folders are shared)."""
+    if out.runtime.hostfile is not None:
+        runner = [sys.executable, "-m", "deepspeed.launcher.runner", "--hostfile", out.runtime.hostfile]
+        return [*runner, "--num_gpus", str(out.runtime.processes), "--no_local_rank", "--module", MODULE, str(spec)]
+    if out.runtime.processes == 1:
+        return module_command(MODULE, spec)
+    # The launcher and not the runner, which starts it: one parent less that could die without its children
+    hosts = base64.urlsafe_b64encode(json.dumps({"localhost": list(range(out.runtime.processes))}).encode()).decode()
+    launcher = [sys.executable, "-m", "deepspeed.launcher.launch", f"--world_info={hosts}", "--master_addr=127.0.0.1"]
+    return [*launcher, f"--master_port={_free_port()}", "--no_local_rank", "--module", MODULE, str(spec)]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
+    config, shape = spec.config, spec.shape
+    seen = spec.steps * config.global_batch * shape.context
+    epochs = spec.steps * config.global_batch / measured["windows"]
+    out.fact(**measured["facts"])
+    results = {name: round(measured[name], 6) for name in ("train_loss", "validation_loss", "validation_bits_per_byte")}
+    out.count(parameters=count_parameters(shape), steps=spec.steps, tokens_seen=seen, epochs=round(epochs, 4), **results)
+    out.table("Shape", [{"name": name, "value": value, "rule": rule} for name, value, rule in explain(shape)])
+    flops = flops_per_token(shape) * seen
+    out.table(
+        "Training",
+        [
+            {"measure": "steps", "value": f"{spec.steps:,}"},
+            {"measure": "tokens seen", "value": f"{seen:,} ({seen / count_parameters(shape):.1f} a parameter)"},
+            {"measure": "epochs", "value": f"{epochs:.2f}"},
+            {"measure": "compute", "value": f"{flops:.3g} FLOPs"},
+            {"measure": "training loss, last steps", "value": f"{results['train_loss']:.3f} nats a token"},
+            {"measure": "validation loss", "value": f"{results['validation_loss']:.3f} nats a token"},
+            {"measure": "validation bits per byte", "value": f"{results['validation_bits_per_byte']:.3f}"},
+        ],
+    )
+    shutil.rmtree(spec.checkpoints, ignore_errors=True)
