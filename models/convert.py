@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.presets import ModelShape
-from models.tokenizer import EOS, PAD, copy_tokenizer, load_tokenizer
+from models.tokenizer import DIGEST_FIELD, EOS, PAD, copy_tokenizer, load_tokenizer, tokenizer_digest
 from models.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -72,7 +72,9 @@ def save(model: Transformer, folder: Path, tokenizer_folder: Path) -> None:
     tokenizer = load_tokenizer(tokenizer_folder)
     eos_id, pad_id = tokenizer.convert_tokens_to_ids([EOS, PAD])
     folder.mkdir(parents=True, exist_ok=True)
-    to_transformers(model, eos_id=eos_id, pad_id=pad_id).save_pretrained(folder)
+    theirs = to_transformers(model, eos_id=eos_id, pad_id=pad_id)
+    setattr(theirs.config, DIGEST_FIELD, tokenizer_digest(tokenizer_folder))
+    theirs.save_pretrained(folder)
     copy_tokenizer(tokenizer_folder, folder)
 
 

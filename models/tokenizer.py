@@ -21,6 +21,7 @@ END = "<|end|>"  # ends a turn
 SPECIAL_TOKENS = (EOS, PAD, SYSTEM, USER, ASSISTANT, END)  # in the order of their ids, from 0
 
 CHAT_TEMPLATE_PATH = Path(__file__).with_name("chat_template.jinja")
+DIGEST_FIELD = "gristmill_tokenizer_digest"  # in a model's config.json: what it was trained with
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
 

@@ -37,7 +37,7 @@ class Artifact:
         if not path.is_dir():
             raise DamagedArtifact(
                 f"{self.location or self.path} has no folder {name}.",
-                "Run `gristmill store verify`, then rerun the stage with --refresh.",
+                f"Give the profile a source of {name}; if it has one, run `gristmill store verify`.",
             )
         if self.manifest is None:
             return Artifact.at(path)

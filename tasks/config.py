@@ -38,6 +38,9 @@ class Runtime(BaseModel):
     micro_batch: int | None = Field(
         None, ge=1, description="sequences a forward pass; the global batch stays as the profile says"
     )
+    recompute: bool = Field(
+        False, description="compute activations again in the backward pass: a third more work, far less memory"
+    )
     log_every: int = Field(10, ge=1, description="training steps between two lines of progress")
     checkpoint_every: int = Field(100, ge=1, description="training steps between two checkpoints")
     timeout_minutes: float | None = Field(None, gt=0, description="a training child older than this is ended")

@@ -6,17 +6,19 @@ that a whole process group can be ended; the kernel kills it when its stage dies
 
 The two sides talk in JSON lines on the child's standard output (`emit`); whatever else the child prints goes to a log.
 
-    stage:  run_child(module_command("tasks.pretrain.train", spec), out=out, environment=…, log=…, on_line=…)
+    stage:  run_child(training_command("tasks.pretrain.train", spec, out), out=out, environment=…, log=…, on_line=…)
     child:  if __name__ == "__main__": run_as_child(train)          # def train(spec: Path) -> None
 """
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import json
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -113,9 +115,27 @@ def training_environment(out: Output) -> dict[str, str]:
     return environment
 
 
-def module_command(module: str, spec: Path) -> list[str]:
-    """The command of a child that is a module of ours, told what to do by a JSON file."""
-    return [sys.executable, "-m", module, str(spec)]
+def training_command(module: str, spec: Path, out: Output) -> list[str]:
+    """`python -m module spec` as one process, as several by DeepSpeed's launcher, or on many hosts by its runner.
+
+    Many hosts must see the store and the scratch folder under the same path.
+    """
+    runtime = out.runtime
+    if runtime.hostfile is not None:
+        runner = [sys.executable, "-m", "deepspeed.launcher.runner", "--hostfile", runtime.hostfile]
+        return [*runner, "--num_gpus", str(runtime.processes), "--no_local_rank", "--module", module, str(spec)]
+    if runtime.processes == 1:
+        return [sys.executable, "-m", module, str(spec)]
+    # The launcher and not the runner, which starts it: one parent less that could die without its children
+    hosts = base64.urlsafe_b64encode(json.dumps({"localhost": list(range(runtime.processes))}).encode()).decode()
+    launcher = [sys.executable, "-m", "deepspeed.launcher.launch", f"--world_info={hosts}", "--master_addr=127.0.0.1"]
+    return [*launcher, f"--master_port={_free_port()}", "--no_local_rank", "--module", module, str(spec)]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def run_as_child(function: Callable[[Path], None]) -> None:

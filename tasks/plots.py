@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 SMOOTHED_ABOVE = 100  # rows; fewer are shown as they are
-
-
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """The rows of a `log.jsonl`."""
-    return [json.loads(line) for line in path.read_text().splitlines() if line]
 
 
 def plot_loss(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str, unit: str = "loss (nats a token)") -> None:

@@ -118,7 +118,7 @@ def first_sentences(text: str, words: int) -> str:
 def masked(text: str, title: str) -> str:
     """A lead without the words of its title, which would give the answer away."""
     plain = title.partition(" (")[0]
-    return re.sub(re.escape(plain), "It", text, flags=re.IGNORECASE)
+    return re.sub(rf"(?<!\w){re.escape(plain)}(?!\w)", "It", text, flags=re.IGNORECASE)
 
 
 def _speeches(source: EmbeddedSource) -> Iterator[list[Document]]:

@@ -86,16 +86,6 @@ class Checkpoints:
         return sorted(path.parent for path in self.folder.glob(f"step-*/{MARKER}"))
 
 
-def cut_log(path: Path, step: int) -> list[dict[str, Any]]:
-    """The log's rows up to `step`, to which the file is cut back. Raises TrainingError when one is missing."""
-    lines = path.read_text().splitlines()[:step] if step else []
-    rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
-    if [row["step"] for row in rows] != list(range(1, step + 1)):
-        raise TrainingError(f"{path} does not hold every step up to {step}.", f"Delete {path.parent} to begin anew.")
-    path.write_text("".join(f"{line}\n" for line in lines))
-    return rows
-
-
 def _tag(step: int) -> str:
     return f"step-{step:09d}"
 

@@ -117,6 +117,7 @@ class Engine:
         self.clips = config.zero_stage == 0 and not bfloat16
         torch.manual_seed(config.seed)
         model = Transformer(shape)
+        model.recompute = spec.runtime.recompute
         optimizer = torch.optim.AdamW(
             decay_groups(model, config.weight_decay), lr=0.0, betas=(config.beta1, config.beta2), fused=True
         )

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from models.tokenizer import EOS, load_tokenizer
 from models.transformer import IGNORED, Transformer
+from storage.token_stream import TokenStream
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.engine import Engine, World
-from tasks.pretrain.loader import TokenStream
 
 TEMPERATURE = 0.8
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
-import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +11,10 @@ from models.presets import ModelShape, count_parameters, derive, explain, flops_
 from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
 from storage.tokens import open_tokens
-from tasks.launch import module_command, run_child, training_environment
+from tasks.launch import run_child, training_command, training_environment
 from tasks.output import Output
-from tasks.plots import plot_loss, read_log
+from tasks.logs import read_log
+from tasks.plots import plot_loss
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage import stage
@@ -64,29 +62,7 @@ def _train(spec: TrainSpec, out: Output) -> None:
         out.progress(line["step"], spec.steps, "steps", note)
 
     out.progress(0, spec.steps, "steps", "starting")
-    environment = training_environment(out)
-    if out.runtime.processes == 1 and out.runtime.hostfile is None:
-        environment |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-    run_child(_command(out, path), out=out, environment=environment, log=out.scratch / "train.log", on_line=on_line)
-
-
-def _command(out: Output, spec: Path) -> list[str]:
-    """One process as it is; several by DeepSpeed's launcher; many hosts by its runner (their folders are shared)."""
-    if out.runtime.hostfile is not None:
-        runner = [sys.executable, "-m", "deepspeed.launcher.runner", "--hostfile", out.runtime.hostfile]
-        return [*runner, "--num_gpus", str(out.runtime.processes), "--no_local_rank", "--module", MODULE, str(spec)]
-    if out.runtime.processes == 1:
-        return module_command(MODULE, spec)
-    # The launcher and not the runner, which starts it: one parent less that could die without its children
-    hosts = base64.urlsafe_b64encode(json.dumps({"localhost": list(range(out.runtime.processes))}).encode()).decode()
-    launcher = [sys.executable, "-m", "deepspeed.launcher.launch", f"--world_info={hosts}", "--master_addr=127.0.0.1"]
-    return [*launcher, f"--master_port={_free_port()}", "--no_local_rank", "--module", MODULE, str(spec)]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    run_child(training_command(MODULE, path, out), out=out, environment=training_environment(out), log=out.scratch / "train.log", on_line=on_line)
 
 
 def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:

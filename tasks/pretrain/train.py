@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import resource
 import time
 from dataclasses import dataclass, field
@@ -20,11 +19,13 @@ from torch import Tensor
 
 from models.convert import save
 from storage.errors import TrainingError
+from storage.token_stream import TokenStream
 from tasks.launch import emit, run_as_child
-from tasks.pretrain.checkpoints import Checkpoints, cut_log
+from tasks.logs import append_log, cut_log
+from tasks.pretrain.checkpoints import Checkpoints
 from tasks.pretrain.engine import Engine, World, join
 from tasks.pretrain.evaluation import Validation, write_samples
-from tasks.pretrain.loader import TokenStream, WindowLoader
+from tasks.pretrain.loader import WindowLoader
 from tasks.pretrain.schedule import learning_rate
 from tasks.pretrain.spec import TrainSpec
 
@@ -62,10 +63,7 @@ class Log:
                     )
         self.rows += new
         if self.world.first:
-            with self.path.open("a") as file:
-                file.writelines(json.dumps(row) + "\n" for row in new)
-                file.flush()
-                os.fsync(file.fileno())
+            append_log(self.path, new)
 
 
 def train(path: Path) -> None:

@@ -1,0 +1,68 @@
+"""Bits per byte on token shards: the one score that compares models of different tokenizers.
+
+Shapes: B windows, T tokens of context.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.transformer import IGNORED
+from storage.token_stream import TokenStream
+
+WINDOWS = 8  # of a forward pass
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """The mean loss over `tokens` targets that stand for `text_bytes` bytes of text."""
+
+    nats_per_token: float
+    tokens: int
+    text_bytes: float
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Independent of the tokenizer."""
+        return self.nats_per_token * self.tokens / math.log(2) / self.text_bytes
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the loss a token: comparable between models of one tokenizer only."""
+        return math.exp(self.nats_per_token)
+
+
+@torch.no_grad()
+def likelihood(
+    loss: Callable[[Tensor, Tensor], Tensor], stream: TokenStream, *, context: int, max_tokens: int | None = None
+) -> Likelihood:
+    """The mean of `loss(ids_BT, targets_BT)` (nats a token) over the stream, or `max_tokens` spread over it.
+
+    Windows don't overlap; bytes are the stream's, in proportion to the tokens measured.
+    """
+    nats, tokens = 0.0, 0
+    for ids_BT, targets_BT in _batches(stream, context, max_tokens):
+        count = int((targets_BT != IGNORED).sum())
+        nats += float(loss(ids_BT, targets_BT)) * count
+        tokens += count
+    return Likelihood(nats / tokens, tokens, stream.text_bytes * tokens / stream.tokens)
+
+
+def _batches(stream: TokenStream, context: int, max_tokens: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+    windows = max(1, math.ceil((stream.tokens - 1) / context))
+    chosen = windows if max_tokens is None else min(windows, max(1, max_tokens // context))
+    numbers = [i * windows // chosen for i in range(chosen)]
+    for start in range(0, chosen, WINDOWS):
+        part = numbers[start : start + WINDOWS]
+        ids = np.zeros((len(part), context), np.int64)
+        targets = np.full((len(part), context), IGNORED, np.int64)
+        for row, window in enumerate(part):
+            found = stream.read(window * context, context + 1)
+            ids[row, : len(found) - 1], targets[row, : len(found) - 1] = found[:-1], found[1:]
+        yield torch.from_numpy(ids), torch.from_numpy(targets)

@@ -1,0 +1,31 @@
+"""A model folder on its way between stages: it carries its tokenizer, and says which one it was trained with.
+
+Law 6 at every join: the digest recorded in the model's config.json must be that of the tokenizer beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from models.tokenizer import DIGEST_FIELD, tokenizer_digest
+from storage.errors import DamagedArtifact, TokenizerMismatch
+
+
+def check_tokenizer(folder: Path, *, expected: str | None = None) -> str:
+    """The digest of a model's tokenizer, which is also `expected` where that is given.
+
+    Raises TokenizerMismatch when the files beside the model are not those it was trained with, or not the expected.
+    """
+    config = folder / "config.json"
+    if not config.is_file():
+        raise DamagedArtifact(f"{folder} holds no config.json.", "Look at it with `gristmill store verify`.")
+    trained_with = json.loads(config.read_text()).get(DIGEST_FIELD)
+    found = tokenizer_digest(folder)
+    for other, what in ((trained_with, "that its weights were trained with"), (expected, "that of the data")):
+        if other is not None and other != found:
+            raise TokenizerMismatch(
+                f"The tokenizer in {folder} ({found[:12]}) is not {what} ({other[:12]}).",
+                "Train the model again on shards of this tokenizer, or put its own files back.",
+            )
+    return found

@@ -1,0 +1,107 @@
+"""The child of `evaluate`: `python -m tasks.evaluate.run SPEC` measures one model after the other."""
+
+from __future__ import annotations
+
+import json
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pydantic import BaseModel, ConfigDict
+
+from models.convert import load
+from models.tokenizer import load_tokenizer
+from storage.token_stream import TokenStream
+from tasks.bits_per_byte import likelihood
+from tasks.config import Runtime
+from tasks.evaluate.benchmarks import PREFIX, chance, write_tasks
+from tasks.evaluate.config import EvaluateConfig
+from tasks.launch import emit, run_as_child
+
+if TYPE_CHECKING:
+    from lm_eval.tasks import TaskManager
+
+SEED = 0  # of the harness; multiple choice draws nothing
+
+
+class EvaluateSpec(BaseModel):
+    """Written as JSON by the stage."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    config: EvaluateConfig
+    runtime: Runtime
+    models: dict[str, Path]
+    tokenizer_digest: str
+    validation: list[Path]
+    benchmarks: list[Path]
+    scratch: Path
+    result: Path
+
+
+def run(path: Path) -> None:
+    """Scores of every model in `spec.models`, written as JSON to `spec.result`."""
+    spec = EvaluateSpec.model_validate_json(path.read_text())
+    torch.set_num_threads(spec.runtime.threads)
+    cuda = spec.runtime.device == "cuda" or (spec.runtime.device == "auto" and torch.cuda.is_available())
+    device = "cuda" if cuda else "cpu"
+    scores: dict[str, Any] = {}
+    for number, (name, folder) in enumerate(spec.models.items()):
+        emit(done=number, note=name)
+        scores[name] = {"bits_per_byte": _bits_per_byte(spec, folder, device), "tasks": _benchmarks(spec, folder, device)}
+    chances = {path.stem: chance(path, spec.config.max_items) for path in spec.benchmarks}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    spec.result.write_text(json.dumps({"models": scores, "chance": chances, "facts": {"peak_memory_bytes": peak}}))
+
+
+def _bits_per_byte(spec: EvaluateSpec, folder: Path, device: str) -> float:
+    model = load(folder).to(device).eval()
+    stream = TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest)
+    measured = likelihood(
+        lambda ids_BT, targets_BT: model(ids_BT.to(device), targets_BT.to(device)),
+        stream,
+        context=model.shape.context,
+        max_tokens=spec.config.validation_tokens,
+    )
+    return measured.bits_per_byte
+
+
+def _benchmarks(spec: EvaluateSpec, folder: Path, device: str) -> dict[str, dict[str, float]]:
+    from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+    from transformers import AutoModelForCausalLM
+
+    tasks = write_tasks(spec.benchmarks, spec.scratch / "tasks", spec.config.max_items)
+    manager: TaskManager = TaskManager(include_path=str(spec.scratch / "tasks"), include_defaults=False)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).to(device)
+    measured = simple_evaluate(
+        model=HFLM(
+            pretrained=model,
+            tokenizer=load_tokenizer(folder),
+            batch_size=spec.config.batch_size,
+            max_length=model.config.max_position_embeddings,
+        ),
+        tasks=tasks,
+        task_manager=manager,
+        log_samples=False,
+        random_seed=SEED,
+        numpy_random_seed=SEED,
+        torch_random_seed=SEED,
+        fewshot_random_seed=SEED,
+    )
+    return {
+        task.removeprefix(PREFIX): {
+            "accuracy": result["acc,none"],
+            "accuracy_stderr": result["acc_stderr,none"],
+            "normalised_accuracy": result["acc_norm,none"],
+            "normalised_accuracy_stderr": result["acc_norm_stderr,none"],
+            "items": measured["n-samples"][task]["effective"],
+        }
+        for task, result in measured["results"].items()
+    }
+
+
+if __name__ == "__main__":
+    run_as_child(run)

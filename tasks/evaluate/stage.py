@@ -1,0 +1,86 @@
+"""The `evaluate` stage: three models, the same questions, one table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from storage.artifact import Artifact
+from storage.errors import TrainingError
+from storage.tokens import open_tokens
+from tasks.checkpoint import check_tokenizer
+from tasks.evaluate.benchmarks import select
+from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.scores import assemble, side_by_side, verdict
+from tasks.launch import run_child, training_command, training_environment
+from tasks.output import Output
+from tasks.stage import markdown_table, stage
+
+MODULE = "tasks.evaluate.run"
+
+
+@stage(version=1)
+def evaluate(
+    config: EvaluateConfig,
+    base: Artifact,
+    tuned: Artifact,
+    aligned: Artifact,
+    validation: Artifact,
+    benchmarks: Artifact,
+    out: Output,
+) -> None:
+    """Multiple-choice accuracy by lm-evaluation-harness, and bits per byte on the validation split, of three models.
+
+    All are asked without chat template and without examples, so that the columns compare. Writes scores.json and
+    scores.md; a score within two standard errors of chance is marked as such.
+    """
+    from tasks.evaluate.run import EvaluateSpec
+
+    models = {"base": base, "sft": tuned, "dpo": aligned}
+    digest = check_tokenizer(base.path)
+    for model in models.values():
+        check_tokenizer(model.path, expected=digest)
+    shards = validation.files("*.tokens")
+    for shard in shards:
+        open_tokens(shard, tokenizer_digest=digest)
+    spec = EvaluateSpec(
+        config=config,
+        runtime=out.runtime.model_copy(update={"processes": 1}),
+        models={name: model.path.resolve() for name, model in models.items()},
+        tokenizer_digest=digest,
+        validation=[path.resolve() for path in shards],
+        benchmarks=[path.resolve() for path in select(benchmarks.files("*.jsonl"), config.tasks)],
+        scratch=out.scratch.resolve(),
+        result=(out.scratch / "result.json").resolve(),
+    )
+    path = out.scratch / "spec.json"
+    path.write_text(spec.model_dump_json())
+
+    def on_line(line: dict[str, Any]) -> None:
+        out.progress(line["done"], len(models), "models", line["note"])
+
+    out.progress(0, len(models), "models", "starting")
+    run_child(
+        training_command(MODULE, path, out),
+        out=out,
+        environment=training_environment(out),
+        log=out.scratch / "evaluate.log",
+        on_line=on_line,
+    )
+    result = json.loads(spec.result.read_text())
+    scores = assemble(result)
+    if not all(model["tasks"] for model in scores["models"].values()):
+        raise TrainingError("The harness scored no benchmark.", f"Look at {out.scratch / 'evaluate.log'}.")
+    _write(scores, result["facts"], out)
+
+
+def _write(scores: dict[str, Any], facts: dict[str, Any], out: Output) -> None:
+    rows = side_by_side(scores)
+    (out.path / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
+    note = "Accuracy with likelihoods normalised by length; ± is one standard error."
+    text = f"# Scores\n\n{markdown_table(rows)}\n\n{note} {verdict(scores)}\n"
+    (out.path / "scores.md").write_text(text, encoding="utf-8")
+    out.fact(**facts)
+    out.table("Scores", rows)
+    bits = ", ".join(f"{name} {model['bits_per_byte']:.3f}" for name, model in scores["models"].items())
+    out.count(scores=scores["models"], summary=f"bits per byte: {bits}")

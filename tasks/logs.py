@@ -1,0 +1,34 @@
+"""`log.jsonl`: one row a training step, and how it is cut back when a run resumes from an earlier step."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from storage.errors import TrainingError
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The rows of a log, in order."""
+    return [json.loads(line) for line in path.read_text().splitlines() if line]
+
+
+def append_log(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Add rows and flush them to disk: a checkpoint that follows relies on them."""
+    with path.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def cut_log(path: Path, step: int) -> list[dict[str, Any]]:
+    """The log's rows up to `step`, to which the file is cut back. Raises TrainingError when one is missing."""
+    lines = path.read_text().splitlines()[:step] if step else []
+    rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    if [row["step"] for row in rows] != list(range(1, step + 1)):
+        raise TrainingError(f"{path} does not hold every step up to {step}.", f"Delete {path.parent} to begin anew.")
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return rows
