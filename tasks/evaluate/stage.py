@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 from storage.artifact import Artifact
@@ -12,7 +13,7 @@ from tasks.checkpoint import check_tokenizer
 from tasks.evaluate.benchmarks import select
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.scores import assemble, side_by_side, verdict
-from tasks.launch import run_child, training_command, training_environment
+from tasks.launch import run_child, training_environment
 from tasks.output import Output
 from tasks.stage import markdown_table, stage
 
@@ -45,7 +46,7 @@ def evaluate(
         open_tokens(shard, tokenizer_digest=digest)
     spec = EvaluateSpec(
         config=config,
-        runtime=out.runtime.model_copy(update={"processes": 1}),
+        runtime=out.runtime,
         models={name: model.path.resolve() for name, model in models.items()},
         tokenizer_digest=digest,
         validation=[path.resolve() for path in shards],
@@ -61,7 +62,7 @@ def evaluate(
 
     out.progress(0, len(models), "models", "starting")
     run_child(
-        training_command(MODULE, path, out),
+        [sys.executable, "-m", MODULE, str(path)],
         out=out,
         environment=training_environment(out),
         log=out.scratch / "evaluate.log",

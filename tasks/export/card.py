@@ -1,0 +1,69 @@
+"""The model card: what the release is, how to load it, what it scored, how it was proved, where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.evaluate.scores import side_by_side, verdict
+from tasks.stage import markdown_table
+
+LOAD = {
+    "safetensors": "`AutoModelForCausalLM.from_pretrained(\"safetensors\")`",
+    "int8": "`AutoModelForCausalLM.from_pretrained(\"int8\")` with bitsandbytes",
+    "int4": "`AutoModelForCausalLM.from_pretrained(\"int4\")` with bitsandbytes",
+}
+
+
+def parity_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    """A row a format."""
+    return [
+        {
+            "format": name,
+            "bytes": f"{proof['bytes']:,}",
+            "mean divergence (nats)": f"{proof['mean_divergence']:.1e}",
+            "largest difference": f"{proof['max_difference']:.1e}",
+            "perplexity": f"{proof['perplexity']:.3f} ({proof['perplexity_increase']:+.2%})",
+            "same greedy text": f"{proof['same_greedy']} of {proof['prompts']}",
+        }
+        for name, proof in result["formats"].items()
+    ]
+
+
+def model_card(
+    config: Mapping[str, Any], scores: Mapping[str, Any], result: Mapping[str, Any], lineage: Mapping[str, str], licence: str
+) -> str:
+    """The card as Markdown. `config` is the model's config.json."""
+    shape = [
+        {"number": name, "value": str(config[name])}
+        for name in ("model_type", "vocab_size", "hidden_size", "n_embd", "num_hidden_layers", "n_layer",
+                     "num_attention_heads", "n_head", "num_key_value_heads", "intermediate_size",
+                     "max_position_embeddings", "n_positions", "sliding_window")
+        if config.get(name) is not None
+    ]  # fmt: skip
+    loading = [
+        {"format": name, "how to load": LOAD.get(name, f"`llama-cli -m gguf/model-{name.removeprefix('gguf-')}.gguf`")}
+        for name in result["formats"]
+    ]
+    parts = [
+        "# Model card",
+        "A chat model made by Gristmill: pretrained from nothing, tuned on instructions, aligned on preferences.",
+        "## Formats",
+        markdown_table(loading),
+        "Prompts go through the chat template that each format carries.",
+        "## Shape",
+        markdown_table(shape),
+        "## Scores",
+        markdown_table(side_by_side(scores)),
+        f"Accuracy with likelihoods normalised by length; ± is one standard error. {verdict(scores)}",
+        "## Proof",
+        "Each format was loaded in its own runtime and compared with the checkpoint on held-out text, whose perplexity "
+        f"under the checkpoint is {result['perplexity']:.3f}.",
+        markdown_table(parity_rows(result)),
+        "## Lineage",
+        markdown_table([{"what": what, "SHA-256": digest} for what, digest in lineage.items()]),
+        "`gristmill store lineage` follows these to the sources.",
+    ]
+    if licence:
+        parts += ["## Licence", licence]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,167 @@
+"""GGUF, the file that llama.cpp and its kin read, written with the `gguf` package.
+
+The converter scripts of llama.cpp refuse a vocabulary that they have never seen; ours is a byte-level BPE with GPT-2's
+pre-tokenizer, which llama.cpp knows by name, so the file is written here. Two conventions differ from transformers:
+rotary pairs are neighbours and not halves (queries and keys are permuted), and the chat template must not hold
+`generation` marks, which only training needs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from models.presets import ModelShape
+from models.tokenizer import END, EOS, PAD, SPECIAL_TOKENS
+from models.transformer import Transformer
+from storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gguf import GGMLQuantizationType, GGUFWriter
+
+GgufType = Literal["f32", "f16", "q8_0", "q4_0"]
+Weights = npt.NDArray[np.float32]
+
+_GPT2_BLOCK = {
+    "attention_norm": "attn_norm",
+    "attention.qkv": "attn_qkv",
+    "attention.output": "attn_output",
+    "feed_forward_norm": "ffn_norm",
+    "feed_forward.up": "ffn_up",
+    "feed_forward.down": "ffn_down",
+}
+
+
+def write_gguf(model: Transformer, tokenizer_folder: Path, path: Path, kind: GgufType) -> None:
+    """Write one file. In `q4_0` the embedding, which is also the output layer, stays at 8 bits.
+
+    Raises ConfigError for a model that llama.cpp would compute otherwise.
+    """
+    from gguf import GGUFWriter
+
+    shape = model.shape
+    if shape.sliding_window is not None and shape.sliding_window < shape.context:
+        raise ConfigError(
+            f"llama.cpp has no sliding window of {shape.sliding_window} for this architecture.",
+            "Leave gguf out of export.formats, or make pretrain.model.sliding_window the context.",
+        )
+    writer = GGUFWriter(path, "gpt2" if shape.family == "gpt2" else "llama")
+    _write_shape(writer, shape)
+    _write_tokenizer(writer, tokenizer_folder)
+    for name, weights in _tensors(model).items():
+        chosen = _type_of(name, weights, kind)
+        writer.add_tensor(name, _quantize(weights, chosen), raw_dtype=chosen)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def plain_template(folder: Path) -> str:
+    """The chat template as a runtime takes it: without the marks that tell training what to learn."""
+    text = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    return re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}\n?", "", text)
+
+
+def _write_shape(writer: GGUFWriter, shape: ModelShape) -> None:
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.width)
+    writer.add_block_count(shape.depth)
+    writer.add_feed_forward_length(shape.feed_forward)
+    writer.add_head_count(shape.heads)
+    writer.add_vocab_size(shape.vocab_size)
+    if shape.family == "gpt2":
+        writer.add_layer_norm_eps(shape.norm_eps)
+        return
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_layer_norm_rms_eps(shape.norm_eps)
+    writer.add_rope_dimension_count(shape.head_dim)
+    assert shape.rope_theta is not None
+    writer.add_rope_freq_base(shape.rope_theta)
+
+
+def _write_tokenizer(writer: GGUFWriter, folder: Path) -> None:
+    from gguf import TokenType
+
+    stored = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]
+    tokens = sorted(stored["vocab"], key=stored["vocab"].__getitem__)
+    ids = {token: number for number, token in enumerate(tokens)}
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([TokenType.CONTROL if token in SPECIAL_TOKENS else TokenType.NORMAL for token in tokens])
+    merges = stored["merges"]
+    writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in merges])
+    writer.add_bos_token_id(ids[EOS])
+    writer.add_eos_token_id(ids[EOS])
+    writer.add_eot_token_id(ids[END])
+    writer.add_pad_token_id(ids[PAD])
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(plain_template(folder))
+
+
+def _tensors(model: Transformer) -> dict[str, Weights]:
+    """Every tensor under llama.cpp's name, in float32."""
+    shape = model.shape
+    ours = {name: value.detach().float().cpu().numpy() for name, value in model.state_dict().items()}
+    tensors = {"token_embd.weight": ours["embedding.weight"]}
+    if not shape.tie_embeddings:
+        tensors["output.weight"] = ours["head.weight"]
+    if shape.family == "gpt2":
+        tensors["position_embd.weight"] = ours["positions.weight"]
+    for kind in ("weight", "bias") if shape.family == "gpt2" else ("weight",):
+        tensors[f"output_norm.{kind}"] = ours[f"norm.{kind}"]
+        for layer in range(shape.depth):
+            block = {name: ours[f"blocks.{layer}.{name}.{kind}"] for name in _GPT2_BLOCK}
+            named = _gpt2_block(block) if shape.family == "gpt2" else _llama_block(block, shape)
+            tensors |= {f"blk.{layer}.{name}.{kind}": value for name, value in named.items()}
+    return tensors
+
+
+def _gpt2_block(block: dict[str, Weights]) -> dict[str, Weights]:
+    return {_GPT2_BLOCK[name]: value for name, value in block.items()}
+
+
+def _llama_block(block: dict[str, Weights], shape: ModelShape) -> dict[str, Weights]:
+    heads, shared = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    q, k, v = np.split(block["attention.qkv"], [heads, heads + shared])
+    gate, up = np.split(block["feed_forward.up"], 2)
+    return {
+        "attn_norm": block["attention_norm"],
+        "attn_q": _pair_neighbours(q, shape.heads),
+        "attn_k": _pair_neighbours(k, shape.kv_heads),
+        "attn_v": v,
+        "attn_output": block["attention.output"],
+        "ffn_norm": block["feed_forward_norm"],
+        "ffn_gate": gate,
+        "ffn_up": up,
+        "ffn_down": block["feed_forward.down"],
+    }
+
+
+def _pair_neighbours(weights: Weights, heads: int) -> Weights:
+    """Rows of each head from (first half, second half) to pairs of neighbours."""
+    rows, columns = weights.shape
+    return weights.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def _type_of(name: str, weights: Weights, kind: GgufType) -> GGMLQuantizationType:
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    if weights.ndim < 2 or name == "position_embd.weight":
+        return GGMLQuantizationType.F32
+    wanted = "q8_0" if kind == "q4_0" and name in ("token_embd.weight", "output.weight") else kind
+    chosen = GGMLQuantizationType[wanted.upper()]
+    block, _ = GGML_QUANT_SIZES[chosen]
+    return chosen if weights.shape[-1] % block == 0 else GGMLQuantizationType.F16
+
+
+def _quantize(weights: Weights, chosen: GGMLQuantizationType) -> npt.NDArray[np.generic]:
+    from gguf.quants import quantize
+
+    return quantize(np.ascontiguousarray(weights), chosen)

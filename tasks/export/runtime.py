@@ -1,0 +1,77 @@
+"""A GGUF file in llama.cpp, in this process, by the prebuilt binding `xllamacpp`.
+
+Used to prove an export before it is published, and by `gristmill chat`. Nothing listens on a port.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+from storage.errors import ParityError
+
+QUIET = -1  # llama.cpp's verbosity: no lines of its own
+
+
+class GgufModel:
+    """An open file. Greedy throughout: what it says is a function of the prompt."""
+
+    def __init__(self, path: Path, *, threads: int = 1) -> None:
+        from xllamacpp import CommonParams, Server
+
+        params = CommonParams()
+        params.model.path = str(path)
+        params.n_parallel = 1
+        params.cpuparams.n_threads = threads
+        params.cpuparams_batch.n_threads = threads
+        params.n_gpu_layers = 0
+        params.warmup = False
+        params.use_jinja = True
+        params.fit_params = False
+        params.verbosity = QUIET
+        self.path = path
+        self._server = Server(params)
+
+    def greedy(self, prompt: str | list[int], tokens: int) -> list[int]:
+        """The ids of the greedy continuation, up to `tokens`, ended early by an end token."""
+        return [int(token["id"]) for token in self._complete(prompt, n_predict=tokens, n_probs=1)]
+
+    def log_probabilities(self, prompt: str | list[int], vocab_size: int) -> dict[int, float]:
+        """Natural log-probability of every id as the next token, before any sampling."""
+        (token,) = self._complete(prompt, n_predict=1, n_probs=vocab_size, ignore_eos=False)
+        return {int(entry["id"]): float(entry["logprob"]) for entry in token["top_logprobs"]}
+
+    def prompt_tokens(self, messages: list[dict[str, str]]) -> int:
+        """How many tokens llama.cpp makes of a conversation, by the template in the file."""
+        answer = self._chat(messages, 1)
+        return int(answer["usage"]["prompt_tokens"])
+
+    def chat(self, messages: list[dict[str, str]], tokens: int = 128) -> str:
+        """The assistant's answer."""
+        content: str = self._chat(messages, tokens)["choices"][0]["message"]["content"]
+        return content.strip()
+
+    def _chat(self, messages: list[dict[str, str]], tokens: int) -> dict[str, Any]:
+        request = {"messages": messages, "max_tokens": tokens, "temperature": 0, "cache_prompt": False}
+        return self._answered(self._server.handle_chat_completions(request))
+
+    def _complete(self, prompt: str | list[int], **request: Any) -> list[dict[str, Any]]:
+        request = {"prompt": prompt, "temperature": 0, "cache_prompt": False, **request}
+        content: list[dict[str, Any]] = self._answered(self._server.handle_completions(request))["choices"][0]["logprobs"]["content"]
+        return content
+
+    def _answered(self, answer: dict[str, Any]) -> dict[str, Any]:
+        if "error" in answer:
+            raise ParityError(f"llama.cpp refused {self.path.name}: {answer['error']}.", "This is a defect; report it.")
+        return answer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del self._server
+
+
+def load_gguf(path: Path, *, threads: int = 1) -> GgufModel:
+    """Open a GGUF file."""
+    return GgufModel(path, threads=threads)
