@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.presets import ModelShape
-from models.tokenizer import DIGEST_FIELD, EOS, PAD, copy_tokenizer, load_tokenizer, tokenizer_digest
+from models.tokenizer import DIGEST_FIELD, END, EOS, PAD, copy_tokenizer, load_tokenizer, tokenizer_digest
 from models.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -69,10 +69,15 @@ def from_transformers(theirs: PreTrainedModel) -> Transformer:
 
 def save(model: Transformer, folder: Path, tokenizer_folder: Path) -> None:
     """Write a folder that AutoModelForCausalLM and AutoTokenizer load: config, safetensors, tokenizer files."""
+    from transformers import GenerationConfig
+
     tokenizer = load_tokenizer(tokenizer_folder)
     eos_id, pad_id = tokenizer.convert_tokens_to_ids([EOS, PAD])
     folder.mkdir(parents=True, exist_ok=True)
     theirs = to_transformers(model, eos_id=eos_id, pad_id=pad_id)
+    # Whoever generates must stop after an answer as well as after a document
+    ends = tokenizer.convert_tokens_to_ids([EOS, END])
+    theirs.generation_config = GenerationConfig(bos_token_id=eos_id, eos_token_id=ends, pad_token_id=pad_id)
     setattr(theirs.config, DIGEST_FIELD, tokenizer_digest(tokenizer_folder))
     theirs.save_pretrained(folder)
     copy_tokenizer(tokenizer_folder, folder)

@@ -26,14 +26,22 @@ def instruction(row: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 def preference(row: dict[str, Any], source: str) -> dict[str, Any]:
-    """`{"prompt", "chosen", "rejected"}`, each a text or messages. Raises BadDocument."""
+    """`{"prompt", "chosen", "rejected"}`, each a text or messages. Raises BadDocument.
+
+    Answers that repeat the prompt, as whole conversations do, are taken without it.
+    """
     prompt = _messages(_as_messages(row.get("prompt"), "user"))
-    chosen = _messages(_as_messages(row.get("chosen"), "assistant"))
-    rejected = _messages(_as_messages(row.get("rejected"), "assistant"))
+    chosen, rejected = (_without(prompt, row.get(name)) for name in ("chosen", "rejected"))
     if chosen == rejected:
         raise BadDocument("equal_answers")
     identity = _identity([*prompt, *chosen, *rejected])
     return {"id": identity, "source": source, "prompt": prompt, "chosen": chosen, "rejected": rejected}
+
+
+def _without(prompt: list[dict[str, str]], value: Any) -> list[dict[str, str]]:
+    answer = _messages(_as_messages(value, "assistant"))
+    repeated = answer[: len(prompt)] == prompt
+    return _messages(answer[len(prompt) :]) if repeated else answer
 
 
 def _as_messages(value: Any, role: str) -> Any:

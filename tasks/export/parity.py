@@ -40,8 +40,8 @@ class Runtime(Protocol):
         """Up to `tokens` ids, ended early by an end token."""
         ...
 
-    def chat(self, question: str, tokens: int) -> str:
-        """The greedy answer, through the runtime's own use of the template."""
+    def chat_log_probabilities(self, question: str) -> Array:
+        """(V,) the same for the first token of an answer, through the runtime's own use of the template."""
         ...
 
 
@@ -67,10 +67,14 @@ class InTransformers:
         found: list[int] = made[0, len(prompt) :].tolist()
         return found
 
-    def chat(self, question: str, tokens: int) -> str:
+    def chat_ids(self, question: str) -> list[int]:
+        """The prompt that asks for an answer."""
+        ids: list[int] = self.tokenizer.apply_chat_template(_messages(question), add_generation_prompt=True)["input_ids"]
+        return ids
+
+    def chat_log_probabilities(self, question: str) -> Array:
         """See Runtime."""
-        ids = self.tokenizer.apply_chat_template(_messages(question), add_generation_prompt=True)["input_ids"]
-        return str(self.tokenizer.decode(self.greedy(ids, tokens), skip_special_tokens=True)).strip()
+        return self.log_probabilities(self.chat_ids(question))
 
 
 class InLlamaCpp:
@@ -81,19 +85,22 @@ class InLlamaCpp:
         self.vocab_size = vocab_size
 
     def log_probabilities(self, prompt: str | list[int]) -> Array:
-        """See Runtime; a token that llama.cpp leaves out has probability 0."""
-        found = np.full(self.vocab_size, -math.inf)
-        for token, value in self.model.log_probabilities(prompt, self.vocab_size).items():
-            found[token] = value
-        return found
+        """See Runtime."""
+        return self._array(self.model.log_probabilities(prompt, self.vocab_size))
 
     def greedy(self, prompt: list[int], tokens: int) -> list[int]:
         """See Runtime."""
         return self.model.greedy(prompt, tokens)
 
-    def chat(self, question: str, tokens: int) -> str:
+    def chat_log_probabilities(self, question: str) -> Array:
         """See Runtime."""
-        return self.model.chat(_messages(question), tokens)
+        return self._array(self.model.chat_log_probabilities(_messages(question), self.vocab_size))
+
+    def _array(self, found: dict[int, float]) -> Array:
+        """A token that llama.cpp leaves out has probability 0."""
+        values = np.full(self.vocab_size, -math.inf)
+        values[list(found)] = list(found.values())
+        return values
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,6 @@ class Parity:
     same_greedy: int
     greedy_ties: int
     prompts: int
-    same_chat: bool
 
 
 class Reference:
@@ -122,14 +128,17 @@ class Reference:
         self.at_places = [self.runtime.log_probabilities(ids) for ids, _ in self.places]
         self.perplexity = _perplexity(self.at_places, self.places)
         self.prompts = [(text, self.runtime.tokenizer.encode(text)) for text in config.prompts]
+        self.chats = [(text, self.runtime.chat_ids(text)) for text in config.prompts]
         self.continued = [self.runtime.greedy(ids, config.greedy_tokens) for _, ids in self.prompts]
-        self.answers = [self.runtime.chat(text, config.greedy_tokens) for text in config.prompts]
 
     def compare(self, candidate: Runtime) -> Parity:
         """Everything that can differ. Raises ParityError when the runtime makes other token ids of a text."""
         for text, ids in self.prompts:
             if not np.array_equal(candidate.log_probabilities(text), candidate.log_probabilities(ids)):
                 raise ParityError(f"The runtime makes other token ids of {text!r}.", "This is a defect; report it.")
+        for text, ids in self.chats:
+            if not np.array_equal(candidate.chat_log_probabilities(text), candidate.log_probabilities(ids)):
+                raise ParityError(f"The runtime renders the question {text!r} otherwise.", "This is a defect; report it.")
         theirs = [candidate.log_probabilities(ids) for ids, _ in self.places]
         same, ties = self._greedy(candidate)
         perplexity = _perplexity(theirs, self.places)
@@ -142,7 +151,6 @@ class Reference:
             same_greedy=same,
             greedy_ties=ties,
             prompts=len(self.prompts),
-            same_chat=self.answers == [candidate.chat(text, self.config.greedy_tokens) for text in self.config.prompts],
         )
 
     def _greedy(self, candidate: Runtime) -> tuple[int, int]:

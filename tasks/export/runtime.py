@@ -41,23 +41,26 @@ class GgufModel:
         (token,) = self._complete(prompt, n_predict=1, n_probs=vocab_size, ignore_eos=False)
         return {int(entry["id"]): float(entry["logprob"]) for entry in token["top_logprobs"]}
 
-    def prompt_tokens(self, messages: list[dict[str, str]]) -> int:
-        """How many tokens llama.cpp makes of a conversation, by the template in the file."""
-        answer = self._chat(messages, 1)
-        return int(answer["usage"]["prompt_tokens"])
+    def chat_log_probabilities(self, messages: list[dict[str, str]], vocab_size: int) -> dict[int, float]:
+        """The same for the first token of an answer, by the template in the file."""
+        answer = self._chat(messages, max_tokens=1, logprobs=True, top_logprobs=vocab_size)
+        (token,) = answer["logprobs"]["content"]
+        return {int(entry["id"]): float(entry["logprob"]) for entry in token["top_logprobs"]}
 
     def chat(self, messages: list[dict[str, str]], tokens: int = 128) -> str:
         """The assistant's answer."""
-        content: str = self._chat(messages, tokens)["choices"][0]["message"]["content"]
+        content: str = self._chat(messages, max_tokens=tokens)["message"]["content"]
         return content.strip()
 
-    def _chat(self, messages: list[dict[str, str]], tokens: int) -> dict[str, Any]:
-        request = {"messages": messages, "max_tokens": tokens, "temperature": 0, "cache_prompt": False}
-        return self._answered(self._server.handle_chat_completions(request))
+    def _chat(self, messages: list[dict[str, str]], **request: Any) -> dict[str, Any]:
+        request = {"messages": messages, "temperature": 0, "cache_prompt": False, **request}
+        choice: dict[str, Any] = self._answered(self._server.handle_chat_completions(request))["choices"][0]
+        return choice
 
     def _complete(self, prompt: str | list[int], **request: Any) -> list[dict[str, Any]]:
         request = {"prompt": prompt, "temperature": 0, "cache_prompt": False, **request}
-        content: list[dict[str, Any]] = self._answered(self._server.handle_completions(request))["choices"][0]["logprobs"]["content"]
+        choice = self._answered(self._server.handle_completions(request))["choices"][0]
+        content: list[dict[str, Any]] = choice["logprobs"]["content"]
         return content
 
     def _answered(self, answer: dict[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,8 @@ def prepare(
             continue
         (validation if _held_out(row["id"], validation_share) else train).append(rendered)
     total = len(train) + len(validation) + dropped.total()
+    if not total:
+        raise EmptyOutput("There are no pairs to train on.", "Give download a source of that role.")
     if not train or dropped.total() > max_dropped_share * total:
         raise EmptyOutput(
             f"Of {total:,} pairs {dropped.total():,} can't be used ({dict(dropped)}); {len(train):,} are left to train on.",
