@@ -141,9 +141,9 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except GristmillError as error:
-        errors.print(f"[bold red]Error:[/] {escape(error.message)}", highlight=False)
+        errors.print(f"[bold red]Error:[/] {escape(error.message)}", highlight=False, soft_wrap=True)
         if error.remedy:
-            errors.print(f"[bold]What to do:[/] {escape(error.remedy)}", highlight=False)
+            errors.print(f"[bold]What to do:[/] {escape(error.remedy)}", highlight=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         errors.print("Interrupted. The same command resumes where it stopped.")

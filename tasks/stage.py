@@ -78,7 +78,10 @@ class Stage:
         """Run as a task of the current flow, or as the session's `call` has it (a plan asks without running)."""
         session = current()
         call = session.call if session else None
-        artifact: Artifact = call(self, config, inputs) if call else self.task(config, *inputs)
+        # As a state, since a task that ends in a state of its own is answered with it instead of with its data
+        artifact: Artifact = (
+            call(self, config, inputs) if call else self.task(config, *inputs, return_state=True).result()
+        )
         if session and session.until == self.name:
             raise Reached(artifact)
         return artifact

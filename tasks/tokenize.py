@@ -128,6 +128,7 @@ def _report(totals: dict[tuple[str, str], Counter[str]], digest: str, out: Outpu
     out.count(
         **sums,
         tokenizer_digest=digest,
+        summary=f"{sums['train']['tokens']:,} tokens to train on, {sums['validation']['tokens']:,} held out",
         bytes_per_token=round(sum(sums[s]["bytes"] for s in SPLITS) / sum(sums[s]["tokens"] for s in SPLITS), 4),
     )
     rows = [

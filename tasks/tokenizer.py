@@ -199,6 +199,7 @@ def _report(
         sample_bytes=sum(sampled.values()),
         bytes_per_token=round(sum(measured.values()) / sum(tokens.values()), 4),
         tokenizer_digest=tokenizer_digest(out.path),
+        summary=f"{size:,} ids, {sum(measured.values()) / sum(tokens.values()):.2f} bytes a token",
     )
     out.table(
         "Bytes per token",

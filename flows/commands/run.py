@@ -85,10 +85,12 @@ def summarize(console: Console, profile: Profile, seconds: float) -> None:
 def summary_of(manifest: Manifest) -> str:
     """One line of what a stage's counts say."""
     counts = manifest.counts
-    documents: dict[str, Any] | None = counts.get("documents") if isinstance(counts.get("documents"), dict) else None
-    if documents:
-        removed = sum(documents["removed"].values())
-        text = f"{documents['in']:,} documents in, {documents['kept']:,} kept"
-        text += f", {removed:,} removed" if removed else ""
-        return text + (f", {documents['quarantined']:,} quarantined" if documents["quarantined"] else "")
-    return str(counts.get("summary", ""))
+    if "summary" in counts:
+        return str(counts["summary"])
+    documents: dict[str, Any] = counts.get("documents", {})
+    if not documents:
+        return ""
+    removed = sum(documents["removed"].values())
+    text = f"{documents['in']:,} documents in, {documents['kept']:,} kept"
+    text += f", {removed:,} removed" if removed else ""
+    return text + (f", {documents['quarantined']:,} quarantined" if documents["quarantined"] else "")

@@ -8,6 +8,7 @@ files only: nothing is downloaded.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from storage.errors import ConfigError, SourceError
@@ -24,19 +25,39 @@ def select(files: list[Path], chosen: list[str] | None) -> list[Path]:
     return [known[name] for name in sorted(chosen or known)]
 
 
-def write_tasks(files: list[Path], folder: Path, max_items: int | None) -> list[str]:
-    """One YAML and one file of questions a benchmark in `folder`; the tasks' names."""
+def write_questions(
+    files: list[Path], folder: Path, *, max_items: int | None, fits: Callable[[str], bool]
+) -> dict[str, dict[str, float]]:
+    """The questions to ask, one file a benchmark in `folder`; how many, how many were left out, and their chance level.
+
+    A question goes unasked when one of its choices alone doesn't fit into the model. Raises SourceError when none is
+    left. Chance is the accuracy of guessing: the mean of 1 / number of choices.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {}
+    for path in files:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:max_items]]
+        asked = [row for row in rows if all(fits(choice) for choice in row["choices"])]
+        if not asked:
+            raise SourceError(
+                f"None of the {len(rows)} questions of {path.stem} fits into the model's context.",
+                "Leave it out of evaluate.tasks, or raise pretrain.model.context.",
+            )
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in asked)
+        (folder / path.name).write_text(text, encoding="utf-8")
+        chance = sum(1 / len(row["choices"]) for row in asked) / len(asked)
+        about[path.stem] = {"asked": len(asked), "too_long": len(rows) - len(asked), "chance": chance}
+    return about
+
+
+def write_tasks(names: Iterable[str], folder: Path) -> list[str]:
+    """One YAML a benchmark beside its questions; the tasks' names."""
     import yaml
 
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in files:
-        lines = path.read_text(encoding="utf-8").splitlines()[:max_items]
-        if not lines:
-            raise SourceError(f"The benchmark {path.stem} is empty.", "Leave it out of evaluate.tasks.")
-        data = folder / path.name
-        data.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for name in names:
+        data = folder / f"{name}.jsonl"
         task = {
-            "task": PREFIX + path.stem,
+            "task": PREFIX + name,
             "dataset_path": "json",
             "dataset_kwargs": {"data_files": {"test": str(data)}, "cache_dir": str(folder / "cache")},
             "test_split": "test",
@@ -45,13 +66,10 @@ def write_tasks(files: list[Path], folder: Path, max_items: int | None) -> list[
             "doc_to_choice": "{{choices}}",
             "doc_to_target": "gold",
             "target_delimiter": "",
-            "metric_list": [{"metric": metric, "aggregation": "mean", "higher_is_better": True} for metric in ("acc", "acc_norm")],
+            "metric_list": [
+                {"metric": metric, "aggregation": "mean", "higher_is_better": True} for metric in ("acc", "acc_norm")
+            ],
         }
-        (folder / f"{path.stem}.yaml").write_text(yaml.safe_dump(task, sort_keys=False))
-    return [PREFIX + path.stem for path in files]
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(task, sort_keys=False))
+    return [PREFIX + name for name in names]
 
-
-def chance(path: Path, max_items: int | None) -> float:
-    """The accuracy of guessing: the mean of 1 / number of choices."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:max_items]]
-    return sum(1 / len(row["choices"]) for row in rows) / len(rows)

@@ -15,7 +15,7 @@ from models.tokenizer import load_tokenizer
 from storage.token_stream import TokenStream
 from tasks.bits_per_byte import likelihood
 from tasks.config import Runtime
-from tasks.evaluate.benchmarks import PREFIX, chance, write_tasks
+from tasks.evaluate.benchmarks import PREFIX, write_questions, write_tasks
 from tasks.evaluate.config import EvaluateConfig
 from tasks.launch import emit, run_as_child
 
@@ -46,13 +46,31 @@ def run(path: Path) -> None:
     torch.set_num_threads(spec.runtime.threads)
     cuda = spec.runtime.device == "cuda" or (spec.runtime.device == "auto" and torch.cuda.is_available())
     device = "cuda" if cuda else "cpu"
+    about = _questions(spec)
     scores: dict[str, Any] = {}
     for number, (name, folder) in enumerate(spec.models.items()):
         emit(done=number, note=name)
         scores[name] = {"bits_per_byte": _bits_per_byte(spec, folder, device), "tasks": _benchmarks(spec, folder, device)}
-    chances = {path.stem: chance(path, spec.config.max_items) for path in spec.benchmarks}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    spec.result.write_text(json.dumps({"models": scores, "chance": chances, "facts": {"peak_memory_bytes": peak}}))
+    spec.result.write_text(json.dumps({"models": scores, "benchmarks": about, "facts": {"peak_memory_bytes": peak}}))
+
+
+def _questions(spec: EvaluateSpec) -> dict[str, dict[str, float]]:
+    """The questions that every model is asked: those whose choices fit into the smallest context."""
+    tokenizer = load_tokenizer(next(iter(spec.models.values())))  # the same for all, as the stage has checked
+    context = min(int(_config(folder).max_position_embeddings) for folder in spec.models.values())
+    return write_questions(
+        spec.benchmarks,
+        spec.scratch / "tasks",
+        max_items=spec.config.max_items,
+        fits=lambda choice: len(tokenizer.encode(choice)) < context,
+    )
+
+
+def _config(folder: Path) -> Any:
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(folder, local_files_only=True)
 
 
 def _bits_per_byte(spec: EvaluateSpec, folder: Path, device: str) -> float:
@@ -73,7 +91,7 @@ def _benchmarks(spec: EvaluateSpec, folder: Path, device: str) -> dict[str, dict
     from lm_eval.tasks import TaskManager
     from transformers import AutoModelForCausalLM
 
-    tasks = write_tasks(spec.benchmarks, spec.scratch / "tasks", spec.config.max_items)
+    tasks = write_tasks([path.stem for path in spec.benchmarks], spec.scratch / "tasks")
     manager: TaskManager = TaskManager(include_path=str(spec.scratch / "tasks"), include_defaults=False)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).to(device)
     measured = simple_evaluate(

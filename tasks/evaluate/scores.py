@@ -19,11 +19,13 @@ def assemble(result: Mapping[str, Any]) -> dict[str, Any]:
     for name, measured in result["models"].items():
         tasks = {}
         for task, scores in sorted(measured["tasks"].items()):
-            chance = result["chance"][task]
+            about = result["benchmarks"][task]
+            chance = about["chance"]
             rounded = {key: round(value, DIGITS) for key, value in scores.items()}
             distance = abs(scores["normalised_accuracy"] - chance)
             unsure = distance < SURE * scores["normalised_accuracy_stderr"]
             tasks[task] = {**rounded, "chance": round(chance, DIGITS), "is_chance": bool(unsure)}
+            tasks[task] |= {"too_long": about["too_long"]} if about["too_long"] else {}
         models[name] = {"bits_per_byte": round(measured["bits_per_byte"], DIGITS), "tasks": tasks}
     return {"models": models}
 

@@ -72,6 +72,8 @@ def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
     out.fact(**measured["facts"])
     results = {name: round(measured[name], 6) for name in ("train_loss", "validation_loss", "validation_bits_per_byte")}
     out.count(parameters=count_parameters(shape), steps=spec.steps, tokens_seen=seen, epochs=round(epochs, 4), **results)
+    loss, bits = results["validation_loss"], results["validation_bits_per_byte"]
+    out.count(summary=f"{count_parameters(shape):,} parameters, {seen:,} tokens, loss {loss:.3f}, {bits:.3f} bits a byte")
     out.table("Shape", [{"name": name, "value": value, "rule": rule} for name, value, rule in explain(shape)])
     flops = flops_per_token(shape) * seen
     out.table(
