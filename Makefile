@@ -12,12 +12,12 @@ run: $(STAMP) ## raw text to release: the profile `tiny`, end to end
 	$(BIN)/gristmill run $(PROFILE)
 
 test: $(STAMP) ## everything that must hold, in under 15 minutes on 2 cores
-	$(BIN)/ruff check .
-	$(BIN)/mypy storage tasks/stage.py
+	$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
 lint: $(STAMP) ## ruff on all, mypy --strict on all
-	$(BIN)/ruff check .
+	$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 
 install: $(STAMP) ## the virtual environment alone

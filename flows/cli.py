@@ -38,7 +38,9 @@ app = typer.Typer(
 )
 console = Console()
 
-ProfileName = Annotated[str, typer.Argument(help="a profile's name (smoke, tiny, gpu, cluster) or a path to a YAML file")]
+ProfileName = Annotated[
+    str, typer.Argument(help="a profile's name (smoke, tiny, gpu, cluster) or a path to a YAML file")
+]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="K=V", help="override a key: --set filter.toxicity.max_score=0.5")
 ]

@@ -38,6 +38,4 @@ def session_of(profile: Profile, until: str | None = None, refresh: Collection[s
             nearest = difflib.get_close_matches(name, STAGES, 1)
             hint = f"Did you mean {nearest[0]}?" if nearest else f"The stages are {', '.join(STAGE_NAMES)}."
             raise ConfigError(f"There is no stage {name}.", hint)
-    return Session(
-        Store(profile.runtime.store), profile.runtime, profile.name, frozenset(refresh), Observer(), until
-    )
+    return Session(Store(profile.runtime.store), profile.runtime, profile.name, frozenset(refresh), Observer(), until)

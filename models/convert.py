@@ -136,6 +136,7 @@ def _shape(config: Any) -> ModelShape:
 def _names(shape: ModelShape) -> list[tuple[str, tuple[str, ...], bool]]:
     """(our parameter, the parameters of theirs that it stacks, whether theirs is transposed) for the whole model."""
     gpt2 = shape.family == "gpt2"
+    names: list[tuple[str, tuple[str, ...], bool]]
     if gpt2:
         names = [("embedding.weight", ("transformer.wte.weight",), False)]
         names.append(("positions.weight", ("transformer.wpe.weight",), False))

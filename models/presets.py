@@ -44,7 +44,9 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
-            raise ShapeError(f"width {self.width} is not a multiple of {self.heads} heads: set heads to a divisor of it")
+            raise ShapeError(
+                f"width {self.width} is not a multiple of {self.heads} heads: set heads to a divisor of it"
+            )
         if self.heads % self.kv_heads:
             raise ShapeError(f"{self.heads} heads can't share {self.kv_heads} kv_heads evenly: set a divisor of heads")
         if self.family != "gpt2" and self.head_dim % 2:

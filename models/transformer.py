@@ -49,7 +49,7 @@ class Head(Linear):
             return F.linear(x_BTC, self.weight)
         x_NC, targets_N = x_BTC.flatten(0, 1), targets_BT.flatten()
         if torch.is_grad_enabled():
-            return ChunkedCrossEntropy.apply(x_NC, self.weight, targets_N)  # type: ignore[no-any-return]
+            return ChunkedCrossEntropy.apply(x_NC, self.weight, targets_N)  # type: ignore[no-untyped-call]
         return _cross_entropy(x_NC, self.weight, targets_N, None, None)
 
 
@@ -152,7 +152,7 @@ class Attention(nn.Module):
             is_causal=mask_TT is None,
             enable_gqa=self.kv_heads != self.heads,
         )
-        return self.output(y_BHTD.transpose(1, 2).reshape(batch, tokens, -1))  # type: ignore[no-any-return]
+        return self.output(y_BHTD.transpose(1, 2).reshape(batch, tokens, -1))
 
 
 class FeedForward(nn.Module):
@@ -167,9 +167,9 @@ class FeedForward(nn.Module):
     def forward(self, x_BTC: Tensor) -> Tensor:
         """(B, T, C) to (B, T, C)."""
         if not self.gated:
-            return self.down(F.gelu(self.up(x_BTC), approximate="tanh"))  # type: ignore[no-any-return]
+            return self.down(F.gelu(self.up(x_BTC), approximate="tanh"))
         gate_BTF, up_BTF = self.up(x_BTC).chunk(2, dim=-1)
-        return self.down(F.silu(gate_BTF) * up_BTF)  # type: ignore[no-any-return]
+        return self.down(F.silu(gate_BTF) * up_BTF)
 
 
 def _norm(shape: ModelShape) -> nn.Module:
@@ -188,7 +188,7 @@ class Block(nn.Module):
     def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask_TT: Tensor | None) -> Tensor:
         """(B, T, C) to (B, T, C)."""
         x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), angles, mask_TT)
-        return x_BTC + self.feed_forward(self.feed_forward_norm(x_BTC))  # type: ignore[no-any-return]
+        return x_BTC + self.feed_forward(self.feed_forward_norm(x_BTC))
 
 
 class Transformer(nn.Module):
@@ -227,7 +227,7 @@ class Transformer(nn.Module):
         Raises ValueError for more tokens than the model's context.
         """
         x_BTC = self._hidden(ids_BT)
-        return self.head(x_BTC, targets_BT)  # type: ignore[no-any-return]
+        return self.head(x_BTC, targets_BT)
 
     def _hidden(self, ids_BT: Tensor) -> Tensor:
         shape, tokens = self.shape, ids_BT.shape[1]
@@ -244,7 +244,7 @@ class Transformer(nn.Module):
                 x_BTC = checkpoint(block, x_BTC, angles, mask_TT, use_reentrant=False)
             else:
                 x_BTC = block(x_BTC, angles, mask_TT)
-        return self.norm(x_BTC)  # type: ignore[no-any-return]
+        return self.norm(x_BTC)
 
     def num_parameters(self) -> int:
         """Parameters of the built module; a tied matrix counts once."""

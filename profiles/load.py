@@ -27,7 +27,9 @@ def load(name: str, overrides: Sequence[str] = ()) -> Profile:
     try:
         return Profile.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(f"Profile {name}: {_explain(error)}", "`gristmill profile schema` lists every key.") from error
+        raise ConfigError(
+            f"Profile {name}: {_explain(error)}", "`gristmill profile schema` lists every key."
+        ) from error
 
 
 def names() -> list[str]:
@@ -43,7 +45,9 @@ def _find(name: str, relative_to: Path | None = None) -> Path:
         if candidate.suffix in (".yaml", ".yml") and candidate.is_file():
             return candidate
     nearest = difflib.get_close_matches(name, names(), 1)
-    hint = f"Did you mean {nearest[0]}?" if nearest else f"There are {', '.join(names())}, or give a path to a .yaml file."
+    hint = (
+        f"Did you mean {nearest[0]}?" if nearest else f"There are {', '.join(names())}, or give a path to a .yaml file."
+    )
     raise ConfigError(f"There is no profile {name}.", hint)
 
 
@@ -79,7 +83,9 @@ def _set(data: dict[str, Any], override: str) -> None:
     for parent in parents:
         here = here.setdefault(parent, {})
         if not isinstance(here, dict):
-            raise ConfigError(f"--set {override}: {parent} is not a section.", "`gristmill profile schema` lists every key.")
+            raise ConfigError(
+                f"--set {override}: {parent} is not a section.", "`gristmill profile schema` lists every key."
+            )
     here[last] = yaml.safe_load(text)
 
 

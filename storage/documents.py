@@ -120,7 +120,9 @@ def _write(path: Path, schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> in
 
 def _to_batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
     columns = zip(*rows, strict=True)
-    return pa.record_batch([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema)
+    return pa.record_batch(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema
+    )
 
 
 def _read(path: Path, schema: pa.Schema) -> Iterator[tuple[Any, ...]]:

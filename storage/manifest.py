@@ -68,7 +68,9 @@ class Manifest(BaseModel):
         try:
             data = json.loads(text)
         except ValueError as error:
-            raise StoreError(f"The manifest of {where} is not JSON: {error}.", f"Delete {where} and run again.") from error
+            raise StoreError(
+                f"The manifest of {where} is not JSON: {error}.", f"Delete {where} and run again."
+            ) from error
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             found = data.get("format") if isinstance(data, dict) else type(data).__name__
             raise StoreError(
@@ -78,4 +80,6 @@ class Manifest(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise StoreError(f"The manifest of {where} is not valid: {error}.", f"Delete {where} and run again.") from error
+            raise StoreError(
+                f"The manifest of {where} is not valid: {error}.", f"Delete {where} and run again."
+            ) from error

@@ -32,7 +32,9 @@ class Runtime(BaseModel):
         ge=1,
         description="CPU threads of a training process; sums are rounded differently with another number",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where models run; auto takes a GPU if there is one")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="where models run; auto takes a GPU if there is one"
+    )
     processes: int = Field(1, ge=1, description="training processes on each host; one a GPU")
     hostfile: str | None = Field(None, description="DeepSpeed hostfile for training on many hosts")
     micro_batch: int | None = Field(

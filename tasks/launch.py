@@ -13,6 +13,7 @@ The two sides talk in JSON lines on the child's standard output (`emit`); whatev
 from __future__ import annotations
 
 import base64
+import contextlib
 import ctypes
 import json
 import os
@@ -210,10 +211,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     pipe: IO[bytes] | None = process.stdout
     if process.poll() is None:
         _signal(process.pid, signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass
     _signal(process.pid, signal.SIGKILL)
     process.wait()
     if pipe is not None:
@@ -221,10 +220,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _signal(group: int, number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
-    except ProcessLookupError:
-        pass
 
 
 def _typed(message: Mapping[str, Any]) -> GristmillError:

@@ -20,7 +20,9 @@ def plot_loss(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str, unit
     axes = figure.subplots()
     steps, losses = [row["step"] for row in rows], [row["loss"] for row in rows]
     smooth = len(rows) > SMOOTHED_ABOVE
-    axes.plot(steps, losses, color="#9ecae1" if smooth else "#2171b5", linewidth=1, label=None if smooth else "training")
+    axes.plot(
+        steps, losses, color="#9ecae1" if smooth else "#2171b5", linewidth=1, label=None if smooth else "training"
+    )
     if smooth:
         axes.plot(steps, _smoothed(losses), color="#2171b5", linewidth=1.5, label="training, smoothed")
     validated = [row for row in rows if "validation_loss" in row]

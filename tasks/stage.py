@@ -120,7 +120,9 @@ class Stage:
         """The artifact of this config and these inputs, and whether it was there. Needs a session, not Prefect."""
         session = current()
         if session is None:
-            raise ConfigError(f"{self.name} was called outside a session.", "Call its .function on an Output, or use a flow.")
+            raise ConfigError(
+                f"{self.name} was called outside a session.", "Call its .function on an Output, or use a flow."
+            )
         payload = self.payload(config, inputs)
         refresh = refresh or self.name in session.refresh
         started = time.monotonic()

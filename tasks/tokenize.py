@@ -84,13 +84,12 @@ def _write(path: Path, documents: Iterable[Document], folder: Path) -> dict[str,
     tokenizer = load_for_documents(folder)
     vocab_size = tokenizer.get_vocab_size()
     eos_id = tokenizer.token_to_id(EOS)
-    dtype = np.uint16 if vocab_size <= 1 << 16 else np.uint32
+    assert eos_id is not None
     counts: dict[str, Counter[str]] = {}
     arrays = []
     for document in documents:
-        ids = tokenizer.encode(document.text).ids
-        ids.append(eos_id)
-        arrays.append(np.array(ids, dtype))
+        ids = [*tokenizer.encode(document.text).ids, eos_id]
+        arrays.append(np.array(ids, np.uint32))
         measured = {"documents": 1, "tokens": len(ids), "bytes": len(document.text.encode())}
         counts.setdefault(document.source, Counter()).update(measured)
     write_tokens(

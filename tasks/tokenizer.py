@@ -53,7 +53,9 @@ class TokenizerConfig(StageConfig):
         4096, ge=BYTE_TOKENS + len(SPECIAL_TOKENS), description="ids in all: special tokens, 256 bytes, merges"
     )
     sample_bytes_per_source: int = Field(
-        50_000_000, ge=1, description="UTF-8 bytes of each source that merges are learned from; whole documents, by hash"
+        50_000_000,
+        ge=1,
+        description="UTF-8 bytes of each source that merges are learned from; whole documents, by hash",
     )
     min_frequency: int = Field(2, ge=1, description="a pair seen less often is not merged")
 

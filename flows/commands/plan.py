@@ -40,7 +40,9 @@ def show_plan(console: Console, name: str, overrides: list[str]) -> None:
     unknown = [line.name for line in lines if not line.hit and line.manifest is None]
     misses = sum(not line.hit for line in lines)
     note = f", and unknown for {', '.join(unknown)} (never made before)" if unknown else ""
-    console.print(f"\n{misses} to make: about {duration(total)} by earlier runs{note}." if misses else "\nNothing to make.")
+    console.print(
+        f"\n{misses} to make: about {duration(total)} by earlier runs{note}." if misses else "\nNothing to make."
+    )
     show_model(console, profile)
 
 

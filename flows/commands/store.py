@@ -35,7 +35,9 @@ def ls(store: StoreUrl = "store") -> None:
             continue
         seconds = duration(float(manifest.facts.get("seconds", 0)))
         stage, key = entries[-1].location.split("/")
-        table.add_row(f"{name}@{len(entries)}", f"{stage}/{key[:12]}", size_of(manifest.size), manifest.created, seconds)
+        table.add_row(
+            f"{name}@{len(entries)}", f"{stage}/{key[:12]}", size_of(manifest.size), manifest.created, seconds
+        )
     console.print(table)
 
 
@@ -58,7 +60,8 @@ def lineage(name: Name, store: StoreUrl = "store") -> None:
         label = f"{node.name} = " if node.name and node.name != stage else ""
         part = f" ({node.part}/)" if node.part else ""
         console.print(
-            f"{'    ' * node.depth}{label}[bold]{stage}[/]/{key[:12]}{part} [dim]{'seen above' if node.repeated else made}[/]"
+            f"{'    ' * node.depth}{label}[bold]{stage}[/]/{key[:12]}{part} "
+            f"[dim]{'seen above' if node.repeated else made}[/]"
         )
         if node.manifest and not node.repeated:
             for source, digest in node.manifest.payload.inputs.items():

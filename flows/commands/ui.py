@@ -53,14 +53,21 @@ def serve(console: Console, port: int) -> None:
 
 def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ConfigError(f"`{' '.join(command[2:])}` failed:\n{done.stdout[-800:]}{done.stderr[-800:]}", "Mend what it names.")
+        raise ConfigError(
+            f"`{' '.join(command[2:])}` failed:\n{done.stdout[-800:]}{done.stderr[-800:]}", "Mend what it names."
+        )
 
 
 def _wait(address: str, server: subprocess.Popen[bytes]) -> None:

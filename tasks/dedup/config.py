@@ -10,7 +10,9 @@ from tasks.config import StageConfig
 class DedupConfig(StageConfig):
     """Exact and near-duplicate removal."""
 
-    threshold: float = Field(0.8, gt=0, le=1, description="Jaccard similarity of shingles from which two are near-duplicates")
+    threshold: float = Field(
+        0.8, gt=0, le=1, description="Jaccard similarity of shingles from which two are near-duplicates"
+    )
     ngram: int = Field(5, ge=1, description="words in a shingle")
     permutations: int = Field(128, ge=16, description="length of a MinHash signature; bands are derived from it")
     seed: int = Field(1, description="seed of the permutations")

@@ -74,7 +74,9 @@ def sketch_shard(config: DedupConfig, shard: Path, folder: Path) -> dict[str, in
         signatures.append(signature(shingles(text, config.ngram), config, model))
     names = ("id", "source", "length", "exact")
     columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
-    pq.write_table(pa.table({name: list(column) for name, column in zip(names, columns, strict=True)}), folder / SKETCHES)
+    pq.write_table(
+        pa.table({name: list(column) for name, column in zip(names, columns, strict=True)}), folder / SKETCHES
+    )
     np.save(folder / SIGNATURES, np.array(signatures, np.uint32).reshape(-1, config.permutations))
     return {"documents": len(rows)}
 

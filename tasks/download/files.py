@@ -40,11 +40,15 @@ def find_files(source: FileSource) -> list[Path]:
         matches = [Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True)]
         matches = [path for path in matches if path.is_file()]
         if not matches:
-            raise SourceError(f"Source {source.name}: no file matches {pattern}.", "Check the path, or remove it from `paths`.")
+            raise SourceError(
+                f"Source {source.name}: no file matches {pattern}.", "Check the path, or remove it from `paths`."
+            )
         found |= set(matches)
     for path in found:
         if not path.name.endswith(ENDINGS):
-            raise SourceError(f"Source {source.name}: {path} has an unknown ending.", f"Known are {', '.join(ENDINGS)}.")
+            raise SourceError(
+                f"Source {source.name}: {path} has an unknown ending.", f"Known are {', '.join(ENDINGS)}."
+            )
     return sorted(found)
 
 
@@ -67,7 +71,7 @@ def read_rows(source: FileSource, limit: int) -> Iterator[dict[str, Any] | Refus
 
 def _open(path: Path) -> BinaryIO:
     if path.suffix == ".gz":
-        return io.BufferedReader(gzip.open(path, "rb"))  # type: ignore[arg-type,return-value]
+        return io.BufferedReader(gzip.open(path, "rb"))
     if path.suffix == ".zst":
         return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
     return path.open("rb")
@@ -112,7 +116,9 @@ def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
             for batch in file.iter_batches(batch_size=1024):
                 yield from batch.to_pylist()
     except pa.ArrowInvalid as error:
-        raise SourceError(f"{path} is not a Parquet file: {error}.", "Replace it, or remove it from `paths`.") from error
+        raise SourceError(
+            f"{path} is not a Parquet file: {error}.", "Replace it, or remove it from `paths`."
+        ) from error
 
 
 def _guard(read: Callable[[], bytes], path: Path) -> bytes:

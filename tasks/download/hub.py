@@ -16,9 +16,7 @@ def read_rows(source: HubSource) -> Iterator[dict[str, Any]]:
     from datasets.exceptions import DatasetNotFoundError
 
     try:
-        rows = load_dataset(
-            source.dataset, source.subset, split=source.split, revision=source.revision, streaming=True
-        )
+        rows = load_dataset(source.dataset, source.subset, split=source.split, revision=source.revision, streaming=True)
     except (DatasetNotFoundError, ConnectionError, ValueError) as error:
         raise SourceError(
             f"Source {source.name}: the data set {source.dataset} can't be read: {error}.",

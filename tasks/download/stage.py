@@ -35,7 +35,7 @@ def fingerprints(config: DownloadConfig) -> dict[str, str]:
 
 @stage(version=1, sources=fingerprints)
 def download(config: DownloadConfig, out: Output) -> None:
-    """Bring every source in: documents as Parquet shards, instruction and preference pairs and benchmarks as JSON lines.
+    """Bring every source in: documents as Parquet shards, pairs and benchmarks as JSON lines.
 
     A row that can't be used is quarantined with its reason and place; a source that loses more than
     `max_quarantined_share`, or gives nothing, ends the run.
@@ -123,12 +123,12 @@ def _items(
         rows: Iterator[Row | files.Refused] = files.read_rows(source, config.max_document_bytes)
     else:
         rows = hub.read_rows(source)
-    for number, row in enumerate(rows):
-        if isinstance(row, files.Refused):
-            refused.setdefault(source.name, []).append(row)
+    for number, found in enumerate(rows):
+        if isinstance(found, files.Refused):
+            refused.setdefault(source.name, []).append(found)
             continue
         try:
-            yield source.role, source.name, _item(source, row, config.max_document_bytes)
+            yield source.role, source.name, _item(source, found, config.max_document_bytes)
         except BadDocument as error:
             refused.setdefault(source.name, []).append(files.Refused(error.message, f"{source.name} row {number + 1}"))
 
@@ -185,4 +185,6 @@ def _write_benchmarks(config: DownloadConfig, out: Output) -> None:
 
 def _write_lines(path: Path, rows: list[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows), encoding="utf-8"
+    )

@@ -72,4 +72,3 @@ def write_tasks(names: Iterable[str], folder: Path) -> list[str]:
         }
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(task, sort_keys=False))
     return [PREFIX + name for name in names]
-

@@ -15,4 +15,6 @@ class EvaluateConfig(StageConfig):
     validation_tokens: int | None = Field(
         None, ge=1, description="held-out tokens for bits per byte, evenly spread; all when empty"
     )
-    batch_size: int = Field(32, ge=1, description="sequences of a forward pass; padding shifts scores in the last digits")
+    batch_size: int = Field(
+        32, ge=1, description="sequences of a forward pass; padding shifts scores in the last digits"
+    )

@@ -50,7 +50,10 @@ def run(path: Path) -> None:
     scores: dict[str, Any] = {}
     for number, (name, folder) in enumerate(spec.models.items()):
         emit(done=number, note=name)
-        scores[name] = {"bits_per_byte": _bits_per_byte(spec, folder, device), "tasks": _benchmarks(spec, folder, device)}
+        scores[name] = {
+            "bits_per_byte": _bits_per_byte(spec, folder, device),
+            "tasks": _benchmarks(spec, folder, device),
+        }
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     spec.result.write_text(json.dumps({"models": scores, "benchmarks": about, "facts": {"peak_memory_bytes": peak}}))
 

@@ -34,7 +34,14 @@ def side_by_side(scores: Mapping[str, Any]) -> list[dict[str, str]]:
     """A row a measure, a column a model."""
     models = scores["models"]
     names = list(models)
-    rows = [{"measure": "bits per byte", **{n: f"{models[n]['bits_per_byte']:.3f}" for n in names}, "chance": "", "items": ""}]
+    rows = [
+        {
+            "measure": "bits per byte",
+            **{n: f"{models[n]['bits_per_byte']:.3f}" for n in names},
+            "chance": "",
+            "items": "",
+        }
+    ]
     for task, first in models[names[0]]["tasks"].items():
         rows.append(
             {
@@ -59,7 +66,9 @@ def verdict(scores: Mapping[str, Any]) -> str:
     if above:
         parts.append(f"Away from chance for at least one model: {', '.join(above)}.")
     if at_chance:
-        parts.append(f"Within {SURE:g} standard errors of chance, so they say nothing of these models: {', '.join(at_chance)}.")
+        parts.append(
+            f"Within {SURE:g} standard errors of chance, so they say nothing of these models: {', '.join(at_chance)}."
+        )
     return " ".join(parts)
 
 

@@ -9,9 +9,9 @@ from tasks.evaluate.scores import side_by_side, verdict
 from tasks.stage import markdown_table
 
 LOAD = {
-    "safetensors": "`AutoModelForCausalLM.from_pretrained(\"safetensors\")`",
-    "int8": "`AutoModelForCausalLM.from_pretrained(\"int8\")` with bitsandbytes",
-    "int4": "`AutoModelForCausalLM.from_pretrained(\"int4\")` with bitsandbytes",
+    "safetensors": '`AutoModelForCausalLM.from_pretrained("safetensors")`',
+    "int8": '`AutoModelForCausalLM.from_pretrained("int8")` with bitsandbytes',
+    "int4": '`AutoModelForCausalLM.from_pretrained("int4")` with bitsandbytes',
 }
 
 
@@ -31,7 +31,11 @@ def parity_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def model_card(
-    config: Mapping[str, Any], scores: Mapping[str, Any], result: Mapping[str, Any], lineage: Mapping[str, str], licence: str
+    config: Mapping[str, Any],
+    scores: Mapping[str, Any],
+    result: Mapping[str, Any],
+    lineage: Mapping[str, str],
+    licence: str,
 ) -> str:
     """The card as Markdown. `config` is the model's config.json."""
     shape = [

@@ -69,7 +69,9 @@ class InTransformers:
 
     def chat_ids(self, question: str) -> list[int]:
         """The prompt that asks for an answer."""
-        ids: list[int] = self.tokenizer.apply_chat_template(_messages(question), add_generation_prompt=True)["input_ids"]
+        ids: list[int] = self.tokenizer.apply_chat_template(_messages(question), add_generation_prompt=True)[
+            "input_ids"
+        ]
         return ids
 
     def chat_log_probabilities(self, question: str) -> Array:
@@ -138,7 +140,9 @@ class Reference:
                 raise ParityError(f"The runtime makes other token ids of {text!r}.", "This is a defect; report it.")
         for text, ids in self.chats:
             if not np.array_equal(candidate.chat_log_probabilities(text), candidate.log_probabilities(ids)):
-                raise ParityError(f"The runtime renders the question {text!r} otherwise.", "This is a defect; report it.")
+                raise ParityError(
+                    f"The runtime renders the question {text!r} otherwise.", "This is a defect; report it."
+                )
         theirs = [candidate.log_probabilities(ids) for ids, _ in self.places]
         same, ties = self._greedy(candidate)
         perplexity = _perplexity(theirs, self.places)

@@ -59,7 +59,12 @@ def export(config: ExportConfig, model: Artifact, scores: Artifact, validation: 
 
 
 def _write(
-    result: dict[str, Any], model: Artifact, scores: Artifact, lineage: dict[str, str], config: ExportConfig, out: Output
+    result: dict[str, Any],
+    model: Artifact,
+    scores: Artifact,
+    lineage: dict[str, str],
+    config: ExportConfig,
+    out: Output,
 ) -> None:
     measured = json.loads((scores.path / "scores.json").read_text())
     shape = json.loads((model.path / "config.json").read_text())

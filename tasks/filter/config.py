@@ -15,7 +15,9 @@ class SignalsConfig(StageConfig):
     """What measuring needs to know."""
 
     language_bytes: int = Field(2000, ge=100, description="UTF-8 bytes of a document that the language model reads")
-    paragraph_characters: int = Field(2000, ge=100, description="toxicity is scored on pieces of this length at the most")
+    paragraph_characters: int = Field(
+        2000, ge=100, description="toxicity is scored on pieces of this length at the most"
+    )
     pii_window: int = Field(60, ge=20, description="characters around a candidate that the PII recognisers see")
 
 
@@ -53,7 +55,7 @@ class RepetitionRules(StageConfig):
 
 
 class ToxicityRules(StageConfig):
-    """A linear model over words (`alt-profanity-check`): it knows insults, not implicit hate (AUC near chance there)."""
+    """A linear model over words (`alt-profanity-check`): it knows insults, not implicit hate."""
 
     max_score: float = Field(0.8, ge=0, le=1, description="mean of the paragraphs' scores, weighted by length")
 

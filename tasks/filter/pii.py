@@ -39,11 +39,13 @@ _SCANS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
 # What makes digits a telephone number, beyond Presidio's numbering plans, for which many a table row is a valid number.
 _DIALLED = re.compile(r"\b(?:tel|phone|telephone|call|fax|mobile|cell|cellphone|hotline|whatsapp)\b", re.IGNORECASE)
 _NATIONAL = re.compile(
-    r"(?:\(\d{3}\) ?\d{3}[-.]\d{4}|\d{3}([-.])\d{3}\1\d{4}|0\d{1,4}(?: \d{2,4}){2,5}|0\d{2,4}[-/]\d{5,8}|00\d(?:-\d{3,4}){3})"
+    r"(?:\(\d{3}\) ?\d{3}[-.]\d{4}|\d{3}([-.])\d{3}\1\d{4}|0\d{1,4}(?: \d{2,4}){2,5}"
+    r"|0\d{2,4}[-/]\d{5,8}|00\d(?:-\d{3,4}){3})"
     r"(?:x\d+)?"
 )
 _VERSION_BEFORE = re.compile(
-    r"(?:\b(?:v|vers?|versions?|releases?|rev|revision|build|firmware|section|chapter)\.?(?: (?:after|before|than))?|[=<>~!^§])\s?[:=]?\s?$|[\w.\-]$",
+    r"(?:\b(?:v|vers?|versions?|releases?|rev|revision|build|firmware|section|chapter)\.?(?: (?:after|before|than))?"
+    r"|[=<>~!^§])\s?[:=]?\s?$|[\w.\-]$",
     re.IGNORECASE,
 )
 _CONTEXT = 30  # characters before a finding that may say what it is
@@ -59,13 +61,14 @@ class Finding(NamedTuple):
 
 
 def find_pii(text: str, window: int) -> list[Finding]:
-    """All findings in a text, sorted by position; the recognisers see `window` characters on each side of a candidate."""
+    """All findings in a text, by position; recognisers see `window` characters on each side of a candidate."""
     found: set[Finding] = set()
+    nothing: Any = None  # of what a language model would have said
     for entities, spans in _candidates(text):
         for start, end in _windows(text, spans, window):
             piece = text[start:end]
             for entity in entities:
-                for result in recognisers()[entity].analyze(piece, [entity], None):
+                for result in recognisers()[entity].analyze(piece, [entity], nothing):
                     finding = Finding(entity, start + result.start, start + result.end, round(result.score, 3))
                     if _is_plausible(text, finding):
                         found.add(finding)
@@ -105,7 +108,7 @@ def recognisers() -> dict[str, EntityRecognizer]:
 
     domains = TLDExtract(suffix_list_urls=(), cache_dir=None)  # the list that it ships: nothing is downloaded
 
-    class OfflineEmailRecognizer(EmailRecognizer):  # type: ignore[misc]
+    class OfflineEmailRecognizer(EmailRecognizer):
         def validate_result(self, pattern_text: str) -> bool:
             return bool(domains(pattern_text.rpartition("@")[2]).top_domain_under_public_suffix)
 

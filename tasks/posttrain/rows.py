@@ -36,7 +36,9 @@ def read_rows(paths: Iterable[Path]) -> Iterator[Row]:
             try:
                 yield json.loads(line)
             except ValueError as error:
-                raise SourceError(f"{path.name}, line {number}, is not JSON: {error}.", "Make the artifact anew.") from error
+                raise SourceError(
+                    f"{path.name}, line {number}, is not JSON: {error}.", "Make the artifact anew."
+                ) from error
 
 
 def prepare(
@@ -61,14 +63,14 @@ def prepare(
         raise EmptyOutput("There are no pairs to train on.", "Give download a source of that role.")
     if not train or dropped.total() > max_dropped_share * total:
         raise EmptyOutput(
-            f"Of {total:,} pairs {dropped.total():,} can't be used ({dict(dropped)}); {len(train):,} are left to train on.",
+            f"Of {total:,} pairs {dropped.total():,} can't be used ({dict(dropped)}); {len(train):,} are left.",
             "Raise max_length (and the model's context), give shorter pairs, or raise max_dropped_share.",
         )
     return train, validation, dropped
 
 
 def render_instruction(row: Row, tokenizer: PreTrainedTokenizerFast, max_length: int) -> Row:
-    """`input_ids` and `labels` of a conversation: only the assistant's words, and the mark that ends them, are learned."""
+    """`input_ids` and `labels` of a conversation: the assistant's words and the mark that ends them are learned."""
     messages: list[Message] = row["messages"]
     _refuse_special(messages)
     rendered = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)

@@ -34,7 +34,7 @@ def posttrain(
     rows = pairs.files("*.jsonl")
     spec = PosttrainSpec(
         method=method,
-        config=config,  # type: ignore[arg-type]
+        config=config,
         runtime=out.runtime,
         model=model.path.resolve(),
         model_digest=model.digest,
@@ -65,12 +65,12 @@ def posttrain(
 
 def _report(log: list[dict[str, Any]], result: dict[str, Any], out: Output) -> None:
     out.fact(**result["facts"])
-    out.account(
-        documents_in=result["pairs"], kept=result["train"] + result["validation"], removed=result["dropped"]
-    )
+    out.account(documents_in=result["pairs"], kept=result["train"] + result["validation"], removed=result["dropped"])
     last = [row["loss"] for row in log[-max(1, min(20, len(log) // 10)) :]]
     measures = {"train_loss": round(sum(last) / len(last), 6)}
-    measures |= {ours: round(result["measured"][theirs], 6) for theirs, ours in MEASURES.items() if theirs in result["measured"]}
+    measures |= {
+        ours: round(result["measured"][theirs], 6) for theirs, ours in MEASURES.items() if theirs in result["measured"]
+    }
     out.count(steps=len(log), supervised_share=round(result["supervised_share"], 4), **measures)
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in list(measures.items())[:3])
     out.count(summary=f"{result['train']:,} pairs, {shown}")

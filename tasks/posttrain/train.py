@@ -46,9 +46,9 @@ def train(path: Path) -> None:
     trainer = _trainer(spec, model, tokenizer, chosen, held_out, watch)
     checkpoint, begun = latest_checkpoint(spec) if trainer.is_world_process_zero() else (None, 0)
     if trainer.args.world_size > 1:
-        found = [checkpoint, begun]
+        found = [(checkpoint, begun)]
         torch.distributed.broadcast_object_list(found)
-        checkpoint, begun = found[0], int(found[1] or 0)
+        ((checkpoint, begun),) = found
     cut_log(spec.log, begun)
     started = time.perf_counter()
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -132,12 +132,14 @@ def _arguments(spec: PosttrainSpec, pairs: int) -> dict[str, Any]:
     micro = runtime.micro_batch or math.gcd(share, MICRO_BATCH)
     if left or share % micro:
         raise ConfigError(
-            f"{spec.method}.global_batch is {config.global_batch}, which {world} processes with a runtime.micro_batch of "
-            f"{micro} can't share evenly.",
+            f"{spec.method}.global_batch is {config.global_batch}, which {world} processes can't share evenly "
+            f"with a runtime.micro_batch of {micro}.",
             "Choose a global batch that is a multiple of processes × micro_batch.",
         )
     steps = max(1, math.ceil(config.epochs * pairs / config.global_batch))
-    bfloat16 = config.precision == "bfloat16" or (config.precision == "auto" and cuda and torch.cuda.is_bf16_supported())
+    bfloat16 = config.precision == "bfloat16" or (
+        config.precision == "auto" and cuda and torch.cuda.is_bf16_supported()
+    )
     arguments: dict[str, Any] = {
         "output_dir": str(spec.checkpoints),
         "max_steps": steps,

@@ -1,14 +1,14 @@
 """The `pretrain` stage: a transformer learns the token shards under DeepSpeed, in a child process.
 
-    config.py       what a profile says
-    stage.py        the stage: starts the child, draws the curve, reports
-    spec.py         what the child is told, and the identity that a resume must match
-    train.py        the child: the training loop
-    engine.py       DeepSpeed: processes, precision, ZeRO, optimizer
-    schedule.py     the learning rate of a step
-    loader.py       windows of the token stream in a shuffled order that only the seed decides
-    checkpoints.py  atomic checkpoints and exact resume
-    evaluation.py   validation loss, samples
+config.py       what a profile says
+stage.py        the stage: starts the child, draws the curve, reports
+spec.py         what the child is told, and the identity that a resume must match
+train.py        the child: the training loop
+engine.py       DeepSpeed: processes, precision, ZeRO, optimizer
+schedule.py     the learning rate of a step
+loader.py       windows of the token stream in a shuffled order that only the seed decides
+checkpoints.py  atomic checkpoints and exact resume
+evaluation.py   validation loss, samples
 """
 
 from tasks.pretrain.config import PretrainConfig

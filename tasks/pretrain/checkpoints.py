@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from storage.errors import TrainingError
 
@@ -49,7 +49,9 @@ class Checkpoints:
         found = json.loads((tags[-1] / MARKER).read_text())
         for name, value in self.marker.items():
             if found[name] != value:
-                what = f"{found[name]} processes" if name == "ranks" else "other data, another tokenizer or another config"
+                what = (
+                    f"{found[name]} processes" if name == "ranks" else "other data, another tokenizer or another config"
+                )
                 raise TrainingError(
                     f"The checkpoint {tags[-1]} was made with {what}: going on from it is refused.",
                     f"Run with what it was made with, or delete {self.folder} to begin anew.",

@@ -15,7 +15,7 @@ from tasks.config import StageConfig
 class PretrainConfig(StageConfig):
     """The length is given as steps or as tokens; with neither, it is the compute-optimal 20 tokens a parameter."""
 
-    model: ModelConfig = Field(default_factory=ModelConfig, description="the shape, from one size dial")
+    model: ModelConfig = Field(description="the shape, from one size dial")
     steps: int | None = Field(None, ge=1, description="optimizer steps; give this or tokens, or neither")
     tokens: int | None = Field(None, ge=1, description="training tokens, rounded up to whole steps")
     global_batch: int = Field(8, ge=1, description="sequences a step, over all processes and micro-batches")
@@ -35,7 +35,9 @@ class PretrainConfig(StageConfig):
     )
     validation_every: int = Field(100, ge=1, description="steps between two measures of the validation loss")
     validation_tokens: int = Field(
-        65_536, ge=1, description="tokens of the validation split that are measured, evenly spread; fewer if it has fewer"
+        65_536,
+        ge=1,
+        description="tokens of the validation split that are measured, evenly spread; fewer if it has fewer",
     )
     sample_prompts: tuple[str, ...] = Field(
         ("The", "In the year", "What is"), description="beginnings that the trained model continues in samples.md"

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore
 
 from models.transformer import Transformer, decay_groups
 from storage.errors import ConfigError
@@ -67,7 +68,7 @@ def join(spec: TrainSpec) -> World:
         torch.cuda.set_device(device)
     backend = "nccl" if cuda else "gloo"
     if size == 1:
-        torch.distributed.init_process_group(backend, store=torch.distributed.HashStore(), rank=0, world_size=1)
+        torch.distributed.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     else:
         torch.distributed.init_process_group(backend)
     return World(rank, size, device)
@@ -82,8 +83,8 @@ def micro_batch(spec: TrainSpec, world: World) -> int:
     share, left = divmod(config.global_batch, world.size)
     if left or (asked and share % asked):
         raise ConfigError(
-            f"pretrain.global_batch is {config.global_batch}, which {world.size} processes with a runtime.micro_batch of "
-            f"{asked or 'any size'} can't share evenly.",
+            f"pretrain.global_batch is {config.global_batch}, which {world.size} processes can't share evenly "
+            f"with a runtime.micro_batch of {asked or 'any size'}.",
             "Choose a global batch that is a multiple of processes × micro_batch.",
         )
     if asked:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 from typing import Any
 
-from models.presets import ModelShape, count_parameters, derive, explain, flops_per_token
+from models.presets import count_parameters, derive, explain, flops_per_token
 from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
 from storage.tokens import open_tokens
 from tasks.launch import run_child, training_command, training_environment
-from tasks.output import Output
 from tasks.logs import read_log
+from tasks.output import Output
 from tasks.plots import plot_loss
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.spec import TrainSpec
@@ -62,7 +61,13 @@ def _train(spec: TrainSpec, out: Output) -> None:
         out.progress(line["step"], spec.steps, "steps", note)
 
     out.progress(0, spec.steps, "steps", "starting")
-    run_child(training_command(MODULE, path, out), out=out, environment=training_environment(out), log=out.scratch / "train.log", on_line=on_line)
+    run_child(
+        training_command(MODULE, path, out),
+        out=out,
+        environment=training_environment(out),
+        log=out.scratch / "train.log",
+        on_line=on_line,
+    )
 
 
 def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
@@ -71,9 +76,13 @@ def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
     epochs = spec.steps * config.global_batch / measured["windows"]
     out.fact(**measured["facts"])
     results = {name: round(measured[name], 6) for name in ("train_loss", "validation_loss", "validation_bits_per_byte")}
-    out.count(parameters=count_parameters(shape), steps=spec.steps, tokens_seen=seen, epochs=round(epochs, 4), **results)
+    out.count(
+        parameters=count_parameters(shape), steps=spec.steps, tokens_seen=seen, epochs=round(epochs, 4), **results
+    )
     loss, bits = results["validation_loss"], results["validation_bits_per_byte"]
-    out.count(summary=f"{count_parameters(shape):,} parameters, {seen:,} tokens, loss {loss:.3f}, {bits:.3f} bits a byte")
+    out.count(
+        summary=f"{count_parameters(shape):,} parameters, {seen:,} tokens, loss {loss:.3f}, {bits:.3f} bits a byte"
+    )
     out.table("Shape", [{"name": name, "value": value, "rule": rule} for name, value, rule in explain(shape)])
     flops = flops_per_token(shape) * seen
     out.table(

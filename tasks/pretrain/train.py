@@ -71,7 +71,9 @@ def train(path: Path) -> None:
     spec = TrainSpec.model_validate_json(path.read_text())
     world = join(spec)
     loader = WindowLoader(
-        TokenStream(spec.train, tokenizer_digest=spec.tokenizer_digest), context=spec.shape.context, seed=spec.config.seed
+        TokenStream(spec.train, tokenizer_digest=spec.tokenizer_digest),
+        context=spec.shape.context,
+        seed=spec.config.seed,
     )
     validation = Validation(
         TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +66,7 @@ def test_tokens_round_trip_in_the_smallest_type(tmp_path: Path, vocab_size: int,
     shard = open_tokens(tmp_path / "a.tokens", tokenizer_digest=DIGEST, verify=True)
     assert shard.ids.dtype.itemsize == itemsize
     starts = shard.starts.astype(int)
-    assert [shard.ids[a:b].tolist() for a, b in zip(starts[:-1], starts[1:], strict=True)] == documents
+    assert [shard.ids[a:b].tolist() for a, b in itertools.pairwise(starts)] == documents
     assert (shard.header.tokens, shard.header.documents, shard.header.text_bytes) == (6, 3, 7)
 
 

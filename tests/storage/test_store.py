@@ -129,7 +129,9 @@ def test_gc_keeps_what_a_kept_ref_needs(store: Store, make: Make) -> None:
     assert set(maintain.find_garbage(store, keep_last=2).artifacts) == {lost.location}
     garbage = maintain.find_garbage(store, keep_last=1)
     assert set(garbage.artifacts) == {old.location, lost.location}
-    assert set(store.locations()) == {raw.location, old.location, new.location, lost.location}, "a dry run deletes nothing"
+    assert set(store.locations()) == {raw.location, old.location, new.location, lost.location}, (
+        "a dry run deletes nothing"
+    )
     maintain.collect(store, garbage)
     assert set(store.locations()) == {raw.location, new.location}
 

@@ -67,7 +67,9 @@ def test_kill_9_leaves_no_worker_behind(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     root = Path(__file__).parents[2]
-    process = subprocess.Popen([sys.executable, str(script), str(tmp_path)], env={**os.environ, "PYTHONPATH": str(root)})
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)], env={**os.environ, "PYTHONPATH": str(root)}
+    )
     folder = tmp_path / "scratch" / "linger"
     deadline = time.monotonic() + 60
     while len(list(folder.glob("*.pid"))) < 2:

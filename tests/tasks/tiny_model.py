@@ -19,7 +19,24 @@ from tasks.config import Runtime
 from tasks.output import Output
 from tasks.tokenizer import TokenizerConfig, load_for_documents, train_tokenizer
 
-ANIMALS = ("fox", "hen", "owl", "cat", "dog", "bee", "cow", "ant", "bat", "eel", "elk", "emu", "yak", "koi", "jay", "ram")
+ANIMALS = (
+    "fox",
+    "hen",
+    "owl",
+    "cat",
+    "dog",
+    "bee",
+    "cow",
+    "ant",
+    "bat",
+    "eel",
+    "elk",
+    "emu",
+    "yak",
+    "koi",
+    "jay",
+    "ram",
+)
 PLACES = ("wood", "yard", "tree", "house", "field", "hive", "barn", "hill", "cave", "lake", "north", "plain")
 RUNTIME = Runtime(workers=1, threads=1, device="cpu")
 
