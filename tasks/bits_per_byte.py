@@ -6,7 +6,7 @@ Shapes: B windows, T tokens of context.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,22 +47,28 @@ def likelihood(
     Windows don't overlap; bytes are the stream's, in proportion to the tokens measured.
     """
     nats, tokens = 0.0, 0
-    for ids_BT, targets_BT in _batches(stream, context, max_tokens):
+    windows = spread_windows(stream, context, max_tokens)
+    for start in range(0, len(windows), WINDOWS):
+        part = windows[start : start + WINDOWS]
+        ids_BT, targets_BT = read_windows(stream, part, context, len(part))
         count = int((targets_BT != IGNORED).sum())
         nats += float(loss(ids_BT, targets_BT)) * count
         tokens += count
     return Likelihood(nats / tokens, tokens, stream.text_bytes * tokens / stream.tokens)
 
 
-def _batches(stream: TokenStream, context: int, max_tokens: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+def spread_windows(stream: TokenStream, context: int, max_tokens: int | None) -> list[int]:
+    """Numbers of the windows to measure: all, or as many as `max_tokens` allows, evenly spread."""
     windows = max(1, math.ceil((stream.tokens - 1) / context))
     chosen = windows if max_tokens is None else min(windows, max(1, max_tokens // context))
-    numbers = [i * windows // chosen for i in range(chosen)]
-    for start in range(0, chosen, WINDOWS):
-        part = numbers[start : start + WINDOWS]
-        ids = np.zeros((len(part), context), np.int64)
-        targets = np.full((len(part), context), IGNORED, np.int64)
-        for row, window in enumerate(part):
-            found = stream.read(window * context, context + 1)
-            ids[row, : len(found) - 1], targets[row, : len(found) - 1] = found[:-1], found[1:]
-        yield torch.from_numpy(ids), torch.from_numpy(targets)
+    return [number * windows // chosen for number in range(chosen)]
+
+
+def read_windows(stream: TokenStream, windows: Sequence[int], context: int, rows: int) -> tuple[Tensor, Tensor]:
+    """Ids and targets, (rows, T); what is missing at the stream's end, or to fill the rows, bears no loss."""
+    ids = np.zeros((rows, context), np.int64)
+    targets = np.full((rows, context), IGNORED, np.int64)
+    for row, window in enumerate(windows):
+        found = stream.read(window * context, context + 1)
+        ids[row, : len(found) - 1], targets[row, : len(found) - 1] = found[:-1], found[1:]
+    return torch.from_numpy(ids), torch.from_numpy(targets)

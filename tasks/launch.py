@@ -6,7 +6,7 @@ that a whole process group can be ended; the kernel kills it when its stage dies
 
 The two sides talk in JSON lines on the child's standard output (`emit`); whatever else the child prints goes to a log.
 
-    stage:  run_child(training_command("tasks.pretrain.train", spec, out), out=out, environment=…, log=…, on_line=…)
+    stage:  run_module("tasks.pretrain.train", spec, out, on_line=…)
     child:  if __name__ == "__main__": run_as_child(train)          # def train(spec: Path) -> None
 """
 
@@ -31,6 +31,7 @@ from storage import errors
 from storage.errors import GristmillError, TrainingError
 
 if TYPE_CHECKING:
+    from tasks.child_spec import ChildSpec
     from tasks.output import Output
 
 PR_SET_PDEATHSIG = 1
@@ -82,6 +83,22 @@ def run_child(
             _end(process)
     if code != 0:
         raise _typed(reported) if reported else _failed(out.stage, code, log)
+
+
+def run_module(
+    module: str, spec: ChildSpec, out: Output, *, on_line: Callable[[dict[str, Any]], None], ranks: bool = True
+) -> dict[str, Any]:
+    """Run `python -m module` on a spec, as many ranks as the runtime says unless `ranks` is off; what it measured.
+
+    The spec and the child's log lie in the scratch folder. Raises as `run_child`.
+    """
+    path = out.scratch / "spec.json"
+    path.write_text(spec.model_dump_json())
+    command = training_command(module, path, out) if ranks else [sys.executable, "-m", module, str(path)]
+    log = out.scratch / "child.log"
+    run_child(command, out=out, environment=training_environment(out), log=log, on_line=on_line)
+    result: dict[str, Any] = json.loads(spec.result.read_text())
+    return result
 
 
 def training_environment(out: Output) -> dict[str, str]:

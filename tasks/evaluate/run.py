@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict
 
 from models.convert import load
 from models.tokenizer import load_tokenizer
 from storage.token_stream import TokenStream
 from tasks.bits_per_byte import likelihood
-from tasks.config import Runtime
+from tasks.child_spec import ChildSpec
 from tasks.evaluate.benchmarks import PREFIX, write_questions, write_tasks
 from tasks.evaluate.config import EvaluateConfig
 from tasks.launch import emit, run_as_child
@@ -25,19 +24,14 @@ if TYPE_CHECKING:
 SEED = 0  # of the harness; multiple choice draws nothing
 
 
-class EvaluateSpec(BaseModel):
+class EvaluateSpec(ChildSpec):
     """Written as JSON by the stage."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     config: EvaluateConfig
-    runtime: Runtime
     models: dict[str, Path]
     tokenizer_digest: str
     validation: list[Path]
     benchmarks: list[Path]
-    scratch: Path
-    result: Path
 
 
 def run(path: Path) -> None:

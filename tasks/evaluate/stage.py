@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 from storage.artifact import Artifact
@@ -13,11 +12,9 @@ from tasks.checkpoint import check_tokenizer
 from tasks.evaluate.benchmarks import select
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.scores import assemble, side_by_side, verdict
-from tasks.launch import run_child, training_environment
+from tasks.launch import run_module
 from tasks.output import Output
 from tasks.stage import markdown_table, stage
-
-MODULE = "tasks.evaluate.run"
 
 
 @stage(version=1)
@@ -52,26 +49,17 @@ def evaluate(
         validation=[path.resolve() for path in shards],
         benchmarks=[path.resolve() for path in select(benchmarks.files("*.jsonl"), config.tasks)],
         scratch=out.scratch.resolve(),
-        result=(out.scratch / "result.json").resolve(),
+        out=out.path.resolve(),
     )
-    path = out.scratch / "spec.json"
-    path.write_text(spec.model_dump_json())
 
     def on_line(line: dict[str, Any]) -> None:
         out.progress(line["done"], len(models), "models", line["note"])
 
     out.progress(0, len(models), "models", "starting")
-    run_child(
-        [sys.executable, "-m", MODULE, str(path)],
-        out=out,
-        environment=training_environment(out),
-        log=out.scratch / "evaluate.log",
-        on_line=on_line,
-    )
-    result = json.loads(spec.result.read_text())
+    result = run_module("tasks.evaluate.run", spec, out, on_line=on_line, ranks=False)
     scores = assemble(result)
     if not all(model["tasks"] for model in scores["models"].values()):
-        raise TrainingError("The harness scored no benchmark.", f"Look at {out.scratch / 'evaluate.log'}.")
+        raise TrainingError("The harness scored no benchmark.", f"Look at {out.scratch / 'child.log'}.")
     _write(scores, result["facts"], out)
 
 

@@ -7,11 +7,10 @@ import resource
 from pathlib import Path
 
 import torch
-from pydantic import BaseModel, ConfigDict
 
 from models.convert import load
 from storage.token_stream import TokenStream
-from tasks.config import Runtime
+from tasks.child_spec import ChildSpec
 from tasks.export.checkpoints import write_quantized, write_safetensors
 from tasks.export.config import ExportConfig, Format
 from tasks.export.gguf_file import write_gguf
@@ -19,18 +18,13 @@ from tasks.export.parity import InLlamaCpp, InTransformers, Reference, require
 from tasks.launch import emit, run_as_child
 
 
-class ExportSpec(BaseModel):
+class ExportSpec(ChildSpec):
     """Written as JSON by the stage."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     config: ExportConfig
-    runtime: Runtime
     model: Path
     tokenizer_digest: str
     validation: list[Path]
-    out: Path
-    result: Path
 
 
 def run(path: Path) -> None:

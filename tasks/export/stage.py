@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 from storage.artifact import Artifact
@@ -11,11 +10,9 @@ from storage.tokens import open_tokens
 from tasks.checkpoint import check_tokenizer
 from tasks.export.card import model_card, parity_rows
 from tasks.export.config import ExportConfig
-from tasks.launch import run_child, training_environment
+from tasks.launch import run_module
 from tasks.output import Output
 from tasks.stage import stage
-
-MODULE = "tasks.export.run"
 
 
 @stage(version=1)
@@ -37,25 +34,17 @@ def export(config: ExportConfig, model: Artifact, scores: Artifact, validation: 
         model=model.path.resolve(),
         tokenizer_digest=digest,
         validation=[path.resolve() for path in shards],
+        scratch=out.scratch.resolve(),
         out=out.path.resolve(),
-        result=(out.scratch / "result.json").resolve(),
     )
-    path = out.scratch / "spec.json"
-    path.write_text(spec.model_dump_json())
 
     def on_line(line: dict[str, Any]) -> None:
         out.progress(line["done"], len(config.formats), "formats", line["note"])
 
     out.progress(0, len(config.formats), "formats", "starting")
-    run_child(
-        [sys.executable, "-m", MODULE, str(path)],
-        out=out,
-        environment=training_environment(out),
-        log=out.scratch / "export.log",
-        on_line=on_line,
-    )
+    result = run_module("tasks.export.run", spec, out, on_line=on_line, ranks=False)
     lineage = {"model": model.digest, "tokenizer": digest, "scores": scores.digest, "validation": validation.digest}
-    _write(json.loads(spec.result.read_text()), model, scores, lineage, config, out)
+    _write(result, model, scores, lineage, config, out)
 
 
 def _write(

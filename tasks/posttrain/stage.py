@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from typing import Any, Literal
 
 from storage.artifact import Artifact
 from tasks.checkpoint import check_tokenizer
-from tasks.launch import run_child, training_command, training_environment
+from tasks.launch import run_module
 from tasks.logs import read_log
 from tasks.output import Output
 from tasks.plots import plot_loss
 from tasks.posttrain.config import PosttrainConfig
 
-MODULE = "tasks.posttrain.train"
 UNITS = {"sft": "loss (nats a token)", "dpo": "loss (nats a pair)"}
 MEASURES = {
     "eval_loss": "validation_loss",
@@ -43,23 +41,16 @@ def posttrain(
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
     )
-    path = out.scratch / "spec.json"
-    path.write_text(spec.model_dump_json())
+
     out.progress(0, 1, "steps", "starting")
 
     def on_line(line: dict[str, Any]) -> None:
         out.progress(line["step"], line["steps"], "steps", f"loss {line['loss']:.2f}")
 
-    run_child(
-        training_command(MODULE, path, out),
-        out=out,
-        environment=training_environment(out),
-        log=out.scratch / "train.log",
-        on_line=on_line,
-    )
+    result = run_module("tasks.posttrain.train", spec, out, on_line=on_line)
     log = read_log(out.path / "log.jsonl")
     plot_loss(log, out.path / "loss.png", title=method, unit=UNITS[method])
-    _report(log, json.loads(spec.result.read_text()), out)
+    _report(log, result, out)
     shutil.rmtree(spec.checkpoints, ignore_errors=True)
 
 

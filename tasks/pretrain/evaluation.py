@@ -5,16 +5,14 @@ Shapes: B windows, T tokens of context.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from models.tokenizer import EOS, load_tokenizer
 from models.transformer import IGNORED, Transformer
 from storage.token_stream import TokenStream
+from tasks.bits_per_byte import Likelihood, read_windows, spread_windows
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.engine import Engine, World
 
@@ -26,9 +24,7 @@ class Validation:
 
     def __init__(self, stream: TokenStream, *, context: int, tokens: int, world: World) -> None:
         self.stream, self.context, self.world = stream, context, world
-        windows = max(1, math.ceil((stream.tokens - 1) / context))
-        chosen = min(windows, max(1, tokens // context))
-        self.windows = [i * windows // chosen for i in range(chosen)]
+        self.windows = spread_windows(stream, context, tokens)
 
     def loss(self, engine: Engine) -> float:
         """Mean cross-entropy in nats a token. Every rank must call it: under ZeRO 3 a forward pass needs all."""
@@ -38,7 +34,8 @@ class Validation:
         with torch.no_grad():
             for start in range(0, len(self.windows), share * self.world.size):
                 first = start + share * self.world.rank
-                ids_BT, targets_BT = self._batch(self.windows[first : first + share], share)
+                ids_BT, targets_BT = read_windows(self.stream, self.windows[first : first + share], self.context, share)
+                ids_BT, targets_BT = ids_BT.to(self.world.device), targets_BT.to(self.world.device)
                 count = (targets_BT != IGNORED).sum()
                 loss = engine.deepspeed(ids_BT, targets_BT)
                 if count:  # a rank without windows left has still to run along
@@ -48,18 +45,8 @@ class Validation:
         return nats / tokens
 
     def bits_per_byte(self, loss: float) -> float:
-        """The loss independent of the tokenizer: bits a token times tokens a byte of the held-out text."""
-        return loss / math.log(2) * self.stream.tokens / self.stream.text_bytes
-
-    def _batch(self, windows: list[int], size: int) -> tuple[Tensor, Tensor]:
-        """(B, T) ids and targets; what is missing at the split's end, or to fill the batch, bears no loss."""
-        ids = np.zeros((size, self.context), np.int64)
-        targets = np.full((size, self.context), IGNORED, np.int64)
-        for row, window in enumerate(windows):
-            tokens = self.stream.read(window * self.context, self.context + 1)
-            ids[row, : len(tokens) - 1], targets[row, : len(tokens) - 1] = tokens[:-1], tokens[1:]
-        device = self.world.device
-        return torch.from_numpy(ids).to(device), torch.from_numpy(targets).to(device)
+        """The loss independent of the tokenizer."""
+        return Likelihood(loss, self.stream.tokens, self.stream.text_bytes).bits_per_byte
 
 
 def write_samples(model: Transformer, config: PretrainConfig, tokenizer_folder: Path, path: Path) -> None:

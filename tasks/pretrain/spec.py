@@ -7,20 +7,15 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from models.presets import ModelShape
-from tasks.config import Runtime
+from tasks.child_spec import ChildSpec
 from tasks.pretrain.config import PretrainConfig
 
 
-class TrainSpec(BaseModel):
+class TrainSpec(ChildSpec):
     """Written as JSON by the stage, read by every rank."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     config: PretrainConfig
-    runtime: Runtime
     shape: ModelShape
     steps: int
     tokens_digest: str
@@ -28,8 +23,6 @@ class TrainSpec(BaseModel):
     train: list[Path]
     validation: list[Path]
     tokenizer: Path
-    scratch: Path
-    out: Path
 
     @property
     def identity(self) -> str:
@@ -41,18 +34,3 @@ class TrainSpec(BaseModel):
             "tokenizer": self.tokenizer_digest,
         }
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where checkpoints wait for a resume."""
-        return self.scratch / "checkpoints"
-
-    @property
-    def log(self) -> Path:
-        """A row a step, cut back to the checkpoint's step on resume."""
-        return self.scratch / "log.jsonl"
-
-    @property
-    def result(self) -> Path:
-        """What the child measured, for the stage."""
-        return self.scratch / "result.json"

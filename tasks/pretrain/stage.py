@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from typing import Any
 
@@ -10,15 +9,13 @@ from models.presets import count_parameters, derive, explain, flops_per_token
 from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
 from storage.tokens import open_tokens
-from tasks.launch import run_child, training_command, training_environment
+from tasks.launch import run_module
 from tasks.logs import read_log
 from tasks.output import Output
 from tasks.plots import plot_loss
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage import stage
-
-MODULE = "tasks.pretrain.train"
 
 
 @stage(version=1)
@@ -40,34 +37,22 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
         steps=config.total_steps(shape),
         tokens_digest=tokens.digest,
         tokenizer_digest=digest,
-        train=train,
-        validation=validation,
-        tokenizer=tokenizer.path,
+        train=[path.resolve() for path in train],
+        validation=[path.resolve() for path in validation],
+        tokenizer=tokenizer.path.resolve(),
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
     )
-    _train(spec, out)
-    rows = read_log(out.path / "log.jsonl")
-    plot_loss(rows, out.path / "loss.png", title=f"{shape.family}, {count_parameters(shape):,} parameters")
-    _report(spec, json.loads(spec.result.read_text()), out)
-
-
-def _train(spec: TrainSpec, out: Output) -> None:
-    path = out.scratch / "spec.json"
-    path.write_text(spec.model_dump_json())
 
     def on_line(line: dict[str, Any]) -> None:
         note = f"loss {line['loss']:.2f}, {line['tokens_per_second']:,.0f} tokens/s"
         out.progress(line["step"], spec.steps, "steps", note)
 
     out.progress(0, spec.steps, "steps", "starting")
-    run_child(
-        training_command(MODULE, path, out),
-        out=out,
-        environment=training_environment(out),
-        log=out.scratch / "train.log",
-        on_line=on_line,
-    )
+    measured = run_module("tasks.pretrain.train", spec, out, on_line=on_line)
+    rows = read_log(out.path / "log.jsonl")
+    plot_loss(rows, out.path / "loss.png", title=f"{shape.family}, {count_parameters(shape):,} parameters")
+    _report(spec, measured, out)
 
 
 def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
