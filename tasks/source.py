@@ -72,6 +72,8 @@ def _imports(module: str) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("tasks."):
+            found.add(node.value)  # a child process is told its module by name
     return found
 
 
@@ -79,8 +81,7 @@ def _imports(module: str) -> set[str]:
 def _tree(module: str) -> str:
     tree = _parsed(module)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
-            node
-        ):
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if documented and ast.get_docstring(node):
             node.body = node.body[1:] or [ast.Pass()]
     return ast.dump(tree)

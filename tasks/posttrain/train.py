@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast, Trainer
 
 MICRO_BATCH = 16  # pairs of a forward pass, where the runtime gives no micro_batch
+MEASURED_PAIRS = 8  # of a forward pass in validation: a mean of batch means depends on it, so no runtime decides it
 
 
 def train(path: Path) -> None:
@@ -144,7 +145,7 @@ def _arguments(spec: PosttrainSpec, pairs: int) -> dict[str, Any]:
         "output_dir": str(spec.checkpoints),
         "max_steps": steps,
         "per_device_train_batch_size": micro,
-        "per_device_eval_batch_size": micro,
+        "per_device_eval_batch_size": MEASURED_PAIRS,
         "gradient_accumulation_steps": share // micro,
         "learning_rate": config.learning_rate,
         "lr_scheduler_type": "cosine",

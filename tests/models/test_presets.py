@@ -1,0 +1,72 @@
+"""One dial gives a whole model, every number with its rule; known models have their known sizes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from models.config import ModelConfig
+from models.presets import chinchilla_tokens, count_parameters, derive, explain, training_memory
+from models.transformer import Transformer
+
+# Published parameter counts: GPT-2 small (OpenAI's release), LLaMA 7B and Mistral 7B (their checkpoints)
+KNOWN = [
+    (ModelConfig(family="gpt2", depth=12, context=1024), 50_257, 124_439_808),
+    (
+        ModelConfig(family="llama", depth=32, width=4096, heads=32, feed_forward=11_008, context=2048),
+        32_000,
+        6_738_415_616,
+    ),
+    (
+        ModelConfig(family="mistral", depth=32, width=4096, heads=32, kv_heads=8, feed_forward=14_336, context=8192),
+        32_000,
+        7_241_732_096,
+    ),
+]
+
+
+@pytest.mark.parametrize(("config", "vocab_size", "parameters"), KNOWN)
+def test_known_models_have_their_known_sizes(config: ModelConfig, vocab_size: int, parameters: int) -> None:
+    shape = derive(config, vocab_size)
+    assert count_parameters(shape) == parameters
+    with torch.device("meta"):
+        assert Transformer(shape).num_parameters() == parameters
+
+
+def test_one_dial_derives_the_rest_and_says_by_which_rule() -> None:
+    shape = derive(ModelConfig(depth=12, context=1024), 32_768)
+    assert (shape.width, shape.heads, shape.kv_heads, shape.feed_forward) == (768, 12, 12, 2048)
+    told = {name: (value, rule) for name, value, rule in explain(shape)}
+    assert told["width"][0] == 768
+    assert "64 × depth" in told["width"][1]
+    assert all(rule for _, rule in told.values())
+    overridden = derive(ModelConfig(depth=12, context=1024, width=512), 32_768)
+    assert {name: rule for name, _, rule in explain(overridden)}["width"] == "set in the profile"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"width": 100, "heads": 3}, "100 is not a multiple of 3"),
+        ({"heads": 4, "kv_heads": 3}, "kv_heads"),
+        ({"family": "gpt2", "kv_heads": 2}, "no effect on gpt2"),
+        ({"sliding_window": 8}, "mistral only"),
+        ({"width": 36, "heads": 12}, "even head size"),
+        ({"depht": 3}, "depht"),
+    ],
+)
+def test_a_shape_that_cant_be_built_is_refused_when_it_is_read(wrong: dict[str, object], named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
+        ModelConfig.model_validate({"depth": 4, "context": 64, **wrong})
+
+
+def test_memory_follows_the_stages_of_zero() -> None:
+    shape = derive(KNOWN[1][0], KNOWN[1][1])
+    count = count_parameters(shape)
+    plain = training_memory(shape, micro_batch=1, mixed_precision=True)
+    assert plain.total - plain.activations == 16 * count
+    sharded = training_memory(shape, micro_batch=1, mixed_precision=True, zero_stage=3, world_size=64)
+    assert sharded.total - sharded.activations == pytest.approx(16 * count / 64, rel=1e-6)
+    assert training_memory(shape, micro_batch=1, recompute=True).activations < plain.activations
+    assert chinchilla_tokens(shape) == 20 * count

@@ -1,0 +1,145 @@
+"""The decoder: the same logits as transformers for three families, the loss without its logits, the arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from models.config import ModelConfig
+from models.convert import from_transformers, to_transformers
+from models.presets import ModelShape, count_parameters, derive, flops_per_token
+from models.transformer import IGNORED, LOSS_CHUNK, Transformer, decay_groups
+
+FAMILIES = {
+    "gpt2": {},
+    "llama": {"kv_heads": 2},
+    "llama-untied": {"kv_heads": 1, "tie_embeddings": False, "rope_theta": 500_000.0},
+    "mistral": {"kv_heads": 2, "sliding_window": 5},
+}
+
+
+def shape_of(name: str, **more: object) -> ModelShape:
+    config = {"depth": 2, "width": 64, "heads": 4, "context": 32, **FAMILIES[name], **more}
+    return derive(ModelConfig.model_validate({"family": name.partition("-")[0], **config}), 300)
+
+
+def build(shape: ModelShape) -> Transformer:
+    """A model whose every parameter matters: norms and biases too are moved away from 1 and 0."""
+    generator = torch.Generator().manual_seed(0)
+    model = Transformer(shape, generator)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+    return model.eval()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_logits_are_those_of_transformers_and_conversion_loses_nothing(family: str) -> None:
+    model = build(shape_of(family))
+    ids_BT = torch.randint(0, 300, (2, 32), generator=torch.Generator().manual_seed(1))
+    theirs = to_transformers(model)
+    assert (model(ids_BT) - theirs(ids_BT).logits).abs().max() < 1e-4
+    back = from_transformers(theirs)
+    assert back.shape == model.shape
+    for (name, ours), again in zip(model.state_dict().items(), back.state_dict().values(), strict=True):
+        assert torch.equal(ours, again), name
+
+
+@torch.no_grad()
+def test_a_real_model_gives_the_logits_that_transformers_gives(shared_data: Callable[[str], Path]) -> None:
+    from transformers import AutoModelForCausalLM
+
+    theirs = AutoModelForCausalLM.from_pretrained(shared_data("models/stories260k/hf"), dtype=torch.float32).eval()
+    ids_BT = torch.randint(3, theirs.config.vocab_size, (1, 64), generator=torch.Generator().manual_seed(0))
+    assert (from_transformers(theirs)(ids_BT) - theirs(ids_BT).logits).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parameters_and_flops_are_what_the_formulas_say(family: str) -> None:
+    shape = shape_of(family, context=64)
+    model = build(shape)
+    assert model.num_parameters() == count_parameters(shape)
+    ids_BT = torch.randint(0, 300, (1, 64))
+    # The fused kernel of the CPU is not counted
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        model(ids_BT).sum().backward()
+    # A sliding window is masked here, not skipped
+    counted = flops_per_token(shape_of(family, context=64, **({"sliding_window": 64} if family == "mistral" else {})))
+    assert counter.get_total_flops() / 64 == pytest.approx(counted, rel=0.01)
+
+
+def test_the_chunked_loss_and_its_gradients_are_those_of_the_plain_loss() -> None:
+    model = build(shape_of("llama", context=LOSS_CHUNK))
+    generator = torch.Generator().manual_seed(2)
+    ids_BT = torch.randint(0, 300, (3, LOSS_CHUNK // 2 + 7), generator=generator)
+    targets_BT = torch.randint(0, 300, ids_BT.shape, generator=generator)
+    targets_BT[:, ::3] = IGNORED
+    plain = F.cross_entropy(model(ids_BT).flatten(0, 1), targets_BT.flatten(), ignore_index=IGNORED)
+    plain.backward()
+    expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    chunked = model(ids_BT, targets_BT)
+    chunked.backward()
+    assert chunked.item() == pytest.approx(plain.item(), abs=1e-6)
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(parameter.grad, expected[name], atol=1e-6), name
+    with torch.no_grad():
+        assert model(ids_BT, targets_BT).item() == pytest.approx(plain.item(), abs=1e-6)
+
+
+def test_recomputed_activations_change_no_gradient() -> None:
+    model = build(shape_of("mistral"))
+    ids_BT = torch.randint(0, 300, (2, 32), generator=torch.Generator().manual_seed(3))
+    gradients = []
+    for model.recompute in (False, True):
+        model.zero_grad()
+        model(ids_BT, ids_BT).backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_fresh_model_finds_every_token_equally_likely(family: str) -> None:
+    model = Transformer(shape_of(family), torch.Generator().manual_seed(0))
+    ids_BT = torch.randint(0, 300, (8, 32), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert model(ids_BT, ids_BT.roll(1, 1)).item() == pytest.approx(math.log(300), abs=0.1)
+
+
+@torch.no_grad()
+def test_no_token_sees_a_later_one_nor_one_outside_the_window() -> None:
+    model = build(shape_of("mistral", depth=1))
+    ids_BT = torch.randint(0, 300, (1, 20), generator=torch.Generator().manual_seed(4))
+    before = model(ids_BT)
+    changed = ids_BT.clone()
+    changed[0, 10] = (changed[0, 10] + 1) % 300
+    moved = ((model(changed) - before).abs().amax(-1)[0] > 1e-6).nonzero().flatten().tolist()
+    assert moved == [10, 11, 12, 13, 14]  # a window of five, itself included
+
+
+def test_matrices_decay_and_vectors_do_not_and_nothing_is_left_out() -> None:
+    model = build(shape_of("gpt2"))
+    decayed, plain = decay_groups(model, 0.1)
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
+    assert {p.dim() for p in decayed["params"]} == {2}
+    assert {p.dim() for p in plain["params"]} == {1}
+    assert sum(p.numel() for group in (decayed, plain) for p in group["params"]) == model.num_parameters()
+
+
+@torch.no_grad()
+def test_generation_is_greedy_at_temperature_0_and_ends_at_the_stop_token() -> None:
+    model = build(shape_of("llama"))
+    prompt = torch.tensor([[5, 6, 7]])
+    made = model.generate(prompt, 4)[0].tolist()
+    assert made[3] == int(model(prompt)[0, -1].argmax())
+    assert model.generate(prompt, 4, stop=made[4])[0].tolist() == made[: made.index(made[4], 3) + 1]
+    with pytest.raises(ValueError, match="don't fit"):
+        model(torch.zeros(1, 33, dtype=torch.long))
