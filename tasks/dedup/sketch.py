@@ -1,11 +1,12 @@
 """What dedup knows of a document: its exact hash, its shingles, its MinHash signature.
 
-Normalisation: Unicode NFC, case folded, white space collapsed. Shingles are word n-grams, hashed to 64 bits; a text
-shorter than n words is one shingle. Signatures are datasketch's (Broder 1997, affine permutations over 32 bits).
+Normalisation: Unicode NFC, case folded, white space collapsed. Shingles are n-grams of words without punctuation (two
+editions differ in their quotation marks), hashed to 64 bits; a text shorter than n words is one shingle. Signatures are datasketch's (Broder 1997, affine permutations over 32 bits).
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tasks.dedup.config import DedupConfig
 
 SKETCHES = "sketches.parquet"
 SIGNATURES = "signatures.npy"
+WORD = re.compile(r"\w+")
 _LOW_BITS = (1 << 32) - 1
 
 
@@ -31,9 +33,9 @@ def normalise(text: str) -> str:
 
 def shingles(text: str, ngram: int) -> list[int]:
     """64-bit hashes of the word n-grams of a normalised text, with repetitions."""
-    words = text.split(" ")
+    words = WORD.findall(text) or [text]
     if len(words) <= ngram:
-        return [xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))]
+        return [xxhash.xxh3_64_intdigest(" ".join(words).encode("utf-8", "surrogatepass"))]
     joined = (" ".join(words[i : i + ngram]) for i in range(len(words) - ngram + 1))
     return [xxhash.xxh3_64_intdigest(gram.encode("utf-8", "surrogatepass")) for gram in joined]
 

@@ -1,0 +1,112 @@
+"""Training children: what they say, how they fail, and that none outlives its stage."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.errors import ParityError, TrainingError
+from tasks.config import Runtime
+from tasks.launch import run_child, training_environment
+from tasks.output import Output
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(tmp_path: Path, script: str, **runtime: Any) -> list[dict[str, Any]]:
+    out = Output.at(tmp_path, stage="demo", runtime=Runtime(**runtime))
+    said: list[dict[str, Any]] = []
+    environment = {**training_environment(out), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", script]
+    run_child(command, out=out, environment=environment, log=tmp_path / "log", on_line=said.append)
+    return said
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def wait_until_gone(pid: int) -> bool:
+    deadline = time.monotonic() + 20
+    while not gone(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return gone(pid)
+
+
+def test_json_lines_reach_the_stage_and_the_rest_goes_to_the_log(tmp_path: Path) -> None:
+    script = "print('noise'); from tasks.launch import emit; emit(step=1, loss=2.5); print('{broken')"
+    assert run(tmp_path, script) == [{"step": 1, "loss": 2.5}]
+    assert "noise" in (tmp_path / "log").read_text()
+
+
+def test_a_typed_error_of_the_child_is_raised_as_it_is(tmp_path: Path) -> None:
+    script = (
+        "from tasks.launch import run_as_child\nfrom storage.errors import ParityError\n"
+        "def fail(spec): raise ParityError('They differ.', 'Look.')\nrun_as_child(fail)"
+    )
+    with pytest.raises(ParityError, match=r"They differ\."):
+        run(tmp_path, script)
+
+
+@pytest.mark.parametrize(
+    ("script", "named"),
+    [
+        ("raise RuntimeError('out of luck')", "exit code 1(?s:.*)out of luck"),
+        ("import os; os.kill(os.getpid(), 9)", "SIGKILL"),
+    ],
+)
+def test_any_other_end_quotes_the_log_and_names_it(script: str, named: str, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=named) as caught:
+        run(tmp_path, script)
+    assert str(tmp_path / "log") in caught.value.remedy
+
+
+def test_a_child_that_runs_too_long_is_ended_with_its_own_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = (
+        "import subprocess, sys, time\nfrom tasks.launch import emit\n"
+        "grandchild = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "open('pid', 'w').write(str(grandchild.pid)); time.sleep(600)"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TrainingError, match="timeout_minutes"):
+        run(tmp_path, script, timeout_minutes=0.05)
+    assert wait_until_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_kill_9_of_the_stage_ends_the_child(tmp_path: Path) -> None:
+    child = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
+    parent = (
+        "import sys\nfrom pathlib import Path\nfrom tasks.launch import *\nfrom tasks.output import Output\n"
+        f"out = Output.at(Path('.'))\nrun_child([sys.executable, '-c', {child!r}], out=out,"
+        " environment=training_environment(out), log=Path('log'))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, "-c", parent], cwd=tmp_path, env=environment)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    pid = int((tmp_path / "pid").read_text())
+    assert not gone(pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert wait_until_gone(pid)
+
+
+def test_nothing_that_a_child_imports_may_call_out(tmp_path: Path) -> None:
+    environment = training_environment(Output.at(tmp_path, runtime=Runtime(device="cpu", threads=1)))
+    assert environment["HF_HUB_OFFLINE"] == environment["DO_NOT_TRACK"] == "1"
+    assert environment["OMP_NUM_THREADS"] == "1"
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
