@@ -1,0 +1,196 @@
+"""Pretraining: the order of the data, the schedule, and a resume that is exact."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.convert import load
+from models.tokenizer import tokenizer_digest
+from storage.artifact import Artifact
+from storage.digests import list_files, tree_digest
+from storage.errors import ConfigError, EmptyOutput, TokenizerMismatch, TrainingError
+from storage.token_stream import TokenStream
+from tasks.bits_per_byte import likelihood
+from tasks.config import Runtime
+from tasks.logs import cut_log, read_log
+from tasks.output import Output
+from tasks.pretrain import PretrainConfig, pretrain
+from tasks.pretrain.checkpoints import Checkpoints
+from tasks.pretrain.engine import World
+from tasks.pretrain.loader import WindowLoader, permute
+from tasks.pretrain.schedule import learning_rate
+from tasks.pretrain.train import Log
+from tasks.progress import Observer, Progress
+from tests.tasks.tiny_model import make_tokenizer, make_validation
+
+MODEL = {"family": "llama", "depth": 2, "width": 64, "heads": 4, "kv_heads": 2, "context": 32}
+CONFIG = PretrainConfig.model_validate(
+    {"model": MODEL, "steps": 12, "global_batch": 8, "warmup_steps": 2, "validation_every": 5, "sample_tokens": 4}
+)
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+class KillAt(Observer):
+    """Interrupts the stage at a step, as Ctrl-C does."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def progressed(self, progress: Progress) -> None:
+        if progress.done >= self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
+    folder = tmp_path_factory.mktemp("data")
+    tokenizer = make_tokenizer(folder / "tokenizer")
+    make_validation(folder / "tokens" / "train", tokenizer, 60)
+    make_validation(folder / "tokens" / "validation", tokenizer, 12)
+    return Artifact.at(folder / "tokens"), Artifact.at(tokenizer)
+
+
+def output(folder: Path, **runtime: Any) -> Output:
+    settings = {"threads": 1, "device": "cpu", "checkpoint_every": 3, "log_every": 1, **runtime}
+    return Output.at(folder, stage="pretrain", runtime=Runtime(**settings))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data: tuple[Artifact, Artifact], tmp_path_factory: pytest.TempPathFactory) -> Output:
+    out = output(tmp_path_factory.mktemp("undisturbed"))
+    pretrain.function(CONFIG, *data, out)
+    return out
+
+
+def test_it_learns_and_leaves_a_model_a_log_a_plot_and_samples(
+    undisturbed: Output, data: tuple[Artifact, Artifact]
+) -> None:
+    rows = read_log(undisturbed.path / "log.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, 13))
+    assert rows[0]["loss"] == pytest.approx(math.log(600), abs=0.3)
+    assert rows[-1]["loss"] < rows[0]["loss"] - 0.5
+    assert [row["step"] for row in rows if "validation_loss" in row] == [5, 10, 12]
+    assert (undisturbed.path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert "## The" in (undisturbed.path / "samples.md").read_text()
+    model = load(undisturbed.path / "model")
+    stream = TokenStream(data[0].files("validation/*"), tokenizer_digest=tokenizer_digest(data[1].path))
+    measured = likelihood(model, stream, context=32)
+    assert measured.nats_per_token == pytest.approx(rows[-1]["validation_loss"], abs=1e-5)
+    assert measured.bits_per_byte == pytest.approx(undisturbed.counts["validation_bits_per_byte"], abs=1e-5)
+
+
+@pytest.mark.parametrize("step", [2, 8])
+def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
+    step: int, undisturbed: Output, data: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    out = output(tmp_path)
+    out.observer = KillAt(step)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain.function(CONFIG, *data, out)
+    out.observer = Observer()
+    pretrain.function(CONFIG, *data, out)
+    assert out.facts["resumed_from_step"] == step // 3 * 3
+    assert tree_digest(list_files(out.path)) == tree_digest(list_files(undisturbed.path))
+    assert out.counts == undisturbed.counts
+
+
+@pytest.mark.parametrize("runtime", [{"micro_batch": 2}, {"processes": 2}], ids=str)
+@pytest.mark.parametrize("zero_stage", [0, 2])
+def test_neither_micro_batch_nor_processes_change_what_is_learned(
+    runtime: dict[str, int], zero_stage: int, undisturbed: Output, data: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    config = CONFIG.model_copy(update={"zero_stage": zero_stage})
+    out = output(tmp_path, **runtime)
+    pretrain.function(config, *data, out)
+    expected = [row["loss"] for row in read_log(undisturbed.path / "log.jsonl")]
+    found = [row["loss"] for row in read_log(out.path / "log.jsonl")]
+    assert found == pytest.approx(expected, abs=2e-4)  # sums in another order
+
+
+def test_a_tokenizer_that_does_not_match_its_shards_is_refused(
+    data: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    other = make_tokenizer(tmp_path / "other")
+    (other / "chat_template.jinja").write_text("other")
+    with pytest.raises(TokenizerMismatch, match="was made with tokenizer"):
+        pretrain.function(CONFIG, data[0], Artifact.at(other), output(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"), [({"warmup_steps": 12}, "warmup_steps is 12"), ({"global_batch": 6}, "can't share evenly")]
+)
+def test_what_cant_work_is_refused_by_name(
+    change: dict[str, int], named: str, data: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=named):
+        pretrain.function(CONFIG.model_copy(update=change), *data, output(tmp_path, micro_batch=4))
+
+
+def test_a_checkpoint_of_another_run_is_refused_and_a_torn_one_removed(tmp_path: Path) -> None:
+    (tmp_path / "step-000000003").mkdir()
+    (tmp_path / "step-000000003" / "complete.json").write_text(
+        json.dumps({"identity": "mine", "ranks": 0, "step": 3})
+    )
+    (tmp_path / "step-000000006").mkdir()
+    assert Checkpoints(tmp_path, "mine", world=ALONE, zero_stage=0).latest() == 3
+    assert not (tmp_path / "step-000000006").exists()
+    with pytest.raises(TrainingError, match="refused"):
+        Checkpoints(tmp_path, "other", world=ALONE, zero_stage=0).latest()
+
+
+def test_a_nan_ends_the_run_and_names_its_step(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log.jsonl", ALONE, [])
+    log.add(1, 0.1, torch.tensor(2.0), torch.tensor(1.0))
+    log.add(2, 0.1, torch.tensor(math.nan), torch.tensor(1.0))
+    with pytest.raises(TrainingError, match="Step 2: loss is nan"):
+        log.flush()
+
+
+def test_a_log_is_cut_back_to_the_checkpoint_and_a_gap_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps({"step": step}) + "\n" for step in (1, 2, 3, 4)))
+    assert [row["step"] for row in cut_log(path, 2)] == [1, 2]
+    assert len(read_log(path)) == 2
+    with pytest.raises(TrainingError, match="every step up to 3"):
+        cut_log(path, 3)
+
+
+@given(st.integers(1, 3000), st.text(max_size=5))
+def test_an_epoch_visits_each_window_once(size: int, key: str) -> None:
+    assert sorted(permute(np.arange(size, dtype=np.uint64), size, key).tolist()) == list(range(size))
+
+
+def test_what_a_step_sees_follows_from_its_number_alone(data: tuple[Artifact, Artifact]) -> None:
+    loader = make_loader(data, seed=1)
+    ids, targets = loader.batch(loader.windows - 3, 7)  # across the end of an epoch
+    assert np.array_equal(ids[:, 1:], targets[:, :-1])
+    one_by_one = np.concatenate([loader.batch(loader.windows - 3 + i, 1)[0] for i in range(7)])
+    assert np.array_equal(ids, one_by_one)
+    epochs = [loader.batch(epoch * loader.windows, loader.windows)[0] for epoch in range(2)]
+    assert not np.array_equal(*epochs)
+    assert np.array_equal(*(np.sort(epoch.sum(1)) for epoch in epochs))
+    assert not np.array_equal(make_loader(data, seed=2).batch(0, 8)[0], loader.batch(0, 8)[0])
+
+
+def test_too_few_tokens_for_one_window_are_an_error(data: tuple[Artifact, Artifact]) -> None:
+    with pytest.raises(EmptyOutput, match="less than one window"):
+        make_loader(data, context=100_000)
+
+
+def make_loader(data: tuple[Artifact, Artifact], *, context: int = 32, seed: int = 0) -> WindowLoader:
+    stream = TokenStream(data[0].files("train/*"), tokenizer_digest=tokenizer_digest(data[1].path))
+    return WindowLoader(stream, context=context, seed=seed)
+
+
+def test_the_rate_rises_linearly_and_falls_as_a_cosine() -> None:
+    rates = [learning_rate(s, steps=110, peak=2.0, warmup_steps=10, final_share=0.1) for s in (1, 5, 10, 60, 110)]
+    assert rates == pytest.approx([0.2, 1.0, 2.0, 1.1, 0.2])
