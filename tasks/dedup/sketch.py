@@ -1,7 +1,8 @@
 """What dedup knows of a document: its exact hash, its shingles, its MinHash signature.
 
 Normalisation: Unicode NFC, case folded, white space collapsed. Shingles are n-grams of words without punctuation (two
-editions differ in their quotation marks), hashed to 64 bits; a text shorter than n words is one shingle. Signatures are datasketch's (Broder 1997, affine permutations over 32 bits).
+editions differ in their quotation marks), hashed to 64 bits; a text shorter than n words is one shingle. Signatures
+are datasketch's (Broder 1997, affine permutations over 32 bits).
 """
 
 from __future__ import annotations

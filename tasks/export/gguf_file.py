@@ -52,7 +52,7 @@ def write_gguf(model: Transformer, tokenizer_folder: Path, path: Path, kind: Ggu
         )
     writer = GGUFWriter(path, "gpt2" if shape.family == "gpt2" else "llama")
     _write_shape(writer, shape)
-    _write_tokenizer(writer, tokenizer_folder)
+    _write_tokenizer(writer, tokenizer_folder, shape.vocab_size)
     for name, weights in _tensors(model).items():
         chosen = _type_of(name, weights, kind)
         writer.add_tensor(name, _quantize(weights, chosen), raw_dtype=chosen)
@@ -85,16 +85,19 @@ def _write_shape(writer: GGUFWriter, shape: ModelShape) -> None:
     writer.add_rope_freq_base(shape.rope_theta)
 
 
-def _write_tokenizer(writer: GGUFWriter, folder: Path) -> None:
+def _write_tokenizer(writer: GGUFWriter, folder: Path, rows: int) -> None:
+    """The vocabulary with as many entries as the embedding has rows: llama.cpp refuses a difference."""
     from gguf import TokenType
 
     stored = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]
     tokens = sorted(stored["vocab"], key=stored["vocab"].__getitem__)
     ids = {token: number for number, token in enumerate(tokens)}
+    types = [TokenType.CONTROL if token in SPECIAL_TOKENS else TokenType.NORMAL for token in tokens]
+    unused = range(len(tokens), rows)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([TokenType.CONTROL if token in SPECIAL_TOKENS else TokenType.NORMAL for token in tokens])
+    writer.add_token_list([*tokens, *(f"<|unused {number}|>" for number in unused)])
+    writer.add_token_types([*types, *(TokenType.UNUSED for _ in unused)])
     merges = stored["merges"]
     writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in merges])
     writer.add_bos_token_id(ids[EOS])

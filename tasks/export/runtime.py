@@ -30,7 +30,10 @@ class GgufModel:
         params.fit_params = False
         params.verbosity = QUIET
         self.path = path
-        self._server = Server(params)
+        try:
+            self._server = Server(params)
+        except RuntimeError as error:
+            raise ParityError(f"llama.cpp can't load {path}: {error}", "Export it again.") from error
 
     def greedy(self, prompt: str | list[int], tokens: int) -> list[int]:
         """The ids of the greedy continuation, up to `tokens`, ended early by an end token."""

@@ -91,9 +91,9 @@ def test_order_and_shards_decide_nothing(tmp_path: Path) -> None:
 def test_a_trusted_source_is_kept_before_another_of_the_same_length(tmp_path: Path) -> None:
     documents = [Document.new(text_of(1), "web"), Document.new(text_of(1), "book"), Document.new(text_of(3), "web")]
     out = run(tmp_path, documents, source_order=["book"])
-    assert {d.source for path in out.path.glob("documents/*") for d in read_documents(path) if d.text == text_of(1)} == {
-        "book"
-    }
+    assert {
+        d.source for path in out.path.glob("documents/*") for d in read_documents(path) if d.text == text_of(1)
+    } == {"book"}
 
 
 def test_a_source_that_would_lose_nearly_all_ends_the_run(tmp_path: Path) -> None:

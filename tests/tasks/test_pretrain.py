@@ -116,9 +116,7 @@ def test_neither_micro_batch_nor_processes_change_what_is_learned(
     assert found == pytest.approx(expected, abs=2e-4)  # sums in another order
 
 
-def test_a_tokenizer_that_does_not_match_its_shards_is_refused(
-    data: tuple[Artifact, Artifact], tmp_path: Path
-) -> None:
+def test_a_tokenizer_that_does_not_match_its_shards_is_refused(data: tuple[Artifact, Artifact], tmp_path: Path) -> None:
     other = make_tokenizer(tmp_path / "other")
     (other / "chat_template.jinja").write_text("other")
     with pytest.raises(TokenizerMismatch, match="was made with tokenizer"):
@@ -137,9 +135,7 @@ def test_what_cant_work_is_refused_by_name(
 
 def test_a_checkpoint_of_another_run_is_refused_and_a_torn_one_removed(tmp_path: Path) -> None:
     (tmp_path / "step-000000003").mkdir()
-    (tmp_path / "step-000000003" / "complete.json").write_text(
-        json.dumps({"identity": "mine", "ranks": 0, "step": 3})
-    )
+    (tmp_path / "step-000000003" / "complete.json").write_text(json.dumps({"identity": "mine", "ranks": 0, "step": 3}))
     (tmp_path / "step-000000006").mkdir()
     assert Checkpoints(tmp_path, "mine", world=ALONE, zero_stage=0).latest() == 3
     assert not (tmp_path / "step-000000006").exists()

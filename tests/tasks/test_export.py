@@ -1,0 +1,122 @@
+"""Exports: each is proved in its own runtime, and what is not the checkpoint is never published."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.convert import load
+from models.tokenizer import load_tokenizer
+from storage.artifact import Artifact
+from storage.errors import ConfigError, ParityError
+from tasks.export import ExportConfig, export
+from tasks.export.checkpoints import load_model
+from tasks.export.gguf_file import plain_template, write_gguf
+from tasks.export.runtime import load_gguf
+from tasks.output import Output
+from tests.tasks.tiny_model import RUNTIME, make_model, make_validation
+
+PROMPTS = ["The fox lives in the", "Nobody in the yard", "Where does the hen live?"]
+SCORES = {"models": {"dpo": {"bits_per_byte": 2.0, "tasks": {}}}}
+
+
+def inputs(folder: Path, **shape: Any) -> tuple[Artifact, Artifact, Artifact]:
+    """A model whose weights say something: trained for a moment, so that greedy text is not a tie."""
+    model = make_model(folder / "model", **shape)
+    make_validation(folder / "validation", model)
+    (folder / "scores").mkdir()
+    (folder / "scores" / "scores.json").write_text(json.dumps(SCORES))
+    return Artifact.at(model), Artifact.at(folder / "scores"), Artifact.at(folder / "validation")
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact, Artifact]:
+    return inputs(tmp_path_factory.mktemp("llama"), kv_heads=2)
+
+
+def run(folder: Path, given: tuple[Artifact, Artifact, Artifact], **config: Any) -> Output:
+    out = Output.at(folder, stage="export", runtime=RUNTIME)
+    settings = {"prompts": PROMPTS, "greedy_tokens": 12, "positions": 16, **config}
+    export.function(ExportConfig.model_validate(settings), *given, out)
+    return out
+
+
+def test_a_release_holds_every_format_its_proof_and_its_card(
+    llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+) -> None:
+    out = run(tmp_path, llama, formats=list(ExportConfig().formats) + ["gguf-f32"], licence="Free.")
+    proof = json.loads((out.path / "parity.json").read_text())["formats"]
+    assert proof["safetensors"]["max_difference"] == 0
+    assert proof["gguf-f16"]["same_greedy"] == len(PROMPTS)
+    assert proof["gguf-f32"]["mean_divergence"] <= proof["gguf-q8_0"]["mean_divergence"]
+    assert proof["gguf-q8_0"]["mean_divergence"] < proof["gguf-q4_0"]["mean_divergence"]
+    assert proof["gguf-q4_0"]["bytes"] < proof["gguf-q8_0"]["bytes"] < proof["gguf-f16"]["bytes"]
+    assert proof["int4"]["bytes"] < proof["int8"]["bytes"] < proof["safetensors"]["bytes"]
+    card = (out.path / "README.md").read_text()
+    for name in proof:
+        assert f"| {name} |" in card
+    assert "Free." in card
+    assert json.loads((out.path / "lineage.json").read_text())["model"] == llama[0].digest
+    ids = torch.randint(6, 600, (1, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        theirs, ours = load_model(out.path / "safetensors")(ids).logits, load(llama[0].path)(ids)
+        assert (theirs - ours).abs().max() < 1e-4
+        assert load_model(out.path / "int8")(ids).logits.shape == theirs.shape
+
+
+def test_an_export_outside_its_tolerance_is_no_release(
+    llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+) -> None:
+    strict = {"max_divergence": 1e-12, "max_perplexity_increase": 1.0, "same_greedy": False}
+    with pytest.raises(ParityError, match=r"gguf-q4_0 is not the checkpoint.*mean divergence") as caught:
+        run(tmp_path, llama, formats=["gguf-q4_0"], tolerances={"gguf-q4_0": strict})
+    assert "export.tolerances.gguf-q4_0" in caught.value.remedy
+    assert not (tmp_path / "out" / "README.md").exists()
+
+
+def test_llama_cpp_continues_greedily_as_transformers_does(
+    llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+) -> None:
+    model, tokenizer = load_model(llama[0].path), load_tokenizer(llama[0].path)
+    write_gguf(load(llama[0].path), llama[0].path, tmp_path / "model.gguf", "f32")
+    runtime = load_gguf(tmp_path / "model.gguf")
+    for prompt in PROMPTS:
+        ids = torch.tensor([tokenizer.encode(prompt)])
+        made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=12)
+        assert runtime.greedy(prompt, 12) == made[0, ids.shape[1] :].tolist()
+    assert isinstance(runtime.chat([{"role": "user", "content": "Where does the fox live?"}], 8), str)
+
+
+@pytest.mark.parametrize(
+    "shape", [{"family": "gpt2"}, {"family": "mistral", "sliding_window": 128, "kv_heads": 1}], ids=str
+)
+def test_the_other_families_are_exported_too(shape: dict[str, Any], tmp_path: Path) -> None:
+    out = run(tmp_path, inputs(tmp_path, **shape), formats=["safetensors", "gguf-f16", "gguf-q8_0"])
+    assert out.counts["formats"]["gguf-f16"]["same_greedy"] == len(PROMPTS)
+
+
+def test_what_llama_cpp_would_compute_otherwise_is_refused(tmp_path: Path) -> None:
+    given = inputs(tmp_path, family="mistral", sliding_window=16)
+    with pytest.raises(ConfigError, match="no sliding window of 16"):
+        run(tmp_path, given, formats=["gguf-f16"])
+
+
+def test_a_broken_file_is_no_release(llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(load(llama[0].path), llama[0].path, path, "f16")
+    data = bytearray(path.read_bytes())
+    del data[len(data) // 2 :]
+    path.write_bytes(bytes(data))
+    with pytest.raises(ParityError, match="can't load"):
+        load_gguf(path)
+
+
+def test_the_template_of_a_runtime_has_no_marks_of_training(llama: tuple[Artifact, Artifact, Artifact]) -> None:
+    text = plain_template(llama[0].path)
+    assert not re.search(r"generation\s*-?%", text)
+    assert "add_generation_prompt" in text
