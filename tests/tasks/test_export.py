@@ -26,7 +26,7 @@ SCORES = {"models": {"dpo": {"bits_per_byte": 2.0, "tasks": {}}}}
 
 
 def inputs(folder: Path, **shape: Any) -> tuple[Artifact, Artifact, Artifact]:
-    """A model whose weights say something: trained for a moment, so that greedy text is not a tie."""
+    """What the stage reads: a model with random weights, scores, held-out tokens."""
     model = make_model(folder / "model", **shape)
     make_validation(folder / "validation", model)
     (folder / "scores").mkdir()
@@ -49,7 +49,7 @@ def run(folder: Path, given: tuple[Artifact, Artifact, Artifact], **config: Any)
 def test_a_release_holds_every_format_its_proof_and_its_card(
     llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
 ) -> None:
-    out = run(tmp_path, llama, formats=list(ExportConfig().formats) + ["gguf-f32"], licence="Free.")
+    out = run(tmp_path, llama, formats=[*ExportConfig().formats, "gguf-f32"], licence="Free.")
     proof = json.loads((out.path / "parity.json").read_text())["formats"]
     assert proof["safetensors"]["max_difference"] == 0
     assert proof["gguf-f16"]["same_greedy"] == len(PROMPTS)

@@ -90,8 +90,8 @@ def test_token_shards_hold_every_document_once_with_its_end(folder: Path, tmp_pa
 
 def test_an_empty_split_ends_the_run(folder: Path, tmp_path: Path) -> None:
     write_documents(tmp_path / "in" / shard_name(0), [Document.new("only one", "a")])
+    out = Output.at(tmp_path, runtime=RUNTIME)
     with pytest.raises(EmptyOutput, match="No document fell into"):
-        out = Output.at(tmp_path, runtime=RUNTIME)
         tokenize.function(TokenizeConfig(validation_share=0.01), Artifact.at(tmp_path / "in"), Artifact.at(folder), out)
 
 
