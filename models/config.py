@@ -40,7 +40,9 @@ class ModelConfig(BaseModel):
     tie_embeddings: bool | None = Field(
         None, description="the output layer reuses the embedding matrix; derived: for gpt2, and below width 2048"
     )
-    norm_eps: float = Field(1e-5, gt=0, description="added to the variance in LayerNorm and RMSNorm")
+    norm_eps: float | None = Field(
+        None, gt=0, description="added to the variance in LayerNorm and RMSNorm; derived: 1e-5"
+    )
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:

@@ -222,11 +222,12 @@ def explain_miss(store: Store, payload: KeyPayload, refresh: bool = False) -> st
     return "; ".join(shown[:6]) + (f"; and {len(shown) - 6} more" if len(shown) > 6 else "")
 
 
-def nearest(store: Store, payload: KeyPayload) -> Manifest | None:
-    """The earlier artifact of the same stage whose payload differs in the fewest fields; the newest of equals."""
+def nearest(store: Store, payload: KeyPayload, *, but: str = "") -> Manifest | None:
+    """The stage's artifact whose payload differs in the fewest fields, the newest of equals; none with the key `but`."""
     manifests = [store.manifest(location) for location in store.locations(payload.stage)]
     known = sorted((manifest for manifest in manifests if manifest), key=lambda m: m.created, reverse=True)
     target = payload.model_dump()
+    known = [manifest for manifest in known if manifest.key != but]
     return min(known, key=lambda m: len(differences(m.payload.model_dump(), target)), default=None)
 
 

@@ -65,11 +65,16 @@ def show_why(console: Console, stage: str, name: str, overrides: list[str]) -> N
     if line.hit:
         assert line.manifest is not None
         console.print(f"{stage}: HIT, {stage}/{line.manifest.key[:12]} made {line.manifest.created}.")
+    else:
+        console.print(f"{stage}: MISS, {escape(line.why)}")
+    if line.payload is None:
         return
-    console.print(f"{stage}: MISS, {escape(line.why)}")
-    found = nearest(session_of(profile).store, line.payload) if line.payload else None
-    if found is None or line.payload is None:
+    key = line.payload.key() if line.hit else ""
+    found = nearest(session_of(profile).store, line.payload, but=key)
+    if found is None:
         return
+    if line.hit:
+        console.print("Had it not been there, these fields would have been why:")
     table = Table(box=None, pad_edge=False, header_style="dim")
     for head in ("field", f"{found.key[:12]} ({found.created})", "now"):
         table.add_column(head)
