@@ -81,7 +81,8 @@ def _imports(module: str) -> set[str]:
 def _tree(module: str) -> str:
     tree = _parsed(module)
     for node in ast.walk(tree):
-        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        if documented and ast.get_docstring(node):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if ast.get_docstring(node):
             node.body = node.body[1:] or [ast.Pass()]
     return ast.dump(tree)

@@ -223,7 +223,7 @@ def explain_miss(store: Store, payload: KeyPayload, refresh: bool = False) -> st
 
 
 def nearest(store: Store, payload: KeyPayload, *, but: str = "") -> Manifest | None:
-    """The stage's artifact whose payload differs in the fewest fields, the newest of equals; none with the key `but`."""
+    """The stage's artifact whose payload differs in the fewest fields, the newest of equals; not `but`."""
     manifests = [store.manifest(location) for location in store.locations(payload.stage)]
     known = sorted((manifest for manifest in manifests if manifest), key=lambda m: m.created, reverse=True)
     target = payload.model_dump()

@@ -1,0 +1,121 @@
+"""Profiles: those that come along parse, plan and build their model; wrong ones are refused with the way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from pydantic import BaseModel
+
+from flows.plan import plan
+from models.presets import count_parameters, derive
+from models.transformer import Transformer
+from profiles.load import FOLDER, load, names
+from profiles.schema import STAGE_NAMES, Profile
+from storage.errors import ConfigError
+from tasks.stage import STAGES
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_profile_parses_plans_and_builds_its_model(name: str, tmp_path: Path) -> None:
+    profile = load(name, [f"runtime.store={tmp_path / 'store'}"])
+    assert profile.name == name
+    lines = plan(profile)
+    assert [line.name for line in lines] == list(STAGE_NAMES)
+    assert not any(line.hit for line in lines)
+    shape = derive(profile.pretrain.model, profile.tokenizer.vocab_size)
+    with torch.device("meta"):
+        assert Transformer(shape).num_parameters() == count_parameters(shape)
+    assert profile.pretrain.total_steps(shape) > profile.pretrain.warmup_steps
+
+
+def test_the_larger_profiles_have_the_shapes_that_they_say() -> None:
+    def parameters(name: str) -> float:
+        profile = load(name)
+        return count_parameters(derive(profile.pretrain.model, profile.tokenizer.vocab_size)) / 1e6
+
+    assert parameters("gpu") == pytest.approx(110, abs=15)
+    assert parameters("cluster") == pytest.approx(6740, abs=50)
+    shape = derive(load("cluster").pretrain.model, 32_768)
+    assert (shape.width, shape.depth, shape.heads, shape.feed_forward, shape.context) == (4096, 32, 32, 11_008, 4096)
+    assert load("cluster").pretrain.zero_stage == 3
+
+
+def test_every_key_of_the_schema_is_described() -> None:
+    def undescribed(model: type[BaseModel], path: str) -> list[str]:
+        found = []
+        for name, field in model.model_fields.items():
+            if not field.description and name != "kind":
+                found.append(f"{path}.{name}")
+            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+                found += undescribed(field.annotation, f"{path}.{name}")
+        return found
+
+    assert undescribed(Profile, "") == []
+
+
+def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
+    tiny = load("tiny")
+    other = load("tiny", ["runtime.workers=7", "runtime.store=elsewhere", "runtime.checkpoint_every=3"])
+    halves = tiny.model_dump(exclude={"runtime"}), other.model_dump(exclude={"runtime"})
+    assert halves[0] == halves[1]
+    assert {"name", "description", "runtime", *STAGE_NAMES} == set(Profile.model_fields)
+    assert set(STAGE_NAMES) | {"signals"} <= set(STAGES)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("filter.toxicity.max_scor=0.5", r"unknown key filter\.toxicity\.max_scor \(did you mean max_score\?\)"),
+        ("pretrian.steps=5", r"unknown key pretrian \(did you mean pretrain\?\)"),
+        ("filter.toxicity.max_score=2", r"filter\.toxicity\.max_score = 2.*less than or equal to 1"),
+        ("pretrain.steps=many", r"pretrain\.steps"),
+        ("pretrain.learning_rate=.nan", r"pretrain\.learning_rate"),
+        ("pretrain.tokens=5", "steps or tokens, not both"),
+        ("pretrain.model.heads=5", "128 is not a multiple of 5 heads"),
+        ("filter", "has no value"),
+        ("name.x=1", "name is not a section"),
+    ],
+)
+def test_a_wrong_override_is_refused_with_its_path(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load("tiny", [override])
+
+
+def test_a_profile_of_ones_own_extends_another(tmp_path: Path) -> None:
+    write(tmp_path / "mine.yaml", {"extends": "tiny", "name": "mine", "pretrain": {"steps": 60}})
+    write(tmp_path / "next.yaml", {"extends": "mine.yaml", "name": "next", "tokenizer": {"vocab_size": 512}})
+    profile = load(str(tmp_path / "next.yaml"), ["pretrain.global_batch=4"])
+    assert (profile.name, profile.pretrain.steps, profile.pretrain.global_batch) == ("next", 60, 4)
+    assert profile.tokenizer.vocab_size == 512
+    assert profile.pretrain.model == load("tiny").pretrain.model
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("name: [", "is not YAML"),
+        ("- a\n", "is not a mapping"),
+        ("extends: self.yaml\n", "extends itself"),
+        ("extends: tinny\n", "Did you mean tiny"),
+        ("name: Mine Own\nextends: tiny\n", "name = 'Mine Own'"),
+    ],
+)
+def test_a_broken_profile_says_what_is_wrong(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "self.yaml").write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        load(str(tmp_path / "self.yaml"))
+    assert message in str(caught.value)
+
+
+def test_every_line_of_the_default_profile_is_a_known_choice() -> None:
+    assert yaml.safe_load((FOLDER / "tiny.yaml").read_text())["name"] == "tiny"
+    with pytest.raises(ConfigError, match="Did you mean smoke"):
+        load("smok")
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(yaml.safe_dump(content))
