@@ -17,7 +17,7 @@ from tasks.output import Output
 from tasks.stage import stage
 
 Row = dict[str, Any]
-PROGRESS_EVERY = 2000
+PROGRESS_EVERY = 500
 
 
 def fingerprints(config: DownloadConfig) -> dict[str, str]:
