@@ -1,0 +1,151 @@
+"""The command line: bad input gives one clear message and exit code 1, and the store's commands tell the truth."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from storage import refs
+from storage.digests import list_files, tree_digest
+from storage.documents import Document, Verdict, shard_name, write_documents, write_ledger
+from storage.keys import KeyPayload
+from storage.manifest import Manifest
+from storage.store import Store
+
+ROOT = Path(__file__).parents[2]
+
+
+def gristmill(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "flows.cli", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def publish(store: Store, stage: str, files: dict[str, bytes], **config: object) -> str:
+    """An artifact with these files, and its ref tiny/STAGE moved to it."""
+    payload = KeyPayload(stage=stage, version=1, config=config, inputs={})
+    folder = store.workspace(stage, payload.key()) / "out"
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    listed = list_files(folder)
+    made = datetime.now(UTC).isoformat()
+    manifest = Manifest(
+        key=payload.key(), payload=payload, digest=tree_digest(listed), files=listed, origins={}, created=made
+    )
+    artifact = store.publish(folder, manifest)
+    refs.move(store, f"tiny/{stage}", artifact.location, artifact.digest)
+    return artifact.location
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "remedy"),
+    [
+        (["run", "tinny"], "There is no profile tinny.", "Did you mean tiny?"),
+        (["run", "tiny", "--set", "filter.toxicty.max_score=1"], "unknown key filter.toxicty", "profile schema"),
+        (["run", "tiny", "--to", "pretrian"], "There is no stage pretrian.", "Did you mean pretrain?"),
+        (["why", "nothing"], "There is no stage nothing.", "The stages are"),
+        (["chat", "tiny/export"], "tiny/export is neither a ref", "Refs there"),
+        (["explain", "abc"], "No document", "id"),
+    ],
+)
+def test_a_mistake_gives_one_message_a_remedy_and_exit_1(
+    arguments: list[str], named: str, remedy: str, tmp_path: Path
+) -> None:
+    if arguments[0] in ("run", "explain"):
+        arguments = [*arguments, f"--set=runtime.store={tmp_path / 'store'}"]
+    if arguments[0] == "chat":
+        arguments = [*arguments, f"--store={tmp_path / 'store'}"]
+    done = gristmill(*arguments)
+    assert done.returncode == 1
+    assert named in done.stderr
+    assert remedy in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (None, "no file matches"),
+        (b'{"text": "one"}\n{"text": "two"}\n{"text": broken\n', "mine.jsonl:3: broken_json"),
+    ],
+)
+def test_a_bad_source_ends_the_run_and_leaves_the_store_sound(
+    content: bytes | None, named: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    sources = json.dumps([{"kind": "files", "name": "mine", "paths": [str(path)]}])
+    store = tmp_path / "store"
+    done = gristmill(
+        "run", "smoke", "--to=download", f"--set=download.sources={sources}", f"--set=runtime.store={store}"
+    )
+    assert done.returncode == 1
+    assert named in done.stderr
+    assert "What to do:" in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    assert list(Store(str(store)).locations()) == []
+
+
+def test_a_store_of_another_version_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "gristmill.json").write_text('{"format": 99}')
+    done = gristmill("run", "smoke", f"--set=runtime.store={tmp_path / 'store'}")
+    assert done.returncode == 1
+    assert "99" in done.stderr
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["gristmill.json"]
+
+
+def test_verify_names_the_damaged_file_and_the_way_out(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    location = publish(store, "dedup", {"documents/a": b"one", "b": b"two"})
+    assert gristmill("store", "verify", f"--store={store.root}").returncode == 0
+    path = store.get(location).path / "documents/a"
+    path.chmod(0o644)
+    path.write_bytes(b"eno")
+    done = gristmill("store", "verify", f"--store={store.root}")
+    assert done.returncode == 1
+    assert f"{location}/documents/a" in done.stderr
+    assert "--refresh dedup" in done.stderr
+
+
+def test_ls_show_lineage_diff_and_gc_tell_what_is_there(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    old = publish(store, "dedup", {"a": b"one"}, threshold=0.8)
+    publish(store, "dedup", {"a": b"two"}, threshold=0.7)
+    at = f"--store={store.root}"
+    assert "tiny/dedup@2" in gristmill("store", "ls", at).stdout
+    assert json.loads(gristmill("store", "show", "tiny/dedup@1", at).stdout)["key"] == old.split("/")[1]
+    assert "dedup" in gristmill("store", "lineage", "tiny/dedup", at).stdout
+    told = gristmill("store", "diff", "tiny/dedup@1", "tiny/dedup@2", at).stdout
+    assert "threshold" in told
+    assert "0.8" in told
+    assert old in gristmill("store", "gc", at).stdout.replace("\n", "")
+    assert len(list(store.locations())) == 2, "a dry run deletes nothing"
+    gristmill("store", "gc", "--delete", at)
+    assert len(list(store.locations())) == 1
+
+
+def test_explain_tells_a_documents_whole_story(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    document = Document.new("A text about a river.", "mine", file="a.txt")
+    write_documents(tmp_path / "d.parquet", [document])
+    write_ledger(tmp_path / "l.parquet", [Verdict(document.id, "mine", "removed", "quality.min_words", 5.0, 20.0, "")])
+    publish(store, "download", {f"documents/{shard_name(0)}": (tmp_path / "d.parquet").read_bytes()})
+    publish(store, "filter", {f"ledger/{shard_name(0)}": (tmp_path / "l.parquet").read_bytes()})
+    done = gristmill("explain", document.id[:8], "tiny", f"--set=runtime.store={store.root}")
+    assert "A text about a river." in done.stdout
+    assert "removed: quality.min_words 5 (threshold 20)" in done.stdout
+
+
+def test_help_teaches_and_the_schema_is_json() -> None:
+    text = gristmill("--help").stdout
+    for command in ("run", "plan", "why", "stage", "store", "explain", "chat", "ui", "profile"):
+        assert command in text
+    schema = json.loads(gristmill("profile", "schema").stdout)
+    assert "pretrain" in schema["properties"]

@@ -1,0 +1,95 @@
+"""What a Prefect server sees of a run: a task a stage, Cached when it came from the store, tables and the report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = ["download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 40}]", "download.benchmarks=[arc_easy]"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[None]:
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+    from prefect.testing.utilities import prefect_test_harness
+
+    with (
+        prefect_test_harness(server_startup_timeout=180),
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+    ):
+        yield
+
+
+def test_stages_are_tasks_and_the_cached_ones_say_so(server: None, tmp_path: Path) -> None:
+    from flows.pipeline import pipeline
+
+    overrides = [*SETTINGS, f"runtime.store={tmp_path / 'store'}"]
+    first = pipeline("smoke", overrides, to="filter")
+    again = pipeline("smoke", overrides, to="filter")
+    assert first == again
+    states, keys = asyncio.run(seen())
+    assert states == [
+        {"download": "Completed", "dedup": "Completed", "filter": "Completed"},
+        {"download": "Cached", "dedup": "Cached", "filter": "Cached"},
+    ]
+    assert {"stage-download", "stage-dedup", "stage-filter"} <= keys
+
+
+def test_a_failing_stage_fails_the_run_with_its_own_error(server: None, tmp_path: Path) -> None:
+    from flows.pipeline import pipeline
+    from storage.errors import SourceError
+
+    missing = "download.sources=[{kind: files, name: mine, paths: [nowhere.jsonl]}]"
+    with pytest.raises(SourceError, match="no file matches"):
+        pipeline("smoke", [missing, f"runtime.store={tmp_path / 'store'}"], to="download")
+
+
+def test_prefects_refresh_cache_is_honoured(server: None, tmp_path: Path) -> None:
+    from prefect import flow
+
+    from flows.session import session_of
+    from profiles.load import load
+    from tasks.download import download
+    from tasks.session import open_session
+
+    profile = load("smoke", [*SETTINGS, f"runtime.store={tmp_path / 'store'}"])
+
+    @flow
+    def one_task(refresh: bool) -> str:
+        task = download.task.with_options(refresh_cache=refresh)
+        return str(task(profile.download, return_state=True).name)
+
+    with open_session(session_of(profile)):
+        states = [one_task(refresh) for refresh in (False, False, True)]
+    assert states == ["Completed", "Cached", "Completed"]
+
+
+def test_the_deployments_are_a_paused_schedule_and_two_by_hand() -> None:
+    declared = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
+    assert [deployment["name"] for deployment in declared] == ["nightly", "by-hand", "one-stage"]
+    (schedule,) = declared[0]["schedules"]
+    assert schedule["active"] is False
+    assert "cron" in schedule
+
+
+async def seen() -> tuple[list[dict[str, str]], set[str]]:
+    """The states of all task runs, a run after the other, and the keys of all artifacts."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    async with get_client() as client:
+        runs = await client.read_flow_runs(sort=FlowRunSort.START_TIME_ASC)
+        states = []
+        for run in runs:
+            from prefect.client.schemas.filters import FlowRunFilter
+
+            tasks = await client.read_task_runs(flow_run_filter=FlowRunFilter(id={"any_": [run.id]}))
+            ordered = sorted(tasks, key=lambda task: task.start_time or task.created)
+            states.append({task.name: str(task.state_name) for task in ordered})
+        artifacts = await client.read_latest_artifacts()
+    return states, {str(artifact.key) for artifact in artifacts}
