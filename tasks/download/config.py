@@ -20,7 +20,11 @@ class EmbeddedSource(StageConfig):
     )
     limit: int | None = Field(None, ge=1, description="documents of each source, the first by id; all when empty")
     held_out_share: float = Field(
-        0.05, ge=0, lt=1, description="share of English titles kept out of all text, for the benchmark `descriptions`"
+        0.3,
+        ge=0,
+        lt=1,
+        description="share of English titles kept out of all documents, a third each for instructions, preferences "
+        "and the benchmark `descriptions`",
     )
     instructions: int = Field(4000, ge=0, description="question and answer pairs at the most")
     preferences: int = Field(1500, ge=0, description="preference pairs at the most")

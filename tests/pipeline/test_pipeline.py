@@ -18,7 +18,10 @@ from storage.store import Store
 ROOT = Path(__file__).parents[2]
 DATA_STAGES = ("download", "dedup", "signals", "filter", "tokenizer", "tokenize")
 # Several shards, so that workers have something to share out
-SHARDED = ("download.shard_documents=120", "download.shard_bytes=1000000")
+SHARDED = (
+    "download.sources=[{kind: embedded, corpora: [encyclopedia, packages], limit: 80, instructions: 9, preferences: 9}]",
+    "download.shard_documents=40",
+)
 
 
 def start(store: Path, *arguments: str, sets: tuple[str, ...] = ()) -> subprocess.Popen[str]:

@@ -15,7 +15,7 @@ from storage.errors import SourceError
 from tasks.config import Runtime
 from tasks.download import DownloadConfig, download
 from tasks.download.config import EmbeddedSource, FileSource
-from tasks.download.embedded import held_out_questions, instructions, is_held_out, masked, preferences
+from tasks.download.embedded import documents, held_out_questions, instructions, masked, preferences, purpose
 from tasks.output import Output
 
 GOOD = [f"Document number {number} says something of its own." for number in range(5)]
@@ -153,16 +153,21 @@ def test_pairs_come_in_the_usual_forms_and_answers_lose_a_repeated_prompt(tmp_pa
     assert (pair["prompt"], pair["chosen"]) == ([question], [answer])
 
 
-def test_held_out_titles_are_in_no_document_and_no_instruction() -> None:
-    config = EmbeddedSource(kind="embedded", corpora=["encyclopedia"], instructions=50, preferences=50)
+def test_held_out_titles_are_in_no_document_and_serve_one_purpose_each() -> None:
+    config = EmbeddedSource(kind="embedded", corpora=["encyclopedia"], instructions=4000, preferences=4000)
     benchmark = list(held_out_questions(config))
-    assert len(benchmark) > 200
+    pairs = list(preferences(config))
+    asked = [row["messages"] for row in instructions(config) if row["source"] == "encyclopedia-en"]
+    assert min(len(benchmark), len(pairs), len(asked)) > 800
+    known = {json.loads(document.metadata)["title"] for document in documents(config) if document.source.endswith("en")}
     titles = {row["query"].removesuffix(":") for row in benchmark}
-    assert all(is_held_out(title, config.held_out_share) for title in titles)
-    asked = [row["messages"][0]["content"] for row in instructions(config)]
-    assert not [title for title in titles if any(f" {title}." in text or f" {title}?" in text for text in asked)]
-    for pair in preferences(config):
-        assert pair["chosen"] != pair["rejected"]
+    assert {purpose(title, config.held_out_share) for title in titles} == {"benchmark"}
+    assert {purpose(title, config.held_out_share) for title in known} == {"documents"}
+    prompts = {messages[0]["content"] for messages in asked}, {pair["prompt"][0]["content"] for pair in pairs}
+    assert not prompts[0] & prompts[1]
+    for title in [*sorted(titles)[:50], *sorted(known)[:50]]:
+        assert not {f"What is {title}?", f"Tell me about {title}.", f"Describe {title}."} & (prompts[0] | prompts[1])
+    assert all(pair["chosen"] != pair["rejected"] for pair in pairs)
     golds = [row["gold"] for row in benchmark]
     assert {golds.count(place) for place in range(4)} < set(range(len(golds) // 8, len(golds) // 2)), "no lazy answer"
 
