@@ -33,12 +33,14 @@ class Pace:
     def describe(self, progress: Progress) -> str:
         """`120/800 steps · 4.2 steps/s · 2 min left · loss 3.9`."""
         seconds = time.monotonic() - self.started
-        parts = [f"{progress.done:,.0f}/{progress.total:,.0f} {progress.unit}"]
+        of_total = f"/{progress.total:,.0f}" if progress.total else ""
+        parts = [f"{progress.done:,.0f}{of_total} {progress.unit}"]
         worked = progress.done - self.first
         if seconds > 1 and worked > 0:
             rate = worked / seconds
             parts.append(f"{rate:,.1f} {progress.unit}/s")
-            parts.append(f"{duration((progress.total - progress.done) / rate)} left")
+            if progress.total:
+                parts.append(f"{duration((progress.total - progress.done) / rate)} left")
         return " · ".join([*parts, *([progress.note] if progress.note else [])])
 
 
@@ -88,14 +90,14 @@ class TerminalObserver(PrefectObserver):
 
     def started(self, stage: str, why: str) -> None:
         """Name the stage and why it must be made."""
-        self.console.print(f"  [bold]{stage:<10}[/] [dim]{escape(why)}[/]")
+        self.console.print(f"  [bold]{stage:<10}[/] [dim]{escape(why)}[/]", soft_wrap=True)
         if self.console.is_terminal:
             self.live = Live(console=self.console, transient=True, auto_refresh=False)
             self.live.start()
 
     def noted(self, stage: str, message: str) -> None:
         """A line of its own."""
-        self.console.print(f"  {stage:<10} [yellow]{escape(message)}[/]")
+        self.console.print(f"  {stage:<10} [yellow]{escape(message)}[/]", soft_wrap=True)
 
     def progressed(self, progress: Progress) -> None:
         """Show how far, how fast, how long yet."""
@@ -109,7 +111,7 @@ class TerminalObserver(PrefectObserver):
         if self.live:
             self.live.update(Text(line), refresh=True)
         elif now - pace.started > 1:
-            self.console.print(Text(line))
+            self.console.print(Text(line), soft_wrap=True)
 
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
         """One line: made or cached, where, how large."""

@@ -63,8 +63,11 @@ def _report(log: list[dict[str, Any]], result: dict[str, Any], out: Output) -> N
         ours: round(result["measured"][theirs], 6) for theirs, ours in MEASURES.items() if theirs in result["measured"]
     }
     out.count(steps=len(log), supervised_share=round(result["supervised_share"], 4), **measures)
-    shown = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in list(measures.items())[:3])
-    out.count(summary=f"{result['train']:,} pairs, {shown}")
+    told = [f"{result['train']:,} pairs"]
+    for name in ("train_loss", "validation_loss", "validation_preference_accuracy"):
+        if name in measures:
+            told.append(f"{name.replace('_', ' ')} {measures[name]:.2f}")
+    out.count(summary=", ".join(told))
     numbers = {"pairs": result["pairs"], "trained on": result["train"], "held out": result["validation"]}
     numbers |= {f"dropped: {reason}": count for reason, count in result["dropped"].items()}
     numbers |= {"steps": len(log), "supervised share of tokens": f"{result['supervised_share']:.1%}"}

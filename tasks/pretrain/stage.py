@@ -66,7 +66,7 @@ def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
     )
     loss, bits = results["validation_loss"], results["validation_bits_per_byte"]
     out.count(
-        summary=f"{count_parameters(shape):,} parameters, {seen:,} tokens, loss {loss:.3f}, {bits:.3f} bits a byte"
+        summary=f"{count_parameters(shape):,} parameters, {seen:,} tokens, loss {loss:.2f}, {bits:.2f} bits a byte"
     )
     out.table("Shape", [{"name": name, "value": value, "rule": rule} for name, value, rule in explain(shape)])
     flops = flops_per_token(shape) * seen
