@@ -27,7 +27,7 @@ class EmbeddedSource(StageConfig):
         "and the benchmark `descriptions`",
     )
     instructions: int = Field(4000, ge=0, description="question and answer pairs at the most")
-    preferences: int = Field(1500, ge=0, description="preference pairs at the most")
+    preferences: int = Field(500, ge=0, description="preference pairs at the most")
     answer_words: int = Field(40, ge=5, description="an answer ends with the first sentence that reaches this length")
 
 

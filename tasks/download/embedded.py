@@ -69,19 +69,22 @@ def instructions(source: EmbeddedSource) -> Iterator[dict[str, object]]:
 
 
 def preferences(source: EmbeddedSource) -> Iterator[dict[str, object]]:
-    """The right lead of a held-out title against the lead of another one of like length."""
-    leads = _leads_for("preferences", source)
-    by_length = sorted(leads, key=lambda lead: (len(first_sentences(lead.text, source.answer_words)), lead.title))
-    place = {lead.title: number for number, lead in enumerate(by_length)}
-    for lead in _by_hash(leads)[-source.preferences :] if source.preferences else []:
-        other = by_length[(place[lead.title] + 7) % len(by_length)]
+    """The right lead of a held-out title against the lead of another one of like length.
+
+    Each lead serves once, chosen or rejected: one that was both would first be pushed down and then be asked for.
+    """
+    answers = {lead: first_sentences(lead.text, source.answer_words) for lead in _leads_for("preferences", source)}
+    ordered = sorted(answers, key=lambda lead: (len(answers[lead]), lead.title))
+    twos = zip(ordered[::2], ordered[1::2], strict=False)
+    pairs = dict(two if _number(two[0].title) % 2 else two[::-1] for two in twos)
+    for lead in _by_hash(list(pairs))[: source.preferences]:
         question = QUESTION_FORMS[_number(lead.title) % len(QUESTION_FORMS)].format(lead.title)
         yield {
             "id": _identity(question),
             "source": "encyclopedia-en",
             "prompt": [{"role": "user", "content": question}],
-            "chosen": [{"role": "assistant", "content": first_sentences(lead.text, source.answer_words)}],
-            "rejected": [{"role": "assistant", "content": first_sentences(other.text, source.answer_words)}],
+            "chosen": [{"role": "assistant", "content": answers[lead]}],
+            "rejected": [{"role": "assistant", "content": answers[pairs[lead]]}],
         }
 
 

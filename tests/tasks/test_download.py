@@ -158,7 +158,7 @@ def test_held_out_titles_are_in_no_document_and_serve_one_purpose_each() -> None
     benchmark = list(held_out_questions(config))
     pairs = list(preferences(config))
     asked = [row["messages"] for row in instructions(config) if row["source"] == "encyclopedia-en"]
-    assert min(len(benchmark), len(pairs), len(asked)) > 800
+    assert min(len(benchmark), 2 * len(pairs), len(asked)) > 800
     known = {json.loads(document.metadata)["title"] for document in documents(config) if document.source.endswith("en")}
     titles = {row["query"].removesuffix(":") for row in benchmark}
     assert {purpose(title, config.held_out_share) for title in titles} == {"benchmark"}
@@ -167,7 +167,8 @@ def test_held_out_titles_are_in_no_document_and_serve_one_purpose_each() -> None
     assert not prompts[0] & prompts[1]
     for title in [*sorted(titles)[:50], *sorted(known)[:50]]:
         assert not {f"What is {title}?", f"Tell me about {title}.", f"Describe {title}."} & (prompts[0] | prompts[1])
-    assert all(pair["chosen"] != pair["rejected"] for pair in pairs)
+    answers = [pair[side][0]["content"] for pair in pairs for side in ("chosen", "rejected")]
+    assert len(set(answers)) == len(answers), "no answer is preferred here and rejected there"
     golds = [row["gold"] for row in benchmark]
     assert {golds.count(place) for place in range(4)} < set(range(len(golds) // 8, len(golds) // 2)), "no lazy answer"
 
