@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prefect import flow
 
+from flows.report import publish_report
 from flows.session import start
 from profiles.schema import Profile
 from storage.artifact import Artifact
@@ -29,7 +30,9 @@ def pipeline(
 ) -> str:
     """Raw text to release. `overrides` are `section.key=value`; `to` ends early; `refresh` makes stages anew."""
     with start(profile, overrides or (), to, refresh or ()) as chosen:
-        return stages(chosen).location
+        location = stages(chosen).location
+        publish_report()
+        return location
 
 
 def stages(profile: Profile) -> Artifact:

@@ -6,19 +6,17 @@ import logging
 import os
 import time
 import warnings
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from flows.plan import plan
-from flows.progress import TerminalObserver, duration, size_of
+from flows.progress import TerminalObserver, duration
+from flows.report import newest, summary
 from flows.session import session_of, watcher
 from profiles.load import load
-from profiles.schema import STAGE_NAMES, Profile
+from profiles.schema import Profile
 from storage import refs
-from storage.artifact import Artifact
-from storage.manifest import Manifest
 
 
 def run_pipeline(console: Console, name: str, overrides: list[str], to: str | None, refresh: list[str]) -> None:
@@ -39,7 +37,7 @@ def run_pipeline(console: Console, name: str, overrides: list[str], to: str | No
             observer.finished(line.name, found, cached=True, seconds=0)
     else:
         _run_in_prefect(observer, name, overrides, to, refresh)
-    summarize(console, profile, time.monotonic() - started)
+    summarize(console, profile, to, time.monotonic() - started)
 
 
 def _run_in_prefect(
@@ -57,40 +55,18 @@ def _run_in_prefect(
         watcher.reset(token)
 
 
-def summarize(console: Console, profile: Profile, seconds: float) -> None:
+def summarize(console: Console, profile: Profile, to: str | None, seconds: float) -> None:
     """The short table at the end of a run, and the path of the release."""
     store = session_of(profile).store
-    made: dict[str, Manifest] = {}
-    release: Artifact | None = None
-    for stage in STAGE_NAMES:
-        entries = refs.history(store, f"{profile.name}/{stage}")
-        if entries:
-            artifact = store.get(entries[-1].location)
-            assert artifact.manifest is not None
-            made[stage] = artifact.manifest
-            release = artifact if stage == "export" else None
+    made = newest(store, profile.name, to)
+    release = made.get("export")
     table = Table(box=None, pad_edge=False, header_style="dim")
     for head in ("stage", "result", "size", "made in"):
         table.add_column(head, justify="right" if head in ("size", "made in") else "left")
-    for stage, manifest in made.items():
-        time_taken = duration(float(manifest.facts.get("seconds", 0)))
-        table.add_row(stage, summary_of(manifest), size_of(manifest.size), time_taken)
+    for row in summary(made):
+        table.add_row(*row.values())
     console.print()
     console.print(table)
     console.print(f"\nDone in {duration(seconds)}.")
     if release is not None:
         console.print(f"Release: {release.path}", soft_wrap=True, highlight=False)
-
-
-def summary_of(manifest: Manifest) -> str:
-    """One line of what a stage's counts say."""
-    counts = manifest.counts
-    if "summary" in counts:
-        return str(counts["summary"])
-    documents: dict[str, Any] = counts.get("documents", {})
-    if not documents:
-        return ""
-    removed = sum(documents["removed"].values())
-    text = f"{documents['in']:,} documents in, {documents['kept']:,} kept"
-    text += f", {removed:,} removed" if removed else ""
-    return text + (f", {documents['quarantined']:,} quarantined" if documents["quarantined"] else "")

@@ -37,7 +37,7 @@ def test_stages_are_tasks_and_the_cached_ones_say_so(server: None, tmp_path: Pat
         {"download": "Completed", "dedup": "Completed", "filter": "Completed"},
         {"download": "Cached", "dedup": "Cached", "filter": "Cached"},
     ]
-    assert {"stage-download", "stage-dedup", "stage-filter"} <= keys
+    assert {"stage-download", "stage-dedup", "stage-filter", "run-report"} <= keys
 
 
 def test_a_failing_stage_fails_the_run_with_its_own_error(server: None, tmp_path: Path) -> None:
