@@ -147,9 +147,6 @@ def main() -> None:
         if error.remedy:
             errors.print(f"[bold]What to do:[/] {escape(error.remedy)}", highlight=False, soft_wrap=True)
         sys.exit(1)
-    except KeyboardInterrupt:
-        errors.print("Interrupted. The same command resumes where it stopped.")
-        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -54,15 +54,26 @@ class Store:
                     "Use the version that wrote it, or another store (--set runtime.store=…).",
                 )
             return
-        if self.is_folder and self.local.is_dir() and any(self.local.iterdir()):
-            raise StoreError(f"{self.url} is not empty and not a store.", "Name another folder in runtime.store.")
-        self.fs.makedirs(self.root, exist_ok=True)
-        self.write_text(MARKER, json.dumps({"format": FORMAT}))
+        if self.is_folder and self.local.is_dir():
+            # Hidden files may be another process that begins the same store just now
+            strange = [path.name for path in self.local.iterdir() if not path.name.startswith(".")]
+            if strange and not self.fs.exists(marker):
+                raise StoreError(f"{self.url} is not empty and not a store.", "Name another folder in runtime.store.")
+
+    def _begin(self) -> None:
+        """Make it a store before the first thing is written: looking into one leaves nothing on disk."""
+        if not self.fs.exists(f"{self.root}/{MARKER}"):
+            self.fs.makedirs(self.root, exist_ok=True)
+            self._write(MARKER, json.dumps({"format": FORMAT}))
 
     # --- small files (refs, the marker) -------------------------------------------------------------------------
 
     def write_text(self, name: str, text: str) -> None:
         """Write a small file whole: readers see the old text or the new, never half."""
+        self._begin()
+        self._write(name, text)
+
+    def _write(self, name: str, text: str) -> None:
         if not self.is_folder:
             self.fs.pipe_file(f"{self.root}/{name}", text.encode())
             return
@@ -150,10 +161,12 @@ class Store:
         self, stage: str, key: str, waiting: Callable[[str], None] = lambda holder: None
     ) -> AbstractContextManager[None]:
         """The lock of a key: one process makes the artifact, the others wait and take it."""
+        self._begin()
         return locks.hold(self.local / "locks" / f"{stage}-{key}", waiting)
 
     def workspace(self, stage: str, key: str) -> Path:
         """The working folder of a key, kept until the artifact is published."""
+        self._begin()
         path = self.local / "work" / f"{stage}-{key}"
         path.mkdir(parents=True, exist_ok=True)
         return path

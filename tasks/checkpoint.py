@@ -9,7 +9,9 @@ import json
 from pathlib import Path
 
 from models.tokenizer import DIGEST_FIELD, tokenizer_digest
+from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, TokenizerMismatch
+from storage.tokens import open_tokens
 
 
 def check_tokenizer(folder: Path, *, expected: str | None = None) -> str:
@@ -29,3 +31,11 @@ def check_tokenizer(folder: Path, *, expected: str | None = None) -> str:
                 "Train the model again on shards of this tokenizer, or put its own files back.",
             )
     return found
+
+
+def check_shards(tokens: Artifact, digest: str) -> list[Path]:
+    """The token shards of a split, as absolute paths. Raises TokenizerMismatch for those of another tokenizer."""
+    paths = [path.resolve() for path in tokens.files("*.tokens")]
+    for path in paths:
+        open_tokens(path, tokenizer_digest=digest)
+    return paths

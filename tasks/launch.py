@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import selectors
@@ -163,6 +164,12 @@ def run_as_child(function: Callable[[Path], None]) -> None:
         function(Path(sys.argv[-1]))
     except GristmillError as error:
         emit(error=type(error).__name__, message=error.message, remedy=error.remedy)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        remedy = "Free space (`gristmill store gc`) and run again: it goes on from the last checkpoint."
+        emit(error="StoreError", message=f"The disk is full: {error}.", remedy=remedy)
         sys.exit(1)
 
 

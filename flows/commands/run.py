@@ -50,6 +50,10 @@ def _run_in_prefect(
     token = watcher.set(observer)
     try:
         pipeline(name, overrides, to, refresh)
+    except KeyboardInterrupt:
+        observer.close()
+        observer.console.print("Interrupted. The same command resumes where it stopped.")
+        raise  # typer ends with 130
     finally:
         observer.close()
         watcher.reset(token)

@@ -7,8 +7,7 @@ from typing import Any
 
 from storage.artifact import Artifact
 from storage.errors import TrainingError
-from storage.tokens import open_tokens
-from tasks.checkpoint import check_tokenizer
+from tasks.checkpoint import check_shards, check_tokenizer
 from tasks.evaluate.benchmarks import select
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.scores import assemble, side_by_side, verdict
@@ -38,15 +37,12 @@ def evaluate(
     digest = check_tokenizer(base.path)
     for model in models.values():
         check_tokenizer(model.path, expected=digest)
-    shards = validation.files("*.tokens")
-    for shard in shards:
-        open_tokens(shard, tokenizer_digest=digest)
     spec = EvaluateSpec(
         config=config,
         runtime=out.runtime,
         models={name: model.path.resolve() for name, model in models.items()},
         tokenizer_digest=digest,
-        validation=[path.resolve() for path in shards],
+        validation=check_shards(validation, digest),
         benchmarks=[path.resolve() for path in select(benchmarks.files("*.jsonl"), config.tasks)],
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),

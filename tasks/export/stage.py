@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 from storage.artifact import Artifact
-from storage.tokens import open_tokens
-from tasks.checkpoint import check_tokenizer
+from tasks.checkpoint import check_shards, check_tokenizer
 from tasks.export.card import model_card, parity_rows
 from tasks.export.config import ExportConfig
 from tasks.launch import run_module
@@ -25,15 +24,12 @@ def export(config: ExportConfig, model: Artifact, scores: Artifact, validation: 
     from tasks.export.run import ExportSpec
 
     digest = check_tokenizer(model.path)
-    shards = validation.files("*.tokens")
-    for shard in shards:
-        open_tokens(shard, tokenizer_digest=digest)
     spec = ExportSpec(
         config=config,
         runtime=out.runtime,
         model=model.path.resolve(),
         tokenizer_digest=digest,
-        validation=[path.resolve() for path in shards],
+        validation=check_shards(validation, digest),
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
     )
