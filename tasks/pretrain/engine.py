@@ -53,6 +53,11 @@ class World:
         if self.size > 1:
             torch.distributed.barrier()
 
+    def leave(self) -> None:
+        """Part from the others, all at once: a rank that exits first can take gloo's threads down with an abort."""
+        self.wait()
+        torch.distributed.destroy_process_group()
+
 
 def join(spec: TrainSpec) -> World:
     """Join the other processes (a launcher's environment names them), or be alone. Before DeepSpeed is imported."""

@@ -88,6 +88,7 @@ def train(path: Path) -> None:
     world.wait()
     seconds = _run(spec, engine, loader, validation, checkpoints, log, begun)
     _finish(spec, engine, loader, validation, log, begun, seconds)
+    world.leave()
 
 
 def _run(
