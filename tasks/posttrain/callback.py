@@ -50,9 +50,10 @@ class Watch(TrainerCallback):
                 raise TrainingError(
                     f"Step {row['step']}: {name} is {value}.", f"Lower {self.spec.method}.learning_rate and run again."
                 )
+        if not state.is_world_process_zero:
+            return
         self.waiting.append(row)
-        last = state.global_step == state.max_steps
-        if state.is_world_process_zero and (last or state.global_step % self.spec.runtime.log_every == 0):
+        if state.global_step == state.max_steps or state.global_step % self.spec.runtime.log_every == 0:
             emit(step=state.global_step, steps=state.max_steps, loss=row["loss"])
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:

@@ -50,11 +50,13 @@ def train(path: Path) -> None:
         found = [(checkpoint, begun)]
         torch.distributed.broadcast_object_list(found)
         ((checkpoint, begun),) = found
-    cut_log(spec.log, begun)
+    if trainer.is_world_process_zero():
+        cut_log(spec.log, begun)
     started = time.perf_counter()
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     seconds = time.perf_counter() - started
-    watch.flush()
+    if trainer.is_world_process_zero():
+        watch.flush()
     measured = trainer.evaluate() if held_out else {}
     _save(trainer, spec)
     if trainer.is_world_process_zero():

@@ -160,3 +160,10 @@ def test_a_checkpoint_of_another_run_is_refused_and_a_torn_one_removed(tmp_path:
     assert not (mine.checkpoints / "checkpoint-8").exists()
     with pytest.raises(TrainingError, match="refused"):
         latest_checkpoint(spec("other"))
+
+
+def test_two_processes_learn_what_one_does(model: Artifact, tuned: Output, tmp_path: Path) -> None:
+    out = output(tmp_path, "sft", processes=2)
+    sft.function(SFT, model, Artifact.at(make_instructions(tmp_path / "pairs")), out)
+    expected = [row["loss"] for row in read_log(tuned.path / "log.jsonl")]
+    assert [row["loss"] for row in read_log(out.path / "log.jsonl")] == pytest.approx(expected, abs=5e-3)
