@@ -15,12 +15,13 @@ from flows.session import session_of
 from profiles.schema import Profile
 from storage import refs
 from storage.artifact import Artifact
+from storage.documents import count_rows
 from storage.keys import KeyPayload
 from storage.manifest import Manifest
 from storage.store import Store
 from tasks.config import StageConfig
 from tasks.session import Session, open_session
-from tasks.stage import Stage, explain_miss, nearest
+from tasks.stage import Forecast, Stage, explain_miss, nearest
 
 
 class Pending(Artifact):
@@ -41,6 +42,7 @@ class PlannedStage:
     payload: KeyPayload | None
     manifest: Manifest | None  # of the hit, or of the nearest earlier artifact
     inputs: tuple[Artifact, ...]
+    forecast: Forecast | None = None
 
 
 def plan(profile: Profile, refresh: Collection[str] = (), until: str | None = None) -> list[PlannedStage]:
@@ -65,13 +67,32 @@ def _ask(
     waiting = sorted({artifact.location for artifact in inputs if isinstance(artifact, Pending)})
     if waiting:
         guess = _latest(session.store, f"{session.profile}/{stage.name}")
-        return PlannedStage(stage.name, False, f"waits for {', '.join(waiting)}", None, guess, inputs), pending
+        waits = PlannedStage(stage.name, False, f"waits for {', '.join(waiting)}", None, guess, inputs)
+        return replace(waits, forecast=_forecast(session, stage, config, inputs, guess)), pending
     payload = stage.payload(config, inputs)
     found = None if stage.name in session.refresh else session.store.find(stage.name, payload.key())
     if found is not None:
         return PlannedStage(stage.name, True, "", payload, found.manifest, inputs), found
     why = explain_miss(session.store, payload, stage.name in session.refresh)
-    return PlannedStage(stage.name, False, why, payload, nearest(session.store, payload), inputs), pending
+    near = nearest(session.store, payload)
+    forecast = _forecast(session, stage, config, inputs, near)
+    return PlannedStage(stage.name, False, why, payload, near, inputs, forecast), pending
+
+
+def _forecast(
+    session: Session, stage: Stage, config: StageConfig, inputs: tuple[Artifact, ...], earlier: Manifest | None
+) -> Forecast | None:
+    """What a stage that must be made will need, where its documents can be counted or guessed from an earlier run."""
+    if stage.forecast is None:
+        return None
+    documents = inputs[0]
+    if not isinstance(documents, Pending):
+        count = sum(count_rows(path) for path in documents.files("*.parquet"))
+    elif earlier is not None:
+        count = earlier.counts["documents"]["in"]
+    else:
+        return None
+    return stage.forecast(config, count, session.runtime)
 
 
 def _latest(store: Store, ref: str) -> Manifest | None:

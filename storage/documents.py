@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 from storage.errors import DamagedArtifact
 
 ROWS_PER_GROUP = 1024
+CHARACTERS_PER_GROUP = 1 << 21
 ID_LENGTH = 32
 
 DOCUMENT_SCHEMA = pa.schema(
@@ -83,6 +85,39 @@ def read_documents(path: Path) -> Iterator[Document]:
     return (Document(*row) for row in _read(path, DOCUMENT_SCHEMA))
 
 
+def read_batches(
+    path: Path, columns: Sequence[str] = DOCUMENT_SCHEMA.names, holding: Sequence[int] | None = None
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The shard as (first row, Arrow batch), one a row group, for work that needs no Python strings.
+
+    With `holding`, only the row groups that hold one of these rows (ascending). Raises DamagedArtifact.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            start = 0
+            for number in range(file.num_row_groups):
+                end = start + file.metadata.row_group(number).num_rows
+                if holding is None or bisect_left(holding, start) < bisect_left(holding, end):
+                    for batch in file.read_row_group(number, list(columns), use_threads=False).to_batches():
+                        yield start, batch
+                        start += batch.num_rows
+                start = end
+    except (OSError, pa.ArrowInvalid, KeyError) as error:
+        raise _damaged(path, error) from error
+
+
+def write_batches(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema = DOCUMENT_SCHEMA) -> int:
+    """Write one shard of Arrow batches, streaming; the number of rows written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = 0
+    repeating = [name for name in schema.names if name not in ("id", "text")]  # the others gain nothing by a dictionary
+    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1, use_dictionary=repeating) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            written += batch.num_rows
+    return written
+
+
 def read_ledger(path: Path) -> Iterator[Verdict]:
     """The verdicts of one ledger shard, in order."""
     return (Verdict(*row) for row in _read(path, LEDGER_SCHEMA))
@@ -101,21 +136,27 @@ def shard_name(number: int) -> str:
     return f"{number:05d}.parquet"
 
 
+def ledger_batches(verdicts: Iterable[Verdict]) -> Iterator[pa.RecordBatch]:
+    """Verdicts as Arrow batches, to be written beside others."""
+    return (_to_batch(group, LEDGER_SCHEMA) for group in _row_groups(verdicts))
+
+
 def _write(path: Path, schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = 0
-    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer:
-        batch: list[tuple[Any, ...]] = []
-        for row in rows:
-            batch.append(row)
-            if len(batch) == ROWS_PER_GROUP:
-                writer.write_batch(_to_batch(batch, schema))
-                written += len(batch)
-                batch = []
-        if batch:
-            writer.write_batch(_to_batch(batch, schema))
-            written += len(batch)
-    return written
+    return write_batches(path, (_to_batch(group, schema) for group in _row_groups(rows)), schema)
+
+
+def _row_groups(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    """Rows by `ROWS_PER_GROUP`, or fewer where they are long: a reader holds one group in memory."""
+    group: list[tuple[Any, ...]] = []
+    characters = 0
+    for row in rows:
+        group.append(row)
+        characters += sum(len(value) for value in row if isinstance(value, str))
+        if len(group) == ROWS_PER_GROUP or characters >= CHARACTERS_PER_GROUP:
+            yield group
+            group, characters = [], 0
+    if group:
+        yield group
 
 
 def _to_batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
@@ -126,12 +167,8 @@ def _to_batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _read(path: Path, schema: pa.Schema) -> Iterator[tuple[Any, ...]]:
-    try:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=ROWS_PER_GROUP, columns=schema.names):
-                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-    except (OSError, pa.ArrowInvalid, KeyError) as error:
-        raise _damaged(path, error) from error
+    for _, batch in read_batches(path, schema.names):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _damaged(path: Path, error: Exception) -> DamagedArtifact:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ByteSize, ConfigDict, Field
 
 
 class StageConfig(BaseModel):
@@ -32,6 +32,9 @@ class Runtime(BaseModel):
         ge=1,
         description="CPU threads of a training process; sums are rounded differently with another number",
     )
+    memory_limit: ByteSize | None = Field(
+        None, description="memory for a data stage's tables, such as 8GB; beyond it they are split and kept on disk"
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="where models run; auto takes a GPU if there is one"
     )
@@ -46,3 +49,10 @@ class Runtime(BaseModel):
     log_every: int = Field(10, ge=1, description="training steps between two lines of progress")
     checkpoint_every: int = Field(100, ge=1, description="training steps between two checkpoints")
     timeout_minutes: float | None = Field(None, gt=0, description="a training child older than this is ended")
+
+    @property
+    def working_memory(self) -> int:
+        """`memory_limit` in bytes; without one, a quarter of the machine's memory."""
+        if self.memory_limit is not None:
+            return int(self.memory_limit)
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4

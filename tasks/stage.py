@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from storage import refs
 from storage.artifact import Artifact
@@ -29,13 +29,24 @@ from storage.errors import ConfigError, StoreError
 from storage.keys import KeyPayload, differences
 from storage.manifest import Manifest
 from storage.store import Store
-from tasks.config import StageConfig
+from tasks.config import Runtime, StageConfig
 from tasks.output import Output
 from tasks.session import Session, current
 from tasks.source import source_digest
 
 STAGES: dict[str, Stage] = {}
 MAX_PLOT_BYTES = 200_000  # a Prefect artifact must stay under 1 MB, a run report holds three, and base64 adds a third
+
+
+class Forecast(NamedTuple):
+    """What a stage will need: bytes of memory at its peak, bytes of disk while it works; and how it goes about it."""
+
+    memory: int
+    disk: int
+    note: str
+
+
+Forecaster = Callable[[Any, int, Runtime], Forecast]  # (config, documents, runtime)
 
 
 class Reached(Exception):
@@ -50,13 +61,19 @@ class Stage:
     """A function with a name, a version and a config class; see the module's docstring."""
 
     def __init__(
-        self, function: Callable[..., None], name: str, version: int, sources: Callable[[Any], Mapping[str, str]] | None
+        self,
+        function: Callable[..., None],
+        name: str,
+        version: int,
+        sources: Callable[[Any], Mapping[str, str]] | None = None,
+        forecast: Forecaster | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.name = name
         self.version = version
         self.sources = sources
+        self.forecast = forecast
         parameters = list(inspect.signature(function).parameters)
         if parameters[0] != "config" or parameters[-1] != "out":
             raise ConfigError(f"Stage {name} takes ({', '.join(parameters)}).", "It must take (config, inputs…, out).")
@@ -192,16 +209,21 @@ class Stage:
 
 
 def stage(
-    version: int, *, name: str | None = None, sources: Callable[[Any], Mapping[str, str]] | None = None
+    version: int,
+    *,
+    name: str | None = None,
+    sources: Callable[[Any], Mapping[str, str]] | None = None,
+    forecast: Forecaster | None = None,
 ) -> Callable[[Callable[..., None]], Stage]:
     """Make a stage of a function `(config, inputs…, out) -> None`.
 
     `version` is raised by hand when results change. `sources(config)` gives a digest for everything that the stage
-    reads from outside the store; those digests enter the key.
+    reads from outside the store; those digests enter the key. `forecast(config, documents, runtime)` says what the
+    stage will need; a plan shows it.
     """
 
     def wrap(function: Callable[..., None]) -> Stage:
-        made = Stage(function, name or function.__name__, version, sources)
+        made = Stage(function, name or function.__name__, version, sources, forecast)
         STAGES[made.name] = made
         return made
 

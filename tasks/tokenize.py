@@ -8,7 +8,6 @@ encoded as text (see tasks/tokenizer.py).
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
@@ -24,7 +23,7 @@ from storage.errors import EmptyOutput
 from storage.tokens import write_tokens
 from tasks.config import StageConfig
 from tasks.output import Output
-from tasks.shards import ShardResult, map_shards
+from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage import stage
 from tasks.tokenizer import load_for_documents
 
@@ -54,11 +53,7 @@ def tokenize(config: TokenizeConfig, documents: Artifact, tokenizer: Artifact, o
                 f"No document fell into {split} (validation_share {config.validation_share}).",
                 "Raise tokenize.validation_share, or give more documents.",
             )
-        (out.path / split).mkdir(parents=True)
-        for shard, result in zip(shards, results, strict=True):
-            made = result.folder / f"{split}.tokens"
-            if made.exists():
-                shutil.copyfile(made, out.path / split / f"{shard.stem}.tokens")
+        collect(results, f"{split}.tokens", out.path / split)
     _report(totals, tokenizer_digest(tokenizer.path), out)
 
 

@@ -81,7 +81,7 @@ def test_arrows_point_down_only(path: Path) -> None:
 def test_a_profile_is_read_without_the_heavy_libraries() -> None:
     script = (
         "import sys; from profiles.load import load; load('tiny');"
-        "heavy = {'torch', 'transformers', 'datasets', 'prefect', 'spacy', 'trl', 'deepspeed'};"
+        "heavy = {'torch', 'transformers', 'datasets', 'prefect', 'spacy', 'trl', 'deepspeed', 'numba', 'scipy'};"
         "print(*sorted(heavy & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -43,6 +43,10 @@ def show_plan(console: Console, name: str, overrides: list[str]) -> None:
     console.print(
         f"\n{misses} to make: about {duration(total)} by earlier runs{note}." if misses else "\nNothing to make."
     )
+    for line in lines:
+        if line.forecast:
+            need = f"{size_of(line.forecast.memory)} of memory and {size_of(line.forecast.disk)} of disk"
+            console.print(f"{line.name} needs about {need}: {line.forecast.note}.", soft_wrap=True)
     show_model(console, profile)
 
 

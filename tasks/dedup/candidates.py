@@ -1,29 +1,38 @@
-"""Candidate pairs by banding: two documents that agree in all rows of a band meet in a bucket (Leskovec et al., ch. 3).
-
-The bands come from datasketch's optimiser, which weighs false positives against false negatives at the threshold. A
-bucket of up to `bucket_pairs` members gives all its pairs; a larger one links each member to its next by id, which
-keeps identical boilerplate in one cluster without a quadratic self-join.
+"""Candidate pairs: documents that agree in all rows of a band meet in a bucket (Leskovec et al., ch. 3), and stay a
+candidate if their whole signatures are alike enough to reach the threshold. Large buckets are another matter: see
+tasks/dedup/large_buckets.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import combinations, pairwise
+import functools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from tasks.dedup import compare
+from tasks.dedup.buckets import Groups, grouped, ranges_needed, spill
+from tasks.dedup.clusters import Edges, unique_edges
 from tasks.dedup.config import DedupConfig
+from tasks.dedup.corpus import Corpus, Rows, Shard
+from tasks.output import Output
+from tasks.shards import in_threads, map_shards
+
+MISS_WEIGHT = 0.999  # a missed pair is lost; a false one costs a comparison of two signatures
+DEVIATIONS = 4.0  # of the estimate, below the threshold, at which a pair is no candidate: it loses 1 in 30,000
+PAIRS_AT_ONCE = 1 << 20
 
 
-def bands(config: DedupConfig) -> tuple[int, int]:
-    """(bands, rows a band) for the threshold and the number of permutations.
-
-    A missed pair is lost and a false one only costs its verification, so misses weigh 49 times as much.
-    """
+@functools.cache
+def bands(threshold: float, permutations: int) -> tuple[int, int]:
+    """(bands, rows a band) for the threshold and the number of permutations, by datasketch's optimiser."""
     from datasketch import MinHashLSH
 
-    index = MinHashLSH(threshold=config.threshold, num_perm=config.permutations, weights=(0.02, 0.98))
+    weights = (1 - MISS_WEIGHT, MISS_WEIGHT)
+    index = MinHashLSH(threshold=threshold, num_perm=permutations, weights=weights)
     return int(index.b), int(index.r)
 
 
@@ -32,21 +41,82 @@ def expected_recall(similarity: float, count: int, rows: int) -> float:
     return float(1 - (1 - similarity**rows) ** count)
 
 
-def candidate_pairs(
-    signatures: npt.NDArray[np.uint32], ids: Sequence[str], count: int, rows: int, config: DedupConfig
-) -> set[tuple[int, int]]:
-    """Pairs (i, j) of rows that share a bucket, i before j by id: the same whatever the order of the rows."""
-    by_id = sorted(range(len(ids)), key=lambda row: ids[row])
-    ordered = signatures[by_id]
-    found: set[tuple[int, int]] = set()
-    for band in range(count):
-        part = np.ascontiguousarray(ordered[:, band * rows : (band + 1) * rows])
-        keys = part.view(np.dtype((np.void, part.dtype.itemsize * rows))).ravel()
-        order = np.argsort(keys, kind="stable")
-        same = keys[order][1:] == keys[order][:-1]
-        starts = np.flatnonzero(np.concatenate(([True], ~same)))
-        for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
-            if end - start > 1:
-                members = [by_id[place] for place in order[start:end]]
-                found |= set(combinations(members, 2) if len(members) <= config.bucket_pairs else pairwise(members))
-    return found
+def agreement_at(config: DedupConfig, deviations: float) -> int:
+    """In how many places two signatures agree at the threshold, plus so many standard deviations of the estimate."""
+    permutations = config.sketch.permutations
+    deviation = math.sqrt(config.threshold * (1 - config.threshold) / permutations)
+    agreeing = round(permutations * (config.threshold + deviations * deviation))
+    return min(permutations, max(1, agreeing))
+
+
+class Candidates:
+    """The buckets of all bands, spilled once; walked for pairs, and again for large buckets."""
+
+    def __init__(self, config: DedupConfig, corpus: Corpus, skipped: Rows, memory: int, out: Output) -> None:
+        self.config, self.corpus, self.out = config, corpus, out
+        self.count, self.height = bands(config.threshold, config.sketch.permutations)
+        self.least = agreement_at(config, -DEVIATIONS)
+        self.ranges = ranges_needed(corpus.size, memory)
+        self.with_large: list[int] = []  # partitions that hold a large bucket
+        work = functools.partial(self._spill_shard, skipped)
+        self.spilled = map_shards(work, corpus.shards, out, f"bands-{self.ranges}", threads=True)
+
+    def _spill_shard(self, skipped: Rows, shard: Shard, folder: Path) -> dict[str, Any]:
+        places = np.setdiff1d(np.arange(shard.size), skipped - shard.start, assume_unique=True)
+        signatures = shard.read_signatures(places)
+        keys = []
+        for band in range(self.count):
+            keys.append(np.empty(len(places), np.uint64))
+            compare.band_keys(signatures, band, self.height, keys[-1])
+        return spill(folder, keys, places.astype(np.uint32), self.ranges)
+
+    def pairs(self) -> Edges:
+        """Candidate pairs of all buckets of up to `bucket_pairs` documents."""
+        found = []
+        partitions = range(self.count * self.ranges)
+        for number, (edges, largest) in enumerate(in_threads(self._pairs_of, partitions, self.out)):
+            found.append(edges)
+            if largest > self.config.bucket_pairs:
+                self.with_large.append(number)
+            self.out.progress(number + 1, len(partitions), "partitions", "compare")
+        return unique_edges(found)
+
+    def _pairs_of(self, partition: int) -> tuple[Edges, int]:
+        """Candidate pairs of a partition, and the size of its largest bucket."""
+        groups = self._groups(partition)
+        alike = [self._alike(members, ends) for members, ends in portions(groups, self.config.bucket_pairs)]
+        return unique_edges(alike), groups.largest
+
+    def large_buckets(self) -> Iterator[Rows]:
+        """The members of every larger bucket, ascending. To be called after `pairs`."""
+        for partition in self.with_large:
+            groups = self._groups(partition)
+            starts = np.concatenate(([0], groups.ends[:-1]))
+            for start, end in zip(starts, groups.ends, strict=True):
+                if end - start > self.config.bucket_pairs:
+                    yield np.sort(groups.members[start:end])
+
+    def _groups(self, partition: int) -> Groups:
+        return grouped(self.spilled, [shard.start for shard in self.corpus.shards], partition)
+
+    def _alike(self, members: Rows, ends: Rows) -> Edges:
+        """All pairs within groups whose signatures agree enough."""
+        rows, local = np.unique(members, return_inverse=True)
+        sizes = np.diff(ends, prepend=0)
+        room = int((sizes * (sizes - 1) // 2).sum())
+        first, second = np.empty(room, np.int32), np.empty(room, np.int32)
+        signatures = self.corpus.signatures(rows)
+        made = compare.similar_pairs(local.astype(np.int32), ends, signatures, self.least, first, second)
+        return np.stack((rows[first[:made]], rows[second[:made]]), axis=1)
+
+
+def portions(groups: Groups, limit: int) -> Iterator[tuple[Rows, Rows]]:
+    """Groups of up to `limit` members as (members, ends), as many at a time as make `PAIRS_AT_ONCE` pairs."""
+    starts = np.concatenate(([0], groups.ends[:-1]))
+    sizes = groups.ends - starts
+    small = np.flatnonzero(sizes <= limit)
+    work = np.cumsum(sizes[small] * sizes[small])
+    for chosen in np.split(small, np.flatnonzero(np.diff(work // PAIRS_AT_ONCE)) + 1):
+        if len(chosen):
+            members = np.concatenate([groups.members[starts[g] : groups.ends[g]] for g in chosen])
+            yield members, np.cumsum(sizes[chosen])

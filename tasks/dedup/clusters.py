@@ -2,56 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tasks.dedup.config import DedupConfig
+from tasks.dedup.corpus import Corpus, Rows
+
+Edges = npt.NDArray[np.int64]  # pairs of rows, the smaller first: edges × 2
+
+PREFERENCE = [
+    ("cluster", "ascending"),
+    ("earlier", "descending"),  # kept already
+    ("length", "descending"),
+    ("rank", "ascending"),
+    ("source", "ascending"),
+    ("id", "ascending"),
+    ("content", "ascending"),  # of the shard: of equal documents the same one, whichever shard is read first
+    ("row", "ascending"),
+]
 
 
-@dataclass(frozen=True)
-class Entry:
-    """What decides between duplicates: the longest is kept, then the most trusted source, then the smallest id."""
-
-    row: int
-    length: int
-    source_rank: tuple[int, str]
-    id: str
-
-    @property
-    def preference(self) -> tuple[int, tuple[int, str], str, int]:
-        """Smaller is better."""
-        return (-self.length, self.source_rank, self.id, self.row)
+def unique_edges(parts: Sequence[Edges]) -> Edges:
+    """Each edge once, ascending. Rows must be below 2³²."""
+    edges = np.concatenate([np.empty((0, 2), np.int64), *parts])
+    packed = np.unique((edges.min(axis=1) << 32) | edges.max(axis=1))
+    return np.stack((packed >> 32, packed & 0xFFFFFFFF), axis=1)
 
 
-class UnionFind:
-    """Connected components (Tarjan 1975), with path halving."""
+class Components:
+    """Connected components: rows that edges join, directly or not."""
 
-    def __init__(self, size: int) -> None:
-        self.parents = list(range(size))
+    def __init__(self, edges: Edges) -> None:
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
 
-    def root(self, item: int) -> int:
-        """The representative of the item's component."""
-        while self.parents[item] != item:
-            self.parents[item] = self.parents[self.parents[item]]
-            item = self.parents[item]
-        return item
+        self.rows, places = np.unique(edges, return_inverse=True)
+        first, second = places.reshape(-1, 2).T
+        graph = coo_array((np.ones(len(edges), np.bool_), (first, second)), shape=(len(self.rows), len(self.rows)))
+        self._labels = connected_components(graph, directed=False)[1].astype(np.int64)
 
-    def join(self, first: int, second: int) -> None:
-        """Make one component of two."""
-        self.parents[self.root(first)] = self.root(second)
+    def labels(self, rows: Rows) -> Rows:
+        """A number for the component of each row; a row without edges is one of its own, with a negative number."""
+        place = np.searchsorted(self.rows, rows)
+        known = place < len(self.rows)
+        known[known] = self.rows[place[known]] == rows[known]
+        labels = -1 - rows
+        labels[known] = self._labels[place[known]]
+        return labels
 
 
-def keepers(entries: list[Entry], edges: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """For every row that is to be removed, the row that is kept in its stead. Rows without an edge are not named."""
-    by_row = {entry.row: entry for entry in entries}
-    number = {row: place for place, row in enumerate(by_row)}
-    components = UnionFind(len(number))
-    touched: set[int] = set()
-    for first, second in edges:
-        components.join(number[first], number[second])
-        touched |= {first, second}
-    best: dict[int, Entry] = {}
-    for row in touched:
-        root = components.root(number[row])
-        if root not in best or by_row[row].preference < best[root].preference:
-            best[root] = by_row[row]
-    found = {row: best[components.root(number[row])].row for row in touched}
-    return {row: kept for row, kept in found.items() if row != kept}
+def choose_keepers(config: DedupConfig, corpus: Corpus, components: Components) -> pa.Table:
+    """All rows of all components, ascending, with id, source and the row that is kept of their component.
+
+    Kept is what an earlier dedup kept; then the longest; then the most trusted source; then the smallest id.
+    """
+    rows = components.rows
+    table = corpus.columns(rows, ["id", "source", "length"])
+    rank = {name: number for number, name in enumerate(config.source_order)}
+    sources = table["source"].to_pylist()
+    table = table.append_column("rank", pa.array([rank.get(source, len(rank)) for source in sources], pa.int64()))
+    table = table.append_column("row", pa.array(rows))
+    table = table.append_column("cluster", pa.array(components.labels(rows)))
+    table = table.append_column("earlier", pa.array(corpus.is_earlier(rows).astype(np.int8)))
+    table = table.append_column("content", pa.array(corpus.contents(rows), pa.string()))
+    ordered = table.sort_by(PREFERENCE)
+    clusters = ordered["cluster"].to_numpy()
+    _, first, member_of = np.unique(clusters, return_index=True, return_inverse=True)
+    ordered = ordered.append_column("keeper", pa.array(ordered["row"].to_numpy()[first][member_of]))
+    return ordered.select(["row", "id", "source", "keeper", "cluster"]).sort_by("row")

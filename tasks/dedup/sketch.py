@@ -1,14 +1,14 @@
-"""What dedup knows of a document: its exact hash, its shingles, its MinHash signature.
+"""What dedup measures of a corpus, once: a row for each document, and its MinHash signature (Broder 1997).
 
-Normalisation: Unicode NFC, case folded, white space collapsed. Shingles are n-grams of words without punctuation (two
-editions differ in their quotation marks), hashed to 64 bits; a text shorter than n words is one shingle. Signatures
-are datasketch's (Broder 1997, affine permutations over 32 bits).
+An artifact of its own, aligned with the document shards row by row: a changed threshold compares again but measures
+nothing, and a later crawl is compared with it without its texts.
 """
 
 from __future__ import annotations
 
-import re
-import unicodedata
+import functools
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,71 +18,84 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from storage.documents import read_documents
-from tasks.dedup.config import DedupConfig
+from storage.artifact import Artifact
+from storage.documents import count_rows, read_batches, shard_name
+from tasks.dedup import kernels
+from tasks.dedup.config import SketchConfig
+from tasks.dedup.scan import Scanned, Scanner
+from tasks.output import Output
+from tasks.shards import collect, map_shards
 
-SKETCHES = "sketches.parquet"
-SIGNATURES = "signatures.npy"
-WORD = re.compile(r"\w+")
-_LOW_BITS = (1 << 32) - 1
-
-
-def normalise(text: str) -> str:
-    """The text that is compared: NFC, case folded, one space between words."""
-    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
-
-
-def shingles(text: str, ngram: int) -> list[int]:
-    """64-bit hashes of the word n-grams of a normalised text, with repetitions."""
-    words = WORD.findall(text) or [text]
-    if len(words) <= ngram:
-        return [xxhash.xxh3_64_intdigest(" ".join(words).encode("utf-8", "surrogatepass"))]
-    joined = (" ".join(words[i : i + ngram]) for i in range(len(words) - ngram + 1))
-    return [xxhash.xxh3_64_intdigest(gram.encode("utf-8", "surrogatepass")) for gram in joined]
+ROWS, SIGNATURES = "rows.parquet", "signatures.npy"
+CONTENT = b"content"  # a hash of the ids of a shard: its name whatever its number
+SCHEMA = pa.schema([("id", pa.string()), ("source", pa.string()), ("length", pa.int64()), ("exact", pa.binary(16))])
 
 
-def jaccard(first: frozenset[int], second: frozenset[int]) -> float:
-    """|A ∩ B| / |A ∪ B|."""
-    shared = len(first & second)
-    return shared / (len(first) + len(second) - shared)
+def sketch_corpus(config: SketchConfig, documents: Artifact, out: Output) -> None:
+    """See the stage `sketches`."""
+    shards = documents.files("*.parquet")
+    results = map_shards(functools.partial(_sketch_shard, config), shards, out, "sketch", threads=True)
+    collect(results, ROWS, out.path / "rows")
+    collect(results, SIGNATURES, out.path / "signatures")
+    sources: Counter[str] = Counter()
+    for result in results:
+        sources.update(result.counts["sources"])
+    out.count(sketched=sum(sources.values()), sources=dict(sorted(sources.items())))
 
 
-def signature(hashes: list[int], config: DedupConfig, model: Any) -> npt.NDArray[np.uint32]:
-    """The MinHash signature of shingle hashes; `model` is an empty MinHash whose permutations are reused."""
-    sketch = model.copy()
-    sketch.update_batch(hashes)
-    values: npt.NDArray[np.uint32] = sketch.hashvalues.astype(np.uint32)
-    return values
+def permutations(config: SketchConfig) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+    """(a, b) of datasketch's `affine32` scheme: x → a·x + b mod 2³² over premixed 32-bit hashes, a odd."""
+    draw = np.random.RandomState(config.seed)
+    a = draw.randint(0, 1 << 31, config.permutations, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
+    return a, draw.randint(0, 1 << 32, config.permutations, dtype=np.uint32)
 
 
-def empty_minhash(config: DedupConfig) -> Any:
-    """datasketch's MinHash over values that are hashed already."""
-    from datasketch import MinHash
-
-    return MinHash(num_perm=config.permutations, seed=config.seed, hashfunc=_low_bits, scheme="affine32")
-
-
-def _low_bits(value: int) -> int:
-    return value & _LOW_BITS
-
-
-def sketch_shard(config: DedupConfig, shard: Path, folder: Path) -> dict[str, int]:
-    """Sketch every document of a shard: ids, sources, lengths and exact hashes in one file, signatures in another."""
-    model = empty_minhash(config)
-    rows: list[tuple[str, str, int, bytes]] = []
-    signatures = []
-    for document in read_documents(shard):
-        text = normalise(document.text)
-        rows.append((document.id, document.source, len(document.text), _exact(text)))
-        signatures.append(signature(shingles(text, config.ngram), config, model))
-    names = ("id", "source", "length", "exact")
-    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
-    pq.write_table(
-        pa.table({name: list(column) for name, column in zip(names, columns, strict=True)}), folder / SKETCHES
-    )
-    np.save(folder / SIGNATURES, np.array(signatures, np.uint32).reshape(-1, config.permutations))
-    return {"documents": len(rows)}
+def sketch_texts(
+    scanner: Scanner, texts: pa.Array, a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]
+) -> tuple[list[bytes], npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+    """Exact hashes, lengths and signatures of a batch of texts."""
+    exact: list[bytes] = [b""] * len(texts)
+    lengths = np.zeros(len(texts), np.int64)
+    signatures = np.empty((len(texts), len(a)), np.uint32)
+    for scanned in scanner.scan(texts):
+        rows = scanned.rows
+        for row, digest in zip(rows.tolist(), exact_hashes(scanned), strict=True):
+            exact[row] = digest
+        lengths[rows] = np.where(lengths[rows], lengths[rows], scanned.characters)  # as the texts came in
+        signed = np.empty((len(rows), len(a)), np.uint32)
+        kernels.sign(scanned.words, scanned.word_ends, scanner.config.ngram, a, b, signed)
+        signatures[rows] = signed
+    return exact, lengths, signatures
 
 
-def _exact(text: str) -> bytes:
-    return xxhash.xxh3_128_digest(text.encode("utf-8", "surrogatepass"))
+def exact_hashes(scanned: Scanned) -> Iterator[bytes]:
+    """The 128-bit hash (xxh3) of each normalised text."""
+    view = scanned.text.data
+    start = 0
+    for end in scanned.text_ends.tolist():
+        yield xxhash.xxh3_128_digest(view[start:end])
+        start = end
+
+
+def _sketch_shard(config: SketchConfig, shard: Path, folder: Path) -> dict[str, Any]:
+    scanner = Scanner(config)
+    a, b = permutations(config)
+    header = {"descr": "<u4", "fortran_order": False, "shape": (count_rows(shard), config.permutations)}
+    content = xxhash.xxh3_64()
+    sources: Counter[str] = Counter()
+    with pq.ParquetWriter(folder / ROWS, SCHEMA) as writer, (folder / SIGNATURES).open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for _, batch in read_batches(shard, ["id", "source", "text"]):
+            exact, lengths, signatures = sketch_texts(scanner, batch["text"], a, b)
+            columns = [batch["id"], batch["source"], pa.array(lengths), pa.array(exact, pa.binary(16))]
+            writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
+            signatures.tofile(file)
+            content.update("".join(batch["id"].to_pylist()).encode())
+            sources.update(batch["source"].to_pylist())
+        writer.add_key_value_metadata({CONTENT: content.digest().hex()})
+    return {"sources": dict(sources)}
+
+
+def shard_files(sketched: Artifact, number: int) -> tuple[Path, Path]:
+    """(rows, signatures) of a shard."""
+    return sketched.path / "rows" / shard_name(number), sketched.path / "signatures" / f"{number:05d}.npy"

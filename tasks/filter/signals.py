@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.artifact import Artifact
-from storage.documents import Document, read_documents, shard_name
+from storage.documents import Document, read_documents
 from storage.errors import DamagedArtifact
 from tasks.filter import language, toxicity
 from tasks.filter.config import SignalsConfig
 from tasks.filter.heuristics import Form, measure_form
 from tasks.filter.pii import find_pii
 from tasks.output import Output
-from tasks.shards import map_shards
+from tasks.shards import collect, map_shards
 from tasks.stage import stage
 
 FILE = "signals.parquet"
@@ -34,9 +33,7 @@ def signals(config: SignalsConfig, documents: Artifact, out: Output) -> None:
     """Language, form, toxicity and personal data of every document, as columns of a side file a shard."""
     shards = documents.files("*.parquet")
     measured = map_shards(functools.partial(_measure_shard, config), shards, out, "measure")
-    for number, shard in enumerate(measured):
-        target = out.path / shard_name(number)
-        shutil.copyfile(shard.folder / FILE, target)
+    collect(measured, FILE, out.path)
     out.count(measured=sum(shard.counts["documents"] for shard in measured))
 
 

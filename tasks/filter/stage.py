@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import functools
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from storage.artifact import Artifact
-from storage.documents import read_documents, shard_name, write_documents, write_ledger
+from storage.documents import read_documents, write_documents, write_ledger
 from tasks.filter.config import FilterConfig
 from tasks.filter.decide import clean, decide, rules
 from tasks.filter.signals import read_signals, signals
 from tasks.output import Output
-from tasks.shards import ShardResult, map_shards
+from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage import stage
 
 SAMPLES = 3  # ids shown of each reason
@@ -32,10 +31,8 @@ def filter_documents(config: FilterConfig, documents: Artifact, out: Output) -> 
     measured = out.obtain(signals, config.signals, documents)
     jobs = list(zip(shards, measured.files("*.parquet"), strict=True))
     decided = map_shards(functools.partial(_decide_shard, config), jobs, out, "decide")
-    for number, shard in enumerate(decided):
-        for folder in FOLDERS:
-            (out.path / folder).mkdir(exist_ok=True)
-            shutil.copyfile(shard.folder / f"{folder}.parquet", out.path / folder / shard_name(number))
+    for folder in FOLDERS:
+        collect(decided, f"{folder}.parquet", out.path / folder)
     _account(decided, out)
 
 

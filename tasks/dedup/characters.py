@@ -1,0 +1,64 @@
+"""What the byte kernel must know of Unicode: one byte and one folded character for every code point.
+
+Most characters can be normalised one by one, and the kernel does so from these tables. A text that holds one of the
+others (it composes with its neighbour under NFC, or folds to several characters) is marked, normalised by Python's
+own `unicodedata` and `casefold`, and scanned again. Both ways give the same bytes; a test compares them.
+"""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+OTHER, WORD, SPACE, HARD = 0, 1, 2, 4  # HARD: Python must normalise a text with this character
+SIZE = 0x40000  # no letter is assigned beyond; a test looks
+# Outside of these, characters have no case, no white space and no composition: ideographs, syllables, private use
+INTRICATE = (
+    range(0x3400), range(0xA000, 0xAC00), range(0xD7A4, 0xD800), range(0xF900, 0x17000),
+    range(0x1BC00, 0x20000), range(0x2F800, 0x2FA20),
+)  # fmt: skip
+JAMO = {chr(code) for code in (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))}  # compose by rule, not by table
+
+
+class Characters(NamedTuple):
+    """`kinds[c]` is OTHER, WORD or SPACE, with HARD added; `folded[c]` is what is written for code point c."""
+
+    kinds: npt.NDArray[np.uint8]
+    folded: npt.NDArray[np.uint32]
+
+
+@functools.cache
+def characters(ignore_case: bool, ignore_white_space: bool) -> Characters:
+    """The tables for a choice of what to ignore, made once a process from Python's own Unicode data (about 0.1 s)."""
+    kinds = np.fromiter((chr(code).isalnum() for code in range(SIZE)), np.uint8, SIZE) * WORD
+    kinds[ord("_")] = WORD  # as \w has it
+    folded = np.arange(SIZE, dtype=np.uint32)
+    intricate = [code for block in INTRICATE for code in block]
+    texts = list(map(chr, intricate))
+    if ignore_case:
+        folded[intricate] = [ord(fold) if len(fold := text.casefold()) == 1 else ord(text) for text in texts]
+    if ignore_white_space:
+        blanks = [ord(text) for text in texts if text.isspace()]
+        kinds[blanks], folded[blanks] = SPACE, ord(" ")
+    second = {parts[1] for text in texts if len(parts := _canonical(text)) == 2}
+    kinds[[ord(text) for text in texts if _is_hard(text, ignore_case, second)]] |= HARD
+    return Characters(kinds, folded)
+
+
+def _is_hard(text: str, ignore_case: bool, second: set[str]) -> bool:
+    return (
+        text in second  # melts into the character before it
+        or text in JAMO
+        or unicodedata.combining(text) != 0
+        or not unicodedata.is_normalized("NFC", text)
+        or (ignore_case and len(text.casefold()) != 1)
+    )
+
+
+def _canonical(text: str) -> list[str]:
+    parts = unicodedata.decomposition(text).split()
+    return [] if not parts or parts[0].startswith("<") else [chr(int(part, 16)) for part in parts]

@@ -1,0 +1,121 @@
+"""The hot loops of comparison, compiled by numba: agreement of signatures within buckets, exact Jaccard on edges.
+
+The share of equal values in two signatures estimates their Jaccard similarity (Broder 1997), with a standard deviation
+of √(J(1 − J)/permutations). Local indices are into the signatures that are passed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from tasks.dedup.kernels import Hashes, Offsets
+
+Signatures = npt.NDArray[np.uint32]
+Local = npt.NDArray[np.int32]
+
+
+@njit(cache=True, nogil=True)
+def agreement(signatures, i, j):
+    """In how many places two signatures are equal."""
+    equal = np.int32(0)
+    first, second = signatures[i], signatures[j]
+    for p in range(len(first)):
+        equal += np.int32(first[p] == second[p])
+    return equal
+
+
+@njit(cache=True, nogil=True)
+def similar_pairs(
+    members: Local, ends: Offsets, signatures: Signatures, least: int, first: Local, second: Local
+) -> int:
+    """All pairs within each group that agree in `least` places; how many were written."""
+    found = 0
+    start = 0
+    for end in ends:
+        for i in range(start, end):
+            for j in range(i + 1, end):
+                if agreement(signatures, members[i], members[j]) >= least:
+                    first[found], second[found] = members[i], members[j]
+                    found += 1
+        start = end
+    return found
+
+
+@njit(cache=True, nogil=True)
+def crossing_pairs(
+    members: Local, labels: Offsets, signatures: Signatures, least: int, budget: int, first: Local, second: Local
+) -> tuple[int, bool]:
+    """For each member of a large group, the member of a later component that agrees most, if in `least` places;
+    `members` are sorted by `labels`. How many pairs were written, and whether `budget` comparisons were enough."""
+    found = 0
+    compared = 0
+    after = 0
+    for i in range(len(members)):
+        if i >= after:
+            after = i + 1
+            while after < len(members) and labels[after] == labels[i]:
+                after += 1
+        most, best = least - 1, -1
+        for j in range(after, len(members)):
+            equal = agreement(signatures, members[i], members[j])
+            if equal > most:
+                most, best = equal, j
+        if best >= 0:
+            first[found], second[found] = members[i], members[best]
+            found += 1
+        compared += len(members) - after
+        if compared > budget:
+            return found, False
+    return found, True
+
+
+@njit(cache=True, nogil=True)
+def band_keys(signatures: Signatures, band: int, rows: int, keys: Hashes) -> None:
+    """A 64-bit key for the `rows` values of a band, for each signature: a polynomial of them, mixed."""
+    for d in range(len(signatures)):
+        h = np.uint64(band)
+        for p in range(band * rows, (band + 1) * rows):
+            h = (h ^ np.uint64(signatures[d, p])) * np.uint64(0x9E3779B97F4A7C15)
+            h ^= h >> np.uint64(32)
+        keys[d] = h
+
+
+@njit(cache=True, nogil=True)
+def jaccards(sets: Hashes, ends: Offsets, first: Local, second: Local, values: npt.NDArray[np.float64]) -> None:
+    """|A ∩ B| / |A ∪ B| of pairs of ascending sets; set s is `sets[ends[s - 1]:ends[s]]`."""
+    for e in range(len(first)):
+        i = ends[first[e] - 1] if first[e] else 0
+        j = ends[second[e] - 1] if second[e] else 0
+        last_i, last_j = ends[first[e]], ends[second[e]]
+        total = last_i - i + last_j - j
+        shared = 0
+        while i < last_i and j < last_j:
+            x, y = sets[i], sets[j]
+            shared += x == y
+            i += x <= y
+            j += y <= x
+        values[e] = shared / (total - shared)
+
+
+@njit(cache=True, nogil=True)
+def close_pairs(hashes: Hashes, ends: Offsets, most: int, first: Local, second: Local) -> int:
+    """All pairs within each group of hashes that differ in at most `most` bits, as long as there is room; how many
+    there are. Group g is `hashes[ends[g - 1]:ends[g]]`."""
+    found = 0
+    start = 0
+    for end in ends:
+        for i in range(start, end):
+            for j in range(i + 1, end):
+                differing = hashes[i] ^ hashes[j]
+                bits = 0
+                while differing and bits <= most:
+                    differing &= differing - np.uint64(1)
+                    bits += 1
+                if bits <= most:
+                    if found < len(first):
+                        first[found], second[found] = i, j
+                    found += 1
+        start = end
+    return found

@@ -1,0 +1,140 @@
+"""All documents under comparison, row by row, without their texts: the stage's own shards, then those of earlier runs.
+
+Nothing is held for a row: what is asked of some rows is read from the side files of their shards, so memory grows with
+the duplicates and not with the corpus.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.artifact import Artifact
+from storage.documents import read_batches
+from storage.errors import DamagedArtifact
+from tasks.dedup.sketch import CONTENT, SCHEMA, shard_files
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One document shard and its sketch. Its documents are rows `start` to `start + size` of the corpus.
+
+    `places` are the sketch's rows that an earlier dedup kept; None for a shard that is deduplicated now.
+    """
+
+    documents: Path
+    rows: Path
+    signatures: Path
+    start: int
+    size: int
+    content: str
+    places: Rows | None = None
+
+    @property
+    def earlier(self) -> bool:
+        """Whether an earlier dedup kept these documents."""
+        return self.places is not None
+
+    def columns(self, names: list[str]) -> pa.Table:
+        """Columns of the side file, aligned with the documents."""
+        table = pq.read_table(self.rows, columns=names, use_threads=False)
+        return table if self.places is None else table.take(pa.array(self.places))
+
+    def read_signatures(self, local: Rows) -> npt.NDArray[np.uint32]:
+        """Signatures of some of the shard's documents; memory is taken for these only."""
+        places = local if self.places is None else self.places[local]
+        found: npt.NDArray[np.uint32] = np.load(self.signatures, mmap_mode="r")[places]
+        return found
+
+
+class Corpus:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self.shards: list[Shard] = []
+        self.size = 0
+
+    def add(self, documents: Artifact, sketched: Artifact) -> None:
+        """Append the documents that are to be compared."""
+        for number, path in enumerate(documents.files("*.parquet")):
+            self._add(path, *shard_files(sketched, number), earlier=False)
+
+    def add_earlier(self, deduplicated: Artifact, sketched: Artifact) -> None:
+        """Append what an earlier dedup kept. Raises DamagedArtifact when documents and sketches don't fit together."""
+        for number, path in enumerate(deduplicated.files("documents/*.parquet")):
+            self._add(path, *shard_files(sketched, number), earlier=True)
+
+    def _add(self, documents: Path, rows: Path, signatures: Path, *, earlier: bool) -> None:
+        metadata = pq.read_metadata(rows)
+        places = _kept_places(documents, rows) if earlier else None
+        size = metadata.num_rows if places is None else len(places)
+        content = metadata.metadata[CONTENT].decode()
+        self.shards.append(Shard(documents, rows, signatures, self.size, size, content, places))
+        self.size += size
+
+    @property
+    def own(self) -> list[Shard]:
+        """The shards that are deduplicated, without those of earlier runs."""
+        return [shard for shard in self.shards if not shard.earlier]
+
+    def sources(self) -> Counter[str]:
+        """Documents of each source that are compared."""
+        total: Counter[str] = Counter()
+        for shard in self.own:
+            for row in shard.columns(["source"])["source"].value_counts().to_pylist():
+                total[row["values"]] += row["counts"]
+        return total
+
+    def split(self, rows: Rows) -> Iterator[tuple[Shard, Rows]]:
+        """Ascending rows by shard, as places among the shard's documents."""
+        starts = np.array([shard.start for shard in self.shards])
+        cuts = np.searchsorted(rows, starts)
+        for shard, begin, end in zip(self.shards, cuts, [*cuts[1:], len(rows)], strict=True):
+            if end > begin:
+                yield shard, rows[begin:end] - shard.start
+
+    def columns(self, rows: Rows, names: list[str]) -> pa.Table:
+        """Columns of the side files for ascending rows."""
+        tables = [SCHEMA.empty_table().select(names)]
+        tables += [shard.columns(names).take(pa.array(local)) for shard, local in self.split(rows)]
+        return pa.concat_tables(tables).combine_chunks()
+
+    def signatures(self, rows: Rows) -> npt.NDArray[np.uint32]:
+        """Signatures of ascending rows: rows × permutations."""
+        return np.concatenate([shard.read_signatures(local) for shard, local in self.split(rows)])
+
+    def contents(self, rows: Rows) -> list[str]:
+        """For ascending rows, what their shard holds: its name whatever its number."""
+        return [shard.content for shard, local in self.split(rows) for _ in local]
+
+    def is_earlier(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows were kept by an earlier dedup."""
+        return rows >= sum(shard.size for shard in self.own)
+
+
+def _kept_places(documents: Path, rows: Path) -> Rows:
+    """The sketch's rows that an earlier dedup kept: its documents, in the same order. Of equal ids the first is taken;
+    their texts are equal, and so are their sketches."""
+    sketched = pq.read_table(rows, columns=["id"])["id"].to_pylist()
+    places: list[int] = []
+    at = 0
+    for _, batch in read_batches(documents, ["id"]):
+        for identity in batch["id"].to_pylist():
+            try:
+                at = sketched.index(identity, at) + 1
+            except ValueError:
+                raise DamagedArtifact(
+                    f"{rows} is not the sketch of {documents}.",
+                    "Make the earlier artifact again: --refresh sketches --refresh dedup.",
+                ) from None
+            places.append(at - 1)
+    return np.array(places, np.int64)

@@ -1,0 +1,137 @@
+"""Buckets too large for all pairs: boilerplate in thousands of documents, in linear time and without losing a link.
+
+Clusters are connected components, so only an edge between two components tells anything new. A leader is compared
+with all members of other components, and what is verified joins its component: a bucket of near-identical documents
+is one component after one leader. Then each member that is still apart is compared with the other components, and its
+likeliest partner is verified. All is decided on verified edges, so two pairs that merely share a bucket stay two.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tasks.dedup import compare
+from tasks.dedup.candidates import Candidates
+from tasks.dedup.clusters import Components, Edges, unique_edges
+from tasks.dedup.corpus import Rows
+from tasks.dedup.kernels import Hashes
+from tasks.dedup.verify import Shingles
+
+LEADERS = 16  # in a bucket
+FRUITLESS = 2  # leaders that joined nothing, after which no more are tried
+CROSSINGS = 4
+COMPARISONS = 1 << 24  # of what is still apart in a bucket: about half a second
+
+
+class Joined(NamedTuple):
+    """Verified edges, the pairs that were verified, and the buckets that were not compared in full."""
+
+    edges: Edges
+    candidates: int
+    cut_short: int
+
+
+def join_large_buckets(candidates: Candidates, components: Components, shingles: Shingles) -> Joined:
+    """Verified edges between documents of large buckets that lie in different components."""
+    buckets = LargeBuckets(candidates, shingles)
+    rows = np.unique(np.concatenate([np.empty(0, np.int64), *candidates.large_buckets()]))
+    if not len(rows):
+        return Joined(np.empty((0, 2), np.int64), 0, 0)
+    labels = Labels(rows, components.labels(rows))
+    apart = [members for members in candidates.large_buckets() if labels.differ(members)]
+    shingles.take(np.unique(np.concatenate([np.empty(0, np.int64), *apart])))
+    for members in apart:
+        buckets.join(members, labels)
+    return Joined(unique_edges(buckets.edges), buckets.verified, buckets.cut_short)
+
+
+class Labels:
+    """The component of each row, as edges join them."""
+
+    def __init__(self, rows: Rows, labels: Rows) -> None:
+        self.rows = rows
+        self.values = np.unique(labels, return_inverse=True)[1]
+
+    def of(self, rows: Rows) -> Rows:
+        """Component numbers."""
+        return self.values[np.searchsorted(self.rows, rows)]
+
+    def differ(self, rows: Rows) -> bool:
+        """Whether the rows are of several components."""
+        found = self.of(rows)
+        return bool((found != found[0]).any())
+
+    def join(self, edges: Edges) -> None:
+        """Make one component of those of each edge."""
+        pairs = self.values[np.searchsorted(self.rows, edges)]
+        joined = Components(pairs)
+        merged = joined.labels(np.arange(self.values.max() + 1))
+        self.values = np.unique(merged[self.values], return_inverse=True)[1]
+
+
+class LargeBuckets:
+    """See the module's docstring."""
+
+    def __init__(self, candidates: Candidates, shingles: Shingles) -> None:
+        self.corpus, self.least = candidates.corpus, candidates.least
+        self.threshold = candidates.config.threshold
+        self.shingles = shingles
+        self.edges: list[Edges] = []
+        self.verified = 0
+        self.cut_short = 0
+
+    def join(self, members: Rows, labels: Labels) -> None:
+        """Join the components of one bucket, as far as exact similarity allows."""
+        if not labels.differ(members):
+            return
+        signatures = self.corpus.signatures(members)
+        order = np.argsort(_content(signatures), kind="stable")  # an order that no order of documents can change
+        members, signatures = members[order], signatures[order]
+        leaders: list[int] = []
+        fruitless = 0
+        while len(leaders) < LEADERS and fruitless < FRUITLESS:
+            found = labels.of(members)
+            waiting = np.flatnonzero(~np.isin(found, found[leaders]))
+            if not len(waiting):
+                break
+            leader = int(waiting[0])
+            leaders.append(leader)
+            others = np.flatnonzero(found != found[leader])
+            alike = others[(signatures[others] == signatures[leader]).sum(axis=1) >= self.least]
+            pairs = np.stack((np.full(len(alike), members[leader]), members[alike]), axis=1)
+            fruitless += not self._verify(pairs, labels)
+        for _ in range(CROSSINGS):
+            if not self._cross(members, signatures, labels):
+                break
+
+    def _cross(self, members: Rows, signatures: compare.Signatures, labels: Labels) -> bool:
+        """Compare what is still apart: each member's likeliest partner in another component is verified. Whether any
+        were joined."""
+        if not labels.differ(members):
+            return False
+        found = labels.of(members)
+        first_of = np.full(found.max() + 1, len(members))
+        np.minimum.at(first_of, found, np.arange(len(members)))
+        order = np.argsort(first_of[found], kind="stable").astype(np.int32)
+        first, second = np.empty(len(members), np.int32), np.empty(len(members), np.int32)
+        made, complete = compare.crossing_pairs(order, found[order], signatures, self.least, COMPARISONS, first, second)
+        self.cut_short += not complete
+        return self._verify(np.stack((members[first[:made]], members[second[:made]]), axis=1), labels)
+
+    def _verify(self, pairs: Edges, labels: Labels) -> bool:
+        """Join what reaches the threshold; whether any pair did."""
+        pairs = np.sort(pairs, axis=1)
+        self.verified += len(pairs)
+        good = pairs[self.shingles.similarities(pairs) >= self.threshold]
+        if len(good):
+            self.edges.append(good)
+            labels.join(good)
+        return len(good) > 0
+
+
+def _content(signatures: compare.Signatures) -> Hashes:
+    hashes = np.empty(len(signatures), np.uint64)
+    compare.band_keys(signatures, 0, signatures.shape[1], hashes)
+    return hashes

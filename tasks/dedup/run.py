@@ -1,0 +1,128 @@
+"""Dedup from the sketches on: find the duplicates, check what each source loses, write what is kept, shard by shard."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.artifact import Artifact
+from storage.documents import LEDGER_SCHEMA, Verdict, ledger_batches, read_batches, write_batches
+from storage.errors import AccountingError
+from tasks.dedup.candidates import bands, expected_recall
+from tasks.dedup.config import DedupConfig
+from tasks.dedup.corpus import Corpus, Rows, Shard
+from tasks.dedup.duplicates import REASONS, find_duplicates
+from tasks.dedup.earlier import find_earlier
+from tasks.dedup.spans import REASON as REPEATED_SPAN
+from tasks.dedup.spans import cut_spans, find_spans
+from tasks.output import Output
+from tasks.shards import collect, map_shards
+from tasks.stage import markdown_table
+
+Removed = Counter[tuple[str, str]]  # documents by (source, reason)
+
+CURVE = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+
+
+def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifact, out: Output) -> None:
+    """All of the stage after the sketches."""
+    corpus = Corpus()
+    corpus.add(documents, sketched)
+    for name, (deduplicated, their_sketches) in find_earlier(config).items():
+        corpus.add_earlier(deduplicated, their_sketches)
+        out.uses[f"against {name}"] = deduplicated.origin
+    duplicates = find_duplicates(config, corpus, out)
+    total = corpus.sources()
+    removed = Counter(zip(duplicates["source"].to_pylist(), duplicates["reason"].to_pylist(), strict=True))
+    _check_sources(config, total, removed)
+    jobs: list[tuple[Shard, Path | None]] = [(shard, None) for shard in corpus.own]
+    if config.spans:
+        gone = duplicates["row"].to_numpy()
+        jobs = list(zip(corpus.own, find_spans(config, corpus, gone, out.runtime.working_memory, out), strict=True))
+    written = map_shards(functools.partial(_write_shard, config, duplicates), jobs, out, "write", threads=True)
+    collect(written, "documents.parquet", out.path / "documents")
+    collect(written, "ledger.parquet", out.path / "ledger")
+    for shard in written:
+        removed.update({(source, REPEATED_SPAN): count for source, count in shard.counts["emptied"].items()})
+    reasons: Counter[str] = Counter()
+    for (_, reason), count in removed.items():
+        reasons[reason] += count
+    out.account(documents_in=total.total(), kept=sum(shard.counts["kept"] for shard in written), removed=reasons)
+    _tabulate(config, total, removed, out)
+
+
+def _write_shard(
+    config: DedupConfig, duplicates: pa.Table, job: tuple[Shard, Path | None], folder: Path
+) -> dict[str, Any]:
+    shard, spans = job
+    mine = duplicates.slice(*_range(duplicates["row"].to_numpy(), shard.start, shard.start + shard.size))
+    keep = np.ones(shard.size, np.bool_)
+    keep[mine["row"].to_numpy() - shard.start] = False
+    verdicts: list[Verdict] = []
+    kept = write_batches(folder / "documents.parquet", _kept(config, shard.documents, keep, spans, verdicts))
+    ledger = mine.add_column(2, "verdict", pa.repeat(pa.scalar("removed"), len(mine))).select(LEDGER_SCHEMA.names)
+    write_batches(folder / "ledger.parquet", [*ledger.to_batches(), *ledger_batches(verdicts)], LEDGER_SCHEMA)
+    return {"kept": kept, "emptied": Counter(verdict.source for verdict in verdicts if verdict.verdict == "removed")}
+
+
+def _kept(
+    config: DedupConfig, path: Path, keep: npt.NDArray[np.bool_], spans: Path | None, verdicts: list[Verdict]
+) -> Iterator[pa.RecordBatch]:
+    """The documents that stay, without their repeated spans; what is said of those that changed goes to `verdicts`."""
+    cut = pq.read_table(spans, use_threads=False) if spans else None
+    for start, batch in read_batches(path):
+        mine = keep[start : start + len(batch)]
+        if cut is None or config.spans is None:
+            yield batch.filter(pa.array(mine))
+        else:
+            batch, said = cut_spans(batch, start, cut, config.spans.min_words, mine)
+            verdicts += said
+            yield batch
+
+
+def _range(rows: Rows, start: int, end: int) -> tuple[int, int]:
+    """(offset, length) of the rows in [start, end), ascending."""
+    first, last = np.searchsorted(rows, (start, end))
+    return int(first), int(last - first)
+
+
+def _check_sources(config: DedupConfig, total: Counter[str], removed: Removed) -> None:
+    lost: Counter[str] = Counter()
+    for (source, _), count in removed.items():
+        lost[source] += count
+    too_much = [name for name in total if lost[name] > config.max_removed_share_per_source * total[name]]
+    if too_much:
+        listed = ", ".join(f"{name} lost {lost[name]:,} of {total[name]:,}" for name in sorted(too_much))
+        raise AccountingError(
+            f"Dedup would remove too much of a source: {listed}.\n{markdown_table(by_source(total, removed))}",
+            "Look at the source for repeated boilerplate, or raise dedup.max_removed_share_per_source.",
+        )
+
+
+def by_source(total: Counter[str], removed: Removed) -> list[dict[str, Any]]:
+    """The table of removal: for each source, what came in, what went by which method, and what is kept."""
+    reasons = [reason for reason in (*REASONS, REPEATED_SPAN) if any(removed[name, reason] for name in total)]
+    rows = []
+    for name in sorted(total):
+        gone = {reason: removed[name, reason] for reason in reasons}
+        kept = total[name] - sum(gone.values())
+        rows.append(
+            {"source": name, "in": total[name], **gone, "kept": kept, "kept %": f"{100 * kept / total[name]:.1f}"}
+        )
+    return rows
+
+
+def _tabulate(config: DedupConfig, total: Counter[str], removed: Removed, out: Output) -> None:
+    out.table("Removed by source", by_source(total, removed))
+    count, height = bands(config.threshold, config.sketch.permutations)
+    out.count(bands=count, rows_per_band=height)
+    curve = [{"similarity": s, "expected recall": f"{expected_recall(s, count, height):.4f}"} for s in CURVE]
+    out.table(f"{count} bands of {height} rows", curve)

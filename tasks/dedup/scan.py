@@ -1,0 +1,96 @@
+"""Texts as the kernels see them: UTF-8 straight from an Arrow column, into buffers that are used again.
+
+Normalisation: Unicode NFC, case folded, white space collapsed (the last two as the profile says). Words are runs of
+letters, digits and underscores (`\\w`), so that two editions that differ in their quotation marks share their shingles.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tasks.dedup import kernels
+from tasks.dedup.characters import characters
+from tasks.dedup.config import SketchConfig
+from tasks.dedup.kernels import Bytes, Hashes, Offsets
+
+PORTION = 1 << 19  # bytes of text scanned at once, or one document: the buffers stay near the core, and small
+
+
+class Scanned(NamedTuple):
+    """D normalised texts. Views into the scanner's buffers: gone with the next batch.
+
+    Text d is `text[text_ends[d - 1]:text_ends[d]]`, its word hashes `words[word_ends[d - 1]:word_ends[d]]`; `rows` are
+    the texts' places in the batch, `characters` their lengths before normalisation.
+    """
+
+    rows: npt.NDArray[np.int64]
+    text: Bytes
+    text_ends: Offsets
+    words: Hashes
+    word_ends: Offsets
+    characters: Offsets
+
+
+class Scanner:
+    """Scans batches of texts; without `words`, for their normalised bytes alone. Not for two threads at once."""
+
+    def __init__(self, config: SketchConfig, *, words: bool = True) -> None:
+        self.config = config
+        self.words = words
+        self.tables = characters(config.ignore_case, config.ignore_white_space)
+        self._text = np.empty(0, np.uint8)
+        self._words = np.empty(0, np.uint64)
+
+    def scan(self, texts: pa.Array) -> Iterator[Scanned]:
+        """The texts of a string column, in parts. Texts that only Python can normalise come a second time: what is
+        made of a later part replaces what was made of an earlier one."""
+        for start, end in _portions(texts):
+            scanned, hard = self._scan(texts.slice(start, end - start), np.arange(start, end))
+            yield scanned
+            if len(hard):
+                normal = pa.array([self.normalise(texts[row].as_py()) for row in hard.tolist()], pa.string())
+                yield self._scan(normal, hard)[0]
+
+    def normalise(self, text: str) -> str:
+        """What needs Python: NFC and case folding. White space is left to the kernel."""
+        text = unicodedata.normalize("NFC", text)
+        return text.casefold() if self.config.ignore_case else text
+
+    def _scan(self, texts: pa.Array, rows: npt.NDArray[np.int64]) -> tuple[Scanned, npt.NDArray[np.int64]]:
+        data, offsets = utf8(texts)
+        size, documents = int(offsets[-1] - offsets[0]), len(texts)
+        self._text = _at_least(self._text, size * 3 // 2 + 8)
+        self._words = _at_least(self._words, size // 2 + documents + 8)
+        text_ends, word_ends, lengths = (np.empty(documents, np.int64) for _ in range(3))
+        hard = np.empty(documents, np.bool_)
+        kernels.scan(
+            data, offsets, self.tables.kinds, self.tables.folded, self._text, text_ends,
+            self._words if self.words else None, word_ends, lengths, hard,
+        )  # fmt: skip
+        return Scanned(rows, self._text, text_ends, self._words, word_ends, lengths), rows[hard]
+
+
+def _portions(texts: pa.Array) -> Iterator[tuple[int, int]]:
+    _, offsets = utf8(texts)
+    start = 0
+    while start < len(texts):
+        end = max(start + 1, int(np.searchsorted(offsets, offsets[start] + PORTION, "right")) - 1)
+        yield start, end
+        start = end
+
+
+def _at_least(buffer: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    return buffer if len(buffer) >= size else np.empty(size, buffer.dtype)
+
+
+def utf8(texts: pa.Array) -> tuple[Bytes, Offsets]:
+    """(data, offsets) of a string column without nulls, not copied: text i is `data[offsets[i]:offsets[i + 1]]`."""
+    _, ends, data = texts.buffers()
+    offsets = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
+    return np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8), offsets

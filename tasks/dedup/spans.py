@@ -1,0 +1,247 @@
+"""Repeated spans: text that stands in several documents goes from all but one of them, and the documents stay.
+
+Near-duplicates share most of their text; this finds what otherwise different documents share: licences, notices,
+quotations. A model learns such text by heart (Lee et al. 2022, "Deduplicating Training Data Makes Language Models
+Better"). They build a suffix array of the corpus; here every run of `min_words` words, a window, has a 64-bit key, and
+keys are spilled by range and compared range by range, so that memory stays bounded. Of N windows about N²/2⁶⁵ pairs
+share a key by chance: 3 pairs in 10¹⁰ windows, which are some 100 GB of text.
+
+A window's owner is its best occurrence: in an earlier artifact, then in the most trusted source, then in the document
+of the smallest id, then first in the text. All others are cut, but those that overlap with the owner: in "no no no …"
+every window does with the next, and one must stay. Then no window stands whole in two places that don't overlap. Every
+word that was cut stands where its window is owned; or, if it was cut there for the sake of another window, where that
+one is owned. Each of these places is better than the last, so this ends at one that stands.
+
+Words are runs of `\\w`, as in `scan`, but folded character by character and without NFC, for offsets must be those of
+the text as it stands: "é" of one character is not "é" of two, nor "ß" "ss".
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from storage.documents import Verdict, read_batches
+from tasks.dedup import word_kernels
+from tasks.dedup.buckets import group, ranges_needed
+from tasks.dedup.characters import Characters, characters
+from tasks.dedup.config import DedupConfig, SpansConfig
+from tasks.dedup.corpus import Corpus, Rows, Shard
+from tasks.dedup.kernels import Offsets
+from tasks.dedup.scan import utf8
+from tasks.output import Output
+from tasks.shards import ShardResult, map_shards
+
+REASON = "repeated_span"
+PARTS, REPEATED, SPANS = "parts.parquet", "repeated.npz", "spans.parquet"
+WINDOWS_SCHEMA = pa.schema([("key", pa.uint64()), ("place", pa.uint32()), ("word", pa.uint32())])
+MARKS_SCHEMA = pa.schema([("place", pa.int64()), ("word", pa.int64()), ("owner", pa.int64())])
+SPANS_SCHEMA = pa.schema(
+    [("place", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("words", pa.int64()), ("owner", pa.string())]
+)
+PLAIN: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+PORTION = 1 << 22  # bytes of text whose windows are spilled together: some 500,000 windows, 8 MB
+NEAR = 1 << 28  # of memory, as `ranges_needed` reckons it: the counters of such a partition fit into the cache
+ENOUGH = 64  # partitions for the sake of the cache: each row group costs something too
+OWNERS_NAMED = 3
+
+Standing = tuple[Rows, Rows, pa.Array]  # documents: rows, ascending; the place of each in order; ids in that order
+
+
+def find_spans(config: DedupConfig, corpus: Corpus, removed: Rows, memory: int, out: Output) -> list[Path]:
+    """What is to be cut: for each own shard a table by place (of the document in the shard) and start, with start and
+    end in bytes of its text, words, and the id of the owner. `removed` rows, ascending, take no part."""
+    size = (config.spans or SpansConfig()).min_words
+    tables = characters(config.sketch.ignore_case, config.sketch.ignore_white_space)
+    lengths = (pc.sum(shard.columns(["length"])["length"]).as_py() or 0 for shard in corpus.shards)
+    most = sum(lengths) // 2  # windows: a word has a letter, and something between it and the next
+    parts = max(ranges_needed(most, memory // out.runtime.workers), min(ENOUGH, ranges_needed(most, NEAR)))
+    # Named by the number of parts: a run that is resumed with more memory must not take one for the other
+    spill = functools.partial(_spill_windows, tables, size, removed, parts)
+    windows = map_shards(spill, corpus.shards, out, f"windows-{parts}", threads=True)
+    find = functools.partial(_find_repeated, [shard.start for shard in corpus.shards], windows)
+    repeated = map_shards(find, range(parts), out, f"repeated-{parts}", "partitions", threads=True)
+    standing = _by_standing(config, corpus, repeated)
+    mark = functools.partial(_mark, size, corpus, standing)
+    marked = map_shards(mark, repeated, out, f"marked-{parts}", "partitions", threads=True)
+    join = functools.partial(_join, tables, size, standing, marked)
+    spans = map_shards(join, list(enumerate(corpus.own)), out, "spans", threads=True)
+    out.count(**{name: sum(shard.counts[name] for shard in spans) for name in ("repeated_spans", "repeated_words")})
+    return [shard.folder / SPANS for shard in spans]
+
+
+def _spill_windows(
+    tables: Characters, size: int, removed: Rows, parts: int, shard: Shard, folder: Path
+) -> dict[str, Any]:
+    """Write the windows of a shard by range of their keys."""
+    kept = np.setdiff1d(np.arange(shard.size), removed - shard.start, assume_unique=True)
+    written: list[int] = []
+    with pq.ParquetWriter(folder / PARTS, WINDOWS_SCHEMA, **PLAIN) as file:
+        for texts, places in _texts(shard.documents, kept):
+            hashes, _, ends = word_kernels.find_words(*utf8(texts), *tables)
+            keys, text, word = word_kernels.find_windows(hashes, ends, size)
+            part = keys >> np.uint64(65 - parts.bit_length()) if parts > 1 else np.zeros(len(keys), np.uint64)
+            written += _write_parts(file, part, parts, [keys, places.astype(np.uint32)[text], word])
+    return {"parts": written}
+
+
+def _find_repeated(starts: Sequence[int], windows: list[ShardResult], number: int, folder: Path) -> dict[str, Any]:
+    """The windows of a partition that share their key, key by key: group g is `rows[ends[g - 1]:ends[g]]`."""
+    columns = [(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.uint32))]
+    for shard, table in _read_part(windows, number):
+        key, place, word = (column.to_numpy() for column in table.columns)
+        columns.append((key, place + np.int64(starts[shard]), word))
+    keys, rows, words = (np.concatenate(column) for column in zip(*columns, strict=True))
+    chosen = word_kernels.may_repeat(keys)
+    members, ends = group(keys[chosen], np.flatnonzero(chosen))
+    documents = np.unique(rows[members])
+    np.savez(folder / REPEATED, rows=rows[members], words=words[members], ends=ends, documents=documents)
+    return {"windows": len(members)}
+
+
+def _by_standing(config: DedupConfig, corpus: Corpus, repeated: list[ShardResult]) -> Standing:
+    rows = functools.reduce(np.union1d, (np.load(part.folder / REPEATED)["documents"] for part in repeated))
+    table = corpus.columns(rows, ["id", "source"])
+    ranks = {name: number for number, name in enumerate(config.source_order)}
+    preferred = {
+        "own": pa.array(~corpus.is_earlier(rows)).cast(pa.int8()),
+        "rank": pa.array([ranks.get(source, len(ranks)) for source in table["source"].to_pylist()], pa.int64()),
+        "id": table["id"],
+        # Of one id, whose texts are equal: the same one, whichever shard is read first
+        "source": table["source"],
+        "content": pa.array(corpus.contents(rows), pa.string()),
+        "row": pa.array(rows),
+    }
+    order = pc.sort_indices(pa.table(preferred), sort_keys=[(name, "ascending") for name in preferred])
+    return rows, np.argsort(order.to_numpy()), table["id"].combine_chunks().take(order)
+
+
+def _mark(size: int, corpus: Corpus, documents: Standing, repeated: ShardResult, folder: Path) -> dict[str, Any]:
+    """Write the windows of a partition that are to go, by own shard, with the standing of the owner."""
+    with np.load(repeated.folder / REPEATED) as stored:
+        rows, words, ends = stored["rows"], stored["words"].astype(np.int64), stored["ends"]
+    standing = documents[1][np.searchsorted(documents[0], rows)]
+    sizes = np.diff(ends, prepend=0)
+    best = np.repeat(np.minimum.reduceat(standing << 32 | words, ends - sizes), sizes)
+    owner, owner_word = best >> 32, best & 0xFFFFFFFF
+    stays = (standing == owner) & (words < owner_word + size)  # the owner, and what overlaps with it
+    marked = np.flatnonzero(~stays & ~corpus.is_earlier(rows))
+    starts = np.array([shard.start for shard in corpus.own])
+    shard = np.searchsorted(starts, rows[marked], "right") - 1
+    with pq.ParquetWriter(folder / PARTS, MARKS_SCHEMA, **PLAIN) as file:
+        columns = [rows[marked] - starts[shard], words[marked], owner[marked]]
+        return {"parts": _write_parts(file, shard, len(starts), columns)}
+
+
+def _join(
+    tables: Characters, size: int, documents: Standing, marked: list[ShardResult], job: tuple[int, Shard], folder: Path
+) -> dict[str, Any]:
+    """Join the marked windows of a shard into spans. Where the owner changes the next span begins, without overlap."""
+    number, shard = job
+    table = pa.concat_tables([MARKS_SCHEMA.empty_table(), *(part for _, part in _read_part(marked, number))])
+    place, word, owner = (column.to_numpy() for column in table.columns)
+    order = np.argsort(place << 32 | word)
+    place, word, owner = place[order], word[order], owner[order]
+    after = np.roll(word, 1) + size  # where the window before ends
+    joined = (np.roll(place, 1) == place) & (word <= after)
+    joined[:1] = False
+    new = np.flatnonzero(~joined | (np.roll(owner, 1) != owner))
+    first = np.where(joined, after, word)[new]
+    last = word[np.roll(new, -1) - 1] + size  # of the last span: new[0] - 1 = -1
+    starts, ends = _bytes(tables, shard.documents, place[new], first, last)
+    columns = [place[new], starts, ends, last - first, documents[2].take(pa.array(owner[new]))]
+    pq.write_table(pa.table(columns, schema=SPANS_SCHEMA), folder / SPANS)
+    return {"repeated_spans": len(new), "repeated_words": int((last - first).sum())}
+
+
+def _bytes(tables: Characters, path: Path, place: Rows, first: Rows, last: Rows) -> tuple[Offsets, Offsets]:
+    """Where the words `first` and `last` of the documents at `place`, ascending, start."""
+    starts, ends = np.empty(len(place), np.int64), np.empty(len(place), np.int64)
+    for texts, places in _texts(path, np.unique(place)):
+        _, word_starts, word_ends = word_kernels.find_words(*utf8(texts), *tables)
+        mine = slice(*np.searchsorted(place, (places[0], places[-1] + 1)))
+        text = np.searchsorted(places, place[mine])
+        before = np.concatenate(([0], word_ends))[text] + text
+        starts[mine], ends[mine] = word_starts[before + first[mine]], word_starts[before + last[mine]]
+    return starts, ends
+
+
+def _texts(path: Path, wanted: Rows) -> Iterator[tuple[pa.Array, Rows]]:
+    """The texts at these places, ascending, of a shard, in portions, and the places."""
+    waiting: list[pa.Array] = []
+    done = end = 0
+    for start, batch in read_batches(path, ["text"], holding=wanted.tolist()):
+        begin, end = np.searchsorted(wanted, (start, start + len(batch)))
+        waiting.append(batch["text"].take(pa.array(wanted[begin:end] - start)))
+        if sum(texts.nbytes for texts in waiting) >= PORTION:
+            yield pa.concat_arrays(waiting), wanted[done:end]
+            waiting, done = [], end
+    if done < end:
+        yield pa.concat_arrays(waiting), wanted[done:end]
+
+
+def _write_parts(
+    file: pq.ParquetWriter, part: npt.NDArray[Any], parts: int, columns: Sequence[npt.NDArray[Any]]
+) -> list[int]:
+    """Write rows as one row group for each part that has any; the numbers of these parts."""
+    order = np.argsort(part.astype(np.min_scalar_type(parts)), kind="stable")  # radix sort, for numbers of 16 bits
+    ends = np.searchsorted(part[order], np.arange(parts), "right")
+    written = np.flatnonzero(np.diff(ends, prepend=0)).tolist()
+    for number in written:
+        chosen = order[ends[number - 1] if number else 0 : ends[number]]
+        file.write_table(pa.table([column[chosen] for column in columns], schema=file.schema))
+    return written
+
+
+def _read_part(results: list[ShardResult], number: int) -> Iterator[tuple[int, pa.Table]]:
+    """What each result wrote for a part, and which result it was."""
+    for writer, result in enumerate(results):
+        groups = [place for place, part in enumerate(result.counts["parts"]) if part == number]
+        if groups:
+            with pq.ParquetFile(result.folder / PARTS) as file:
+                yield writer, file.read_row_groups(groups, use_threads=False)
+
+
+def cut_spans(
+    batch: pa.RecordBatch, first_place: int, spans: pa.Table, min_words: int, keep: npt.NDArray[np.bool_] | None = None
+) -> tuple[pa.RecordBatch, list[Verdict]]:
+    """The documents `first_place` and on of a shard without their spans, and a verdict on each that changed. One that
+    is left with white space only goes; so do, without a verdict, those that `keep` leaves out."""
+    kept = np.ones(len(batch), np.bool_) if keep is None else keep.copy()
+    changed = np.zeros(len(batch), np.bool_)
+    texts: list[str] = []
+    verdicts: list[Verdict] = []
+    begin, end = np.searchsorted(spans["place"].to_numpy(), (first_place, first_place + len(batch)))
+    mine = spans.slice(begin, end - begin).to_pylist()
+    for place, of_document in itertools.groupby(mine, lambda span: span["place"]):
+        cut, row = list(of_document), place - first_place
+        id_, text, source, _ = (column[row].as_py() for column in batch.columns)
+        texts.append(_without(text.encode(), cut))
+        changed[row], kept[row] = True, bool(texts[-1].strip())
+        verdict: Literal["changed", "removed"] = "changed" if kept[row] else "removed"
+        words = sum(span["words"] for span in cut)
+        verdicts.append(Verdict(id_, source, verdict, REASON, float(words), float(min_words), _owners(cut)))
+    column = pc.replace_with_mask(batch["text"], pa.array(changed), pa.array(texts, pa.string()))
+    batch = batch.set_column(batch.schema.get_field_index("text"), "text", column)
+    return batch.filter(pa.array(kept)), verdicts
+
+
+def _without(text: bytes, cut: list[dict[str, Any]]) -> str:
+    ends = [0, *(span["end"] for span in cut)]
+    starts = [*(span["start"] for span in cut), len(text)]
+    return b"".join(text[end:start] for end, start in zip(ends, starts, strict=True)).decode()
+
+
+def _owners(cut: list[dict[str, Any]]) -> str:
+    owners = list(dict.fromkeys(span["owner"] for span in cut))
+    more = f" and {len(owners) - OWNERS_NAMED} more" if len(owners) > OWNERS_NAMED else ""
+    return f"stands in {', '.join(owners[:OWNERS_NAMED])}{more}"

@@ -1,0 +1,107 @@
+"""Verification: the exact Jaccard similarity of pairs, on the shingles of their texts.
+
+A signature only estimates; what is removed is decided here. The shingles of the rows in question are taken from the
+texts once, kept in files, and read for a few pairs at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from storage.documents import read_batches
+from tasks.dedup import compare, kernels
+from tasks.dedup.clusters import Edges
+from tasks.dedup.config import SketchConfig
+from tasks.dedup.corpus import Corpus, Rows, Shard
+from tasks.dedup.kernels import Hashes
+from tasks.dedup.scan import Scanner
+from tasks.output import Output
+from tasks.shards import in_threads, map_shards
+
+SETS, ENDS = "sets.npy", "ends.npy"
+EDGES_AT_ONCE = 1 << 13
+SHINGLES_AT_ONCE = 1 << 21  # 16 MB
+
+
+class Shingles:
+    """The shingle sets of those rows that were asked for so far."""
+
+    def __init__(self, config: SketchConfig, corpus: Corpus, out: Output) -> None:
+        self.config, self.corpus, self.out = config, corpus, out
+        self.files: list[Path] = []
+        self.rows: Rows = np.empty(0, np.int64)
+        self.places: npt.NDArray[np.int64] = np.empty((0, 3), np.int64)  # file, start, end
+
+    def similarities(self, edges: Edges) -> npt.NDArray[np.float64]:
+        """The exact Jaccard similarity of each pair of rows."""
+        self.take(np.unique(edges))
+        portions = np.split(edges, range(EDGES_AT_ONCE, len(edges), EDGES_AT_ONCE))
+        return np.concatenate(list(in_threads(self._similarities, portions, self.out)))
+
+    def _similarities(self, edges: Edges) -> npt.NDArray[np.float64]:
+        rows, local = np.unique(edges, return_inverse=True)
+        places = self.places[np.searchsorted(self.rows, rows)]
+        sizes = places[:, 2] - places[:, 1]
+        if sizes.sum() > SHINGLES_AT_ONCE and len(edges) > 1:
+            half = len(edges) // 2
+            return np.concatenate((self._similarities(edges[:half]), self._similarities(edges[half:])))
+        sets = np.empty(sizes.sum(), np.uint64)
+        ends = np.cumsum(sizes)
+        for file in np.unique(places[:, 0]):
+            stored = np.load(self.files[file], mmap_mode="r")
+            for row in np.flatnonzero(places[:, 0] == file):
+                sets[ends[row] - sizes[row] : ends[row]] = stored[places[row, 1] : places[row, 2]]
+        first, second = local.reshape(-1, 2).astype(np.int32).T
+        values = np.empty(len(edges))
+        compare.jaccards(sets, ends, np.ascontiguousarray(first), np.ascontiguousarray(second), values)
+        return values
+
+    def take(self, rows: Rows) -> None:
+        """Take the shingles of ascending rows from their texts, where that was not done before."""
+        missing = np.setdiff1d(rows, self.rows, assume_unique=True)
+        if not len(missing):
+            return
+        jobs = list(self.corpus.split(missing))
+        work = functools.partial(_take_shingles, self.config)
+        # Named by its rows: a resumed run must not take other rows' shingles for these
+        name = f"shingles-{xxhash.xxh3_64_hexdigest(missing.tobytes())}"
+        results = map_shards(work, jobs, self.out, name, threads=True)
+        for (shard, local), result in zip(jobs, results, strict=True):
+            ends = np.load(result.folder / ENDS)
+            starts = np.concatenate(([0], ends[:-1]))
+            places = np.stack((np.full(len(ends), len(self.files)), starts, ends), axis=1)
+            self.files.append(result.folder / SETS)
+            self.rows = np.concatenate((self.rows, local + shard.start))
+            self.places = np.concatenate((self.places, places))
+        order = np.argsort(self.rows)
+        self.rows, self.places = self.rows[order], self.places[order]
+
+
+def _take_shingles(config: SketchConfig, job: tuple[Shard, Rows], folder: Path) -> dict[str, int]:
+    shard, wanted = job
+    scanner = Scanner(config)
+    found: list[Hashes] = []
+    for start, batch in read_batches(shard.documents, ["text"], holding=wanted.tolist()):
+        first, last = np.searchsorted(wanted, (start, start + len(batch)))
+        found += shingle_sets(scanner, batch["text"].take(pa.array(wanted[first:last] - start)))
+    np.save(folder / SETS, np.concatenate(found))
+    np.save(folder / ENDS, np.cumsum([len(shingles) for shingles in found]))
+    return {"documents": len(found)}
+
+
+def shingle_sets(scanner: Scanner, texts: pa.Array) -> list[Hashes]:
+    """The distinct 64-bit shingle hashes of each text, ascending."""
+    found: list[Hashes] = [np.empty(0, np.uint64)] * len(texts)
+    for scanned in scanner.scan(texts):
+        sets = np.empty(scanned.word_ends[-1], np.uint64)
+        ends = np.empty(len(scanned.rows), np.int64)
+        kernels.shingle_sets(scanned.words, scanned.word_ends, scanner.config.ngram, sets, ends)
+        for row, shingles in zip(scanned.rows.tolist(), np.split(sets[: ends[-1]], ends[:-1]), strict=True):
+            found[row] = shingles
+    return found

@@ -1,0 +1,132 @@
+"""The byte kernels against the plain definition: Python's own Unicode, and datasketch's signatures."""
+
+from __future__ import annotations
+
+import random
+import re
+import unicodedata
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import xxhash
+from datasketch import MinHash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.dedup import compare, scan
+from tasks.dedup.characters import HARD, SIZE, SPACE, WORD, characters
+from tasks.dedup.config import SketchConfig
+from tasks.dedup.scan import Scanner
+from tasks.dedup.sketch import permutations, sketch_texts
+from tasks.dedup.verify import shingle_sets
+
+SAMPLES = [
+    "", " ", "\n\t ", "!!!", "one", "One  two\tTHREE\r\nfour", "  leading and trailing  ", "snake_case 42 x",
+    "Straße und STRASSE", "Ærøskøbing, naïve café — “quoted” text…", "e\u0301t\u00e9 e\u0301te\u0301",
+    "İstanbul ISTANBUL",
+    "日本語 の テキスト", "한국어 \u1112\u1161\u11ab", "नमस्ते दुनिया", "ελληνικά ΣΊΣΥΦΟΣ ς",
+    "emoji 👩‍👩‍👧 🇫🇷 x", "a\u00a0b\u2003c\u3000d",
+    "ﬁne ﬂour", "\u212b \u00c5 A\u030a", "NUL \x00 inside", "ǅungla Ⱥ ⱥ", "\U0001d400\U0001d41a 𐐀𐐨",
+]  # fmt: skip
+
+
+def normal(text: str, *, case: bool = True, space: bool = True) -> str:
+    text = unicodedata.normalize("NFC", text)
+    text = text.casefold() if case else text
+    return " ".join(text.split()) if space else text
+
+
+def scanned(texts: list[str], config: SketchConfig) -> tuple[list[str], list[int]]:
+    """Normalised texts and their numbers of words, as the kernel has them."""
+    found, words = [""] * len(texts), [0] * len(texts)
+    for part in Scanner(config).scan(pa.array(texts, pa.string())):
+        starts = [0, *part.text_ends[:-1]]
+        counts = np.diff(part.word_ends, prepend=0)
+        for row, start, end, count in zip(part.rows, starts, part.text_ends, counts, strict=True):
+            found[row], words[row] = bytes(part.text[start:end]).decode(), int(count)
+    return found, words
+
+
+def test_the_tables_say_of_every_character_what_python_says() -> None:
+    kinds, folded = characters(True, True)
+    for code in range(0x110000):
+        text = chr(code)
+        kind, fold = (int(kinds[code]), int(folded[code])) if code < SIZE else (0, code)
+        assert bool(kind & WORD) == (text.isalnum() or text == "_")
+        assert bool(kind & SPACE) == text.isspace()
+        if not kind & HARD:
+            assert chr(fold) == (" " if text.isspace() else text.casefold())
+            assert unicodedata.is_normalized("NFC", text)
+            assert not unicodedata.combining(text)
+
+
+@pytest.mark.parametrize("case", [True, False])
+@pytest.mark.parametrize("space", [True, False])
+def test_texts_are_normalised_as_python_would(case: bool, space: bool) -> None:
+    texts, words = scanned(SAMPLES, SketchConfig(ignore_case=case, ignore_white_space=space))
+    assert texts == [normal(text, case=case, space=space) for text in SAMPLES]
+    assert words == [max(1, len(re.findall(r"\w+", text))) for text in texts]
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), max_size=12))
+@settings(max_examples=300, deadline=None)
+def test_any_text_is_normalised_as_python_would(drawn: list[str]) -> None:
+    texts, words = scanned(drawn, SketchConfig())
+    assert texts == [normal(text) for text in drawn]
+    assert words == [max(1, len(re.findall(r"\w+", text))) for text in texts]
+
+
+def test_portions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = sketch_texts(Scanner(SketchConfig()), pa.array(SAMPLES), *permutations(SketchConfig()))
+    monkeypatch.setattr(scan, "PORTION", 16)
+    parts = sketch_texts(Scanner(SketchConfig()), pa.array(SAMPLES).slice(0), *permutations(SketchConfig()))
+    assert parts[0] == whole[0]
+    assert (parts[1] == whole[1]).all()
+    assert (parts[2] == whole[2]).all()
+
+
+def test_hashes_and_lengths_are_of_the_normalised_and_the_raw_text() -> None:
+    exact, lengths, _ = sketch_texts(Scanner(SketchConfig()), pa.array(SAMPLES), *permutations(SketchConfig()))
+    assert exact == [xxhash.xxh3_128_digest(normal(text).encode()) for text in SAMPLES]
+    assert lengths.tolist() == [len(text) for text in SAMPLES]
+
+
+def test_punctuation_does_not_part_two_editions() -> None:
+    first, second = shingle_sets(
+        Scanner(SketchConfig()), pa.array(["“Go, now!” he said; go.", '"Go now", he said: go'])
+    )
+    assert (first == second).all()
+
+
+def test_shingles_are_as_many_as_the_distinct_word_n_grams() -> None:
+    texts = [" ".join(random.Random(seed).choices("abcd", k=seed)) for seed in range(1, 60)]
+    for text, shingles in zip(texts, shingle_sets(Scanner(SketchConfig(ngram=3)), pa.array(texts)), strict=True):
+        words = text.split()
+        grams = {tuple(words[i : i + 3]) for i in range(max(1, len(words) - 2))}
+        assert len(shingles) == len(grams)
+        assert (np.diff(shingles.astype(object)) > 0).all()
+
+
+@pytest.mark.parametrize("seed", [1, 7])
+def test_signatures_are_datasketchs(seed: int) -> None:
+    config = SketchConfig(seed=seed, permutations=112)
+    texts = [" ".join(random.Random(row).choices(SAMPLES, k=30)) for row in range(20)]
+    scanner = Scanner(config)
+    _, _, signatures = sketch_texts(scanner, pa.array(texts), *permutations(config))
+    for signature, shingles in zip(signatures, shingle_sets(scanner, pa.array(texts)), strict=True):
+        reference = MinHash(num_perm=112, seed=seed, hashfunc=lambda value: int(value) & 0xFFFFFFFF, scheme="affine32")
+        reference.update_batch(shingles.tolist())
+        assert (reference.hashvalues == signature).all()
+
+
+@given(st.lists(st.frozensets(st.integers(0, 30), min_size=1), min_size=2, max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_jaccard_is_exact(sets: list[frozenset[int]]) -> None:
+    flat = np.array([value for one in sets for value in sorted(one)], np.uint64)
+    ends = np.cumsum([len(one) for one in sets])
+    pairs = [(i, j) for i in range(len(sets)) for j in range(len(sets))]
+    first, second = np.array(pairs, np.int32).T
+    values = np.empty(len(pairs))
+    compare.jaccards(flat, ends, np.ascontiguousarray(first), np.ascontiguousarray(second), values)
+    assert values.tolist() == [len(sets[i] & sets[j]) / len(sets[i] | sets[j]) for i, j in pairs]
