@@ -1,0 +1,75 @@
+"""A command in a fresh process: CPU seconds of its whole tree, wall seconds, peak memory, and the JSON it printed.
+
+Only the standard library is imported: a child's peak memory starts at its parent's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",  # Arrow's pool listens to it too
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+    "POLARS_MAX_THREADS",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one process took, the time to start included, and the last line that it printed."""
+
+    cpu: float
+    wall: float
+    peak: int
+    result: dict[str, Any]
+
+
+class Failed(Exception):
+    """A measured command ended in an error."""
+
+
+def environment(threads: int) -> dict[str, str]:
+    """This process's environment with every known thread pool limited; words hash alike in each run."""
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    limits = {name: str(threads) for name in THREAD_VARIABLES}
+    return inherited | limits | {"PYTHONHASHSEED": "0", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def measure(command: Sequence[str], variables: Mapping[str, str]) -> Run:
+    """Run a command to its end. Raises Failed with the end of what it said."""
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as complained:
+        started = time.perf_counter()
+        process = subprocess.Popen(command, env=dict(variables), stdout=said, stderr=complained)
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        for file in (said, complained):
+            file.seek(0)
+        lines = said.read().strip().splitlines()
+        if process.returncode != 0 or not lines:
+            reason = (complained.read().strip().splitlines() or ["it printed nothing"])[-1]
+            raise Failed(f"exit {process.returncode}: {reason}")
+    # Of several processes, ru_maxrss is the largest one's
+    return Run(usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss * 1024, json.loads(lines[-1]))
+
+
+def median(runs: Sequence[Run]) -> Run:
+    """The median of each figure; results are the same in every run."""
+    return Run(
+        statistics.median(run.cpu for run in runs),
+        statistics.median(run.wall for run in runs),
+        int(statistics.median(run.peak for run in runs)),
+        runs[-1].result,
+    )
