@@ -50,14 +50,13 @@ def agreement_at(config: DedupConfig, deviations: float) -> int:
 
 
 class Candidates:
-    """The buckets of all bands, spilled once; walked for pairs, and again for large buckets."""
+    """The buckets of all bands."""
 
     def __init__(self, config: DedupConfig, corpus: Corpus, skipped: Rows, memory: int, out: Output) -> None:
         self.config, self.corpus, self.out = config, corpus, out
         self.count, self.height = bands(config.threshold, config.sketch.permutations)
         self.least = agreement_at(config, -DEVIATIONS)
         self.ranges = ranges_needed(corpus.size, memory)
-        self.with_large: list[int] = []  # partitions that hold a large bucket
         work = functools.partial(self._spill_shard, skipped)
         self.spilled = map_shards(work, corpus.shards, out, f"bands-{self.ranges}", threads=True)
 
@@ -70,34 +69,22 @@ class Candidates:
             compare.band_keys(signatures, band, self.height, keys[-1])
         return spill(folder, keys, places.astype(np.uint32), self.ranges)
 
-    def pairs(self) -> Edges:
-        """Candidate pairs of all buckets of up to `bucket_pairs` documents."""
-        found = []
+    def pairs(self) -> tuple[Edges, list[Rows]]:
+        """Candidate pairs of all buckets of up to `bucket_pairs` documents, and the members of every larger bucket."""
+        found, large = [], []
         partitions = range(self.count * self.ranges)
-        for number, (edges, largest) in enumerate(in_threads(self._pairs_of, partitions, self.out)):
+        for number, (edges, larger) in enumerate(in_threads(self._pairs_of, partitions, self.out)):
             found.append(edges)
-            if largest > self.config.bucket_pairs:
-                self.with_large.append(number)
+            large += larger
             self.out.progress(number + 1, len(partitions), "partitions", "compare")
-        return unique_edges(found)
+        return unique_edges(found), large
 
-    def _pairs_of(self, partition: int) -> tuple[Edges, int]:
-        """Candidate pairs of a partition, and the size of its largest bucket."""
-        groups = self._groups(partition)
-        alike = [self._alike(members, ends) for members, ends in portions(groups, self.config.bucket_pairs)]
-        return unique_edges(alike), groups.largest
-
-    def large_buckets(self) -> Iterator[Rows]:
-        """The members of every larger bucket, ascending. To be called after `pairs`."""
-        for partition in self.with_large:
-            groups = self._groups(partition)
-            starts = np.concatenate(([0], groups.ends[:-1]))
-            for start, end in zip(starts, groups.ends, strict=True):
-                if end - start > self.config.bucket_pairs:
-                    yield np.sort(groups.members[start:end])
-
-    def _groups(self, partition: int) -> Groups:
-        return grouped(self.spilled, [shard.start for shard in self.corpus.shards], partition)
+    def _pairs_of(self, partition: int) -> tuple[Edges, list[Rows]]:
+        groups = grouped(self.spilled, [shard.start for shard in self.corpus.shards], partition)
+        starts, limit = np.concatenate(([0], groups.ends[:-1])), self.config.bucket_pairs
+        large = np.flatnonzero(groups.ends - starts > limit)
+        larger = [np.sort(groups.members[starts[g] : groups.ends[g]]) for g in large]
+        return unique_edges([self._alike(members, ends) for members, ends in portions(groups, limit)]), larger
 
     def _alike(self, members: Rows, ends: Rows) -> Edges:
         """All pairs within groups whose signatures agree enough."""

@@ -28,7 +28,8 @@ Rows = npt.NDArray[np.int64]
 class Shard:
     """One document shard and its sketch. Its documents are rows `start` to `start + size` of the corpus.
 
-    `places` are the sketch's rows that an earlier dedup kept; None for a shard that is deduplicated now.
+    `header` and `shape` are of the file of signatures; `places` are the sketch's rows that an earlier dedup kept, None
+    for a shard that is deduplicated now.
     """
 
     documents: Path
@@ -37,6 +38,8 @@ class Shard:
     start: int
     size: int
     content: str
+    header: int
+    shape: tuple[int, int]
     places: Rows | None = None
 
     @property
@@ -52,7 +55,8 @@ class Shard:
     def read_signatures(self, local: Rows) -> npt.NDArray[np.uint32]:
         """Signatures of some of the shard's documents; memory is taken for these only."""
         places = local if self.places is None else self.places[local]
-        found: npt.NDArray[np.uint32] = np.load(self.signatures, mmap_mode="r")[places]
+        stored = np.memmap(self.signatures, np.uint32, "r", self.header, self.shape)
+        found: npt.NDArray[np.uint32] = stored[places]
         return found
 
 
@@ -78,7 +82,9 @@ class Corpus:
         places = _kept_places(documents, rows) if earlier else None
         size = metadata.num_rows if places is None else len(places)
         content = metadata.metadata[CONTENT].decode()
-        self.shards.append(Shard(documents, rows, signatures, self.size, size, content, places))
+        stored = np.load(signatures, mmap_mode="r")
+        shard = Shard(documents, rows, signatures, self.size, size, content, stored.offset, stored.shape, places)
+        self.shards.append(shard)
         self.size += size
 
     @property

@@ -64,9 +64,9 @@ def near_edges(
 ) -> Edges:
     """Verified edges between documents that are not copies of one another."""
     candidates = Candidates(config, corpus, np.unique(copies[:, 1]), memory, out)
-    pairs = candidates.pairs()
+    pairs, large_buckets = candidates.pairs()
     verified = pairs[shingles.similarities(pairs) >= config.threshold]
-    large = join_large_buckets(candidates, Components(verified), shingles)
+    large = join_large_buckets(candidates, large_buckets, Components(verified), shingles)
     edges = unique_edges([verified, large.edges])
     out.count(candidates=len(pairs) + large.candidates, verified=len(edges), buckets_cut_short=large.cut_short)
     if large.cut_short:

@@ -33,15 +33,13 @@ class Joined(NamedTuple):
     cut_short: int
 
 
-def join_large_buckets(candidates: Candidates, components: Components, shingles: Shingles) -> Joined:
+def join_large_buckets(candidates: Candidates, large: list[Rows], components: Components, shingles: Shingles) -> Joined:
     """Verified edges between documents of large buckets that lie in different components."""
-    buckets = LargeBuckets(candidates, shingles)
-    rows = np.unique(np.concatenate([np.empty(0, np.int64), *candidates.large_buckets()]))
-    if not len(rows):
-        return Joined(np.empty((0, 2), np.int64), 0, 0)
+    rows = np.unique(np.concatenate([np.empty(0, np.int64), *large]))
     labels = Labels(rows, components.labels(rows))
-    apart = [members for members in candidates.large_buckets() if labels.differ(members)]
+    apart = [members for members in large if labels.differ(members)]
     shingles.take(np.unique(np.concatenate([np.empty(0, np.int64), *apart])))
+    buckets = LargeBuckets(candidates, shingles)
     for members in apart:
         buckets.join(members, labels)
     return Joined(unique_edges(buckets.edges), buckets.verified, buckets.cut_short)

@@ -39,7 +39,7 @@ class Compared:
         corpus = Corpus()
         corpus.add(documents, out.obtain(sketches, config.sketch, documents))
         shingles = Shingles(config.sketch, corpus, out)
-        self.candidates = Candidates(config, corpus, np.empty(0, np.int64), 1 << 30, out).pairs()
+        self.candidates = Candidates(config, corpus, np.empty(0, np.int64), 1 << 30, out).pairs()[0]
         self.verified = near_edges(config, corpus, NONE, shingles, 1 << 30, out)
         self.pairs = np.arange(len(texts)).reshape(-1, 2)
         self.similarity = shingles.similarities(self.pairs)
