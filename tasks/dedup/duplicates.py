@@ -23,6 +23,7 @@ from tasks.output import Output
 from tasks.shards import map_shards
 
 EXACT, NEAR, SIMHASH = REASONS = ("exact_duplicate", "near_duplicate", "simhash_duplicate")
+CHAINED = ", through documents between them"
 SCHEMA = pa.schema(
     [("row", pa.int64()), ("keeper", pa.int64()), ("id", pa.string()), ("source", pa.string()), ("reason", pa.string()),
      ("value", pa.float64()), ("threshold", pa.float64()), ("detail", pa.string())]
@@ -87,7 +88,7 @@ def _judge(config: DedupConfig, corpus: Corpus, components: Components, copies: 
     values[~exact] = shingles.similarities(np.sort(pairs[~exact], axis=1))
     chained = values < config.threshold
     kept_ids = chosen["id"].take(pa.array(np.searchsorted(chosen["row"].to_numpy(), keepers)))
-    suffix = pa.array(np.where(chained, ", through documents between them", ""))
+    suffix = pa.array(np.where(chained, CHAINED, ""))
     columns = [
         pa.array(rows),
         pa.array(keepers),
@@ -106,7 +107,9 @@ def _by_simhash(config: SimHashConfig, table: pa.Table, components: Components, 
     rows, keepers = table["row"].to_numpy(), table["keeper"].to_numpy()
     only = components.labels(rows) != components.labels(keepers)
     distance = distances(hashes, np.stack((rows, keepers), axis=1))
+    plain = pc.replace_substring(table["detail"], CHAINED, "").to_numpy()
     changed = {
+        "detail": np.where(only & (distance <= config.max_distance), plain, table["detail"].to_numpy()),
         "reason": np.where(only, SIMHASH, table["reason"].to_numpy()),
         "value": np.where(only, distance, table["value"].to_numpy()),
         "threshold": np.where(only, config.max_distance, table["threshold"].to_numpy()),

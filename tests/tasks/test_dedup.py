@@ -224,6 +224,7 @@ def test_simhash_finds_what_differs_in_few_bits(tmp_path: Path) -> None:
     assert len(kept(out)) == 3
     (verdict,) = ledger(out).values()
     assert verdict.reason == "simhash_duplicate"
+    assert verdict.detail.removeprefix("duplicate_of ") in {document.id for document in documents[:2]}
     assert verdict.value is not None
     assert verdict.value <= 3 == verdict.threshold
 
