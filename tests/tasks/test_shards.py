@@ -15,7 +15,7 @@ import pytest
 from storage.errors import SourceError
 from tasks.config import Runtime
 from tasks.output import Output
-from tasks.shards import map_shards
+from tasks.shards import collect, in_threads, map_shards
 
 
 def double(log: Path, shard: int, folder: Path) -> dict[str, int]:
@@ -27,22 +27,39 @@ def double(log: Path, shard: int, folder: Path) -> dict[str, int]:
     return {"value": 2 * shard}
 
 
+@pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize("workers", [1, 2, 8])
-def test_results_come_in_the_order_of_the_shards(tmp_path: Path, workers: int) -> None:
+def test_results_come_in_the_order_of_the_shards(tmp_path: Path, workers: int, threads: bool) -> None:
     out = Output.at(tmp_path, runtime=Runtime(workers=workers))
-    results = map_shards(functools.partial(double, tmp_path / "log"), range(6), out, "double")
+    results = map_shards(functools.partial(double, tmp_path / "log"), range(6), out, "double", threads=threads)
     assert [result.counts["value"] for result in results] == [0, 2, 4, 6, 8, 10]
     assert [(result.folder / "value.txt").read_text() for result in results] == ["0", "2", "4", "6", "8", "10"]
 
 
+@pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_finished_shards_are_not_worked_again_after_an_error(tmp_path: Path, workers: int) -> None:
+def test_finished_shards_are_not_worked_again_after_an_error(tmp_path: Path, workers: int, threads: bool) -> None:
     out = Output.at(tmp_path, runtime=Runtime(workers=workers))
     log = tmp_path / "log"
     with pytest.raises(SourceError, match="Shard 13 is bad"):
-        map_shards(functools.partial(double, log), [1, 2, 13], out, "double")
-    map_shards(functools.partial(double, log), [1, 2, 3], out, "double")
+        map_shards(functools.partial(double, log), [1, 2, 13], out, "double", threads=threads)
+    map_shards(functools.partial(double, log), [1, 2, 3], out, "double", threads=threads)
     assert sorted(log.read_text().split()) == ["1", "2", "3"]
+
+
+def test_collected_files_are_numbered_and_stay_for_a_resume(tmp_path: Path) -> None:
+    out = Output.at(tmp_path, runtime=Runtime(workers=1))
+    results = map_shards(functools.partial(double, tmp_path / "log"), [3, 4], out, "double")
+    (results[0].folder / "value.txt").rename(results[0].folder / "other.txt")  # a shard without the file
+    collect(results, "value.txt", out.path / "values")
+    assert {path.name: path.read_text() for path in (out.path / "values").iterdir()} == {"00001.txt": "8"}
+    assert (results[1].folder / "value.txt").exists()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_work_in_threads_comes_back_in_order(tmp_path: Path, workers: int) -> None:
+    out = Output.at(tmp_path, runtime=Runtime(workers=workers))
+    assert list(in_threads(lambda number: number * number, range(50), out)) == [n * n for n in range(50)]
 
 
 SCRIPT = """
