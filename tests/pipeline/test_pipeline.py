@@ -16,7 +16,8 @@ from storage.inspect import verify
 from storage.store import Store
 
 ROOT = Path(__file__).parents[2]
-DATA_STAGES = ("download", "dedup", "signals", "filter", "tokenizer", "tokenize")
+DATA_STAGES = ("download", "sketches", "dedup", "signals", "filter", "tokenizer", "tokenize")
+MODEL_STAGES = STAGE_NAMES[5:]
 # Several shards, so that workers have something to share out
 SHARDED = (
     "download.sources=[{kind: embedded, corpora: [encyclopedia, packages], limit: 80, instructions: 9}]",
@@ -98,14 +99,14 @@ def test_killed_in_the_middle_of_every_stage_it_ends_with_the_same_bytes(
 ) -> None:
     store = tmp_path / "store"
     script = [sys.executable, "-m", "tests.pipeline.kill_midway", str(store)]
-    for stage in ("download", "dedup", "signals", *STAGE_NAMES[2:]):
+    for stage in (*DATA_STAGES, *MODEL_STAGES):
         done = subprocess.run([*script, stage], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == -signal.SIGKILL, f"{stage}: {done.stderr}"
     done = subprocess.run([*script, "none"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     mine = digests(store)
     assert mine.items() <= digests(undisturbed[0]).items()
-    assert {location.split("/")[0] for location in mine} == {*STAGE_NAMES, "signals"}
+    assert {location.split("/")[0] for location in mine} == {*DATA_STAGES, *MODEL_STAGES}
     assert not list((store / "work").iterdir())
 
 
