@@ -31,7 +31,7 @@ def source_digest(module: str) -> str:
 
 
 def _closure(module: str) -> set[str]:
-    package = ".".join(module.split(".")[:2])
+    package = module.rpartition(".")[0] if module.count(".") > 1 else module
     waiting = _submodules(package) if (ROOT / package.replace(".", "/")).is_dir() else {module}
     seen: set[str] = set()
     while waiting:

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.dedup import peer_environment
-from benchmarks.dedup.measure import Failed, Run, environment, measure, median
+from benchmarks import peer_environment
+from benchmarks.measure import Failed, Run, environment, measure, median
 
 OURS = "gristmill"
 TOOLS = (OURS, "rensa-prehashed", "rensa", "fastsketchlsh", "gaoya", "datasketch-prehashed", "datasketch", "datatrove")
@@ -51,7 +51,7 @@ class Contender:
                 command = [sys.executable, str(Path(__file__).with_name("ours.py"))]
                 places = [str(self.corpus.folder), out, "--workers", str(self.workers)]
             else:
-                command = [str(peer_environment.PYTHON), str(peer_environment.SCRIPT), self.tool]
+                command = [str(peer_environment.PYTHON), str(Path(__file__).with_name("peers.py")), self.tool]
                 places = [str(self.corpus.folder), out]
             return measure([*command, *places], environment(self.workers))
 
@@ -60,7 +60,7 @@ def corpus(data: Path, megabytes: float, whole: Corpus | None = None) -> Corpus:
     """The corpus of this size, or a part of `whole`; made in another process, to keep this one small."""
     name = f"{megabytes:g}mb" if whole is None else f"{whole.folder.name}-part-{megabytes:g}mb"
     part = [] if whole is None else ["--part-of", str(whole.folder)]
-    command = [sys.executable, "-m", "benchmarks.dedup.corpus", str(data / name), "--megabytes", str(megabytes), *part]
+    command = [sys.executable, "-m", "benchmarks.corpus", str(data / name), "--megabytes", str(megabytes), *part]
     subprocess.run(command, cwd=ROOT.parent, stdout=sys.stderr, check=True)
     summary = json.loads((data / name / "corpus.json").read_text())
     return Corpus(data / name, summary["documents"], summary["bytes"] / 1e6)
@@ -88,7 +88,9 @@ def speed(contender: Contender, run: Run) -> float:
 
 def compare(tools: Sequence[str], whole: Corpus, part: Corpus, runs: int) -> None:
     """The table of all tools."""
-    versions = peer_environment.ensure() | {OURS: importlib.metadata.version(OURS)}
+    installed = peer_environment.ensure()
+    versions = {tool: installed[name] for tool in tools if (name := tool.removesuffix("-prehashed")) in installed}
+    versions[OURS] = importlib.metadata.version(OURS)
     missing = [f"{tool}: could not be installed" for tool in tools if tool not in versions]
     contenders = [Contender(tool, part if tool == "datatrove" else whole) for tool in tools if tool in versions]
     if OURS in tools and Contender("datatrove", part) in contenders:
@@ -133,7 +135,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="of each tool (default 5)")
     parser.add_argument("--tools", default=",".join(TOOLS), help="separated by commas (default all)")
     parser.add_argument("--datatrove-megabytes", type=float, default=20, help="the part datatrove gets (default 20)")
-    parser.add_argument("--data", type=Path, default=ROOT / ".data" / "dedup", help="where the corpus lies")
+    parser.add_argument("--data", type=Path, default=ROOT / ".data", help="where the corpus lies")
     parser.add_argument("--scaling", action="store_true", help="measure ours on 1x and 4x the text and with 2 workers")
     options = parser.parse_args()
     tools = options.tools.split(",")

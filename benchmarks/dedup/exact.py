@@ -20,14 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from benchmarks.dedup.corpus import build
-from benchmarks.dedup.measure import environment
-from tasks.dedup.config import SketchConfig
-from tasks.dedup.scan import Scanner
+from benchmarks.corpus import build
+from benchmarks.measure import environment
 from tasks.dedup.sketch import exact_hashes
+from tasks.text.scan import Scanner
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT / "benchmarks" / ".data" / "dedup"
+DATA = ROOT / "benchmarks" / ".data"
 
 
 def one_line(texts: list[pa.StringArray]) -> int:
@@ -42,7 +41,7 @@ def one_line(texts: list[pa.StringArray]) -> int:
 def ours(texts: list[pa.StringArray]) -> int:
     """Distinct documents by the project's exact hash."""
     found: set[bytes] = set()
-    scanner = Scanner(SketchConfig(), words=False)
+    scanner = Scanner(words=False)
     for column in texts:
         batch: list[bytes] = [b""] * len(column)
         for scanned in scanner.scan(column):

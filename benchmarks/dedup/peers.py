@@ -4,13 +4,12 @@ Runs in the peers' own environment, so nothing of the project is imported. Each 
 its documentation offers and that still finds duplicates; word 5-grams, 0.8, bands of 8 rows. Where the caller has to
 shingle, words are cut by `bytes.translate` and `bytes.split`, in half the time that a regular expression takes. Of each
 cluster the first document is kept, once the tool's own similarity estimate confirms it; datatrove alone joins
-clusters unverified, as is its way. `--versions` prints what is installed.
+clusters unverified, as is its way.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import itertools
 import json
 import sys
@@ -225,17 +224,6 @@ def in_memory(decide: Callable[[list[pa.Table]], Bools], source: Path, out: Path
     return len(kept), int(kept.sum())
 
 
-def versions() -> dict[str, str]:
-    """The installed tools with their versions."""
-    found = {}
-    for tool in TOOLS:
-        try:
-            found[tool] = importlib.metadata.version(tool.removesuffix("-prehashed"))
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def _from_row(reader: Any, row: dict[str, str], path: str, number: int | str) -> dict[str, Any]:
     """A row as datatrove has it. Its own adapter would unpack our metadata, which has other keys in each document."""
     return {"text": row["text"], "id": row["id"], "metadata": {"source": row["source"], "metadata": row["metadata"]}}
@@ -262,10 +250,7 @@ TOOLS: dict[str, Callable[[Path, Path], tuple[int, int]]] = {
 }
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--versions"]:
-        print(json.dumps(versions()))
-    else:
-        output = Path(sys.argv[3])
-        output.mkdir(parents=True, exist_ok=True)
-        documents, remaining = TOOLS[sys.argv[1]](Path(sys.argv[2]), output)
-        print(json.dumps({"documents": documents, "kept": remaining}))
+    output = Path(sys.argv[3])
+    output.mkdir(parents=True, exist_ok=True)
+    documents, remaining = TOOLS[sys.argv[1]](Path(sys.argv[2]), output)
+    print(json.dumps({"documents": documents, "kept": remaining}))

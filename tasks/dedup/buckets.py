@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.dedup.corpus import Rows
-from tasks.dedup.kernels import Hashes
 from tasks.shards import ShardResult
+from tasks.text.kernels import Hashes
 
 Places = npt.NDArray[np.uint32]  # of documents in their shard
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tasks.dedup.kernels import Hashes, Offsets
+from tasks.text.kernels import Hashes, Offsets
 
 Signatures = npt.NDArray[np.uint32]
 Local = npt.NDArray[np.int32]

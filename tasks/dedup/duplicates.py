@@ -15,12 +15,12 @@ from tasks.dedup.candidates import Candidates
 from tasks.dedup.clusters import Components, Edges, choose_keepers, unique_edges
 from tasks.dedup.config import DedupConfig, SimHashConfig
 from tasks.dedup.corpus import Corpus, Rows, Shard
-from tasks.dedup.kernels import Hashes
 from tasks.dedup.large_buckets import join_large_buckets
 from tasks.dedup.simhash import distances, simhash_edges, simhashes
 from tasks.dedup.verify import Shingles
 from tasks.output import Output
 from tasks.shards import map_shards
+from tasks.text.kernels import Hashes
 
 EXACT, NEAR, SIMHASH = REASONS = ("exact_duplicate", "near_duplicate", "simhash_duplicate")
 CHAINED = ", through documents between them"

@@ -1,11 +1,11 @@
-"""The hot loops of dedup, compiled by numba: bytes to words, words to shingles, shingles to a MinHash signature.
+"""The hot loops of dedup, compiled by numba: words to shingles, shingles to a MinHash signature.
 
-Why our own: a library that is fed strings is bound by the making of those strings (16 MB/s for n-grams joined in
-Python); here a text never leaves its Arrow buffer. `benchmarks/dedup` compares. Compiled code is kept in numba's cache
-beside this file, so only the first run on a machine compiles.
+Why our own: n-grams joined in Python are made at 16 MB/s; here a shingle is a hash over the hashes of its words
+(`tasks/text/kernels.py` makes those). `benchmarks/dedup` compares. Compiled code is kept in numba's cache beside this
+file, so only the first run on a machine compiles.
 
-Words are hashed by FNV-1a over their folded bytes, shingles by a polynomial over the hashes of their words, both
-finished by MurmurHash3's mixer. Signatures are datasketch's `affine32`, bit for bit.
+Shingles are hashed by a polynomial over the hashes of their words, finished by MurmurHash3's mixer. Signatures are
+datasketch's `affine32`, bit for bit.
 """
 
 from __future__ import annotations
@@ -14,26 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tasks.dedup.characters import HARD, SIZE
+from tasks.text.kernels import Codes, Hashes, Offsets, mix64
 
-Bytes = npt.NDArray[np.uint8]
-Codes = npt.NDArray[np.uint32]
-Hashes = npt.NDArray[np.uint64]
-Offsets = npt.NDArray[np.int64]
-
-FNV_OFFSET = np.uint64(0xCBF29CE484222325)
-FNV_PRIME = np.uint64(0x100000001B3)
 SHINGLE_PRIME = np.uint64(0x9E3779B97F4A7C15)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def mix64(h):
-    """MurmurHash3's 64-bit finalizer (Appleby 2011)."""
-    h ^= h >> np.uint64(33)
-    h *= np.uint64(0xFF51AFD7ED558CCD)
-    h ^= h >> np.uint64(33)
-    h *= np.uint64(0xC4CEB9FE1A85EC53)
-    return h ^ (h >> np.uint64(33))
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -44,125 +27,6 @@ def mix32(h):
     h = np.uint32(h ^ (h >> np.uint32(13)))
     h = np.uint32(h * np.uint32(0xC2B2AE35))
     return np.uint32(h ^ (h >> np.uint32(16)))
-
-
-@njit(cache=True, nogil=True, inline="always")
-def decode(data, i, end):
-    """(code point, bytes used) at `i`; a sequence that the end cuts off counts as one byte of U+001A."""
-    b = np.uint32(data[i])
-    if b < 0xE0 and i + 1 < end:
-        return ((b & np.uint32(0x1F)) << np.uint32(6)) | (np.uint32(data[i + 1]) & np.uint32(0x3F)), 2
-    if b < 0xF0 and i + 2 < end:
-        c = ((b & np.uint32(0x0F)) << np.uint32(12)) | ((np.uint32(data[i + 1]) & np.uint32(0x3F)) << np.uint32(6))
-        return c | (np.uint32(data[i + 2]) & np.uint32(0x3F)), 3
-    if i + 3 < end:
-        c = ((b & np.uint32(0x07)) << np.uint32(18)) | ((np.uint32(data[i + 1]) & np.uint32(0x3F)) << np.uint32(12))
-        c |= (np.uint32(data[i + 2]) & np.uint32(0x3F)) << np.uint32(6)
-        return c | (np.uint32(data[i + 3]) & np.uint32(0x3F)), 4
-    return np.uint32(0x1A), 1
-
-
-@njit(cache=True, nogil=True, inline="always")
-def encode(c, out, at):
-    """Write a code point as UTF-8; where the next one goes."""
-    if c < 0x80:
-        out[at] = c
-        return at + 1
-    if c < 0x800:
-        out[at] = 0xC0 | (c >> 6)
-        out[at + 1] = 0x80 | (c & 0x3F)
-        return at + 2
-    if c < 0x10000:
-        out[at] = 0xE0 | (c >> 12)
-        out[at + 1] = 0x80 | ((c >> 6) & 0x3F)
-        out[at + 2] = 0x80 | (c & 0x3F)
-        return at + 3
-    out[at] = 0xF0 | (c >> 18)
-    out[at + 1] = 0x80 | ((c >> 12) & 0x3F)
-    out[at + 2] = 0x80 | ((c >> 6) & 0x3F)
-    out[at + 3] = 0x80 | (c & 0x3F)
-    return at + 4
-
-
-@njit(cache=True, nogil=True)
-def scan(
-    data: Bytes, offsets: Offsets, kinds: Bytes, folded: Codes, out: Bytes, out_ends: Offsets,
-    words: Hashes | None, word_ends: Offsets, lengths: Offsets, hard: npt.NDArray[np.bool_],
-) -> None:  # fmt: skip
-    """Normalise D texts and hash their words, in one pass over their bytes.
-
-    `data` holds the texts as UTF-8, text d at `offsets[d]:offsets[d + 1]`. Written: the normalised bytes to `out`
-    (ending at `out_ends[d]`), a 64-bit hash for each word to `words` (ending at `word_ends[d]`; a text without words
-    gets one, of all its bytes), the characters of each text to `lengths`, and to `hard` whether Python must do it.
-    `out` needs 3 bytes for every 2 of `data`, `words` one place for every 2 bytes and one a text; both one to spare.
-    Without `words`, numba compiles a pass that does not hash.
-
-    No branch depends on where words end: what is not wanted is overwritten by the next character, since a mispredicted
-    branch costs more than a store.
-    """
-    ascii = (kinds[:128].astype(np.uint16) << 8) | folded[:128].astype(np.uint16)  # one look-up instead of two
-    at = 0
-    count = 0
-    for d in range(len(offsets) - 1):
-        i, end = offsets[d], offsets[d + 1]
-        begin, first = at, count
-        characters = end - i  # less the continuation bytes
-        mark = 0
-        inside = 0
-        blank = 1  # leading white space goes
-        h = FNV_OFFSET
-        while i < end:
-            b = data[i]
-            if b < 128:
-                known = np.int64(ascii[b])
-                i += 1
-                if words is not None:
-                    words[count] = h
-                    letter = (known >> 8) & 1
-                    count += inside & (letter ^ 1)
-                    h = ((h if inside else FNV_OFFSET) ^ np.uint64(known & 0xFF)) * FNV_PRIME
-                    inside = letter
-                out[at] = known & 0xFF
-                space = (known >> 9) & 1
-                at += 1 - (blank & space)
-                blank = space
-                continue
-            c, used = decode(data, i, end)
-            i += used
-            characters -= used - 1
-            kind = 0
-            if c < SIZE:
-                kind = np.int64(kinds[c])
-                c = folded[c]
-            mark |= kind
-            after = encode(c, out, at)
-            if words is not None:
-                words[count] = h
-                count += inside & ~kind & 1
-                h = h if inside else FNV_OFFSET
-                for place in range(at, after):
-                    h = (h ^ np.uint64(out[place])) * FNV_PRIME
-                inside = kind & 1
-            space = (kind >> 1) & 1
-            if not (blank & space):
-                at = after
-            blank = space
-        at -= blank & np.int64(at > begin)
-        if words is not None:
-            words[count] = h
-            count += inside
-            if count == first:
-                words[count] = FNV_OFFSET
-                for place in range(begin, at):
-                    words[count] = (words[count] ^ np.uint64(out[place])) * FNV_PRIME
-                count += 1
-        out_ends[d] = at
-        word_ends[d] = count
-        lengths[d] = characters
-        hard[d] = (mark & HARD) != 0
-    if words is not None:
-        for w in range(count):
-            words[w] = mix64(words[w])
 
 
 @njit(cache=True, nogil=True, inline="always")

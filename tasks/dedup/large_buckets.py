@@ -16,8 +16,8 @@ from tasks.dedup import compare
 from tasks.dedup.candidates import Candidates
 from tasks.dedup.clusters import Components, Edges, unique_edges
 from tasks.dedup.corpus import Rows
-from tasks.dedup.kernels import Hashes
 from tasks.dedup.verify import Shingles
+from tasks.text.kernels import Hashes
 
 LEADERS = 16  # in a bucket
 FRUITLESS = 2  # leaders that joined nothing, after which no more are tried

@@ -19,10 +19,10 @@ from tasks.dedup.buckets import group
 from tasks.dedup.clusters import Edges, unique_edges
 from tasks.dedup.config import SimHashConfig, SketchConfig
 from tasks.dedup.corpus import Corpus, Rows, Shard
-from tasks.dedup.kernels import Hashes
-from tasks.dedup.scan import Scanner
+from tasks.dedup.sketch import scanner_of
 from tasks.output import Output
 from tasks.shards import map_shards
+from tasks.text.kernels import Hashes
 
 FILE = "simhash.npy"
 BITS = 64
@@ -71,7 +71,7 @@ def _close(values: Hashes, ends: Rows, distance: int) -> Edges:
 
 
 def _hash_shard(config: SketchConfig, shard: Shard, folder: Path) -> dict[str, int]:
-    scanner = Scanner(config)
+    scanner = scanner_of(config)
     made = [np.empty(0, np.uint64)]
     for _, batch in read_batches(shard.documents, ["text"]):
         hashes = np.empty(len(batch), np.uint64)

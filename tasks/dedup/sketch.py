@@ -22,9 +22,9 @@ from storage.artifact import Artifact
 from storage.documents import count_rows, read_batches, shard_name
 from tasks.dedup import kernels
 from tasks.dedup.config import SketchConfig
-from tasks.dedup.scan import Scanned, Scanner
 from tasks.output import Output
 from tasks.shards import collect, map_shards
+from tasks.text.scan import Scanned, Scanner
 
 ROWS, SIGNATURES = "rows.parquet", "signatures.npy"
 CONTENT = b"content"  # a hash of the ids of a shard: its name whatever its number
@@ -50,8 +50,13 @@ def permutations(config: SketchConfig) -> tuple[npt.NDArray[np.uint32], npt.NDAr
     return a, draw.randint(0, 1 << 32, config.permutations, dtype=np.uint32)
 
 
+def scanner_of(config: SketchConfig, *, words: bool = True) -> Scanner:
+    """A scanner that ignores what the config says."""
+    return Scanner(ignore_case=config.ignore_case, ignore_white_space=config.ignore_white_space, words=words)
+
+
 def sketch_texts(
-    scanner: Scanner, texts: pa.Array, a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]
+    scanner: Scanner, ngram: int, texts: pa.Array, a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]
 ) -> tuple[list[bytes], npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
     """Exact hashes, lengths and signatures of a batch of texts."""
     exact: list[bytes] = [b""] * len(texts)
@@ -63,7 +68,7 @@ def sketch_texts(
             exact[row] = digest
         lengths[rows] = np.where(lengths[rows], lengths[rows], scanned.characters)  # as the texts came in
         signed = np.empty((len(rows), len(a)), np.uint32)
-        kernels.sign(scanned.words, scanned.word_ends, scanner.config.ngram, a, b, signed)
+        kernels.sign(scanned.words, scanned.word_ends, ngram, a, b, signed)
         signatures[rows] = signed
     return exact, lengths, signatures
 
@@ -78,7 +83,7 @@ def exact_hashes(scanned: Scanned) -> Iterator[bytes]:
 
 
 def _sketch_shard(config: SketchConfig, shard: Path, folder: Path) -> dict[str, Any]:
-    scanner = Scanner(config)
+    scanner = scanner_of(config)
     a, b = permutations(config)
     header = {"descr": "<u4", "fortran_order": False, "shape": (count_rows(shard), config.permutations)}
     content = xxhash.xxh3_64()
@@ -86,7 +91,7 @@ def _sketch_shard(config: SketchConfig, shard: Path, folder: Path) -> dict[str, 
     with pq.ParquetWriter(folder / ROWS, SCHEMA) as writer, (folder / SIGNATURES).open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for _, batch in read_batches(shard, ["id", "source", "text"]):
-            exact, lengths, signatures = sketch_texts(scanner, batch["text"], a, b)
+            exact, lengths, signatures = sketch_texts(scanner, config.ngram, batch["text"], a, b)
             columns = [batch["id"], batch["source"], pa.array(lengths), pa.array(exact, pa.binary(16))]
             writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
             signatures.tofile(file)

@@ -33,13 +33,13 @@ import pyarrow.parquet as pq
 from storage.documents import Verdict, read_batches
 from tasks.dedup import word_kernels
 from tasks.dedup.buckets import group, ranges_needed
-from tasks.dedup.characters import Characters, characters
 from tasks.dedup.config import DedupConfig, SpansConfig
 from tasks.dedup.corpus import Corpus, Rows, Shard
-from tasks.dedup.kernels import Offsets
-from tasks.dedup.scan import utf8
 from tasks.output import Output
 from tasks.shards import ShardResult, map_shards
+from tasks.text.characters import Characters, characters
+from tasks.text.kernels import Offsets
+from tasks.text.scan import utf8
 
 REASON = "repeated_span"
 PARTS, REPEATED, SPANS = "parts.parquet", "repeated.npz", "spans.parquet"

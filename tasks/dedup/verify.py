@@ -19,10 +19,11 @@ from tasks.dedup import compare, kernels
 from tasks.dedup.clusters import Edges
 from tasks.dedup.config import SketchConfig
 from tasks.dedup.corpus import Corpus, Rows, Shard
-from tasks.dedup.kernels import Hashes
-from tasks.dedup.scan import Scanner
+from tasks.dedup.sketch import scanner_of
 from tasks.output import Output
 from tasks.shards import in_threads, map_shards
+from tasks.text.kernels import Hashes
+from tasks.text.scan import Scanner
 
 SETS, ENDS = "sets.npy", "ends.npy"
 EDGES_AT_ONCE = 1 << 13
@@ -85,23 +86,23 @@ class Shingles:
 
 def _take_shingles(config: SketchConfig, job: tuple[Shard, Rows], folder: Path) -> dict[str, int]:
     shard, wanted = job
-    scanner = Scanner(config)
+    scanner = scanner_of(config)
     found: list[Hashes] = []
     for start, batch in read_batches(shard.documents, ["text"], holding=wanted.tolist()):
         first, last = np.searchsorted(wanted, (start, start + len(batch)))
-        found += shingle_sets(scanner, batch["text"].take(pa.array(wanted[first:last] - start)))
+        found += shingle_sets(scanner, config.ngram, batch["text"].take(pa.array(wanted[first:last] - start)))
     np.save(folder / SETS, np.concatenate(found))
     np.save(folder / ENDS, np.cumsum([len(shingles) for shingles in found]))
     return {"documents": len(found)}
 
 
-def shingle_sets(scanner: Scanner, texts: pa.Array) -> list[Hashes]:
+def shingle_sets(scanner: Scanner, ngram: int, texts: pa.Array) -> list[Hashes]:
     """The distinct 64-bit shingle hashes of each text, ascending."""
     found: list[Hashes] = [np.empty(0, np.uint64)] * len(texts)
     for scanned in scanner.scan(texts):
         sets = np.empty(scanned.word_ends[-1], np.uint64)
         ends = np.empty(len(scanned.rows), np.int64)
-        kernels.shingle_sets(scanned.words, scanned.word_ends, scanner.config.ngram, sets, ends)
+        kernels.shingle_sets(scanned.words, scanned.word_ends, ngram, sets, ends)
         for row, shingles in zip(scanned.rows.tolist(), np.split(sets[: ends[-1]], ends[:-1]), strict=True):
             found[row] = shingles
     return found

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tasks.dedup.characters import SIZE, WORD
-from tasks.dedup.kernels import FNV_OFFSET, FNV_PRIME, SHINGLE_PRIME, Bytes, Codes, Hashes, Offsets, decode, mix64
+from tasks.dedup.kernels import SHINGLE_PRIME
+from tasks.text.characters import SIZE, WORD
+from tasks.text.kernels import FNV_OFFSET, FNV_PRIME, Bytes, Codes, Hashes, Offsets, decode, mix64
 
 Numbers = npt.NDArray[np.uint32]
 SLOTS = 16  # counters a key in `may_repeat`: one in 17 keys that stand alone shares its counter with another

@@ -14,12 +14,12 @@ from datasketch import MinHash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.dedup import compare, scan
-from tasks.dedup.characters import HARD, SIZE, SPACE, WORD, characters
+from tasks.dedup import compare
 from tasks.dedup.config import SketchConfig
-from tasks.dedup.scan import Scanner
-from tasks.dedup.sketch import permutations, sketch_texts
+from tasks.dedup.sketch import permutations, scanner_of, sketch_texts
 from tasks.dedup.verify import shingle_sets
+from tasks.text import scan
+from tasks.text.characters import HARD, SIZE, SPACE, WORD, characters
 
 SAMPLES = [
     "", " ", "\n\t ", "!!!", "one", "One  two\tTHREE\r\nfour", "  leading and trailing  ", "snake_case 42 x",
@@ -40,7 +40,7 @@ def normal(text: str, *, case: bool = True, space: bool = True) -> str:
 def scanned(texts: list[str], config: SketchConfig) -> tuple[list[str], list[int]]:
     """Normalised texts and their numbers of words, as the kernel has them."""
     found, words = [""] * len(texts), [0] * len(texts)
-    for part in Scanner(config).scan(pa.array(texts, pa.string())):
+    for part in scanner_of(config).scan(pa.array(texts, pa.string())):
         starts = [0, *part.text_ends[:-1]]
         counts = np.diff(part.word_ends, prepend=0)
         for row, start, end, count in zip(part.rows, starts, part.text_ends, counts, strict=True):
@@ -78,30 +78,30 @@ def test_any_text_is_normalised_as_python_would(drawn: list[str]) -> None:
 
 
 def test_portions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = sketch_texts(Scanner(SketchConfig()), pa.array(SAMPLES), *permutations(SketchConfig()))
+    whole = sketch_texts(scanner_of(SketchConfig()), 5, pa.array(SAMPLES), *permutations(SketchConfig()))
     monkeypatch.setattr(scan, "PORTION", 16)
-    parts = sketch_texts(Scanner(SketchConfig()), pa.array(SAMPLES).slice(0), *permutations(SketchConfig()))
+    parts = sketch_texts(scanner_of(SketchConfig()), 5, pa.array(SAMPLES).slice(0), *permutations(SketchConfig()))
     assert parts[0] == whole[0]
     assert (parts[1] == whole[1]).all()
     assert (parts[2] == whole[2]).all()
 
 
 def test_hashes_and_lengths_are_of_the_normalised_and_the_raw_text() -> None:
-    exact, lengths, _ = sketch_texts(Scanner(SketchConfig()), pa.array(SAMPLES), *permutations(SketchConfig()))
+    exact, lengths, _ = sketch_texts(scanner_of(SketchConfig()), 5, pa.array(SAMPLES), *permutations(SketchConfig()))
     assert exact == [xxhash.xxh3_128_digest(normal(text).encode()) for text in SAMPLES]
     assert lengths.tolist() == [len(text) for text in SAMPLES]
 
 
 def test_punctuation_does_not_part_two_editions() -> None:
     first, second = shingle_sets(
-        Scanner(SketchConfig()), pa.array(["“Go, now!” he said; go.", '"Go now", he said: go'])
+        scanner_of(SketchConfig()), 5, pa.array(["“Go, now!” he said; go.", '"Go now", he said: go'])
     )
     assert (first == second).all()
 
 
 def test_shingles_are_as_many_as_the_distinct_word_n_grams() -> None:
     texts = [" ".join(random.Random(seed).choices("abcd", k=seed)) for seed in range(1, 60)]
-    for text, shingles in zip(texts, shingle_sets(Scanner(SketchConfig(ngram=3)), pa.array(texts)), strict=True):
+    for text, shingles in zip(texts, shingle_sets(scanner_of(SketchConfig()), 3, pa.array(texts)), strict=True):
         words = text.split()
         grams = {tuple(words[i : i + 3]) for i in range(max(1, len(words) - 2))}
         assert len(shingles) == len(grams)
@@ -112,9 +112,9 @@ def test_shingles_are_as_many_as_the_distinct_word_n_grams() -> None:
 def test_signatures_are_datasketchs(seed: int) -> None:
     config = SketchConfig(seed=seed, permutations=112)
     texts = [" ".join(random.Random(row).choices(SAMPLES, k=30)) for row in range(20)]
-    scanner = Scanner(config)
-    _, _, signatures = sketch_texts(scanner, pa.array(texts), *permutations(config))
-    for signature, shingles in zip(signatures, shingle_sets(scanner, pa.array(texts)), strict=True):
+    scanner = scanner_of(config)
+    _, _, signatures = sketch_texts(scanner, config.ngram, pa.array(texts), *permutations(config))
+    for signature, shingles in zip(signatures, shingle_sets(scanner, config.ngram, pa.array(texts)), strict=True):
         reference = MinHash(num_perm=112, seed=seed, hashfunc=lambda value: int(value) & 0xFFFFFFFF, scheme="affine32")
         reference.update_batch(shingles.tolist())
         assert (reference.hashvalues == signature).all()

@@ -22,13 +22,13 @@ from storage.artifact import Artifact
 from storage.documents import Document, Verdict, read_batches, shard_name, write_documents
 from tasks.config import Runtime
 from tasks.dedup import spans, word_kernels
-from tasks.dedup.characters import characters
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
-from tasks.dedup.scan import utf8
 from tasks.dedup.spans import cut_spans, find_spans
 from tasks.dedup.stage import sketches
 from tasks.output import Output
+from tasks.text.characters import characters
+from tasks.text.scan import utf8
 
 WORDS = [f"word{number}" for number in range(4000)]
 

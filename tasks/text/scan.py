@@ -1,6 +1,6 @@
 """Texts as the kernels see them: UTF-8 straight from an Arrow column, into buffers that are used again.
 
-Normalisation: Unicode NFC, case folded, white space collapsed (the last two as the profile says). Words are runs of
+Normalisation: Unicode NFC, case folded, white space collapsed (the last two as the caller says). Words are runs of
 letters, digits and underscores (`\\w`), so that two editions that differ in their quotation marks share their shingles.
 """
 
@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.dedup import kernels
-from tasks.dedup.characters import characters
-from tasks.dedup.config import SketchConfig
-from tasks.dedup.kernels import Bytes, Hashes, Offsets
+from tasks.text import kernels
+from tasks.text.characters import characters
+from tasks.text.kernels import Bytes, Hashes, Offsets
 
 PORTION = 1 << 19  # bytes of text scanned at once, or one document: the buffers stay near the core, and small
 
@@ -40,10 +39,10 @@ class Scanned(NamedTuple):
 class Scanner:
     """Scans batches of texts; without `words`, for their normalised bytes alone. Not for two threads at once."""
 
-    def __init__(self, config: SketchConfig, *, words: bool = True) -> None:
-        self.config = config
+    def __init__(self, *, ignore_case: bool = True, ignore_white_space: bool = True, words: bool = True) -> None:
+        self.ignore_case = ignore_case
         self.words = words
-        self.tables = characters(config.ignore_case, config.ignore_white_space)
+        self.tables = characters(ignore_case, ignore_white_space)
         self._text = np.empty(0, np.uint8)
         self._words = np.empty(0, np.uint64)
 
@@ -60,7 +59,7 @@ class Scanner:
     def normalise(self, text: str) -> str:
         """What needs Python: NFC and case folding. White space is left to the kernel."""
         text = unicodedata.normalize("NFC", text)
-        return text.casefold() if self.config.ignore_case else text
+        return text.casefold() if self.ignore_case else text
 
     def _scan(self, texts: pa.Array, rows: npt.NDArray[np.int64]) -> tuple[Scanned, npt.NDArray[np.int64]]:
         data, offsets = utf8(texts)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.dedup.corpus FOLDER --megabytes 120`: real text as document shards, from what is installed.
+"""`python -m benchmarks.corpus FOLDER --megabytes 120`: real text as document shards, from what is installed.
 
 In this order, each sorted, until there is enough: the embedded corpus (speeches, encyclopedia leads, read-mes and
 licences), docstrings of all installed packages, then whole source and text files of the same packages. Such text has
@@ -126,7 +126,7 @@ def _decoded(path: Path) -> str:
 def main() -> None:
     """Build the corpus, or a part of one, and say how large it is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("benchmarks/.data/dedup"))
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("benchmarks/.data/corpus"))
     parser.add_argument("--megabytes", type=float, default=120, help="of UTF-8 text")
     parser.add_argument("--part-of", type=Path, help="take the documents from this corpus")
     arguments = parser.parse_args()

@@ -8,15 +8,14 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-FOLDER = HERE.parent / ".peers"
+FOLDER = HERE / ".peers"
 PYTHON = FOLDER / "bin" / "python"
-SCRIPT = HERE / "peers.py"
-REQUIREMENTS = HERE.parent / "requirements-peers.txt"
+REQUIREMENTS = HERE / "requirements-peers.txt"
 INSTALL_SECONDS = 600
 
 
 def ensure() -> dict[str, str]:
-    """The tools that can run, with their versions; what is missing is installed first, as far as that succeeds."""
+    """The installed packages with their versions; what is missing is installed first, as far as that succeeds."""
     stamp = FOLDER / "installed.txt"
     if not stamp.exists() or stamp.read_text() != REQUIREMENTS.read_text():
         print(f"Installing {REQUIREMENTS.name} into {FOLDER.name} …", file=sys.stderr)
@@ -27,9 +26,9 @@ def ensure() -> dict[str, str]:
             for requirement in _pins():
                 _install("--constraint", str(REQUIREMENTS), requirement)
         stamp.write_text(REQUIREMENTS.read_text())
-    done = subprocess.run([str(PYTHON), str(SCRIPT), "--versions"], capture_output=True, text=True, check=True)
-    versions: dict[str, str] = json.loads(done.stdout)
-    return versions
+    command = [str(PYTHON), "-m", "pip", "list", "--format", "json", "--disable-pip-version-check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {row["name"].lower(): row["version"] for row in json.loads(done.stdout)}
 
 
 def _install(*arguments: str) -> bool:

@@ -1,0 +1,83 @@
+"""Signals beside documents: a Parquet side file a shard, one row a document, in the shard's order.
+
+A side file holds no text and no verdict, so a changed threshold never measures again. It carries a digest of the ids
+that it measured; whoever reads it gives the ids that it should be of. A signal that can't be measured is null, never a
+default that looks like a measurement.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from storage.artifact import Artifact
+from storage.documents import read_batches
+from storage.errors import DamagedArtifact
+from tasks.output import Output
+from tasks.shards import collect, map_shards
+
+Measure = Callable[[pa.Array], pa.RecordBatch]  # texts of a row group → their signals, a row each
+
+FILE = "signals.parquet"
+IDS = b"ids"  # metadata key: the digest of the measured ids
+
+
+class IdDigest:
+    """xxh3 over ids in their order."""
+
+    def __init__(self) -> None:
+        self._hash = xxhash.xxh3_128()
+
+    def update(self, ids: pa.Array) -> None:
+        """Add the ids of a row group."""
+        self._hash.update("\n".join([*ids.to_pylist(), ""]))
+
+    def hex(self) -> str:
+        """The digest of all ids so far."""
+        return self._hash.hexdigest()
+
+
+def write_signals(measure: Measure, documents: Artifact, out: Output, *, threads: bool = False) -> None:
+    """Measure every document of an artifact: side files numbered as the shards.
+
+    `measure` must be importable in a worker (a module's function or a `partial` of one) and give the same columns for
+    every batch; `threads` is for one that leaves the interpreter's lock to others.
+    """
+    shards = documents.files("*.parquet")
+    measured = map_shards(functools.partial(_measure_shard, measure), shards, out, "measure", threads=threads)
+    collect(measured, FILE, out.path)
+    out.count(measured=sum(shard.counts["documents"] for shard in measured))
+
+
+def read_signals(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """The signals of a side file, a batch for each row group of the document shard."""
+    with pq.ParquetFile(path) as file:
+        for number in range(file.num_row_groups):
+            yield from file.read_row_group(number, columns, use_threads=False).to_batches()
+
+
+def check_aligned(path: Path, digest: IdDigest) -> None:
+    """Raises DamagedArtifact unless a side file is of just these documents, in this order."""
+    if (pq.read_schema(path).metadata or {}).get(IDS) != digest.hex().encode():
+        raise DamagedArtifact(
+            f"The signals {path.parent.name}/{path.name} are not of these documents.",
+            "Measure again: --refresh with the signals' name, and --refresh filter.",
+        )
+
+
+def _measure_shard(measure: Measure, shard: Path, folder: Path) -> dict[str, int]:
+    digest = IdDigest()
+    empty = measure(pa.array([], pa.string()))
+    rows = 0
+    with pq.ParquetWriter(folder / FILE, empty.schema, compression="zstd") as writer:
+        for _, batch in read_batches(shard, ["id", "text"]):
+            writer.write_batch(measure(batch["text"]))
+            digest.update(batch["id"])
+            rows += batch.num_rows
+        writer.add_key_value_metadata({IDS: digest.hex()})
+    return {"documents": rows}
