@@ -1,4 +1,5 @@
-"""A command in a fresh process: CPU seconds of its whole tree, wall seconds, peak memory, and the JSON it printed.
+"""A command in a fresh process: CPU seconds of its whole tree, wall seconds, peak memory, and the JSON it printed; and
+the corpus that it works on.
 
 Only the standard library is imported: a child's peak memory starts at its parent's.
 """
@@ -9,12 +10,16 @@ import json
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parent
+DATA = ROOT / ".data"
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",  # Arrow's pool listens to it too
     "OPENBLAS_NUM_THREADS",
@@ -36,8 +41,27 @@ class Run:
     result: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Corpus:
+    """A folder of document shards and how much text they hold."""
+
+    folder: Path
+    documents: int
+    megabytes: float
+
+
 class Failed(Exception):
     """A measured command ended in an error."""
+
+
+def corpus(data: Path, megabytes: float, whole: Corpus | None = None) -> Corpus:
+    """The corpus of this size, or a part of `whole`; made in another process, to keep this one small."""
+    name = f"{megabytes:g}mb" if whole is None else f"{whole.folder.name}-part-{megabytes:g}mb"
+    part = [] if whole is None else ["--part-of", str(whole.folder)]
+    command = [sys.executable, "-m", "benchmarks.corpus", str(data / name), "--megabytes", str(megabytes), *part]
+    subprocess.run(command, cwd=ROOT.parent, stdout=sys.stderr, check=True)
+    summary = json.loads((data / name / "corpus.json").read_text())
+    return Corpus(data / name, summary["documents"], summary["bytes"] / 1e6)
 
 
 def environment(threads: int) -> dict[str, str]:

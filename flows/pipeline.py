@@ -40,7 +40,7 @@ def stages(profile: Profile) -> Artifact:
     try:
         raw = download(profile.download)
         unique = dedup(profile.dedup, raw.part("documents"))
-        clean = filter_documents(profile.filter, unique.part("documents"))
+        clean = filter_documents(profile.filter, unique.part("documents"), raw.part("benchmarks"))
         tokenizer = train_tokenizer(profile.tokenizer, clean.part("documents"))
         tokens = tokenize(profile.tokenize, clean.part("documents"), tokenizer)
         base = pretrain(profile.pretrain, tokens, tokenizer)
@@ -53,6 +53,7 @@ def stages(profile: Profile) -> Artifact:
             aligned.part("model"),
             tokens.part("validation"),
             raw.part("benchmarks"),
+            clean.part("contamination"),
         )
         return export(profile.export, aligned.part("model"), scores, tokens.part("validation"))
     except Reached as reached:

@@ -108,14 +108,44 @@ def read_batches(
 
 def write_batches(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema = DOCUMENT_SCHEMA) -> int:
     """Write one shard of Arrow batches, streaming; the number of rows written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = 0
-    repeating = [name for name in schema.names if name not in ("id", "text")]  # the others gain nothing by a dictionary
-    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1, use_dictionary=repeating) as writer:
+    with BatchWriter(path, schema) as writer:
         for batch in batches:
-            writer.write_batch(batch)
-            written += batch.num_rows
-    return written
+            writer.add(batch)
+    return writer.rows
+
+
+class BatchWriter:
+    """One shard that gets its rows batch by batch; small batches are joined, so that row groups stay full."""
+
+    def __init__(self, path: Path, schema: pa.Schema = DOCUMENT_SCHEMA) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        repeating = [name for name in schema.names if name not in ("id", "text")]  # those gain nothing by a dictionary
+        self._file = pq.ParquetWriter(path, schema, compression="zstd", compression_level=1, use_dictionary=repeating)
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = self._waiting_bytes = 0
+        self.rows = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Append the rows of a batch, which is at most a row group."""
+        full = self._waiting_rows + batch.num_rows > ROWS_PER_GROUP
+        if full or self._waiting_bytes + batch.nbytes > CHARACTERS_PER_GROUP:
+            self._write_group()
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        self._waiting_bytes += batch.nbytes
+        self.rows += batch.num_rows
+
+    def __enter__(self) -> BatchWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._write_group()
+        self._file.close()
+
+    def _write_group(self) -> None:
+        if self._waiting_rows:
+            self._file.write_batch(pa.concat_batches(self._waiting))
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
 
 def read_ledger(path: Path) -> Iterator[Verdict]:

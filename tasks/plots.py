@@ -1,22 +1,20 @@
-"""Loss curves as PNG files whose bytes depend on the numbers alone: no date, no version of the drawing library."""
+"""Curves and funnels as PNG files whose bytes depend on the numbers alone: no date, no version of the library."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SMOOTHED_ABOVE = 100  # rows; fewer are shown as they are
 
 
 def plot_loss(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str, unit: str = "loss (nats a token)") -> None:
     """Draw `loss` over `step`, and `validation_loss` where a row has it."""
-    # The object interface: pyplot would keep global state and look for a display
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), dpi=100, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(4)
     axes = figure.subplots()
     steps, losses = [row["step"] for row in rows], [row["loss"] for row in rows]
     smooth = len(rows) > SMOOTHED_ABOVE
@@ -35,6 +33,27 @@ def plot_loss(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str, unit
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def plot_funnel(left: Mapping[str, int], path: Path, *, title: str, unit: str) -> None:
+    """Draw what is left after each step, from top to bottom."""
+    figure = _figure(1 + 0.22 * len(left))
+    axes = figure.subplots()
+    axes.barh(list(left), list(left.values()), color="#2171b5")
+    axes.invert_yaxis()
+    axes.set(xlabel=unit, title=title)
+    axes.tick_params(labelsize=8)
+    figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def _figure(height: float) -> Figure:
+    # The object interface: pyplot would keep global state and look for a display
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, height), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def _smoothed(values: Sequence[float], memory: float = 0.95) -> list[float]:

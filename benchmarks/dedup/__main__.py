@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import platform
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,20 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import peer_environment
-from benchmarks.measure import Failed, Run, environment, measure, median
+from benchmarks.measure import DATA, Corpus, Failed, Run, corpus, environment, measure, median
 
 OURS = "gristmill"
 TOOLS = (OURS, "rensa-prehashed", "rensa", "fastsketchlsh", "gaoya", "datasketch-prehashed", "datasketch", "datatrove")
-ROOT = Path(__file__).resolve().parents[1]
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """A folder of shards and how much text they hold."""
-
-    folder: Path
-    documents: int
-    megabytes: float
 
 
 @dataclass(frozen=True)
@@ -54,16 +42,6 @@ class Contender:
                 command = [str(peer_environment.PYTHON), str(Path(__file__).with_name("peers.py")), self.tool]
                 places = [str(self.corpus.folder), out]
             return measure([*command, *places], environment(self.workers))
-
-
-def corpus(data: Path, megabytes: float, whole: Corpus | None = None) -> Corpus:
-    """The corpus of this size, or a part of `whole`; made in another process, to keep this one small."""
-    name = f"{megabytes:g}mb" if whole is None else f"{whole.folder.name}-part-{megabytes:g}mb"
-    part = [] if whole is None else ["--part-of", str(whole.folder)]
-    command = [sys.executable, "-m", "benchmarks.corpus", str(data / name), "--megabytes", str(megabytes), *part]
-    subprocess.run(command, cwd=ROOT.parent, stdout=sys.stderr, check=True)
-    summary = json.loads((data / name / "corpus.json").read_text())
-    return Corpus(data / name, summary["documents"], summary["bytes"] / 1e6)
 
 
 def medians(contenders: Sequence[Contender], runs: int) -> tuple[dict[Contender, Run], list[str]]:
@@ -135,7 +113,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="of each tool (default 5)")
     parser.add_argument("--tools", default=",".join(TOOLS), help="separated by commas (default all)")
     parser.add_argument("--datatrove-megabytes", type=float, default=20, help="the part datatrove gets (default 20)")
-    parser.add_argument("--data", type=Path, default=ROOT / ".data", help="where the corpus lies")
+    parser.add_argument("--data", type=Path, default=DATA, help="where the corpus lies")
     parser.add_argument("--scaling", action="store_true", help="measure ours on 1x and 4x the text and with 2 workers")
     options = parser.parse_args()
     tools = options.tools.split(",")

@@ -15,6 +15,9 @@ class EvaluateConfig(StageConfig):
     validation_tokens: int | None = Field(
         None, ge=1, description="held-out tokens for bits per byte, evenly spread; all when empty"
     )
+    dirty_share: float = Field(
+        0.0, ge=0, lt=1, description="of a question's n-grams in the training text; a question with more is dirty"
+    )
     batch_size: int = Field(
         32, ge=1, description="sequences of a forward pass; padding shifts scores in the last digits"
     )

@@ -16,6 +16,7 @@ from tasks.bits_per_byte import likelihood
 from tasks.child_spec import ChildSpec
 from tasks.evaluate.benchmarks import PREFIX, write_questions, write_tasks
 from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.subsets import Answer, Dirty, check_asked, find_dirty, split
 from tasks.launch import emit, run_as_child
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class EvaluateSpec(ChildSpec):
     tokenizer_digest: str
     validation: list[Path]
     benchmarks: list[Path]
+    contamination: Path
 
 
 def run(path: Path) -> None:
@@ -41,12 +43,13 @@ def run(path: Path) -> None:
     cuda = spec.runtime.device == "cuda" or (spec.runtime.device == "auto" and torch.cuda.is_available())
     device = "cuda" if cuda else "cpu"
     about = _questions(spec)
+    dirty = _dirty(spec)
     scores: dict[str, Any] = {}
     for number, (name, folder) in enumerate(spec.models.items()):
         emit(done=number, note=name)
         scores[name] = {
             "bits_per_byte": _bits_per_byte(spec, folder, device),
-            "tasks": _benchmarks(spec, folder, device),
+            "tasks": _benchmarks(spec, folder, device, dirty),
         }
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     spec.result.write_text(json.dumps({"models": scores, "benchmarks": about, "facts": {"peak_memory_bytes": peak}}))
@@ -62,6 +65,16 @@ def _questions(spec: EvaluateSpec) -> dict[str, dict[str, float]]:
         max_items=spec.config.max_items,
         fits=lambda choice: len(tokenizer.encode(choice)) < context,
     )
+
+
+def _dirty(spec: EvaluateSpec) -> dict[str, Dirty]:
+    """Which of the asked questions are dirty, for each benchmark that the filter looked for."""
+    dirty = find_dirty(spec.contamination, spec.config.dirty_share)
+    for path in spec.benchmarks:
+        if path.stem in dirty:
+            lines = (spec.scratch / "tasks" / path.name).read_text(encoding="utf-8").splitlines()
+            check_asked(path.stem, (str(json.loads(line)["id"]) for line in lines), dirty[path.stem])
+    return dirty
 
 
 def _config(folder: Path) -> Any:
@@ -82,7 +95,7 @@ def _bits_per_byte(spec: EvaluateSpec, folder: Path, device: str) -> float:
     return measured.bits_per_byte
 
 
-def _benchmarks(spec: EvaluateSpec, folder: Path, device: str) -> dict[str, dict[str, float]]:
+def _benchmarks(spec: EvaluateSpec, folder: Path, device: str, dirty: dict[str, Dirty]) -> dict[str, dict[str, Any]]:
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
@@ -100,7 +113,7 @@ def _benchmarks(spec: EvaluateSpec, folder: Path, device: str) -> dict[str, dict
         ),
         tasks=tasks,
         task_manager=manager,
-        log_samples=False,
+        log_samples=True,
         random_seed=SEED,
         numpy_random_seed=SEED,
         torch_random_seed=SEED,
@@ -113,9 +126,17 @@ def _benchmarks(spec: EvaluateSpec, folder: Path, device: str) -> dict[str, dict
             "normalised_accuracy": result["acc_norm,none"],
             "normalised_accuracy_stderr": result["acc_norm_stderr,none"],
             "items": measured["n-samples"][task]["effective"],
+            **split(_answers(measured["samples"][task]), dirty.get(task.removeprefix(PREFIX))),
         }
         for task, result in measured["results"].items()
     }
+
+
+def _answers(samples: list[dict[str, Any]]) -> list[Answer]:
+    return [
+        Answer(str(sample["doc"]["id"]), sample["acc"], sample["acc_norm"], 1 / len(sample["doc"]["choices"]))
+        for sample in samples
+    ]
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from tasks.output import Output
 from tasks.stage import markdown_table, stage
 
 
-@stage(version=1)
+@stage(version=2)
 def evaluate(
     config: EvaluateConfig,
     base: Artifact,
@@ -24,12 +24,14 @@ def evaluate(
     aligned: Artifact,
     validation: Artifact,
     benchmarks: Artifact,
+    contamination: Artifact,
     out: Output,
 ) -> None:
     """Multiple-choice accuracy by lm-evaluation-harness, and bits per byte on the validation split, of three models.
 
     All are asked without chat template and without examples, so that the columns compare. Writes scores.json and
-    scores.md; a score within two standard errors of chance is marked as such.
+    scores.md; a score within two standard errors of chance is marked as such. Questions whose text the training
+    documents hold, as the filter found (`contamination`), are dirty: they and the clean ones are scored apart too.
     """
     from tasks.evaluate.run import EvaluateSpec
 
@@ -44,6 +46,7 @@ def evaluate(
         tokenizer_digest=digest,
         validation=check_shards(validation, digest),
         benchmarks=[path.resolve() for path in select(benchmarks.files("*.jsonl"), config.tasks)],
+        contamination=contamination.path.resolve(),
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
     )

@@ -1,4 +1,7 @@
-"""What is measured, and what is decided over it. Only `signals` costs time to change."""
+"""What is measured, and what is decided over it. Only `measure`, `form` and `repair` cost time to change.
+
+Each group of rules is optional: null switches it off, and what only it needs is not measured.
+"""
 
 from __future__ import annotations
 
@@ -7,77 +10,111 @@ from typing import Literal
 from pydantic import Field
 
 from tasks.config import StageConfig
-
-Action = Literal["redact", "drop", "keep"]
-
-
-class SignalsConfig(StageConfig):
-    """What measuring needs to know."""
-
-    language_bytes: int = Field(2000, ge=100, description="UTF-8 bytes of a document that the language model reads")
-    paragraph_characters: int = Field(
-        2000, ge=100, description="toxicity is scored on pieces of this length at the most"
-    )
-    pii_window: int = Field(60, ge=20, description="characters around a candidate that the PII recognisers see")
+from tasks.filter.contamination.config import ContaminationConfig
+from tasks.filter.form.config import FormConfig
+from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, GopherRepetitionRules
+from tasks.filter.language.config import LanguageConfig
+from tasks.filter.perplexity.config import PerplexityConfig
+from tasks.filter.pii.config import Action, NameEntity, PatternEntity, PiiConfig
+from tasks.filter.quality.config import QualityConfig
+from tasks.filter.repair.config import RepairConfig
+from tasks.filter.toxicity.config import ToxicityConfig
 
 
 class LanguageRules(StageConfig):
-    """Language identification (fastText lid.176, Joulin et al. 2016)."""
+    """Language identification by fastText's lid.176 (Joulin et al. 2016)."""
 
-    allowed: list[str] = Field(["en"], min_length=1, description="ISO 639-1 codes that are kept")
-    min_score: float = Field(0.65, ge=0, le=1, description="probability of the first language (FineWeb: 0.65)")
+    measure: LanguageConfig = Field(default_factory=LanguageConfig, description="the measuring half")
+    allowed: list[str] = Field(["en"], min_length=1, description="codes that are kept, ISO 639-1 where there is one")
+    min_score: float | None = Field(0.65, ge=0, le=1, description="probability of the first language (FineWeb: 0.65)")
+    min_margin: float | None = Field(None, ge=0, le=1, description="probability of the first less that of the second")
+    min_share: float | None = Field(
+        None, ge=0, le=1, description="share of the letters that stand in pieces of the first language"
+    )
 
 
 class QualityRules(StageConfig):
-    """Gopher's quality rules (Rae et al. 2021, appendix A.1.1) and C4's (Raffel et al. 2020, section 2.2)."""
+    """A fastText classifier of good against ordinary text, trained by the pipeline itself."""
 
-    min_words: int = Field(20, ge=0, description="Gopher has 50: encyclopedia leads are shorter")
-    max_words: int = Field(100_000, ge=1, description="Gopher: 100,000")
-    min_mean_word_length: float = Field(3.0, description="characters; Gopher: 3")
-    max_mean_word_length: float = Field(10.0, description="characters; Gopher: 10")
-    max_symbol_ratio: float = Field(0.1, description="# and … a word; Gopher: 0.1")
-    max_bullet_lines: float = Field(0.9, description="share of lines that start with a bullet; Gopher: 0.9")
-    max_ellipsis_lines: float = Field(0.3, description="share of lines that end with an ellipsis; Gopher: 0.3")
-    min_alphabetic_words: float = Field(0.8, description="share of words with a letter; Gopher: 0.8")
-    min_stop_words: int = Field(2, description="of the, be, to, of, and, that, have, with; Gopher: 2")
-    max_curly_brackets: float = Field(0.002, description="share of characters; C4 allows none at all")
-    allow_lorem_ipsum: bool = Field(False, description="C4 removes pages with this phrase")
+    measure: QualityConfig = Field(description="the measuring half: what it is trained on")
+    min_score: float | None = Field(0.1, ge=0, le=1, description="probability of being good text")
 
 
-class RepetitionRules(StageConfig):
-    """Gopher's repetition rules (Rae et al. 2021, table A1), those over lines, paragraphs and top n-grams."""
+class PerplexityRules(StageConfig):
+    """Perplexity under an n-gram model of trusted text (CCNet: Wenzek et al. 2020)."""
 
-    max_duplicate_lines: float = Field(0.3, description="share of lines that repeat an earlier one")
-    max_duplicate_paragraphs: float = Field(0.3, description="share of paragraphs that repeat an earlier one")
-    max_top_2gram: float = Field(0.2, description="share of characters in the commonest 2-gram")
-    max_top_3gram: float = Field(0.18, description="share of characters in the commonest 3-gram")
-    max_top_4gram: float = Field(0.16, description="share of characters in the commonest 4-gram")
+    measure: PerplexityConfig = Field(default_factory=PerplexityConfig, description="the measuring half")
+    buckets: list[Literal["head", "middle", "tail"]] = Field(
+        ["head", "middle", "tail"], min_length=1, description="terciles of perplexity that are kept"
+    )
+    max_percentile: float | None = Field(None, ge=0, le=100, description="of perplexity, in this corpus")
 
 
 class ToxicityRules(StageConfig):
-    """A linear model over words (`alt-profanity-check`): it knows insults, not implicit hate."""
+    """Scores of a classifier; a word list alone never removes a document."""
 
-    max_score: float = Field(0.8, ge=0, le=1, description="mean of the paragraphs' scores, weighted by length")
+    measure: ToxicityConfig = Field(default_factory=ToxicityConfig, description="the measuring half: which classifier")
+    max_score: float | None = Field(
+        0.8, ge=0, le=1, description="mean of the paragraphs' scores, weighted by their length"
+    )
+    max_paragraph: float | None = Field(None, ge=0, le=1, description="the highest score of a paragraph")
 
 
 class PiiRules(StageConfig):
-    """What is done with each kind of finding of Presidio's pattern recognisers."""
+    """What is done with personal data, by kind: redact (a placeholder), surrogate (a stand-in), drop, keep."""
 
+    measure: PiiConfig = Field(default_factory=PiiConfig, description="the measuring half: what is looked for")
     min_score: float = Field(0.4, ge=0, le=1, description="Presidio's confidence")
-    email_address: Action = Field("redact", description="e-mail addresses")
-    phone_number: Action = Field("redact", description="telephone numbers")
-    ip_address: Action = Field("redact", description="IP addresses")
-    credit_card: Action = Field("redact", description="card numbers with a valid checksum")
-    iban_code: Action = Field("redact", description="bank accounts with a valid checksum")
-    us_ssn: Action = Field("redact", description="US social security numbers")
+    action: Action = Field("redact", description="for every kind that `actions` does not name")
+    actions: dict[PatternEntity | NameEntity, Action] = Field(
+        {}, description="by Presidio's name, such as {EMAIL_ADDRESS: surrogate}"
+    )
+    salt: str = Field("", description="of surrogates: another salt gives others, the same value always the same one")
+
+    def action_of(self, entity: str) -> Action:
+        """What is done with findings of a kind."""
+        return {str(name): action for name, action in self.actions.items()}.get(entity, self.action)
+
+    def kinds(self, *actions: Action) -> list[str]:
+        """The kinds of findings with which one of these is done."""
+        return [entity for entity in self.measure.entities if self.action_of(entity) in actions]
+
+
+class ContaminationRules(StageConfig):
+    """n-grams of the benchmarks in the training text (Brown et al. 2020, appendix C)."""
+
+    measure: ContaminationConfig = Field(default_factory=ContaminationConfig, description="the measuring half")
+    max_ngrams: int | None = Field(
+        0, ge=0, description="shared with a benchmark; null removes nothing, and scores tell clean from dirty questions"
+    )
 
 
 class FilterConfig(StageConfig):
     """Signals, and the rules over them in the order in which they are tried."""
 
-    signals: SignalsConfig = Field(default_factory=SignalsConfig, description="the measuring half: costly to change")
+    repair: RepairConfig | None = Field(None, description="mend the text before anything is measured; null: as it came")
+    form: FormConfig = Field(default_factory=FormConfig, description="how form is measured, for the next four groups")
     language: LanguageRules = Field(default_factory=LanguageRules, description="languages kept")
-    quality: QualityRules = Field(default_factory=QualityRules, description="form of the text")
-    repetition: RepetitionRules = Field(default_factory=RepetitionRules, description="repeated parts")
-    toxicity: ToxicityRules = Field(default_factory=ToxicityRules, description="abusive language")
+    gopher_quality: GopherQualityRules | None = Field(
+        default_factory=GopherQualityRules, description="form of the text (Rae et al. 2021, appendix A.1.1)"
+    )
+    gopher_repetition: GopherRepetitionRules | None = Field(
+        default_factory=GopherRepetitionRules, description="repeated parts (Rae et al. 2021, table A1)"
+    )
+    c4: C4Rules | None = Field(default_factory=C4Rules, description="form of the lines (Raffel et al. 2020, 2.2)")
+    fineweb: FineWebRules | None = Field(
+        default_factory=FineWebRules, description="form of the lines (Penedo et al. 2024, 3.6)"
+    )
+    quality: QualityRules | None = Field(None, description="a classifier trained on text that you trust")
+    perplexity: PerplexityRules | None = Field(None, description="an n-gram model trained on text that you trust")
+    toxicity: ToxicityRules | None = Field(default_factory=ToxicityRules, description="abusive language")
     pii: PiiRules = Field(default_factory=PiiRules, description="personal data")
+    contamination: ContaminationRules = Field(
+        default_factory=ContaminationRules, description="benchmark questions in the training text"
+    )
+    max_quarantined_share: float = Field(
+        0.05, ge=0, le=1, description="of documents that could not be measured; more ends the run"
+    )
+    max_removed_share_per_source: float = Field(
+        1.0, ge=0, le=1, description="of a source's documents; more ends the run. 1: a language may take a whole source"
+    )

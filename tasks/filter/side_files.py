@@ -35,7 +35,7 @@ class IdDigest:
 
     def update(self, ids: pa.Array) -> None:
         """Add the ids of a row group."""
-        self._hash.update("\n".join([*ids.to_pylist(), ""]))
+        self._hash.update("\n".join([*ids.to_pylist(), ""]).encode())
 
     def hex(self) -> str:
         """The digest of all ids so far."""
@@ -63,7 +63,7 @@ def read_signals(path: Path, columns: Sequence[str] | None = None) -> Iterator[p
 
 def check_aligned(path: Path, digest: IdDigest) -> None:
     """Raises DamagedArtifact unless a side file is of just these documents, in this order."""
-    if (pq.read_schema(path).metadata or {}).get(IDS) != digest.hex().encode():
+    if (pq.read_metadata(path).metadata or {}).get(IDS) != digest.hex().encode():
         raise DamagedArtifact(
             f"The signals {path.parent.name}/{path.name} are not of these documents.",
             "Measure again: --refresh with the signals' name, and --refresh filter.",

@@ -16,7 +16,8 @@ from storage.inspect import verify
 from storage.store import Store
 
 ROOT = Path(__file__).parents[2]
-DATA_STAGES = ("download", "sketches", "dedup", "signals", "filter", "tokenizer", "tokenize")
+SIGNALS = ("form", "language", "pii", "contamination", "toxicity_model", "toxicity", "perplexity_model", "perplexity")
+DATA_STAGES = ("download", "sketches", "dedup", *SIGNALS, "filter", "tokenizer", "tokenize")
 MODEL_STAGES = STAGE_NAMES[5:]
 # Several shards, so that workers have something to share out
 SHARDED = (

@@ -1,0 +1,27 @@
+"""Which overlap with a benchmark is contamination."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from tasks.config import StageConfig
+
+
+class ContaminationConfig(StageConfig):
+    """Overlap of words, as for GPT-3 (Brown et al. 2020, appendix C)."""
+
+    ngram: int = Field(13, ge=2, le=64, description="words in a row that a document shares with a question; GPT-3: 13")
+    min_words: int = Field(
+        8, ge=2, description="a question shorter than that can't be matched; one shorter than `ngram` is matched whole"
+    )
+    max_documents: int = Field(
+        10, ge=1, description="what stands in more documents is a common phrase, no contamination; GPT-3: 10"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.min_words > self.ngram:
+            raise ValueError(f"min_words {self.min_words} is more than ngram {self.ngram}")
+        return self

@@ -1,0 +1,159 @@
+"""The contamination stage in two passes: which documents have which n-grams of a benchmark, and what that means.
+
+Whether an n-gram is a common phrase is known only when all documents are counted. So the first pass leaves its matches
+beside each shard, and the second reads those, not the texts.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.artifact import Artifact
+from storage.documents import read_batches
+from tasks.filter.contamination import kernels
+from tasks.filter.contamination.config import ContaminationConfig
+from tasks.filter.contamination.questions import Index, Question, index_questions, read_questions, unique_pairs
+from tasks.filter.side_files import FILE, IDS, IdDigest
+from tasks.output import Output
+from tasks.shards import ShardResult, collect, map_shards
+from tasks.text.kernels import Offsets
+from tasks.text.scan import Scanner
+
+MATCHES = "matches.npy"  # rows × 2: a document's row in the shard, and the n-gram that it has
+ASKED = "questions.npy"  # of each question, the documents of the shard that have some of it
+QUESTIONS = "questions.jsonl"
+SCHEMA = pa.schema([("contamination_ngrams", pa.int64()), ("contamination_benchmarks", pa.string())])
+
+Flags = npt.NDArray[np.bool_]
+
+
+def find_contamination(config: ContaminationConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
+    """See the stage `contamination`. Holds about 80 bytes for each n-gram of the benchmarks, and the
+    matches of a shard."""
+    index = index_questions(config, read_questions(benchmarks.files("*.jsonl")))
+    shards = documents.files("*.parquet")
+    matched = map_shards(functools.partial(_match_shard, index), shards, out, "match", threads=True)
+    frequency = sum(
+        (np.bincount(np.load(shard.folder / MATCHES)[:, 1], minlength=index.size) for shard in matched),
+        start=np.zeros(index.size, np.int64),
+    )
+    rare = frequency <= config.max_documents
+    marked = map_shards(functools.partial(_mark_shard, index, rare), matched, out, "mark", threads=True)
+    collect(marked, FILE, out.path)
+    _write_questions(index, rare & (frequency > 0), marked, out)
+    out.count(
+        measured=sum(shard.counts["documents"] for shard in matched),
+        contaminated=sum(shard.counts["contaminated"] for shard in marked),
+        common_ngrams=int(np.count_nonzero(~rare)),
+    )
+
+
+class Matcher:
+    """Finds the n-grams of an index in batches of texts. Not for two threads at once."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self.scanner = Scanner()
+        self.seen = np.full(index.size, -1, np.int64)
+        self.stamp = 0
+        self.texts, self.ngrams = np.empty(1024, np.int64), np.empty(1024, np.int64)
+
+    def match(self, texts: pa.Array) -> tuple[Offsets, Offsets]:
+        """(row, n-gram), each pair once."""
+        rows, ngrams = np.empty(0, np.int64), np.empty(0, np.int64)
+        for scanned in self.scanner.scan(texts):
+            found = self._find(scanned.words, scanned.word_ends)
+            # A text that comes again was not normalised the first time
+            first = ~np.isin(rows, scanned.rows)
+            rows = np.concatenate((rows[first], scanned.rows[self.texts[:found]]))
+            ngrams = np.concatenate((ngrams[first], self.ngrams[:found]))
+        return rows, ngrams
+
+    def _find(self, words: npt.NDArray[np.uint64], word_ends: Offsets) -> int:
+        index = self.index
+        while True:
+            found: int = kernels.find(
+                words, word_ends, index.shortest, index.wanted, index.shift, index.table, index.bits, self.seen,
+                self.stamp, self.texts, self.ngrams,
+            )  # fmt: skip
+            self.stamp += len(word_ends)
+            if found <= len(self.texts):
+                return found
+            self.texts, self.ngrams = np.empty(found, np.int64), np.empty(found, np.int64)
+
+
+def _match_shard(index: Index, shard: Path, folder: Path) -> dict[str, Any]:
+    matcher = Matcher(index)
+    digest = IdDigest()
+    found = [np.empty((0, 2), np.int64)]
+    sizes = []
+    for start, batch in read_batches(shard, ["id", "text"]):
+        rows, ngrams = matcher.match(batch["text"])
+        found.append(np.stack((rows + start, ngrams), axis=1))
+        digest.update(batch["id"])
+        sizes.append(batch.num_rows)
+    np.save(folder / MATCHES, np.concatenate(found))
+    return {"documents": sum(sizes), "groups": sizes, "ids": digest.hex()}
+
+
+def _mark_shard(index: Index, rare: Flags, matched: ShardResult, folder: Path) -> dict[str, Any]:
+    matches = np.load(matched.folder / MATCHES)
+    rows, ngrams = matches[rare[matches[:, 1]]].T
+    documents = matched.counts["documents"]
+    counts = np.bincount(rows, minlength=documents)
+    with_question, questions = index.asked.expand(rows, ngrams)
+    np.save(folder / ASKED, np.bincount(questions, minlength=len(index.questions)))
+    benchmarks = sorted({question.benchmark for question in index.questions})
+    number = {benchmark: place for place, benchmark in enumerate(benchmarks)}
+    of_question = np.array([number[question.benchmark] for question in index.questions], np.int64)
+    with_benchmark, met = unique_pairs(with_question, of_question[questions])
+    names = [""] * documents
+    for row, benchmark in zip(with_benchmark.tolist(), met.tolist(), strict=True):
+        names[row] = f"{names[row]},{benchmarks[benchmark]}" if names[row] else benchmarks[benchmark]
+    _write_shard(folder / FILE, pa.record_batch([pa.array(counts), pa.array(names, pa.string())], SCHEMA), matched)
+    hit = dict(zip(benchmarks, np.bincount(met, minlength=len(benchmarks)).tolist(), strict=True))
+    return {"contaminated": int(np.count_nonzero(counts)), "benchmarks": hit}
+
+
+def _write_shard(path: Path, signals: pa.RecordBatch, matched: ShardResult) -> None:
+    """A side file with the row groups of the document shard."""
+    start = 0
+    with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
+        for size in matched.counts["groups"]:
+            writer.write_batch(signals.slice(start, size))
+            start += size
+        writer.add_key_value_metadata({IDS: matched.counts["ids"]})
+
+
+def _write_questions(index: Index, counted: Flags, marked: Sequence[ShardResult], out: Output) -> None:
+    """questions.jsonl, and a table a benchmark."""
+    ngram = np.repeat(np.arange(index.size), np.diff(index.asked.ends, prepend=0))
+    found = np.bincount(index.asked.members[counted[ngram]], minlength=len(index.questions))
+    documents = sum((np.load(shard.folder / ASKED) for shard in marked), start=np.zeros(len(found), np.int64))
+    rows: dict[str, dict[str, Any]] = {}
+    figures = zip(index.questions, index.ngrams.tolist(), found.tolist(), documents.tolist(), strict=True)
+    with (out.path / QUESTIONS).open("w", encoding="utf-8") as lines:
+        for question, ngrams, met, holders in figures:
+            row = rows.setdefault(question.benchmark, _empty_row(question))
+            row["questions"] += 1
+            row["unmatchable"] += ngrams == 0
+            row["dirty"] += met > 0
+            line = {"benchmark": question.benchmark, "id": question.id}
+            line |= {"ngrams": ngrams, "found": met, "documents": holders}
+            lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+    for benchmark, row in rows.items():
+        row["documents"] = sum(shard.counts["benchmarks"][benchmark] for shard in marked)
+    out.table("Benchmarks in the documents", [rows[benchmark] for benchmark in sorted(rows)])
+
+
+def _empty_row(question: Question) -> dict[str, Any]:
+    return {"benchmark": question.benchmark, "questions": 0, "unmatchable": 0, "dirty": 0, "documents": 0}

@@ -1,0 +1,146 @@
+"""Benchmark questions as n-grams.
+
+The text of a question is its query followed by the right answer, without the words "Question:" and "Answer:" that only
+the prompt has. Wrong answers are left out: one that stands in a document gives nothing away, and often it is a true
+sentence about something else. N-grams of `ngram` words are taken at every place of the text; a text that is shorter is
+matched whole if it has `min_words` (GPT-3 drops below 8: Brown et al. 2020, appendix C), else it can't be matched. A
+document with other words between query and answer is still found by the n-grams within either.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tasks.filter.contamination import kernels
+from tasks.filter.contamination.config import ContaminationConfig
+from tasks.text.kernels import Bytes, Hashes, Offsets
+from tasks.text.scan import Scanner
+
+BITS = 32  # of the bit map for each n-gram: about one place in 32 is looked up in vain
+SLOTS = 2  # of the table for each n-gram
+
+_PROMPT = re.compile(r"^\s*Question:|\bAnswer:\s*$")
+
+
+class Question(NamedTuple):
+    """One question of a benchmark; `text` is what is looked for."""
+
+    benchmark: str
+    id: str
+    text: str
+
+
+class Pairs(NamedTuple):
+    """A relation: number i is related to `members[ends[i - 1]:ends[i]]`."""
+
+    ends: Offsets
+    members: Offsets
+
+    @classmethod
+    def of(cls, numbers: Offsets, members: Offsets, size: int) -> Pairs:
+        """From two aligned arrays; `numbers` are ascending and below `size`."""
+        return cls(np.cumsum(np.bincount(numbers, minlength=size)), members)
+
+    def expand(self, rows: Offsets, numbers: Offsets) -> tuple[Offsets, Offsets]:
+        """(row, member) for each (row, number): each pair once, ascending."""
+        starts = np.concatenate(([0], self.ends[:-1]))[numbers]
+        sizes = self.ends[numbers] - starts
+        places = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes) + np.repeat(starts, sizes)
+        return unique_pairs(np.repeat(rows, sizes), self.members[places])
+
+
+class Index(NamedTuple):
+    """Q questions and their G distinct n-grams, ready to be looked for.
+
+    `ngrams[q]` counts the distinct n-grams of question q; `asked` relates each n-gram to the questions that have it.
+    The rest is what kernels.find takes.
+    """
+
+    questions: list[Question]
+    ngrams: Offsets
+    asked: Pairs
+    shortest: int
+    wanted: npt.NDArray[np.bool_]
+    shift: np.uint64
+    table: Hashes
+    bits: Bytes
+
+    @property
+    def size(self) -> int:
+        """The number of distinct n-grams."""
+        return len(self.asked.ends)
+
+
+def read_questions(files: Sequence[Path]) -> list[Question]:
+    """All questions of benchmark files, named by their file."""
+    found = []
+    for path in files:
+        with path.open(encoding="utf-8") as lines:
+            for row in map(json.loads, lines):
+                query = _PROMPT.sub("", row["query"])
+                found.append(Question(path.stem, row["id"], f"{query} {row['choices'][row['gold']]}"))
+    return found
+
+
+def index_questions(config: ContaminationConfig, questions: list[Question]) -> Index:
+    """The n-grams of all questions."""
+    owners, keys, openings, lengths = _ngrams(config, questions)
+    distinct, places, numbers = np.unique(keys, return_index=True, return_inverse=True)
+    ngrams, of_question = unique_pairs(numbers, owners)
+    exponent = max(10, (BITS * len(distinct)).bit_length())
+    wanted = np.zeros(config.ngram + 1, np.bool_)
+    wanted[lengths] = True
+    index = Index(
+        questions,
+        np.bincount(of_question, minlength=len(questions)),
+        Pairs.of(ngrams, of_question, len(distinct)),
+        config.min_words,
+        wanted,
+        np.uint64(64 - exponent),
+        np.zeros((SLOTS * len(distinct) + 1, 2), np.uint64),
+        np.zeros(1 << (exponent - 3), np.uint8),
+    )
+    kernels.fill(distinct, openings[places], index.shift, index.table, index.bits)
+    return index
+
+
+def unique_pairs(first: Offsets, second: Offsets) -> tuple[Offsets, Offsets]:
+    """Pairs of numbers, each once, ascending."""
+    if not len(first):
+        return first, second
+    base = int(second.max()) + 1
+    joined = np.unique(first * base + second)
+    return joined // base, joined % base
+
+
+def _ngrams(config: ContaminationConfig, questions: list[Question]) -> tuple[Offsets, Hashes, Hashes, Offsets]:
+    """For each place of a question where an n-gram begins: the question, the n-gram's key, the key of its first
+    `min_words` words, and its length."""
+    scanner = Scanner()
+    # Normalised first: what the scanner gives twice is then the same twice, and the index holds each pair once
+    texts = pa.array([scanner.normalise(question.text) for question in questions], pa.string())
+    empty = np.empty(0, np.int64)
+    parts: list[tuple[Offsets, Hashes, Hashes, Offsets]] = [
+        (empty, empty.view(np.uint64), empty.view(np.uint64), empty)
+    ]
+    for scanned in scanner.scan(texts):
+        starts = np.concatenate(([0], scanned.word_ends[:-1]))
+        words = scanned.word_ends - starts
+        length = np.minimum(words, config.ngram)
+        count = np.where(words < config.min_words, 0, words - length + 1)
+        row = np.repeat(np.arange(len(words)), count)
+        firsts = starts[row] + np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+        keys, openings = np.empty(len(row), np.uint64), np.empty(len(row), np.uint64)
+        kernels.gather_keys(scanned.words, firsts, length[row], keys)
+        kernels.gather_keys(scanned.words, firsts, np.full(len(row), config.min_words), openings)
+        parts.append((scanned.rows[row], keys, openings, length[row]))
+    owners, keys, openings, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return owners, keys, openings, lengths

@@ -1,0 +1,22 @@
+"""The contamination stage: documents beside every benchmark question."""
+
+from __future__ import annotations
+
+from storage.artifact import Artifact
+from tasks.filter.contamination.config import ContaminationConfig
+from tasks.output import Output
+from tasks.stage import stage
+
+
+@stage(version=1, name="contamination")
+def contamination_signals(config: ContaminationConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
+    """Find the n-grams that documents share with benchmark questions (Brown et al. 2020, appendix C).
+
+    Writes side files with `contamination_ngrams`, the number of distinct n-grams of the document that a benchmark has
+    too, and `contamination_benchmarks`, the benchmarks' names joined by commas; and questions.jsonl with how much of
+    each question stands in the documents. An n-gram in more than `max_documents` documents is a common phrase and
+    counts nowhere.
+    """
+    from tasks.filter.contamination.measure import find_contamination
+
+    find_contamination(config, documents, benchmarks, out)

@@ -1,0 +1,76 @@
+"""From log-odds to a probability that holds, and what a threshold on it brings.
+
+Platt's sigmoid (Platt 1999, with the smoothed targets of his section 2.2, which keep it finite on separable data),
+fitted by Newton's method to examples that the classifier never saw.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+STEPS = 100
+THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
+
+class Sigmoid(NamedTuple):
+    """p = 1 / (1 + exp(−(slope · log-odds + offset)))."""
+
+    slope: float
+    offset: float
+
+    def __call__(self, log_odds: Numbers) -> Numbers:
+        """Probabilities."""
+        from scipy.special import expit
+
+        return np.asarray(expit(self.slope * log_odds + self.offset))
+
+
+def fit_sigmoid(log_odds: Numbers, positive: Flags) -> Sigmoid:
+    """The sigmoid under which these outcomes are likeliest; both classes must be there."""
+    ones, zeros = int(positive.sum()), int((~positive).sum())
+    wanted = np.where(positive, (ones + 1) / (ones + 2), 1 / (zeros + 2))
+    inputs = np.stack([log_odds, np.ones_like(log_odds)], axis=1)
+    # Scaled, so that Newton's first step is of the right size whatever the classifier's numbers
+    scale = float(np.std(log_odds)) or 1.0
+    inputs[:, 0] /= scale
+    weights = np.array([1.0, 0.0])
+    for _ in range(STEPS):
+        chance = Sigmoid(1.0, 0.0)(inputs @ weights)
+        slope = inputs.T @ (chance - wanted)
+        curve = (inputs * (chance * (1 - chance))[:, None]).T @ inputs + 1e-9 * np.eye(2)
+        step = np.linalg.solve(curve, slope)
+        weights = weights - step * min(1.0, 4.0 / float(np.abs(step).max() or 1.0))
+        if float(np.abs(step).max()) < 1e-9:
+            break
+    return Sigmoid(float(weights[0]) / scale, float(weights[1]))
+
+
+def area_under_curve(scores: Numbers, positive: Flags) -> float:
+    """The chance that a positive example scores above a negative one, ties half (Mann–Whitney)."""
+    from scipy.stats import rankdata
+
+    ones, zeros = int(positive.sum()), int((~positive).sum())
+    return float((rankdata(scores)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+def threshold_table(scores: Numbers, positive: Flags) -> list[dict[str, Any]]:
+    """Precision, recall and the share of negatives above each threshold; no precision where nothing is above."""
+    rows = []
+    for threshold in THRESHOLDS:
+        flagged = scores >= threshold
+        hits = int((flagged & positive).sum())
+        rows.append(
+            {
+                "threshold": threshold,
+                "expected precision": round(hits / int(flagged.sum()), 3) if flagged.any() else None,
+                "recall": round(hits / int(positive.sum()), 3),
+                "negatives above": round(float(flagged[~positive].mean()), 4),
+            }
+        )
+    return rows

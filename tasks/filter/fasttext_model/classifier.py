@@ -1,0 +1,146 @@
+"""A fastText model that reads texts where they lie: sums of n-gram vectors of pieces, then labels or a score.
+
+fastText's vector of a text is the mean of its rows, so the vector of a document is known from those of its parts: one
+pass gives both. With two labels only the difference of the two outputs matters, so each row shrinks to one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import SourceError
+from tasks.filter.fasttext_model import kernels
+from tasks.filter.fasttext_model.file import Floats, ModelFile
+from tasks.text.kernels import Bytes, Offsets
+
+END = b"</s>"
+
+
+class Sums(NamedTuple):
+    """Of P pieces: the sum of their rows (P, D), how many rows those were, and how many words. The end of line counts
+    as a row, not as a word."""
+
+    sums: Floats
+    counts: npt.NDArray[np.int64]
+    words: npt.NDArray[np.int64]
+
+
+class Classifier:
+    """A model's rows as the kernel wants them. `kinds` says which characters end a word (see `kernels.Tables`)."""
+
+    def __init__(self, model: ModelFile, rows: Floats, kinds: Bytes) -> None:
+        self.words = words = model.words
+        held, places = np.empty(0, np.uint8), np.empty(0, np.int32)
+        if model.pruned is not None:
+            held, places = np.packbits(model.pruned >= 0, bitorder="little"), model.pruned
+        self.tables = kernels.Tables(
+            kinds=kinds,
+            **word_table(words)._asdict(),
+            word_rows=rows[: len(words)].copy(),
+            word_counts=np.ones(len(words), np.int32),
+            rows=rows[len(words) :].copy(),
+            held=held,
+            places=places,
+            buckets=model.buckets,
+            shortest=model.min_characters,
+            longest=model.max_characters,
+            word_ngrams=model.word_ngrams,
+        )
+        if model.max_characters > 0:
+            self._add_characters()
+        # What `</s>` alone adds, once for each piece
+        self.end = self.sum(np.empty(0, np.uint8), np.zeros(1, np.int64), np.zeros(1, np.int64))
+
+    def sum(self, data: Bytes, begins: Offsets, ends: Offsets) -> Sums:
+        """The sums of the pieces `data[begins[p]:ends[p]]`, UTF-8 each."""
+        pieces = len(begins)
+        found = Sums(
+            np.zeros((pieces, self.tables.rows.shape[1]), np.float32),
+            np.empty(pieces, np.int64),
+            np.empty(pieces, np.int64),
+        )
+        kernels.sum_pieces(*self.tables, data, begins, ends, *found)
+        return found
+
+    def _add_characters(self) -> None:
+        """The character n-grams of known words, added once."""
+        t = self.tables
+        for word, text in enumerate(self.words):
+            if text != END:
+                t.word_counts[word] += kernels.add_characters(
+                    t.rows, t.held, t.places, t.buckets, t.shortest, t.longest,
+                    t.letters, t.starts[word], t.starts[word + 1], t.word_rows, word,
+                )  # fmt: skip
+
+
+class WordTable(NamedTuple):
+    """Words as `kernels.find` looks them up; see `kernels.Tables`."""
+
+    slots: npt.NDArray[np.int32]
+    letters: Bytes
+    starts: Offsets
+
+
+def word_table(words: Sequence[bytes]) -> WordTable:
+    """An open hash table of words, at most half full."""
+    slots = np.full(1 << max(4, (2 * len(words)).bit_length()), -1, np.int32)
+    for number, word in enumerate(words):
+        slot = _hash(word) & (len(slots) - 1)
+        while slots[slot] >= 0:
+            slot = (slot + 1) & (len(slots) - 1)
+        slots[slot] = number
+    letters = np.frombuffer(b"".join(words), np.uint8)
+    return WordTable(slots, letters, np.cumsum([0, *map(len, words)], dtype=np.int64))
+
+
+def _hash(word: bytes) -> int:
+    """`kernels.step` over a word."""
+    value = 2166136261
+    for byte in word:
+        value = ((value ^ (byte if byte < 128 else byte | 0xFFFFFF00)) * 16777619) & 0xFFFFFFFF
+    return value
+
+
+class LabelTree(NamedTuple):
+    """fastText's Huffman tree over L labels: children of its L − 1 inner nodes, see `kernels.two_likeliest`."""
+
+    left: npt.NDArray[np.int64]
+    right: npt.NDArray[np.int64]
+
+
+def label_tree(counts: list[int]) -> LabelTree:
+    """The tree of labels with these counts, most frequent first (`HierarchicalSoftmaxLoss::buildTree`)."""
+    size = len(counts)
+    weights = [*counts, *[10**15] * (size - 1)]
+    left, right = np.empty(size - 1, np.int64), np.empty(size - 1, np.int64)
+    leaf, node = size - 1, size
+    for made in range(size, 2 * size - 1):
+        least = []
+        for _ in range(2):
+            if leaf >= 0 and weights[leaf] < weights[node]:
+                least.append(leaf)
+                leaf -= 1
+            else:
+                least.append(node)
+                node += 1
+        left[made - size], right[made - size] = least
+        weights[made] = weights[least[0]] + weights[least[1]]
+    return LabelTree(left, right)
+
+
+def difference(model: ModelFile, positive: str) -> Floats:
+    """The rows of a model with two labels as one number each: (R, 1), whose mean is the log-odds of `positive`.
+
+    Raises SourceError for a model of other labels.
+    """
+    if model.hierarchical or len(model.labels) != 2 or positive not in model.labels:
+        raise SourceError(
+            f"A model of the labels {', '.join(model.labels)} has no score.", f"Train it with {positive}."
+        )
+    at = model.labels.index(positive)
+    weights = (model.output[at] - model.output[1 - at]).astype(np.float64)
+    return (model.rows.astype(np.float64) @ weights).astype(np.float32)[:, None]

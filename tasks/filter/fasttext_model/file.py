@@ -1,0 +1,154 @@
+"""fastText's model file (`.bin`, quantized `.ftz`), format 12, as numpy arrays.
+
+Why not the library: it keeps the matrices and the pruned n-gram index to itself, and its prediction takes one string a
+call. With the arrays a kernel reads texts where they lie, and gives parts and whole of a document in one pass. Only
+data is read: a file of numbers and strings can run nothing.
+
+Layout: fastText 0.9.3, `FastText::saveModel`, `Dictionary::save`, `QuantMatrix::save` (Joulin et al. 2016,
+FastText.zip).
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import SourceError
+
+MAGIC, VERSION = 793712314, 12
+SUPERVISED = 3
+HIERARCHICAL, SOFTMAX = 1, 3
+WORD = 0  # an entry's type; labels have 1
+CENTROIDS = 256  # of a product quantizer, a byte each
+
+Floats = npt.NDArray[np.float32]
+
+
+class ModelFile(NamedTuple):
+    """A supervised model with W words, L labels, width D.
+
+    `rows` (R, D) holds words, then n-gram buckets; `output` (L, D) holds labels, or the inner nodes of the label tree.
+    `pruned` maps a bucket to its row behind the words; None means that every bucket has one.
+    """
+
+    words: list[bytes]
+    labels: list[str]
+    label_counts: list[int]
+    word_ngrams: int
+    min_characters: int
+    max_characters: int
+    buckets: int
+    hierarchical: bool
+    pruned: npt.NDArray[np.int32] | None
+    rows: Floats
+    output: Floats
+
+
+def read_model(path: Path) -> ModelFile:
+    """Read a supervised model with softmax or hierarchical softmax. Raises SourceError for anything else."""
+    reader = _Reader(path)
+    if reader.take("ii") != (MAGIC, VERSION):
+        raise reader.wrong("is not a fastText model of format 12")
+    width, _, _, _, _, word_ngrams, loss, model, buckets, min_n, max_n, _, _ = reader.take("12id")
+    if model != SUPERVISED or loss not in (HIERARCHICAL, SOFTMAX):
+        raise reader.wrong("is not a classifier with softmax or hierarchical softmax")
+    size, _, _, _, pruned_size = reader.take("iiiqq")
+    entries = [(reader.string(), *reader.take("qb")) for _ in range(size)]
+    words = [word for word, _, kind in entries if kind == WORD]
+    labels = [(word, count) for word, count, kind in entries if kind != WORD]
+    pruned = None
+    if pruned_size >= 0:
+        pairs = reader.array(np.int32, 2 * pruned_size).reshape(-1, 2)
+        places = [(pairs[:, 0], buckets), (pairs[:, 1], pruned_size)]
+        if any(len(found) and not 0 <= found.min() <= found.max() < end for found, end in places):
+            raise reader.wrong("points beyond its own rows")
+        pruned = np.full(buckets, -1, np.int32)
+        pruned[pairs[:, 0]] = pairs[:, 1]
+        if word_ngrams > 1:
+            raise reader.wrong("has word n-grams and was pruned, which is not read")
+    (quantized,) = reader.take("?")
+    rows = reader.quantized() if quantized else reader.dense()
+    (output_quantized,) = reader.take("?")
+    output = reader.quantized() if quantized and output_quantized else reader.dense()
+    # The kernel looks rows up without looking where they end
+    wanted = ((len(words) + (buckets if pruned is None else pruned_size), width), (len(labels), width))
+    if (rows.shape, output.shape) != wanted or len(labels) < 2:
+        raise reader.wrong("has matrices of another size than its dictionary")
+    if not (np.isfinite(rows).all() and np.isfinite(output).all()):
+        raise reader.wrong("holds numbers that are not finite")
+    return ModelFile(
+        words=words,
+        labels=[word.decode(errors="replace").removeprefix("__label__") for word, _ in labels],
+        label_counts=[count for _, count in labels],
+        word_ngrams=word_ngrams,
+        min_characters=min_n,
+        max_characters=max_n,
+        buckets=buckets,
+        hierarchical=loss == HIERARCHICAL,
+        pruned=pruned,
+        rows=rows,
+        output=output,
+    )
+
+
+class _Reader:
+    """A little-endian file, read from front to back."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.data = path.read_bytes()
+        self.at = 0
+
+    def wrong(self, why: str) -> SourceError:
+        return SourceError(f"The model {self.path.name} {why}.", "Install its package again, or train it again.")
+
+    def take(self, layout: str) -> tuple[Any, ...]:
+        try:
+            found = struct.unpack_from(f"<{layout}", self.data, self.at)
+        except struct.error as error:
+            raise self.wrong("ends too early") from error
+        self.at += struct.calcsize(f"<{layout}")
+        return found
+
+    def string(self) -> bytes:
+        end = self.data.find(b"\0", self.at)
+        if end < 0:
+            raise self.wrong("ends too early")
+        found = self.data[self.at : end]
+        self.at = end + 1
+        return found
+
+    def array(self, kind: type[np.generic], size: int) -> npt.NDArray[Any]:
+        if size < 0 or self.at + size * np.dtype(kind).itemsize > len(self.data):
+            raise self.wrong("ends too early")
+        found = np.frombuffer(self.data, kind, size, self.at)
+        self.at += found.nbytes
+        return found
+
+    def dense(self) -> Floats:
+        height, width = self.take("qq")
+        return self.array(np.float32, height * width).reshape(height, width)
+
+    def quantized(self) -> Floats:
+        """A product-quantized matrix, spread out: 50,000 rows of lid.176 take 3 MB."""
+        normed, height, _, size = self.take("?qqi")
+        found = self._decode(self.array(np.uint8, size), height)
+        if normed:
+            found = found * self._decode(self.array(np.uint8, height), height)
+        return found
+
+    def _decode(self, codes: npt.NDArray[np.uint8], height: int) -> Floats:
+        width, parts, part_width, last_width = self.take("4i")
+        centroids = self.array(np.float32, width * CENTROIDS)
+        codes = codes.reshape(height, parts)
+        found = np.empty((height, width), np.float32)
+        for part in range(parts):
+            begin = part * part_width
+            size = part_width if part < parts - 1 else last_width
+            table = centroids[begin * CENTROIDS : begin * CENTROIDS + CENTROIDS * size].reshape(CENTROIDS, size)
+            found[:, begin : begin + size] = table[codes[:, part]]
+        return found

@@ -1,0 +1,277 @@
+"""The hot loop of fastText's prediction, compiled by numba: UTF-8 bytes to sums of n-gram vectors.
+
+It follows fastText 0.9.3 (Joulin et al. 2016; `Dictionary::getLine`, `addSubwords`, `computeSubwords`, `addWordNgrams`)
+up to the order in which numbers are added; only what looks like its own marks in a text, `</s>` and `__label__…`, is a
+word like others here, and neither ends the text nor hides. What differs is the work around it: texts stay in their
+Arrow buffer, a text may be cut into pieces whose sums make the whole, and a frequent unknown word is summed once.
+Arrays are passed one by one: in a tuple, each call would count its references, which takes longer than the sums.
+
+Tensor names: P pieces, D width of the model.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from tasks.text.kernels import Bytes, Offsets, decode
+
+Floats = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int32]
+
+BREAK, LETTER, ALONE = 0, 1, 2  # what a character does to words: ends one, belongs to one, is one
+FNV_OFFSET = np.uint32(2166136261)
+FNV_PRIME = np.uint32(16777619)
+NGRAM_PRIME = np.uint64(116049371)
+END = np.array([ord(c) for c in "</s>"], np.uint8)  # fastText's word for the end of a line
+KEPT = 1 << 14  # unknown words whose sums are kept during a call: text repeats them, and 1.6 MB stay near the core
+KEPT_BYTES = 24  # longer ones are summed anew
+END_HASH = np.uint32(3617362777)
+OPEN, CLOSE = np.uint8(ord("<")), np.uint8(ord(">"))
+
+
+class Tables(NamedTuple):
+    """A model as the kernel wants it; made by `Classifier`. W words, R rows of n-grams behind them.
+
+    `slots` is an open hash table of word numbers (−1: free), its length a power of two; word w is
+    `letters[starts[w]:starts[w + 1]]`. `word_rows` and `word_counts` are the sums of a word and its character n-grams.
+    `held` has a bit for each bucket that has a row, `places` its row; both are empty when every bucket has one.
+    `kinds` says BREAK, LETTER or ALONE of each character; those beyond its end are as its last.
+    """
+
+    kinds: Bytes
+    slots: Integers
+    letters: Bytes
+    starts: Offsets
+    word_rows: Floats
+    word_counts: Integers
+    rows: Floats
+    held: Bytes
+    places: Integers
+    buckets: int
+    shortest: int
+    longest: int
+    word_ngrams: int
+
+
+@njit(cache=True, nogil=True, inline="always")
+def step(h, b):
+    """One byte into FNV-1a; fastText takes bytes as signed, so those from 128 on spread over the upper bits."""
+    return np.uint32((h ^ np.uint32(np.int32(np.int8(b)))) * FNV_PRIME)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def find(slots, letters, starts, data, start, end, h):
+    """The number of the word `data[start:end]` with hash h, or −1."""
+    slot = np.int64(h) & (len(slots) - 1)
+    word = slots[slot]
+    while word >= 0:
+        begin = starts[word]
+        if starts[word + 1] - begin == end - start:
+            k = 0
+            while k < end - start and letters[begin + k] == data[start + k]:
+                k += 1
+            if k == end - start:
+                break
+        slot = (slot + 1) & (len(slots) - 1)
+        word = slots[slot]
+    return word
+
+
+@njit(cache=True, nogil=True)
+def add_characters(
+    rows: Floats, held: Bytes, places: Integers, buckets: int, shortest: int, longest: int,
+    data: Bytes, start: int, end: int, sums: Floats, at: int,
+) -> int:  # fmt: skip
+    """Add the rows of the character n-grams of `<word>` to `sums[at]`; how many were added."""
+    count = 0
+    size = end - start + 2
+    modulus = np.uint32(buckets)
+    for i in range(size):
+        if 0 < i < size - 1 and (data[start + i - 1] & 0xC0) == 0x80:
+            continue
+        h = FNV_OFFSET
+        j = i
+        n = 1
+        while j < size and n <= longest:
+            if j == 0:
+                h = step(h, OPEN)
+                j = 1
+            elif j == size - 1:
+                h = step(h, CLOSE)
+                j = size
+            else:
+                h = step(h, data[start + j - 1])
+                j += 1
+                while j < size - 1 and (data[start + j - 1] & 0xC0) == 0x80:
+                    h = step(h, data[start + j - 1])
+                    j += 1
+            if n >= shortest and not (n == 1 and (i == 0 or j == size)):
+                row = np.int64(h % modulus)
+                if len(held) == 0 or (held[row >> 3] >> (row & 7)) & 1:
+                    row = row if len(held) == 0 else np.int64(places[row])
+                    for k in range(rows.shape[1]):
+                        sums[at, k] += rows[row, k]
+                    count += 1
+            n += 1
+    return count
+
+
+@njit(cache=True, nogil=True, inline="always")
+def add_unknown(
+    rows, held, places, buckets, shortest, longest, data, start, end, h,
+    seen_sizes, seen_letters, seen_sums, seen_counts, sums, p,
+):  # fmt: skip
+    """Add the sum of a word that the model does not know; how many rows it has. A short one stays in `seen_*`."""
+    size = end - start
+    if size > KEPT_BYTES:
+        return add_characters(rows, held, places, buckets, shortest, longest, data, start, end, sums, p)
+    slot = np.int64(h) & (KEPT - 1)
+    known = seen_sizes[slot] == size
+    k = 0
+    while known and k < size:
+        known = seen_letters[slot, k] == data[start + k]
+        k += 1
+    if not known:
+        seen_sizes[slot] = size
+        for k in range(size):
+            seen_letters[slot, k] = data[start + k]
+        for k in range(seen_sums.shape[1]):
+            seen_sums[slot, k] = 0
+        seen_counts[slot] = add_characters(
+            rows, held, places, buckets, shortest, longest, data, start, end, seen_sums, slot
+        )
+    for k in range(seen_sums.shape[1]):
+        sums[p, k] += seen_sums[slot, k]
+    return seen_counts[slot]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def add_ngrams(rows, buckets, longest, h, number, recent, sums, p):
+    """Add the rows of the n-grams that end with the word of hash h, the line's `number`-th; how many were added."""
+    signed = np.uint64(np.int64(np.int32(h)))
+    count = 0
+    for n in range(2, min(longest, number) + 1):
+        joined = recent[n - 2]
+        for k in range(n - 3, -1, -1):
+            joined = joined * NGRAM_PRIME + recent[k]
+        row = np.int64((joined * NGRAM_PRIME + signed) % np.uint64(buckets))
+        for k in range(rows.shape[1]):
+            sums[p, k] += rows[row, k]
+        count += 1
+    for k in range(longest - 1, 0, -1):
+        recent[k] = recent[k - 1]
+    recent[0] = signed
+    return count
+
+
+@njit(cache=True, nogil=True)
+def sum_pieces(
+    kinds: Bytes, slots: Integers, letters: Bytes, starts: Offsets, word_rows: Floats, word_counts: Integers,
+    rows: Floats, held: Bytes, places: Integers, buckets: int, shortest: int, longest: int, word_ngrams: int,
+    data: Bytes, begins: Offsets, ends: Offsets, sums: Floats, counts: Offsets, words: Offsets,
+) -> None:  # fmt: skip
+    """Of each piece `data[begins[p]:ends[p]]`: the sum of its rows in `sums[p]` (P, D), their number, its words.
+
+    The first lines of arguments are `Tables`. A piece is a line of its own: it ends with fastText's `</s>`, which is no
+    word of the piece. Unknown words are summed once: `seen_*` has a slot for the hash of a short one, with its length
+    (−1: none), its bytes, its sum, and how many rows that has.
+    """
+    width = rows.shape[1]
+    kept = KEPT if longest > 0 else 1
+    seen_sizes = np.full(kept, -1, np.int64)
+    seen_letters = np.empty((kept, KEPT_BYTES), np.uint8)
+    seen_sums = np.empty((kept, width), np.float32)
+    seen_counts = np.zeros(kept, np.int64)
+    recent = np.zeros(word_ngrams + 1, np.uint64)  # hashes of the last words, the latest first
+    beyond = len(kinds) - 1
+    for p in range(len(begins)):
+        i, stop = begins[p], ends[p]
+        start = i
+        h = FNV_OFFSET
+        inside = False
+        count = 0
+        number = 0
+        while i <= stop:
+            kind = BREAK  # what the end of the piece is
+            used = 1
+            if i < stop:
+                b = data[i]
+                if b < 128:
+                    kind = kinds[b]
+                else:
+                    c, used = decode(data, i, stop)
+                    kind = kinds[min(np.int64(c), beyond)]
+            if kind != BREAK:
+                if kind == LETTER or not inside:
+                    if not inside:
+                        start, h, inside = i, FNV_OFFSET, True
+                    for k in range(i, i + used):
+                        h = step(h, data[k])
+                    i += used
+                    if kind == LETTER:
+                        continue
+            elif not inside:
+                i += used
+                continue
+            inside = False
+            word = find(slots, letters, starts, data, start, i, h)
+            if word >= 0:
+                for k in range(width):
+                    sums[p, k] += word_rows[word, k]
+                count += word_counts[word]
+            elif longest > 0:
+                count += add_unknown(
+                    rows, held, places, buckets, shortest, longest, data, start, i, h,
+                    seen_sizes, seen_letters, seen_sums, seen_counts, sums, p,
+                )  # fmt: skip
+            number += 1
+            if word_ngrams > 1:
+                count += add_ngrams(rows, buckets, word_ngrams, h, number, recent, sums, p)
+        words[p] = number
+        word = find(slots, letters, starts, END, 0, len(END), END_HASH)
+        if word >= 0:
+            for k in range(width):
+                sums[p, k] += word_rows[word, k]
+            count += word_counts[word]
+        if word_ngrams > 1:
+            count += add_ngrams(rows, buckets, word_ngrams, END_HASH, number + 1, recent, sums, p)
+        counts[p] = count
+
+
+@njit(cache=True, nogil=True)
+def two_likeliest(
+    hidden: Floats, output: Floats, left: Offsets, right: Offsets, least: float,
+    labels: Offsets, scores: npt.NDArray[np.float64],
+) -> None:  # fmt: skip
+    """The two likeliest labels of each row of `hidden` (P, D) and their probabilities, by the tree of labels.
+
+    Inner node n is `output[n]` and has children `left[n]`, `right[n]`: below L a label, else inner node child − L.
+    Children stand before their parents. As in fastText, each step adds 1e-5, and what is below `least` is not followed.
+    """
+    inner = len(left)
+    chance = np.empty(2 * inner + 1)
+    for p in range(len(hidden)):
+        chance[:] = 0.0
+        chance[2 * inner] = 1.0
+        for n in range(inner - 1, -1, -1):
+            here = chance[inner + 1 + n]
+            if here < least:
+                continue
+            dot = np.float32(0)
+            for k in range(hidden.shape[1]):
+                dot += output[n, k] * hidden[p, k]
+            share = 1.0 / (1.0 + np.exp(-np.float64(dot)))
+            chance[left[n]] = here * (1.0 - share + 1e-5)
+            chance[right[n]] = here * (share + 1e-5)
+        first, second = -1, -1
+        for label in range(inner + 1):
+            if first < 0 or chance[label] > chance[first]:
+                first, second = label, first
+            elif second < 0 or chance[label] > chance[second]:
+                second = label
+        labels[p, 0], labels[p, 1] = first, second
+        scores[p, 0], scores[p, 1] = min(1.0, chance[first]), min(1.0, chance[second])

@@ -1,0 +1,71 @@
+"""Documents of the pipeline as examples: chosen by the hash of their id, so that no order matters.
+
+Two passes: ids and sources first, then only the row groups that hold a chosen document.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from storage.artifact import Artifact
+from storage.documents import read_batches
+from storage.errors import ConfigError
+
+
+class Sample(NamedTuple):
+    """A chosen document: its id, and the beginning of its text."""
+
+    id: str
+    text: str
+
+
+def draw(identity: str, purpose: str) -> float:
+    """A number in [0, 1) that depends on the id and the purpose alone."""
+    return xxhash.xxh3_64_intdigest(f"{purpose}\n{identity}".encode()) / 2.0**64
+
+
+def sample_documents(
+    documents: Artifact, sources: Collection[str], size: int, characters: int, *, others: bool = False
+) -> list[Sample]:
+    """At most `size` documents of these sources (with `others`, of all but these), the first `characters` of each.
+
+    Raises ConfigError for a source that the documents do not have.
+    """
+    shards = documents.files("*.parquet")
+    chosen: list[tuple[float, str, int, int]] = []  # (−draw, id, shard, row): a heap whose head is the first to go
+    seen: set[str] = set()
+    met: set[str] = set()
+    for number, shard in enumerate(shards):
+        for start, batch in read_batches(shard, ["id", "source"]):
+            met.update(pc.unique(batch["source"]).to_pylist())
+            mask = pc.is_in(batch["source"], value_set=pa.array(sorted(sources), pa.string()))
+            rows = pc.indices_nonzero(pc.invert(mask) if others else mask)
+            for row, identity in zip(rows.to_pylist(), batch["id"].take(rows).to_pylist(), strict=True):
+                entry = (-draw(identity, "sample"), identity, number, start + row)
+                if identity in seen or (len(chosen) == size and entry <= chosen[0]):
+                    continue
+                seen.add(identity)
+                if len(chosen) < size:
+                    heapq.heappush(chosen, entry)
+                else:
+                    seen.discard(heapq.heappushpop(chosen, entry)[1])
+    missing = sorted(set(sources) - met)
+    if missing:
+        raise ConfigError(
+            f"There is no document of {', '.join(missing)}; the sources are {', '.join(sorted(met))}.",
+            "Name sources that the filter's input has.",
+        )
+    found: list[Sample] = []
+    for number, shard in enumerate(shards):
+        held = sorted(row for _, _, place, row in chosen if place == number)
+        for start, batch in read_batches(shard, ["id", "text"], held) if held else ():
+            rows = pa.array([row - start for row in held if start <= row < start + batch.num_rows], pa.int64())
+            texts = pc.utf8_slice_codeunits(batch["text"].take(rows), 0, characters)
+            found += map(Sample, batch["id"].take(rows).to_pylist(), texts.to_pylist())
+    return sorted(found)

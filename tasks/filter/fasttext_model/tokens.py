@@ -1,0 +1,72 @@
+"""Words as the classifiers that the pipeline trains see them: the same for training and for scoring.
+
+NFC, case folded; a word is a run of letters and digits. An underscore ends it, so that no text can hold what fastText
+takes for a label (`__label__…`; such text is found in the wild, and teaches it a third class). Ideographs and kana
+stand each as a word of their own: their scripts set no spaces, and a sentence in one piece would be unknown to every
+model.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tasks.filter.fasttext_model.kernels import ALONE, BREAK, LETTER
+from tasks.text.characters import SIZE, WORD, characters
+from tasks.text.kernels import Bytes, Offsets
+from tasks.text.scan import Scanner
+
+# Radicals, kana, bopomofo; ideographs; Yi; compatibility ideographs; the planes of rare ideographs
+_UNSPACED = (
+    range(0x2E80, 0x3130), range(0x3190, 0x4DC0), range(0x4E00, 0xA4D0), range(0xF900, 0xFB00), range(0x20000, SIZE),
+)  # fmt: skip
+_CLASS = "".join(f"{chr(block[0])}-{chr(block[-1])}" for block in _UNSPACED)
+_TOKEN = re.compile(rf"(?=[^\W_])[{_CLASS}]|[^\W_{_CLASS}]+")
+
+
+class Folded(NamedTuple):
+    """Normalised texts: those at `rows` of the batch, each `data[begins[i]:ends[i]]`. Gone with the next ones."""
+
+    rows: npt.NDArray[np.int64]
+    data: Bytes
+    begins: Offsets
+    ends: Offsets
+
+
+def fold(texts: pa.Array) -> Iterator[Folded]:
+    """Texts normalised for a `Classifier`, in parts; a row may come twice, and then the later one holds."""
+    for part in Scanner(words=False).scan(texts):
+        yield Folded(part.rows, part.text, np.concatenate([[0], part.text_ends[:-1]]), part.text_ends)
+
+
+def tokens(text: str) -> str:
+    """A text as a line for fastText's trainer: its words with single spaces between them."""
+    return " ".join(_TOKEN.findall(_scanner().normalise(text)))
+
+
+@functools.cache
+def word_kinds() -> Bytes:
+    """What each character does to words, for `kernels.Tables`."""
+    kinds = term_kinds().copy()
+    kinds[ord("_")] = BREAK
+    for block in _UNSPACED:
+        part = kinds[block.start : block.stop]
+        part[part == LETTER] = ALONE
+    return kinds
+
+
+@functools.cache
+def term_kinds() -> Bytes:
+    """The same for words as `\\w+` finds them."""
+    return np.where(characters(True, True).kinds & WORD, LETTER, BREAK).astype(np.uint8)
+
+
+@functools.cache
+def _scanner() -> Scanner:
+    return Scanner(words=False)

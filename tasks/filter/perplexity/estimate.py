@@ -1,0 +1,136 @@
+"""From a text to an n-gram model: interpolated modified Kneser-Ney, with the arithmetic of KenLM's `lmplz`.
+
+Discounts are Chen and Goodman's closed form (1998, equation 26), or 0.5, 1 and 1.5 for an order whose counts of counts
+don't give one (`--discount_fallback`). Unigrams are interpolated with the uniform distribution over the vocabulary, the
+unknown word being one of it. A word that occurs less often than `min_count` is unknown: its n-grams are counted and
+then left out, and what they had goes to the shorter ones (`--limit_vocab_file`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.filter.perplexity import kernels
+from tasks.filter.perplexity.model import Floats, NgramModel
+from tasks.text.kernels import Hashes
+
+CHUNK = 1 << 19  # tokens counted before the tables are looked at again
+LOAD = 0.6  # n-grams a slot
+FALLBACK = (0.0, 0.5, 1.0, 1.5)
+
+Tables = tuple[Hashes, ...]
+Flags = npt.NDArray[np.bool_]
+
+
+class Smoothed(NamedTuple):
+    """Of one order: probabilities by slot; and the mass that each context of one word less has, and gives away."""
+
+    probabilities: Floats
+    total: npt.NDArray[np.int64]
+    freed: Floats
+
+
+def estimate(tokens: Hashes, order: int, min_count: int = 1) -> tuple[NgramModel, list[int]]:
+    """The model of sentences as `read_tokens` gives them, and its number of n-grams by order.
+
+    The same tokens give the same bytes. Takes 8 bytes a token and 25 to 50 a distinct n-gram.
+    """
+    tables = _count(tokens, order)
+    rare = _rare(tokens, min_count)
+    uniform = 1 / _vocabulary(rare, tables[0])
+    smoothed: list[Smoothed] = []
+    for n in range(1, order + 1):
+        below = smoothed[-1].probabilities if smoothed else np.array([uniform])
+        smoothed.append(_smooth(tokens, rare, n, tables, below))
+    unknown = uniform * smoothed[0].freed[0] / smoothed[0].total[0]
+    return _build(tables, smoothed, unknown)
+
+
+def discounts(table: Hashes) -> Floats:
+    """What is taken from an n-gram of count 0, 1, 2 and 3 or more."""
+    n = np.zeros(5)
+    kernels.counts_of_counts(table, n)
+    if not n[1:4].all():
+        return np.array(FALLBACK)
+    y = n[1] / (n[1] + 2 * n[2])
+    found = np.array([0.0, *(j - (j + 1) * y * n[j + 1] / n[j] for j in (1, 2, 3))])
+    possible = (found[1:] > 0).all() and (found <= np.arange(4)).all()
+    return found if possible else np.array(FALLBACK)
+
+
+def _count(tokens: Hashes, order: int) -> Tables:
+    used = np.zeros(order, np.int64)
+    tables: Tables = tuple(_empty(0) for _ in range(order))
+    openings = np.flatnonzero(tokens == kernels.START)
+    begin = 0
+    while begin < len(tokens):
+        after = np.searchsorted(openings, begin + CHUNK)
+        end = int(openings[after]) if after < len(openings) else len(tokens)
+        tables = tuple(_with_room(table, int(n) + end - begin) for table, n in zip(tables, used, strict=True))
+        kernels.count_ngrams(tokens, begin, end, tables, used)
+        begin = end
+    return tables
+
+
+def _with_room(table: Hashes, entries: int) -> Hashes:
+    if entries <= LOAD * len(table):
+        return table
+    larger = _empty(entries * 3 // 2)
+    kernels.rehash(table, larger)
+    return larger
+
+
+def _empty(entries: int) -> Hashes:
+    return np.zeros((int(entries / LOAD) + 2, 2), np.uint64)
+
+
+def _rare(tokens: Hashes, min_count: int) -> Flags:
+    rare = np.zeros(len(tokens), np.bool_)
+    if min_count > 1:
+        table = _empty(len(tokens))
+        kernels.count_words(tokens, table)
+        kernels.rare_words(tokens, table, min_count, rare)
+        rare[(tokens == kernels.START) | (tokens == kernels.END)] = False
+    return rare
+
+
+def _vocabulary(rare: Flags, table: Hashes) -> int:
+    """How many tokens can come: words that are not rare, END, and the unknown word in START's place."""
+    places = table[table[:, 0] != 0, 1] & np.uint64(0xFFFFFFFF)
+    return int(np.count_nonzero(~rare[places]))
+
+
+def _smooth(tokens: Hashes, rare: Flags, n: int, tables: Tables, below: Floats) -> Smoothed:
+    table = tables[n - 1]
+    shorter = tables[n - 2] if n > 1 else tables[0]
+    contexts = len(shorter) if n > 1 else 1
+    found = Smoothed(np.zeros(len(table)), np.zeros(contexts, np.int64), np.zeros(contexts))
+    off = discounts(table)
+    kernels.sum_contexts(tokens, rare, n, table, shorter, off, found.total, found.freed)
+    kernels.smooth(tokens, rare, n, table, shorter, off, found.total, found.freed, below, found.probabilities)
+    return found
+
+
+def _build(tables: Tables, smoothed: list[Smoothed], unknown: float) -> tuple[NgramModel, list[int]]:
+    counts = [int(np.count_nonzero(found.probabilities)) for found in smoothed]
+    counts[0] += 1  # the unknown word
+    sizes = [int(count / LOAD) + 2 for count in counts]
+    starts = np.cumsum([0, *sizes])
+    model = NgramModel(np.zeros((int(starts[-1]), 2), np.uint64), starts)
+    alone = np.array([[kernels.UNKNOWN, 0]], np.uint64)
+    _enter(alone, np.array([unknown]), None, model, 0, sizes)
+    for n, table in enumerate(tables):
+        longer = smoothed[n + 1] if n + 1 < len(tables) else None
+        _enter(table, smoothed[n].probabilities, longer, model, n, sizes)
+    return model, counts
+
+
+def _enter(
+    table: Hashes, probabilities: Floats, longer: Smoothed | None, model: NgramModel, n: int, sizes: list[int]
+) -> None:
+    total = longer.total if longer else np.zeros(len(table), np.int64)
+    freed = longer.freed if longer else np.zeros(len(table))
+    kernels.enter(table, probabilities, total, freed, model.table, model.logs, model.starts[n], sizes[n])

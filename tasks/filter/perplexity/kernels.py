@@ -1,0 +1,249 @@
+"""The hot loops of the n-gram model, compiled by numba: counting, smoothing, scoring.
+
+An n-gram is known by a 64-bit key alone, a polynomial over the hashes of its words, as in KenLM's probing model
+(Heafield 2011): the chance that one of a billion look-ups among a billion n-grams is wrong is 5 %. Tables are
+open-addressed with linear probing; a slot is two 64-bit numbers, the key and what is known of the n-gram, so that a
+look-up costs one cache line. While counting, a slot holds count and place in the text; in the model, the base-10
+logarithms of probability and backoff as two 32-bit floats.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from tasks.text.characters import SIZE, WORD
+from tasks.text.kernels import decode
+
+PRIME = np.uint64(0x9E3779B97F4A7C15)
+# Stand for what is no word: the start and the end of a sentence, and every word that the model has not seen
+START = np.uint64(0xA0761D6478BD642F)
+END = np.uint64(0xE7037ED1A0B428DB)
+UNKNOWN = np.uint64(0x8EBC6AF09C88C6E3)
+HALF = np.uint64(32)
+ONE = np.uint64(1 << 32)  # a count of 1, above the place
+
+
+@njit(cache=True, nogil=True, inline="always")
+def locate(table, start, size, key):
+    """The slot of a key among the `size` slots from `start` on, or the empty one where it would go."""
+    slot = start + np.int64(((key >> HALF) * np.uint64(size)) >> HALF)
+    while table[slot, 0] != key and table[slot, 0] != 0:
+        slot += 1
+        if slot == start + size:
+            slot = start
+    return slot
+
+
+@njit(cache=True, nogil=True, inline="always")
+def key_of(tokens, last, n):
+    """The key of the n tokens that end with number `last`."""
+    key = np.uint64(0)
+    for place in range(last - n + 1, last + 1):
+        key = key * PRIME + tokens[place]
+    return key
+
+
+@njit(cache=True, nogil=True)
+def rehash(table, larger):
+    """Enter all of a table into an empty one."""
+    for slot in range(len(table)):
+        if table[slot, 0] != 0:
+            new = locate(larger, 0, len(larger), table[slot, 0])
+            larger[new, 0] = table[slot, 0]
+            larger[new, 1] = table[slot, 1]
+
+
+@njit(cache=True, nogil=True)
+def count_words(tokens, table):
+    """How often each token occurs. The number of distinct ones."""
+    used = 0
+    for p in range(len(tokens)):
+        slot = locate(table, 0, len(table), tokens[p])
+        used += table[slot, 0] == 0
+        table[slot, 0] = tokens[p]
+        table[slot, 1] += ONE
+    return used
+
+
+@njit(cache=True, nogil=True)
+def rare_words(tokens, table, min_count, rare):
+    """Mark the tokens that occur less than `min_count` times."""
+    for p in range(len(tokens)):
+        slot = locate(table, 0, len(table), tokens[p])
+        rare[p] = (table[slot, 1] >> HALF) < np.uint64(min_count)
+
+
+@njit(cache=True, nogil=True)
+def count_ngrams(tokens, begin, end, tables, used):
+    """Add the sentences of `tokens[begin:end]`, each from START to END, to a table for each order, shortest first.
+
+    An n-gram of the highest order, or one that begins a sentence, counts its occurrences; any other counts the distinct
+    words that stand before it (Chen and Goodman 1998, section 3). Each of those is met first when the n-gram that is
+    longer by it is new, so the way down from the longest n-gram ends at the first that is known.
+    """
+    order = len(tables)
+    keys = np.empty(order + 1, np.uint64)
+    keys[0] = np.uint64(0)
+    length = 0
+    for p in range(begin, end):
+        if tokens[p] == START:
+            slot = locate(tables[0], 0, len(tables[0]), START)
+            if tables[0][slot, 0] == 0:  # a context only: its count is 0
+                tables[0][slot, 0] = START
+                tables[0][slot, 1] = np.uint64(p)
+                used[0] += 1
+            length = 1
+            continue
+        longest = min(order, length + 1)
+        power = np.uint64(1)
+        for n in range(1, longest + 1):
+            keys[n] = keys[n - 1] + tokens[p - n + 1] * power
+            power *= PRIME
+        for n in range(longest, 0, -1):
+            table = tables[n - 1]
+            slot = locate(table, 0, len(table), keys[n])
+            if table[slot, 0] == keys[n]:
+                table[slot, 1] += ONE
+                break
+            table[slot, 0] = keys[n]
+            table[slot, 1] = ONE | np.uint64(p)
+            used[n - 1] += 1
+        length += 1
+
+
+@njit(cache=True, nogil=True)
+def counts_of_counts(table, found):
+    """How many n-grams of a table have count 1, 2, 3 and 4, to `found[1:5]`."""
+    for slot in range(len(table)):
+        if table[slot, 0] != 0 and (table[slot, 1] >> HALF) < 5:
+            found[table[slot, 1] >> HALF] += 1
+
+
+@njit(cache=True, nogil=True, inline="always")
+def all_known(rare, last, n):
+    """Whether none of the n tokens that end with number `last` is rare."""
+    return not rare[last - n + 1 : last + 1].any()
+
+
+@njit(cache=True, nogil=True)
+def sum_contexts(tokens, rare, n, table, shorter, discounts, total, freed):
+    """For each context in the table of n - 1 words: the counts of its n-grams, and how much of those smoothing takes
+    away: a discount from each, and all of those with a rare word."""
+    for slot in range(len(table)):
+        if table[slot, 0] == 0 or table[slot, 1] < ONE:
+            continue
+        count = np.int64(table[slot, 1] >> HALF)
+        last = np.int64(table[slot, 1] & np.uint64(0xFFFFFFFF))
+        context = locate(shorter, 0, len(shorter), key_of(tokens, last - 1, n - 1)) if n > 1 else 0
+        total[context] += count
+        freed[context] += discounts[min(count, 3)] if all_known(rare, last, n) else count
+
+
+@njit(cache=True, nogil=True)
+def smooth(tokens, rare, n, table, shorter, discounts, total, freed, below, probabilities):
+    """Interpolated probabilities of the n-grams of a table (Heafield et al. 2013, section 3.4); 0 for those with a rare
+    word. `below` are those of the table of n - 1 words."""
+    for slot in range(len(table)):
+        if table[slot, 0] == 0:
+            continue
+        count = np.int64(table[slot, 1] >> HALF)
+        last = np.int64(table[slot, 1] & np.uint64(0xFFFFFFFF))
+        if not all_known(rare, last, n):
+            continue
+        context, suffix = 0, 0
+        if n > 1:
+            context = locate(shorter, 0, len(shorter), key_of(tokens, last - 1, n - 1))
+            suffix = locate(shorter, 0, len(shorter), key_of(tokens, last, n - 1))
+        own = count - discounts[min(count, 3)]
+        probabilities[slot] = (own + freed[context] * below[suffix]) / total[context]
+
+
+@njit(cache=True, nogil=True)
+def enter(table, probabilities, total, freed, model, logs, start, size):
+    """Put the n-grams of a table that have a probability into `size` slots of the model. `total` and `freed`, where
+    they are contexts, give the backoff. `logs` is the model seen as 32-bit floats, four a slot."""
+    for slot in range(len(table)):
+        if probabilities[slot] > 0:
+            new = locate(model, start, size, table[slot, 0])
+            model[new, 0] = table[slot, 0]
+            logs[new, 2] = np.log10(probabilities[slot])
+            logs[new, 3] = np.log10(freed[slot] / total[slot]) if total[slot] > 0 else 0.0
+
+
+@njit(cache=True, nogil=True)
+def has_word(text, begin, end, kinds):
+    """Whether normalised text holds a word."""
+    while begin < end:
+        c, used = np.uint32(text[begin]), 1
+        if c >= 128:
+            c, used = decode(text, begin, end)
+        if c < SIZE and kinds[c] & WORD:
+            return True
+        begin += used
+    return False
+
+
+@njit(cache=True, nogil=True)
+def count_tokens(text, text_ends, word_ends, kinds, tokens):
+    """Words of each scanned text and one for its end; 0 for a text without words, for which the scanner has one."""
+    begin, first = 0, 0
+    for d in range(len(word_ends)):
+        words = word_ends[d] - first
+        tokens[d] = words + 1 if words > 1 or has_word(text, begin, text_ends[d], kinds) else 0
+        begin, first = text_ends[d], word_ends[d]
+
+
+@njit(cache=True, nogil=True)
+def sentences(words, starts, tokens, out):
+    """Texts of `tokens[d] - 1` words from `words[starts[d]]` on, one after the other, each from START to END."""
+    at = 0
+    for d in range(len(starts)):
+        if tokens[d]:
+            out[at] = START
+            out[at + 1 : at + tokens[d]] = words[starts[d] : starts[d] + tokens[d] - 1]
+            out[at + tokens[d]] = END
+            at += tokens[d] + 1
+
+
+@njit(cache=True, nogil=True)
+def score(words, word_ends, tokens, model, logs, starts, scores):
+    """The base-10 logarithm of each text's probability as a sentence; `tokens` as `count_tokens` gives them.
+
+    `starts[n - 1]:starts[n]` are the model's slots for order n. An n-gram that the model has, it has with all its ends,
+    so the first miss ends the search; the rest of the context is paid for by its backoffs.
+    """
+    order = len(starts) - 1
+    unknown = logs[locate(model, starts[0], starts[1] - starts[0], UNKNOWN), 2]
+    opening = logs[locate(model, starts[0], starts[1] - starts[0], START), 3]
+    backoffs = np.zeros(order + 1, np.float64)  # of the last 1, 2, … words before the place
+    following = np.zeros(order + 1, np.float64)
+    first = 0
+    for d in range(len(word_ends)):
+        scores[d] = 0.0
+        known = 1  # words of context that the model has
+        backoffs[1] = opening
+        last = word_ends[d] if tokens[d] else first - 1
+        for place in range(first, last + 1):
+            key = END if place == last else words[place]
+            power = PRIME
+            probability = np.float64(unknown)
+            matched = 0
+            longest = min(order, place - first + 2)
+            for n in range(1, longest + 1):
+                if n > 1:
+                    before = place - n + 1
+                    key += (START if before < first else words[before]) * power
+                    power *= PRIME
+                slot = locate(model, starts[n - 1], starts[n] - starts[n - 1], key)
+                if model[slot, 0] != key:
+                    break
+                probability = np.float64(logs[slot, 2])
+                following[n] = logs[slot, 3]
+                matched = n
+            for n in range(max(matched, 1), known + 1):
+                probability += backoffs[n]
+            known = min(matched, order - 1)
+            backoffs, following = following, backoffs
+            scores[d] += probability
+        first = word_ends[d]

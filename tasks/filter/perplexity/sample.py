@@ -1,0 +1,107 @@
+"""Which documents are trained on, and which tell what perplexity is usual: by the hash of their id.
+
+So a sample depends neither on the order nor on the number of the shards, and a larger one holds the smaller one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from storage.artifact import Artifact
+from storage.documents import read_batches
+from storage.errors import SourceError
+from tasks.filter.perplexity.config import PerplexityModelConfig
+from tasks.output import Output
+from tasks.shards import map_shards
+
+RANKS = "ranks.npy"
+TRAINING, USUAL = 1, 2  # seeds: the two samples know nothing of each other
+
+Rows = npt.NDArray[np.int64]
+
+
+class Sample(NamedTuple):
+    """Texts to train on, and of each shard the rows whose perplexity makes the percentiles."""
+
+    training: pa.StringArray
+    usual: list[Rows]
+
+
+def choose(config: PerplexityModelConfig, documents: Artifact, out: Output) -> Sample:
+    """The samples that the config asks for. Holds 24 bytes a document of the corpus, and the texts to train on.
+
+    Raises SourceError when there is no document of one of the sources.
+    """
+    shards = documents.files("*.parquet")
+    ranked = map_shards(functools.partial(_rank_shard, config.sources), shards, out, "rank", threads=True)
+    missing = set(config.sources).difference(*(shard.counts["sources"] for shard in ranked))
+    if missing:
+        raise SourceError(
+            f"No document is of the source {', '.join(sorted(missing))}.",
+            "Name sources of the profile's download under `sources` of the perplexity model.",
+        )
+    sizes = [shard.counts["documents"] for shard in ranked]
+    ranks = np.concatenate([np.load(shard.folder / RANKS) for shard in ranked])
+    chosen = _by_bytes(ranks["training"], ranks["bytes"], config.sample_bytes)
+    usual = np.argsort(ranks["usual"], kind="stable")[: config.percentile_documents]
+    return Sample(_read(shards, sizes, chosen), _by_shard(sizes, np.sort(usual)))
+
+
+def _rank_shard(sources: Sequence[str], shard: Path, folder: Path) -> dict[str, object]:
+    """For each document its place in either sample, and its size if it may be trained on."""
+    parts = [np.empty(0, [("training", np.uint64), ("usual", np.uint64), ("bytes", np.int64)])]
+    seen: set[str] = set()
+    for _, batch in read_batches(shard, ["id", "source", "text"]):
+        ids = batch["id"].to_pylist()
+        part = np.empty(len(ids), parts[0].dtype)
+        part["training"] = [xxhash.xxh3_64_intdigest(identity.encode(), TRAINING) for identity in ids]
+        part["usual"] = [xxhash.xxh3_64_intdigest(identity.encode(), USUAL) for identity in ids]
+        part["bytes"] = pc.binary_length(batch["text"]).to_numpy()
+        if sources:
+            part["bytes"][~pc.is_in(batch["source"], pa.array(sources)).to_numpy(zero_copy_only=False)] = 0
+        seen.update(batch["source"].unique().to_pylist())
+        parts.append(part)
+    ranks = np.concatenate(parts)
+    np.save(folder / RANKS, ranks)
+    return {"documents": len(ranks), "sources": sorted(seen)}
+
+
+def _by_bytes(ranks: npt.NDArray[np.uint64], sizes: Rows, limit: int) -> Rows:
+    """Places of documents in the order of their rank, as many as have `limit` bytes together."""
+    places = np.flatnonzero(sizes)
+    places = places[np.argsort(ranks[places], kind="stable")]
+    return places[: np.searchsorted(np.cumsum(sizes[places]), limit, "right")]
+
+
+def _by_shard(sizes: Sequence[int], places: Rows) -> list[Rows]:
+    """Ascending places in the corpus, as rows of each shard."""
+    starts = np.cumsum([0, *sizes])
+    cuts = np.searchsorted(places, starts)
+    return [places[cuts[n] : cuts[n + 1]] - starts[n] for n in range(len(sizes))]
+
+
+def _read(shards: Sequence[Path], sizes: Sequence[int], places: Rows) -> pa.StringArray:
+    """The texts at these places of the corpus, in this order."""
+    parts = [pa.array([], pa.string())]
+    for shard, rows in zip(shards, _by_shard(sizes, np.sort(places)), strict=True):
+        parts += read_rows(shard, rows)
+    texts = pa.concat_arrays(parts)
+    return texts.take(pa.array(np.argsort(np.argsort(places))))
+
+
+def read_rows(shard: Path, rows: Rows) -> list[pa.StringArray]:
+    """The texts of a shard's rows, ascending, an array a row group that holds any."""
+    found = []
+    for start, batch in read_batches(shard, ["text"], holding=rows.tolist()):
+        local = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + batch.num_rows)] - start
+        found.append(batch["text"].take(pa.array(local)))
+    return found

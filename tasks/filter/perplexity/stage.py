@@ -1,0 +1,33 @@
+"""Two stages: the language model, and the perplexity of every document under it."""
+
+from __future__ import annotations
+
+import functools
+
+from storage.artifact import Artifact
+from tasks.filter.perplexity.config import PerplexityConfig, PerplexityModelConfig
+from tasks.filter.side_files import write_signals
+from tasks.output import Output
+from tasks.stage import stage
+
+
+@stage(version=1)
+def perplexity_model(config: PerplexityModelConfig, documents: Artifact, out: Output) -> None:
+    """Train an n-gram model with interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998), equal to that of
+    KenLM's `lmplz --discount_fallback` (Heafield et al. 2013), and see what perplexity documents have under it.
+
+    Writes ngrams.npy (the model, a hash table that is used as it lies) and model.json (its figures, the percentiles and
+    terciles of perplexity over a sample of all documents).
+    """
+    from tasks.filter.perplexity.train import train_model
+
+    train_model(config, documents, out)
+
+
+@stage(version=1, name="perplexity")
+def perplexity_signals(config: PerplexityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
+    """Perplexity of each document (CCNet: Wenzek et al. 2020): `perplexity` a word; among the documents of this corpus,
+    `perplexity_percentile` from 0 to 100 and `perplexity_bucket` (head, middle or tail). Null without words."""
+    from tasks.filter.perplexity.measure import measure_perplexity
+
+    write_signals(functools.partial(measure_perplexity, model.path), documents, out, threads=True)

@@ -1,0 +1,25 @@
+"""Where personal data may stand in a batch of texts; a text without a candidate never leaves its Arrow buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.filter.pii import kernels
+from tasks.text.scan import utf8
+
+Candidate = tuple[int, int, int]  # kind (see kernels), first character, character after the last
+
+
+def candidates(texts: pa.Array) -> Iterator[tuple[int, list[Candidate]]]:
+    """(row, its candidates by position) of each text that has any, in the order of the texts."""
+    data, offsets = utf8(texts)
+    size = int(offsets[-1] - offsets[0])
+    hits = np.empty((size // 2 + 8, kernels.FIELDS), np.int64)  # pages that are not written take no memory
+    count = kernels.scan(data, offsets, kernels.CLASSES, hits)
+    rows: dict[int, list[Candidate]] = {}
+    for row, kind, start, end in hits[:count].tolist():
+        rows.setdefault(row, []).append((kind, start, end))
+    yield from rows.items()

@@ -1,0 +1,209 @@
+"""The scan for candidates, compiled by numba: one pass over UTF-8 bytes that stops only where personal data can stand.
+
+All that has a form holds a digit, an @, two colons or a PEM header, and most bytes of a text are none of these: so the
+pass looks up each byte in a table and walks on. Where it stops, it looks at the surroundings, never further back than
+the run of characters it stands in, and never twice at one run: linear time for any input. What it emits is a superset;
+regular expressions and Presidio's recognisers decide.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+Bytes = npt.NDArray[np.uint8]
+Hits = npt.NDArray[np.int64]
+
+AT, DIGITS, DOTTED, COLONS, CODE, TOKEN, PEM = range(7)  # kinds of candidates
+FIELDS = 4  # document, kind, first character, character after the last
+
+WORD, DIGIT, HEX, STOP, LETTER = 1, 2, 4, 8, 16
+PHONE_DIGITS = 6  # fewer are no telephone number, card or national id
+SEPARATORS = 3  # between two digits of a number
+CODE_DIGITS = 4  # in a national id that mixes digits and letters
+CODE_LENGTH = 9
+TOKEN_LENGTH = 16  # of the shortest key
+LONGEST_ADDRESS = 64  # characters of an IPv6 address with what may hang on it
+
+
+def _table() -> Bytes:
+    table = np.zeros(256, np.uint8)
+    for code in range(128):
+        letter = chr(code)
+        if letter.isalnum() or letter == "_":
+            table[code] |= WORD
+        if letter.isdigit():
+            table[code] |= DIGIT | STOP
+        if letter in "0123456789abcdefABCDEF":
+            table[code] |= HEX
+        if letter in "@:B":
+            table[code] |= STOP
+        if letter.isalpha():
+            table[code] |= LETTER
+    return table
+
+
+CLASSES = _table()
+
+
+@njit(cache=True, nogil=True)
+def scan(data: Bytes, offsets: npt.NDArray[np.int64], classes: Bytes, hits: Hits) -> int:
+    """Candidates of D texts, text d at `data[offsets[d]:offsets[d + 1]]`, as rows of `hits` (see FIELDS): how many.
+
+    `hits` needs a row for every byte and one to spare. Places are in characters of the text.
+    """
+    count = 0
+    for d in range(len(offsets) - 1):
+        begin, end = offsets[d], offsets[d + 1]
+        behind = 0  # continuation bytes before i: a character's place is i - begin - behind
+        number_end = token_end = colons_end = begin
+        i = begin
+        while i < end:
+            b = data[i]
+            behind += (b & 0xC0) == 0x80
+            kind = classes[b]
+            if kind & STOP:
+                at = i - begin - behind
+                if kind & DIGIT:
+                    if i >= number_end:
+                        number_end, digits, width = _number(data, i, end, classes)
+                        if digits >= PHONE_DIGITS:
+                            count = _emit(hits, count, d, DIGITS, at, at + width)
+                    if i >= token_end:
+                        first, token_end, dotted = _run(data, begin, i, end, classes)
+                        count = _of_run(data, first, token_end, classes, hits, count, d, at - (i - first))
+                        if dotted:
+                            count = _emit(hits, count, d, DOTTED, at, at + dotted)
+                elif b == 64:
+                    if _is_address(data, begin, i, end, classes):
+                        count = _emit(hits, count, d, AT, at, at + 1)
+                elif b == 58:
+                    if i >= colons_end and i + 1 < end:
+                        first, colons_end, is_address = _colons(data, max(begin, colons_end), i, end, classes)
+                        if is_address:
+                            count = _emit(hits, count, d, COLONS, at - (i - first), at + colons_end - i)
+                elif _is_pem(data, begin, i, end):
+                    count = _emit(hits, count, d, PEM, at, at + 1)
+            i += 1
+    return count
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _emit(hits, count, document, kind, first, last):
+    hits[count, 0] = document
+    hits[count, 1] = kind
+    hits[count, 2] = first
+    hits[count, 3] = last
+    return count + 1
+
+
+@njit(cache=True, nogil=True)
+def _number(data, i, end, classes):
+    """(end, digits, characters) of digits from `i` on, with up to SEPARATORS between two of them."""
+    digits = width = 0
+    last, last_width = i, 0
+    gap = 0
+    while i < end and gap <= SEPARATORS:
+        b = data[i]
+        if classes[b] & DIGIT:
+            digits += 1
+            gap = 0
+            last, last_width = i + 1, width + 1
+        elif b == 0xC2 and i + 1 < end and data[i + 1] == 0xA0:  # a space that does not break
+            gap += 1
+            i += 1
+        elif b == 32 or b == 40 or b == 41 or b == 46 or b == 45 or b == 47:  # " ().-/"
+            gap += 1
+        else:
+            break
+        width += 1
+        i += 1
+    return last, digits, last_width
+
+
+@njit(cache=True, nogil=True)
+def _run(data, begin, i, end, classes):
+    """(start, end) of the run of word characters and hyphens around `i`; the length of a dotted quad at `i`, or 0."""
+    first = i
+    while first > begin and (classes[data[first - 1]] & WORD or data[first - 1] == 45):
+        first -= 1
+    last = i
+    while last < end and (classes[data[last]] & WORD or data[last] == 45):
+        last += 1
+    dotted = 0
+    j = i
+    for part in range(4):
+        start = j
+        while j < end and j - start < 4 and classes[data[j]] & DIGIT:
+            j += 1
+        if j == start or j - start > 3:
+            break
+        if part == 3:
+            dotted = j - i
+        elif j < end and data[j] == 46:
+            j += 1
+        else:
+            break
+    return first, last, dotted
+
+
+@njit(cache=True, nogil=True)
+def _of_run(data, first, last, classes, hits, count, document, at):
+    """Emit a run of letters and digits as what a national id, an IBAN or a key may be."""
+    length = last - first
+    if length < CODE_DIGITS:
+        return count
+    digits = letters = 0
+    for i in range(first, last):
+        digits += (classes[data[i]] & DIGIT) != 0
+        letters += (classes[data[i]] & LETTER) != 0
+    if letters == 0:
+        return count
+    if length >= TOKEN_LENGTH:
+        count = _emit(hits, count, document, TOKEN, at, at + length)
+    iban = (
+        classes[data[first]] & LETTER and classes[data[first + 1]] & LETTER
+        and classes[data[first + 2]] & DIGIT and classes[data[first + 3]] & DIGIT
+    )  # fmt: skip
+    if iban or (length >= CODE_LENGTH and digits >= CODE_DIGITS):
+        count = _emit(hits, count, document, CODE, at, at + length)
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _is_address(data, begin, i, end, classes):
+    """Whether something stands before an @, and a word with a dot behind it."""
+    if i == begin or i + 1 == end or data[i - 1] <= 32:
+        return False
+    j = i + 1
+    while j < end and j - i < 256 and (classes[data[j]] & WORD or data[j] >= 128 or data[j] == 45):
+        j += 1
+    return j > i + 1 and j + 1 < end and data[j] == 46 and (classes[data[j + 1]] & WORD != 0 or data[j + 1] >= 128)
+
+
+@njit(cache=True, nogil=True)
+def _colons(data, begin, i, end, classes):
+    """(start, end, whether it may be an IPv6 or MAC address) of the run of hexadecimal digits and colons around `i`."""
+    first = i
+    while first > begin and i - first < LONGEST_ADDRESS and classes[data[first - 1]] & HEX:
+        first -= 1
+    last = i
+    colons = doubled = 0
+    while last < end and (classes[data[last]] & HEX or data[last] == 58 or data[last] == 46):
+        if data[last] == 58:
+            colons += 1
+            doubled += last > i and data[last - 1] == 58
+        last += 1
+    inside = (first > begin and classes[data[first - 1]] & WORD) or (last < end and classes[data[last]] & WORD)
+    is_address = not inside and last - first <= LONGEST_ADDRESS and last - first > 2 and (doubled == 1 or colons >= 5)
+    return first, last, is_address
+
+
+@njit(cache=True, nogil=True)
+def _is_pem(data, begin, i, end):
+    """Whether "-----BEGIN " stands around the B at `i`."""
+    return (
+        i - begin >= 5 and i + 5 < end and data[i - 1] == 45 and data[i - 5] == 45
+        and data[i + 1] == 69 and data[i + 2] == 71 and data[i + 3] == 73 and data[i + 4] == 78 and data[i + 5] == 32
+    )  # fmt: skip

@@ -1,0 +1,71 @@
+"""What is put in the place of findings, and where it then stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from tasks.filter.pii.config import Action
+from tasks.filter.pii.findings import Finding
+from tasks.filter.pii.surrogates import surrogate
+
+
+class Replacement(NamedTuple):
+    """What became of a finding: the new text's [start:end], in characters."""
+
+    finding: Finding
+    start: int
+    end: int
+
+
+def replace(
+    text: str, findings: Iterable[Finding], action_of: Callable[[Finding], Action], salt: str
+) -> tuple[str, list[Replacement]]:
+    """The text with findings replaced as `action_of` says, and the replacements by position.
+
+    `redact` puts a typed placeholder such as <EMAIL_ADDRESS>; `surrogate` a value of the same kind that nobody has, the
+    same for the same value and `salt` in any text, or the placeholder where no such values are reserved. Findings to
+    keep stay, and so do those to drop: dropping is for documents. Of overlapping findings the surest is taken, of
+    equals the longest.
+    """
+    asked = [(finding, action_of(finding)) for finding in findings]
+    actions = {finding: action for finding, action in asked if action in ("redact", "surrogate")}
+    parts: list[str] = []
+    done: list[Replacement] = []
+    position = length = 0
+    for finding in without_overlaps(actions):
+        value = text[finding.start : finding.end]
+        new = surrogate(finding.entity, value, salt) if actions[finding] == "surrogate" else None
+        new = new or f"<{finding.entity}>"
+        start = length + finding.start - position
+        parts += [text[position : finding.start], new]
+        done.append(Replacement(finding, start, start + len(new)))
+        position, length = finding.end, start + len(new)
+    return "".join([*parts, text[position:]]), done
+
+
+def without_overlaps(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings that do not overlap, by position: of those that do, the surest, of equals the longest.
+
+    Groups of findings that touch are settled one by one, so that a text with many findings takes n log n.
+    """
+    taken: list[Finding] = []
+    group: list[Finding] = []
+    reach = 0
+    for finding in sorted(findings, key=lambda f: (f.start, f.end)):
+        if group and finding.start >= reach:
+            taken += _settled(group)
+            group = []
+        group.append(finding)
+        reach = max(reach, finding.end) if len(group) > 1 else finding.end
+    return taken + _settled(group)
+
+
+def _settled(group: list[Finding]) -> list[Finding]:
+    if len(group) == 1:
+        return group
+    taken: list[Finding] = []
+    for finding in sorted(group, key=lambda f: (-f.score, f.start - f.end, f.start, f.entity)):
+        if all(finding.end <= other.start or other.end <= finding.start for other in taken):
+            taken.append(finding)
+    return sorted(taken, key=lambda f: f.start)

@@ -1,0 +1,1 @@
+"""Model-based quality: a classifier of good text against ordinary text."""

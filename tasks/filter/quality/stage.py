@@ -1,0 +1,32 @@
+"""Two stages: the quality classifier, and the score of every document under it."""
+
+from __future__ import annotations
+
+import functools
+
+from storage.artifact import Artifact
+from tasks.filter.quality.config import QualityConfig, QualityModelConfig
+from tasks.filter.side_files import write_signals
+from tasks.output import Output
+from tasks.stage import stage
+
+
+@stage(version=1)
+def quality_model(config: QualityModelConfig, documents: Artifact, out: Output) -> None:
+    """Train a fastText classifier (Joulin et al. 2016) of good sources against ordinary ones, as DCLM does (Li et al.
+    2024, section 4.4).
+
+    Writes model.bin (fastText's own format) and calibration.json; counts held-out accuracy and area under the curve.
+    """
+    from tasks.filter.quality.train import train_quality
+
+    train_quality(config, documents, out)
+
+
+@stage(version=1, name="quality")
+def quality_signals(config: QualityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
+    """`quality_score`: the probability that a document is of the good sources, were both sides as frequent as in
+    training. Null for a text without words."""
+    from tasks.filter.quality.measure import measure_quality
+
+    write_signals(functools.partial(measure_quality, model.path), documents, out, threads=True)

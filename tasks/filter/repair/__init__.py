@@ -1,0 +1,1 @@
+"""Text repair: wrong encodings, control characters, hard-wrapped lines and superfluous white space."""

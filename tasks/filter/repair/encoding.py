@@ -1,0 +1,58 @@
+"""Text that was decoded by the wrong encoding, repaired by ftfy (Speer 2019); and HTML entities.
+
+ftfy decides by one regular expression of suspicious character sequences whether it looks at a text at all, and in
+Python that test alone runs at some 10 MB a second. The same expression runs here in RE2, through Arrow,
+over a whole column and forty times faster; ftfy sees only the texts with a line that it would have looked at. As in
+`ftfy.fix_text`, each line is repaired by itself, since one document may hold lines of several origins; unlike there,
+quotation marks, ligatures and normal forms stay as they are. Lone C1 controls are read as Windows-1252, as browsers do.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+
+ENTITY = r"&#?[0-9A-Za-z]{1,24};"
+_TOKEN = re.compile(r"\[[^\]]*\]|\\.|#[^\n]*|\s+|.", re.DOTALL)  # of a verbose pattern
+# RE2 knows these classes for ASCII only
+_WIDER = {r"\s": r"[\s\x1c-\x1f\x{85}\pZ]", r"\w": r"[\pL\pN_]"}
+
+
+@functools.cache
+def mojibake() -> str:
+    """ftfy's expression in RE2's dialect: matches every text with a line in which ftfy would see mojibake."""
+    from ftfy.badness import BADNESS_RE
+
+    tokens = (token for token in _TOKEN.findall(BADNESS_RE.pattern) if token[0] != "#" and not token.isspace())
+    return "(?m)" + "".join(_WIDER.get(token, token) for token in tokens)
+
+
+def repair_encoding(text: str) -> tuple[str, int]:
+    """The text with its mojibake undone, and how many of its characters are gone."""
+    from ftfy import fix_encoding
+
+    lines = text.split("\n")
+    changed = 0
+    for number, line in enumerate(lines):
+        if not line.isascii() and (fixed := fix_encoding(line)) != line:
+            lines[number] = fixed
+            changed += _gone(line, fixed)
+    return ("\n".join(lines), changed) if changed else (text, 0)
+
+
+def repair_entities(text: str) -> tuple[str, int]:
+    """The text with the characters that its HTML entities stand for, and how many characters are gone.
+
+    A text with a `<` is left alone, as ftfy does: there an entity may be what it speaks of.
+    """
+    from ftfy.fixes import unescape_html
+
+    if "<" in text:
+        return text, 0
+    plain = unescape_html(text)
+    return plain, _gone(text, plain)
+
+
+def _gone(before: str, after: str) -> int:
+    return 0 if before == after else max(1, (Counter(before) - Counter(after)).total())

@@ -1,0 +1,113 @@
+"""The repairs of a corpus, shard by shard: what is as it should be is written as it came, the rest is accounted for."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.artifact import Artifact
+from storage.documents import LEDGER_SCHEMA, Verdict, ledger_batches, read_batches, write_batches
+from tasks.filter.repair.config import RepairConfig
+from tasks.filter.repair.text import Repair, chosen, repair_texts
+from tasks.output import Output
+from tasks.shards import ShardResult, collect, map_shards
+
+REASON, EMPTIED = "repair", "repair.empty"
+WHAT = ("documents", "characters")  # counted of each source and repair
+
+
+def repair_documents(config: RepairConfig, documents: Artifact, out: Output) -> None:
+    """All of the stage."""
+    done = map_shards(functools.partial(_repair_shard, config), documents.files("*.parquet"), out, "repair")
+    for folder in ("documents", "ledger"):
+        collect(done, f"{folder}.parquet", out.path / folder)
+    _account(done, config, out)
+
+
+def repair_batch(
+    repairs: Sequence[Repair], batch: pa.RecordBatch, counts: Counter[str]
+) -> tuple[pa.RecordBatch, list[Verdict]]:
+    """The documents of a batch repaired, and a verdict on each that changed; added to `counts`."""
+    changed, kept = np.zeros(len(batch), np.bool_), np.ones(len(batch), np.bool_)
+    texts: list[str] = []
+    verdicts: list[Verdict] = []
+    for row, (after, found) in repair_texts(batch["text"], repairs).items():
+        id_, before, source, _ = (column[row].as_py() for column in batch.columns)
+        texts.append(after)
+        changed[row], kept[row] = True, bool(after.strip())
+        verdicts.append(_verdict(id_, source, before, after, found))
+        _count(counts, verdicts[-1], len(before), len(after), found)
+    for counted in pc.value_counts(batch["source"]).to_pylist():
+        counts[f"{counted['values']}\tin"] += counted["counts"]
+    if texts:
+        column = pc.replace_with_mask(batch["text"], pa.array(changed), pa.array(texts, pa.string()))
+        batch = batch.set_column(batch.schema.get_field_index("text"), "text", column)
+    return (batch if kept.all() else batch.filter(pa.array(kept))), verdicts
+
+
+def _verdict(id_: str, source: str, before: str, after: str, found: Counter[str]) -> Verdict:
+    listed = ", ".join(f"{name} {number:,}" for name, number in found.items())
+    detail = f"{listed}; {len(before):,} → {len(after):,} characters"
+    if after.strip():
+        return Verdict(id_, source, "changed", REASON, float(found.total()), None, detail)
+    return Verdict(id_, source, "removed", EMPTIED, float(found.total()), None, detail)
+
+
+def _count(counts: Counter[str], verdict: Verdict, before: int, after: int, found: Counter[str]) -> None:
+    source = verdict.source
+    counts.update({f"{source}\t{verdict.verdict}": 1, f"{source}\tbefore": before, f"{source}\tafter": after})
+    for name, number in found.items():
+        for what, added in zip(WHAT, (1, number), strict=True):
+            counts[f"{source}\t{name}\t{what}"] += added
+
+
+def _repair_shard(config: RepairConfig, shard: Path, folder: Path) -> dict[str, Any]:
+    repairs = chosen(config)
+    counts: Counter[str] = Counter()
+    verdicts: list[Verdict] = []
+
+    def repaired() -> Iterator[pa.RecordBatch]:
+        for _, batch in read_batches(shard):
+            batch, said = repair_batch(repairs, batch, counts)
+            verdicts.extend(said)
+            yield batch
+
+    kept = write_batches(folder / "documents.parquet", repaired())
+    write_batches(folder / "ledger.parquet", ledger_batches(verdicts), LEDGER_SCHEMA)
+    return {"kept": kept, "counts": counts}
+
+
+def _account(done: list[ShardResult], config: RepairConfig, out: Output) -> None:
+    counts: Counter[str] = Counter()
+    for shard in done:
+        counts.update(shard.counts["counts"])
+    sources = sorted({name.partition("\t")[0] for name in counts})
+    names = [repair.name for repair in chosen(config)]
+    changed, emptied = (sum(counts[f"{source}\t{verdict}"] for source in sources) for verdict in ("changed", "removed"))
+    out.account(
+        documents_in=sum(counts[f"{source}\tin"] for source in sources),
+        kept=sum(shard.counts["kept"] for shard in done),
+        removed={EMPTIED: emptied} if emptied else {},
+    )
+    characters = {name: sum(counts[f"{source}\t{name}\tcharacters"] for source in sources) for name in names}
+    out.count(repaired=changed, characters_repaired=characters)
+    columns = {"in": "in", "changed": "changed", "emptied": "removed", "characters before": "before", "after": "after"}
+    by_source = [
+        {"source": source, **{title: counts[f"{source}\t{name}"] for title, name in columns.items()}}
+        for source in sources
+    ]
+    out.table("Repaired documents by source", by_source)
+    by_repair = [
+        {"repair": name, "source": source, **{what: counts[f"{source}\t{name}\t{what}"] for what in WHAT}}
+        for name in names
+        for source in sources
+        if counts[f"{source}\t{name}\tdocuments"]
+    ]
+    out.table("Characters changed by repair", by_repair)

@@ -1,0 +1,195 @@
+"""What the filter did, for people: a funnel through the rules, and examples of what each rule removed.
+
+The tokenizer comes after the filter, so tokens are estimated at four bytes of UTF-8 each. Examples are chosen by the
+smallest ids, so that they don't depend on the order of shards, and personal data is replaced in them whatever the
+profile does with it elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.documents import Verdict
+from storage.errors import AccountingError
+from tasks.filter.config import FilterConfig
+from tasks.filter.decide import Decisions, Rule, reason, rules
+from tasks.filter.mend import without_personal_data
+from tasks.filter.repair.run import EMPTIED
+from tasks.output import Output
+from tasks.plots import plot_funnel
+from tasks.stage import markdown_table
+
+EXAMPLES = 3  # shown of each rule
+EXCERPT = 200  # characters of each
+BYTES_A_TOKEN = 4
+REPORT, PLOT = "report.md", "funnel.png"
+
+
+class Example(NamedTuple):
+    """One removed document."""
+
+    id: str
+    source: str
+    value: float | None
+    text: str
+
+
+@dataclass
+class Tally:
+    """Counts of documents and UTF-8 bytes, which add up over row groups and shards. Keys of `stopped` are reasons."""
+
+    seen: int = 0
+    seen_bytes: int = 0
+    kept: int = 0
+    stopped: Counter[str] = field(default_factory=Counter)
+    stopped_bytes: Counter[str] = field(default_factory=Counter)
+    quarantined: int = 0
+    changed: Counter[str] = field(default_factory=Counter)
+    sources: Counter[str] = field(default_factory=Counter)
+    kept_sources: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[Example]] = field(default_factory=dict)
+
+    def add(
+        self,
+        documents: pa.RecordBatch,
+        signals: pa.RecordBatch,
+        decisions: Decisions,
+        tests: Sequence[Rule],
+        changes: Iterable[Verdict],
+    ) -> None:
+        """Count one row group."""
+        sizes = pc.binary_length(documents["text"]).to_numpy(zero_copy_only=False).astype(np.int64)
+        kept = decisions.kept
+        self.seen += documents.num_rows
+        self.seen_bytes += int(sizes.sum())
+        self.kept += int(kept.sum())
+        self.quarantined += int(decisions.unmeasured.sum())
+        self.changed.update(verdict.reason for verdict in changes)
+        self.sources.update(_counts(documents["source"]))
+        self.kept_sources.update(_counts(documents["source"].filter(pa.array(kept))))
+        for number in np.unique(decisions.rule[~kept]).tolist():
+            for unmeasured in (False, True):
+                rows = np.flatnonzero((decisions.rule == number) & (decisions.unmeasured == unmeasured))
+                if len(rows):
+                    name = reason(tests[number], unmeasured)
+                    self.stopped[name] += len(rows)
+                    self.stopped_bytes[name] += int(sizes[rows].sum())
+                    self._show(name, documents, signals, decisions, rows)
+
+    def add_repairs(self, verdicts: pa.RecordBatch) -> None:
+        """Count what repair did before: it may have left nothing of a document."""
+        emptied = verdicts.filter(pc.equal(verdicts["verdict"], "removed"))
+        self.seen += emptied.num_rows
+        self.stopped.update(_counts(emptied["reason"]))
+        self.sources.update(_counts(emptied["source"]))
+        self.changed["repair"] += verdicts.num_rows - emptied.num_rows
+
+    def _show(
+        self, name: str, documents: pa.RecordBatch, signals: pa.RecordBatch, decisions: Decisions, rows: np.ndarray
+    ) -> None:
+        ids = documents["id"].take(pa.array(rows)).to_pylist()
+        found = []
+        for identity, row in sorted(zip(ids, rows.tolist(), strict=True))[:EXAMPLES]:
+            text = without_personal_data(documents["text"][row].as_py(), signals["pii"][row].as_py())
+            value = None if decisions.unmeasured[row] else float(decisions.values[row])
+            excerpt = " ".join(text[: 2 * EXCERPT].split())[:EXCERPT]
+            found.append(Example(identity, documents["source"][row].as_py(), value, excerpt))
+        self.examples[name] = sorted([*self.examples.get(name, []), *found])[:EXAMPLES]
+
+    def merge(self, other: Tally) -> None:
+        """Add the counts of another."""
+        for name in ("seen", "seen_bytes", "kept", "quarantined"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("stopped", "stopped_bytes", "changed", "sources", "kept_sources"):
+            getattr(self, name).update(getattr(other, name))
+        for reason_, found in other.examples.items():
+            self.examples[reason_] = sorted([*self.examples.get(reason_, []), *found])[:EXAMPLES]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Tally:
+        """From plain values."""
+        counters = {name: Counter(value) if isinstance(value, dict) else value for name, value in values.items()}
+        examples = {name: [Example(*row) for row in rows] for name, rows in values["examples"].items()}
+        return cls(**(counters | {"examples": examples}))
+
+
+def publish(config: FilterConfig, total: Tally, out: Output) -> None:
+    """Account for every document; the funnel, the examples and the sources as tables and as report.md."""
+    removed = {name: count for name, count in total.stopped.items() if not name.startswith("unmeasured")}
+    out.account(documents_in=total.seen, kept=total.kept, removed=removed, quarantined=total.quarantined)
+    _check_losses(config, total)
+    out.count(changed=dict(sorted(total.changed.items())))
+    order = [EMPTIED, *(name for test in rules(config) for name in (reason(test, False), reason(test, True)))]
+    tables = {
+        "Funnel": _funnel(total, order),
+        "By source": [
+            {"source": source, "documents": count, "kept": total.kept_sources[source]}
+            for source, count in sorted(total.sources.items())
+        ],
+        "Examples": [
+            {"rule": name, "document": example.id[:12], "source": example.source, "value": _figure(example.value),
+             "begins": f"`{example.text.replace('`', ' ')}`"}
+            for name in order
+            for example in total.examples.get(name, [])
+        ],
+    }  # fmt: skip
+    for title, rows in tables.items():
+        out.table(title, rows)
+    plot_funnel(
+        {row["rule"]: row["documents left"] for row in tables["Funnel"]},
+        out.path / PLOT, title="Documents left after each rule", unit="documents",
+    )  # fmt: skip
+    parts = [f"## {title}\n\n{markdown_table(rows)}\n" for title, rows in tables.items()]
+    (out.path / REPORT).write_text("\n".join(["# What the filter did\n", *parts]), encoding="utf-8")
+
+
+def _check_losses(config: FilterConfig, total: Tally) -> None:
+    """No silent loss (laws 3 and 8). Raises AccountingError."""
+    if total.quarantined > config.max_quarantined_share * total.seen:
+        unmeasured = {name: count for name, count in total.stopped.items() if name.startswith("unmeasured")}
+        raise AccountingError(
+            f"{total.quarantined:,} of {total.seen:,} documents could not be measured: {unmeasured}.",
+            "Look at these documents, switch the rules off, or raise filter.max_quarantined_share.",
+        )
+    for source, count in sorted(total.sources.items()):
+        lost = 1 - total.kept_sources[source] / count
+        if lost > config.max_removed_share_per_source:
+            raise AccountingError(
+                f"The filter removes {lost:.1%} of {source}, and filter.max_removed_share_per_source is "
+                f"{config.max_removed_share_per_source:.1%}.",
+                "Loosen the rules, leave the source out, or raise that share.",
+            )
+
+
+def _funnel(total: Tally, order: Iterable[str]) -> list[dict[str, Any]]:
+    documents, size = total.seen, total.seen_bytes
+    rows = [{"rule": "all documents", "removed": "", "documents left": documents, "tokens left": size // BYTES_A_TOKEN}]
+    for name in order:
+        if total.stopped[name]:
+            documents -= total.stopped[name]
+            size -= total.stopped_bytes[name]
+            rows.append(
+                {"rule": name, "removed": total.stopped[name], "documents left": documents,
+                 "tokens left": size // BYTES_A_TOKEN}
+            )  # fmt: skip
+    return rows
+
+
+def _counts(column: pa.Array) -> dict[str, int]:
+    counted = pc.value_counts(column)
+    return dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

@@ -1,0 +1,124 @@
+"""The filter from its signals on: decide shard by shard, mend what is kept, account for everything.
+
+Documents and signals are read side by side, a row group at a time, so memory does not grow with the corpus.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from storage.artifact import Artifact
+from storage.documents import LEDGER_SCHEMA, BatchWriter, ledger_batches, read_batches
+from storage.errors import DamagedArtifact
+from tasks.filter.config import FilterConfig
+from tasks.filter.decide import decide, ledger, rules
+from tasks.filter.mend import mend
+from tasks.filter.report import Tally
+from tasks.filter.side_files import IdDigest, check_aligned, read_signals
+from tasks.output import Output
+from tasks.shards import ShardResult, collect, map_shards
+
+QUESTIONS = "questions.jsonl"
+FOLDERS = ("documents", "removed", "ledger")
+
+
+class Shard(NamedTuple):
+    """A shard of documents, its side files by family, and what repair said of it."""
+
+    documents: Path
+    side_files: Mapping[str, Path]
+    repairs: Path | None
+
+
+def filter_shards(
+    config: FilterConfig, documents: Artifact, repairs: Artifact | None, measured: Mapping[str, Artifact], out: Output
+) -> Tally:
+    """Decide on every document; write documents/, removed/ and ledger/, and count."""
+    shards = documents.files("*.parquet")
+    repaired = repairs.files("*.parquet") if repairs else [None] * len(shards)
+    side_files = {family: artifact.files("*.parquet") for family, artifact in measured.items()}
+    for family, paths in side_files.items():
+        if len(paths) != len(shards):
+            raise DamagedArtifact(
+                f"{family} has {len(paths)} side files for {len(shards)} shards.",
+                f"Measure again: --refresh {family} --refresh filter.",
+            )
+    jobs = [
+        Shard(shard, {family: paths[number] for family, paths in side_files.items()}, repaired[number])
+        for number, shard in enumerate(shards)
+    ]
+    decided = map_shards(functools.partial(_filter_shard, config), jobs, out, "decide")
+    for folder in FOLDERS:
+        collect(decided, f"{folder}.parquet", out.path / folder)
+    return _sum(decided)
+
+
+def keep_questions(config: FilterConfig, contamination: Artifact, out: Output) -> None:
+    """contamination/questions.jsonl: how much of each benchmark question stands in the text that is kept.
+
+    Where any shared n-gram removes a document, nothing does; else as it was measured, before other rules.
+    """
+    rows = [json.loads(line) for line in (contamination.path / QUESTIONS).read_text(encoding="utf-8").splitlines()]
+    if config.contamination.max_ngrams == 0:
+        rows = [row | {"found": 0, "documents": 0} for row in rows]
+    folder = out.path / "contamination"
+    folder.mkdir()
+    lines = "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows)
+    (folder / QUESTIONS).write_text(lines, encoding="utf-8")
+
+
+def _filter_shard(config: FilterConfig, shard: Shard, folder: Path) -> dict[str, Any]:
+    tests = rules(config)
+    tally = Tally()
+    digest = IdDigest()
+    with ExitStack() as stack:
+        kept, removed, verdicts = (
+            stack.enter_context(BatchWriter(folder / f"{name}.parquet", *schema))
+            for name, schema in zip(FOLDERS, ((), (), (LEDGER_SCHEMA,)), strict=True)
+        )
+        for _, batch in read_batches(shard.repairs, LEDGER_SCHEMA.names) if shard.repairs else ():
+            verdicts.add(batch)
+            tally.add_repairs(batch)
+        for batch, signals in _beside(shard.documents, shard.side_files):
+            digest.update(batch["id"])
+            decisions = decide(signals, tests)
+            mask = pa.array(decisions.kept)
+            mended, changes = mend(batch.filter(mask), signals.filter(mask), config)
+            kept.add(mended)
+            removed.add(batch.filter(pa.array(~decisions.kept)))
+            for rows in (*ledger(batch, signals, decisions, tests), *ledger_batches(changes)):
+                verdicts.add(rows)
+            tally.add(batch, signals, decisions, tests, changes)
+    for side_file in shard.side_files.values():
+        check_aligned(side_file, digest)
+    return tally.to_json()
+
+
+def _beside(path: Path, side_files: Mapping[str, Path]) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+    """(documents, all signals of these documents), a row group at a time. Raises DamagedArtifact."""
+    readers = {family: read_signals(side_file) for family, side_file in side_files.items()}
+    for _, batch in read_batches(path):
+        columns: dict[str, pa.Array] = {}
+        for family, reader in readers.items():
+            signals = next(reader, None)
+            if signals is None or signals.num_rows != batch.num_rows:
+                raise DamagedArtifact(
+                    f"The signals {family}/{path.name} are not of these documents.",
+                    f"Measure again: --refresh {family} --refresh filter.",
+                )
+            columns |= dict(zip(signals.schema.names, signals.columns, strict=True))
+        yield batch, pa.record_batch(columns)
+
+
+def _sum(decided: list[ShardResult]) -> Tally:
+    total = Tally()
+    for shard in decided:
+        total.merge(Tally.from_json(shard.counts))
+    return total

@@ -1,0 +1,1 @@
+"""Toxicity: a classifier's score of documents and of their worst paragraph."""

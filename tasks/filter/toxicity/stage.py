@@ -1,0 +1,55 @@
+"""Two stages: the toxicity classifier, and the scores of every document under it."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from storage.artifact import Artifact
+from storage.digests import file_digest
+from storage.errors import SourceError
+from tasks.download.packages import package_version
+from tasks.filter.side_files import write_signals
+from tasks.filter.toxicity.config import PackageModelConfig, ToxicityConfig, TrainedModelConfig
+from tasks.output import Output
+from tasks.stage import stage
+
+PACKAGE = "alt-profanity-check"
+
+
+def fingerprints(config: PackageModelConfig | TrainedModelConfig) -> dict[str, str]:
+    """What the model is made of: the package, or the labelled files. Raises SourceError for a missing one."""
+    if isinstance(config, PackageModelConfig):
+        return {PACKAGE: package_version(PACKAGE)}
+    found = {}
+    for file in config.files:
+        path = Path(file.path).expanduser()
+        if not path.is_file():
+            raise SourceError(f"There is no file {file.path}.", "Check the paths under `toxicity`.")
+        found[file.path] = file_digest(path)
+    return found
+
+
+@stage(version=1, sources=fingerprints)
+def toxicity_model(config: PackageModelConfig | TrainedModelConfig, documents: Artifact, out: Output) -> None:
+    """A classifier of toxic text: fastText (Joulin et al. 2016) trained on labelled files and on clean documents, with
+    Platt's calibration and what precision each threshold brings; or the weights that `alt-profanity-check` carries.
+
+    Writes model.bin and calibration.json, or words.txt and weights.npy.
+    """
+    from tasks.filter.toxicity.package import export_package
+    from tasks.filter.toxicity.train import train_toxicity
+
+    if isinstance(config, PackageModelConfig):
+        export_package(out)
+    else:
+        train_toxicity(config, documents, out)
+
+
+@stage(version=1, name="toxicity")
+def toxicity_signals(config: ToxicityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
+    """`toxicity_score`: the mean of the paragraphs' scores, weighted by their length, so that one strong word does not
+    make a long speech toxic; `toxicity_paragraph`: the highest of them. Null for a text without words."""
+    from tasks.filter.toxicity.measure import measure_toxicity
+
+    write_signals(functools.partial(measure_toxicity, config, model.path), documents, out, threads=True)
