@@ -122,7 +122,7 @@ def main() -> None:
     """Run the sides in turns and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=120, help="of UTF-8 text (default 120)")
-    parser.add_argument("--part", type=float, default=5, help="of it, that the peers get (default 5)")
+    parser.add_argument("--part", type=float, default=2, help="of it, that the peers get (default 2)")
     parser.add_argument("--runs", type=int, default=5, help="of each side (default 5)")
     parser.add_argument("--data", type=Path, default=DATA, help="where the corpus lies")
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)

@@ -6,6 +6,7 @@ letters, digits and underscores (`\\w`), so that two editions that differ in the
 
 from __future__ import annotations
 
+import functools
 import unicodedata
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -13,14 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tasks.text import kernels
-from tasks.text.characters import characters
+from tasks.text.characters import SIZE, characters
 from tasks.text.kernels import Bytes, Hashes, Offsets
 
 MARKS, JOINER = 30, "\u034f"
-PILED = r"\p{M}{N}".replace("N", str(MARKS + 1))  # for RE2, ten times as fast as `re`
 PORTION = 1 << 19  # bytes of text scanned at once, or one document: the buffers stay near the core, and small
 
 
@@ -61,7 +60,7 @@ class Scanner:
 
     def normalise(self, text: str) -> str:
         """What needs Python: NFC and case folding. White space is left to the kernel."""
-        if pc.match_substring_regex(pa.scalar(text), PILED).as_py():
+        if longest_run_of_marks(text) > MARKS:
             text = stream_safe(text)
         text = unicodedata.normalize("NFC", text)
         return text.casefold() if self.ignore_case else text
@@ -80,13 +79,25 @@ class Scanner:
         return Scanned(rows, self._text, text_ends, self._words, word_ends, lengths), rows[hard]
 
 
+def longest_run_of_marks(text: str) -> int:
+    """How many combining marks follow each other at the most."""
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    others = np.flatnonzero(~_marks()[np.minimum(codes, SIZE - 1)])
+    return int(np.diff(others, prepend=-1, append=len(codes)).max()) - 1
+
+
+@functools.cache
+def _marks() -> npt.NDArray[np.bool_]:
+    return np.fromiter((unicodedata.combining(chr(code)) != 0 for code in range(SIZE)), np.bool_, SIZE)
+
+
 def stream_safe(text: str) -> str:
     """A text whose runs of combining marks are parted after 30 (Unicode's Stream-Safe Text, UAX #15 section 13): NFC
     sorts a run in quadratic time, and no language writes a longer one."""
     parts: list[str] = []
     run = 0
     for character in text:
-        run = run + 1 if unicodedata.category(character).startswith("M") else 0
+        run = run + 1 if unicodedata.combining(character) else 0
         if run > MARKS:
             parts.append(JOINER)
             run = 1

@@ -63,7 +63,7 @@ def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
     halves = tiny.model_dump(exclude={"runtime"}), other.model_dump(exclude={"runtime"})
     assert halves[0] == halves[1]
     assert {"name", "description", "runtime", *STAGE_NAMES} == set(Profile.model_fields)
-    assert set(STAGE_NAMES) | {"signals"} <= set(STAGES)
+    assert set(STAGE_NAMES) | {"sketches", "form", "language", "pii"} <= set(STAGES)
 
 
 @pytest.mark.parametrize(

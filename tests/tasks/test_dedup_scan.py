@@ -77,6 +77,16 @@ def test_any_text_is_normalised_as_python_would(drawn: list[str]) -> None:
     assert words == [max(1, len(re.findall(r"\w+", text))) for text in texts]
 
 
+def test_a_pile_of_combining_marks_is_parted_and_nothing_else_is() -> None:
+    few, many = "e\u0301" + "\u0327" * 29, "e" + "\u0301\u0327" * 1000
+    assert scan.longest_run_of_marks(f"x{few}y") == 30
+    assert scan.stream_safe(few) == few
+    parted = scan.stream_safe(many)
+    assert scan.longest_run_of_marks(parted) == 30
+    assert parted.replace("\u034f", "") == many
+    assert scanned([few, many], SketchConfig())[0] == [normal(few), normal(parted)]
+
+
 def test_portions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sketch_texts(scanner_of(SketchConfig()), 5, pa.array(SAMPLES), *permutations(SketchConfig()))
     monkeypatch.setattr(scan, "PORTION", 16)

@@ -104,9 +104,11 @@ class _Reader:
         self.at = 0
 
     def wrong(self, why: str) -> SourceError:
+        """What is wrong with the file, as an error."""
         return SourceError(f"The model {self.path.name} {why}.", "Install its package again, or train it again.")
 
     def take(self, layout: str) -> tuple[Any, ...]:
+        """The next fields, in struct's notation."""
         try:
             found = struct.unpack_from(f"<{layout}", self.data, self.at)
         except struct.error as error:
@@ -115,6 +117,7 @@ class _Reader:
         return found
 
     def string(self) -> bytes:
+        """The next bytes up to a NUL."""
         end = self.data.find(b"\0", self.at)
         if end < 0:
             raise self.wrong("ends too early")
@@ -123,6 +126,7 @@ class _Reader:
         return found
 
     def array(self, kind: type[np.generic], size: int) -> npt.NDArray[Any]:
+        """The next `size` numbers."""
         if size < 0 or self.at + size * np.dtype(kind).itemsize > len(self.data):
             raise self.wrong("ends too early")
         found = np.frombuffer(self.data, kind, size, self.at)
@@ -130,6 +134,7 @@ class _Reader:
         return found
 
     def dense(self) -> Floats:
+        """A matrix as it is."""
         height, width = self.take("qq")
         return self.array(np.float32, height * width).reshape(height, width)
 

@@ -110,8 +110,7 @@ def read_words(data, begin, end, tables, work, row):
     words, lines, newlines = 0, 0, 0
     continued = 0
     fresh = begin  # where the line began
-    dots = 0  # of an ellipsis, so far
-    dot = begin - 2
+    dots = 0  # in a row
     lengths[0] = 0
     i = begin
     while i < end:
@@ -136,11 +135,8 @@ def read_words(data, begin, end, tables, work, row):
                 kind = codes[c] if c < SIZE else np.uint16(CONTENT)
                 row.ellipses += c == 0x2026
             elif b == 0x2E:
-                dots = dots + 1 if dot == i - 1 else 1
-                dot = i
-                if dots == 3:
-                    row.ellipses += 1
-                    dots = 0
+                dots = dots + 1 if i > begin and data[i - 1] == 0x2E else 1
+                row.ellipses += dots % 3 == 0
             elif b == 0x23:
                 row.hashes += 1
             if kind & SPACE:

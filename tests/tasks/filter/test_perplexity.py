@@ -247,6 +247,14 @@ def test_case_composition_and_punctuation_do_not_matter() -> None:
     assert score(model, "the caf\u00e9 is open")[0] > score(model, "the cafe is open")[0] + 1
 
 
+def test_a_text_is_read_alike_wherever_it_stands_in_a_column() -> None:
+    texts = pa.array([f"{sentence}\n\n{number}" for number, sentence in enumerate(SENTENCES * 90)])
+    model = estimate(read_tokens(texts), 3)[0]
+    assert model.score(texts.slice(5, 3))[0].tolist() == [score(model, text)[0] for text in texts[5:8].to_pylist()]
+    one_by_one = [read_tokens(texts.slice(number, 1)) for number in range(len(texts))]
+    assert np.array_equal(read_tokens(texts), np.concatenate(one_by_one))
+
+
 def test_only_the_named_sources_are_trained_on(tmp_path: Path) -> None:
     good, other = sentences(6, 40), [" ".join(reversed(text.split())) for text in sentences(7, 40)]
     write_documents(tmp_path / "in" / shard_name(0), [Document.new(text, "good") for text in good])
