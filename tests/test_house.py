@@ -104,7 +104,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_used() -> None:
                 used.add(node.module.split(".")[0])
             elif isinstance(node, ast.Import):
                 used |= {alias.name.split(".")[0] for alias in node.names}
-    outside = used - set(sys.stdlib_module_names) - set(PACKAGES) - {"spacy"}
+    outside = used - set(sys.stdlib_module_names) - set(PACKAGES)
     needed = {module: {name.lower().replace("_", "-") for name in provided[module]} for module in outside}
     assert not [module for module, names in needed.items() if not names & declared]
     loaded_by_others = {"fastapi", "bitsandbytes"}  # a bound for Prefect; a backend of transformers

@@ -60,20 +60,32 @@ class ToxicityRules(StageConfig):
     max_paragraph: float | None = Field(None, ge=0, le=1, description="the highest score of a paragraph")
 
 
+# The names of places and peoples are what half of all sentences are about; a person's name has a stand-in
+USUAL_ACTIONS: dict[str, Action] = {
+    "PERSON": "surrogate", "LOCATION": "keep", "NRP": "keep", "ORGANIZATION": "keep",
+}  # fmt: skip
+
+
 class PiiRules(StageConfig):
     """What is done with personal data, by kind: redact (a placeholder), surrogate (a stand-in), drop, keep."""
 
     measure: PiiConfig = Field(default_factory=PiiConfig, description="the measuring half: what is looked for")
     min_score: float = Field(0.4, ge=0, le=1, description="Presidio's confidence")
-    action: Action = Field("redact", description="for every kind that `actions` does not name")
-    actions: dict[PatternEntity | NameEntity, Action] = Field(
-        {}, description="by Presidio's name, such as {EMAIL_ADDRESS: surrogate}"
+    action: Action = Field(
+        "redact",
+        description="for every kind that `actions` does not name, but persons (surrogate), places, peoples and "
+        "organizations (keep)",
     )
-    salt: str = Field("", description="of surrogates: another salt gives others, the same value always the same one")
+    actions: dict[PatternEntity | NameEntity, Action] = Field(
+        {},
+        description="by Presidio's name, such as {EMAIL_ADDRESS: surrogate}; placeholders where no values are reserved",
+    )
+    salt: str = Field("", description="of surrogates; keep it secret, or whoever has a value can look up its stand-in")
 
     def action_of(self, entity: str) -> Action:
         """What is done with findings of a kind."""
-        return {str(name): action for name, action in self.actions.items()}.get(entity, self.action)
+        named: dict[str, Action] = {**USUAL_ACTIONS, **self.actions}
+        return named.get(entity, self.action)
 
     def kinds(self, *actions: Action) -> list[str]:
         """The kinds of findings with which one of these is done."""
