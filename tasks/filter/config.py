@@ -70,7 +70,8 @@ class PiiRules(StageConfig):
     """What is done with personal data, by kind: redact (a placeholder), surrogate (a stand-in), drop, keep."""
 
     measure: PiiConfig = Field(default_factory=PiiConfig, description="the measuring half: what is looked for")
-    min_score: float = Field(0.4, ge=0, le=1, description="Presidio's confidence")
+    confidence: float = Field(0.4, ge=0, le=1, description="Presidio's score from which a finding counts")
+    max_findings: int | None = Field(None, ge=0, description="a document with more goes: it is a directory")
     action: Action = Field(
         "redact",
         description="for every kind that `actions` does not name, but persons (surrogate), places, peoples and "
@@ -84,8 +85,8 @@ class PiiRules(StageConfig):
 
     def action_of(self, entity: str) -> Action:
         """What is done with findings of a kind."""
-        named: dict[str, Action] = {**USUAL_ACTIONS, **self.actions}
-        return named.get(entity, self.action)
+        named = {str(name): action for name, action in self.actions.items()}
+        return (USUAL_ACTIONS | named).get(entity, self.action)
 
     def kinds(self, *actions: Action) -> list[str]:
         """The kinds of findings with which one of these is done."""

@@ -127,12 +127,12 @@ def rules(config: FilterConfig) -> list[Rule]:
     found += bounds("language", config.language, "language_")
     for group in ("gopher_quality", "gopher_repetition", "c4", "fineweb"):
         found += bounds(group, getattr(config, group), "")
-    for group in ("quality", "perplexity", "toxicity", "contamination"):
+    for group in ("quality", "perplexity", "toxicity", "pii", "contamination"):
         found += bounds(group, getattr(config, group), f"{group}_")
     if config.perplexity is not None:
         buckets = tuple(config.perplexity.buckets)
         found.append(Member("perplexity.buckets", "perplexity_bucket", buckets, "perplexity"))
-    found += [Finding(f"pii.{entity.lower()}", entity, config.pii.min_score) for entity in config.pii.kinds("drop")]
+    found += [Finding(f"pii.{entity.lower()}", entity, config.pii.confidence) for entity in config.pii.kinds("drop")]
     return found
 
 

@@ -21,7 +21,7 @@ from tasks.filter.pii.findings import Finding
 from tasks.filter.pii.replace import replace
 
 Mask = npt.NDArray[np.bool_]
-C4_LINES = "c4_removed_lines"  # the signal
+C4_LINES, C4_CITATIONS = "c4_removed_lines", "c4_citations"  # signals
 
 
 class Change(NamedTuple):
@@ -66,7 +66,7 @@ def without_personal_data(text: str, findings: Iterable[dict[str, Any]]) -> str:
 def _changes(text: str, found: Sequence[dict[str, Any]], lines: bool, config: FilterConfig) -> Iterator[Change]:
     """Personal data first: its places are those of the text as it was measured."""
     if found:
-        sure = [Finding(**finding) for finding in found if finding["score"] >= config.pii.min_score]
+        sure = [Finding(**finding) for finding in found if finding["score"] >= config.pii.confidence]
         text, done = replace(text, sure, lambda finding: config.pii.action_of(finding.entity), config.pii.salt)
         kinds = Counter(replacement.finding.entity for replacement in done)
         detail = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
@@ -81,7 +81,7 @@ def _findings(signals: pa.RecordBatch, rules: PiiRules) -> Mask:
     mask = np.zeros(signals.num_rows, np.bool_)
     parts = pc.list_flatten(signals["pii"])
     wanted = pc.is_in(parts.field("entity"), pa.array(rules.kinds("redact", "surrogate"), pa.string()))
-    sure = pc.and_(wanted, pc.greater_equal(parts.field("score"), rules.min_score))
+    sure = pc.and_(wanted, pc.greater_equal(parts.field("score"), rules.confidence))
     mask[pc.list_parent_indices(signals["pii"]).filter(sure).to_numpy()] = True
     return mask
 
@@ -89,4 +89,5 @@ def _findings(signals: pa.RecordBatch, rules: PiiRules) -> Mask:
 def _has_lines_to_remove(signals: pa.RecordBatch, config: FilterConfig) -> Mask:
     if config.c4 is None or not config.c4.remove_lines:
         return np.zeros(signals.num_rows, np.bool_)
-    return pc.greater(signals[C4_LINES], 0).to_numpy(zero_copy_only=False)
+    cuts = pc.add(signals[C4_LINES], signals[C4_CITATIONS])
+    return pc.greater(cuts, 0).to_numpy(zero_copy_only=False)

@@ -136,7 +136,10 @@ def top_characters(work, words, n, distinct):
 @njit(cache=True, nogil=True)
 def duplicate_characters(work, n, left):
     """Characters, without white space, of the n-grams that repeat one seen before, read from left to right; after such
-    an n-gram reading goes on behind it, and what it covered counts as not seen."""
+    an n-gram reading goes on behind it, and what it covered counts as not seen.
+
+    N-grams are alike if their words are; datatrove, which joins words without a space, also takes "a bc" for "ab c".
+    """
     numbers, places, counts, lengths = work.numbers, work.places, work.counts, work.lengths
     characters = 0
     free = 0

@@ -69,7 +69,7 @@ class C4Rules(StageConfig):
     max_c4_curly_bracket_lines: int | None = Field(0, description=f"lines with {{; {_C4}")
     min_c4_sentences: int | None = Field(5, description=f"sentences in the lines kept; {_C4}")
     remove_lines: bool = Field(
-        False, description=f"take the lines that C4 drops out of the documents that are kept; {_C4}"
+        False, description=f"take what C4 drops of lines, blank ones too, out of the documents kept; {_C4}"
     )
 
 
