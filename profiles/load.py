@@ -99,6 +99,9 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"unknown key {path}" + (f" (did you mean {nearest[0]}?)" if nearest else ""))
         elif problem["type"] == "missing":
             lines.append(f"{path} is missing")
+        elif isinstance(problem["input"], Mapping):  # a whole section, whose keys don't agree
+            message = problem["msg"].removeprefix("Value error, ")
+            lines.append(f"{path}: {message}" if path else message)
         else:
             lines.append(f"{path} = {problem['input']!r}: {problem['msg']}")
     return "; ".join(lines) + "."

@@ -6,7 +6,9 @@ Everything inside `runtime` never does. Each stage's half is its own config clas
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tasks.config import Runtime
 from tasks.dedup import DedupConfig
@@ -43,3 +45,16 @@ class Profile(BaseModel):
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig, description="benchmarks and bits per byte")
     export: ExportConfig = Field(default_factory=ExportConfig, description="formats of the release and tolerances")
     runtime: Runtime = Field(default_factory=Runtime, description="how to run; never part of a key")
+
+    @model_validator(mode="after")
+    def _sources_exist(self) -> Self:
+        """A filter that learns from a source which nothing brings in would fail after the download."""
+        known = [name for source in self.download.sources for name in source.names]
+        wrong = [
+            f"filter.{path} names {', '.join(missing)}"
+            for path, named in self.filter.named_sources().items()
+            if (missing := sorted(set(named) - set(known)))
+        ]
+        if wrong:
+            raise ValueError(f"{'; '.join(wrong)}, but the sources are {', '.join(known)}")
+        return self

@@ -1,7 +1,7 @@
 """`python -m benchmarks.filter`: every family of signals beside its peers, then what a changed threshold costs.
 
-Each family is a command of its own, `python -m benchmarks.filter.FAMILY`, with more options; here they run one after the
-other with their defaults, and with the labelled sets when a folder of them is given.
+Each family is a command of its own, `python -m benchmarks.filter.FAMILY`, with more options; here they run in turn
+with their defaults, and with the labelled sets when a folder of them is given.
 """
 
 from __future__ import annotations

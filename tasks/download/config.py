@@ -8,6 +8,7 @@ from pydantic import Field
 
 from tasks.config import StageConfig
 
+LANGUAGES = {"en": "en-us", "fr": "fr-fr", "es": "es-es"}  # of the encyclopedia, as its package spells them
 Role = Literal["documents", "instructions", "preferences"]
 
 
@@ -30,6 +31,12 @@ class EmbeddedSource(StageConfig):
     preferences: int = Field(500, ge=0, description="preference pairs at the most")
     answer_words: int = Field(40, ge=5, description="an answer ends with the first sentence that reaches this length")
 
+    @property
+    def names(self) -> list[str]:
+        """The sources' names in every count and ledger."""
+        leads = [f"encyclopedia-{language}" for language in LANGUAGES]
+        return [name for corpus in self.corpora for name in (leads if corpus == "encyclopedia" else [corpus])]
+
 
 class FileSource(StageConfig):
     """Local files: .jsonl, .jsonl.gz, .jsonl.zst, .parquet, .txt, .md."""
@@ -39,6 +46,11 @@ class FileSource(StageConfig):
     paths: list[str] = Field(min_length=1, description="files and globs (** goes through folders)")
     role: Role = Field("documents", description="what the rows are")
     text_column: str = Field("text", description="where the text stands in .jsonl and .parquet")
+
+    @property
+    def names(self) -> list[str]:
+        """The source's name."""
+        return [self.name]
 
 
 class HubSource(StageConfig):
@@ -53,6 +65,11 @@ class HubSource(StageConfig):
     role: Role = Field("documents", description="what the rows are")
     text_column: str = Field("text", description="where the text stands")
     limit: int | None = Field(None, ge=1, description="rows at the most, from the first")
+
+    @property
+    def names(self) -> list[str]:
+        """The source's name."""
+        return [self.name]
 
 
 Source = Annotated[EmbeddedSource | FileSource | HubSource, Field(discriminator="kind")]

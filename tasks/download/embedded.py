@@ -24,10 +24,9 @@ from typing import NamedTuple
 import yaml
 
 from storage.documents import Document
-from tasks.download.config import EmbeddedSource
+from tasks.download.config import LANGUAGES, EmbeddedSource
 from tasks.download.packages import DATA_PACKAGES, package_file, package_version, required_packages
 
-LANGUAGES = {"en": "en-us", "fr": "fr-fr", "es": "es-es"}
 LICENCE = re.compile(r"(licen[cs]e|copying|notice|authors)", re.IGNORECASE)
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 CHOICES = 4

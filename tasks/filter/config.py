@@ -131,3 +131,15 @@ class FilterConfig(StageConfig):
     max_removed_share_per_source: float = Field(
         1.0, ge=0, le=1, description="of a source's documents; more ends the run. 1: a language may take a whole source"
     )
+
+    def named_sources(self) -> dict[str, list[str]]:
+        """The sources that are named somewhere in this config, by the path of the field."""
+        named: dict[str, list[str]] = {}
+        if self.quality is not None:
+            named["quality.measure.model.positive"] = self.quality.measure.model.positive
+            named["quality.measure.model.negative"] = self.quality.measure.model.negative
+        if self.perplexity is not None:
+            named["perplexity.measure.model.sources"] = self.perplexity.measure.model.sources
+        if self.toxicity is not None and self.toxicity.measure.model.kind == "trained":
+            named["toxicity.measure.model.clean_sources"] = self.toxicity.measure.model.clean_sources
+        return named

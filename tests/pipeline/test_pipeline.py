@@ -16,13 +16,17 @@ from storage.inspect import verify
 from storage.store import Store
 
 ROOT = Path(__file__).parents[2]
-SIGNALS = ("form", "language", "pii", "contamination", "toxicity_model", "toxicity", "perplexity_model", "perplexity")
+SIGNALS = ("form", "language", "pii", "contamination", "toxicity_model", "toxicity")
+TRAINED = ("repair", "quality_model", "quality", "perplexity_model", "perplexity")  # when a profile asks for them
 DATA_STAGES = ("download", "sketches", "dedup", *SIGNALS, "filter", "tokenizer", "tokenize")
 MODEL_STAGES = STAGE_NAMES[5:]
 # Several shards, so that workers have something to share out
 SHARDED = (
     "download.sources=[{kind: embedded, corpora: [encyclopedia, packages], limit: 80, instructions: 9}]",
     "download.shard_documents=40",
+    "filter.repair={}",
+    "filter.quality={min_score: null, measure: {model: {positive: [encyclopedia-en]}}}",
+    "filter.perplexity={measure: {model: {sources: [encyclopedia-en]}}}",
 )
 
 
@@ -80,15 +84,16 @@ def test_a_second_run_takes_everything_from_the_store(undisturbed: tuple[Path, s
 
 def test_a_changed_threshold_measures_nothing_again_and_why_names_it(undisturbed: tuple[Path, str]) -> None:
     store, _ = undisturbed
-    before = set(digests(store, "download", "dedup", "signals"))
+    before = set(digests(store, "download", "dedup", *SIGNALS))
     changed = "filter.toxicity.max_score=0.5"
     command = [sys.executable, "-m", "flows.cli", "why", "filter", "smoke", f"--set=runtime.store={store}"]
     told = subprocess.run([*command, f"--set={changed}"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "MISS" in told
     assert re.search(r"filter\.toxicity\.max_score\s+0\.8\s+0\.5", told)
     said = finish(start(store, "--to=tokenize", sets=(changed,)))
-    assert re.search(r"signals .*cached", said)
-    assert set(digests(store, "download", "dedup", "signals")) == before
+    for family in SIGNALS:
+        assert re.search(rf"{family} .*cached", said)
+    assert set(digests(store, "download", "dedup", *SIGNALS)) == before
     assert len(digests(store, "filter")) == 2
     after = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "HIT" in after
@@ -128,4 +133,4 @@ def test_the_number_of_workers_changes_no_byte(tmp_path: Path) -> None:
         finish(start(store, "--to=tokenize", sets=(*SHARDED, f"runtime.workers={workers}")))
         results.append(digests(store))
     assert results[0] == results[1] == results[2]
-    assert {location.split("/")[0] for location in results[0]} == set(DATA_STAGES)
+    assert {location.split("/")[0] for location in results[0]} == {*DATA_STAGES, *TRAINED}

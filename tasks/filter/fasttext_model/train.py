@@ -64,6 +64,7 @@ def train_classifier(config: TrainingConfig, examples: Iterable[Example], out: O
     with lines.open("w", encoding="utf-8") as file:
         for example in parts.trained:
             file.write(f"__label__{POSITIVE if example.positive else NEGATIVE} {tokens(example.text)}\n")
+    out.progress(0, 1, "models", f"training on {len(parts.trained):,} examples")
     spec = out.scratch / "spec.json"
     spec.write_text(Spec(config=config, examples=lines, model=out.path / MODEL).model_dump_json())
     command = [sys.executable, "-m", CHILD, str(spec)]

@@ -26,6 +26,7 @@ def export_package(out: Output) -> None:
     """Write the package's words, their idf times each fold's coefficient, and each fold's intercept and sigmoid."""
     from profanity_check.profanity_check import model, vectorizer
 
+    out.progress(0, 1, "models", "export")
     folds = [(fold.estimator, fold.calibrators[0]) for fold in model.calibrated_classifiers_]
     words = sorted(vectorizer.vocabulary_)
     order = [vectorizer.vocabulary_[word] for word in words]
