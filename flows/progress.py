@@ -17,6 +17,7 @@ from rich.text import Text
 
 from storage.artifact import Artifact
 from tasks.progress import Observer, Progress
+from tasks.stage import prefect_key
 
 LINE_SECONDS = 10.0
 LIVE_SECONDS = 0.25
@@ -70,7 +71,7 @@ class PrefectObserver(Observer):
         percent = 100.0 * progress.done / progress.total
         made = self.artifacts.get(progress.stage)
         if made is None:
-            key = f"progress-{progress.stage}"
+            key = prefect_key(f"progress-{progress.stage}")
             made = create_progress_artifact(percent, key=key, description=progress.unit)  # type: ignore[assignment]
             assert isinstance(made, UUID)
             self.artifacts[progress.stage] = made

@@ -274,7 +274,13 @@ def _short(value: Any) -> str:
 def _show_in_prefect(made: Stage, artifact: Artifact, *, cached: bool) -> None:
     from prefect.artifacts import create_markdown_artifact
 
-    create_markdown_artifact(markdown=report(artifact, cached=cached), key=f"stage-{made.name}", description=made.name)
+    key = prefect_key(f"stage-{made.name}")
+    create_markdown_artifact(markdown=report(artifact, cached=cached), key=key, description=made.name)
+
+
+def prefect_key(name: str) -> str:
+    """A name as the key of a Prefect artifact: lower case, digits and dashes."""
+    return name.replace("_", "-")
 
 
 def report(artifact: Artifact, *, cached: bool) -> str:
