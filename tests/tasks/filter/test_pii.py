@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -32,6 +31,7 @@ from tasks.filter.pii.stage import pii_signals
 from tasks.filter.pii.surrogates import surrogate
 from tasks.filter.side_files import read_signals
 from tasks.output import Output
+from tests.tasks.filter.linear import linear_time
 
 PEM = (
     "-----BEGIN RSA PRIVATE KEY-----\n"
@@ -189,18 +189,16 @@ HOSTILE = {
 @pytest.mark.parametrize("name", list(HOSTILE))
 def test_hostile_texts_take_linear_time(name: str) -> None:
     find("warm +1 650 253 0000")
-    started = time.process_time()
-    assert find(HOSTILE[name]) == [[]]
-    assert time.process_time() - started < 5
+    with linear_time():
+        assert find(HOSTILE[name]) == [[]]
 
 
 @needs_model
 @pytest.mark.parametrize("name", ["one word", "colons", "Chinese", "equal lines"])
 def test_hostile_texts_hold_no_names_either(name: str) -> None:
     find("warm Jane Doe", method="ner")
-    started = time.process_time()
-    assert find(HOSTILE[name], method="ner") == [[]]
-    assert time.process_time() - started < 5
+    with linear_time():
+        assert find(HOSTILE[name], method="ner") == [[]]
 
 
 texts_with_findings = st.lists(
