@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import statistics
 import subprocess
@@ -13,6 +14,8 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+
+import tasks
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("flows", "tasks", "storage", "models", "profiles")
@@ -76,6 +79,17 @@ def test_arrows_point_down_only(path: Path) -> None:
     assert imported & set(PACKAGES) <= MAY_IMPORT[package]
     if package in ("storage", "models"):
         assert "prefect" not in imported
+
+
+def test_compiled_code_is_cached_under_a_digest_of_all_that_it_is_made_of() -> None:
+    hashed = {path for pattern in tasks.COMPILED for path in (ROOT / "tasks").rglob(pattern)}
+    for path in (path for path in FILES if "@njit" in path.read_text()):
+        assert path in hashed, f"{path.name} is compiled: name it …kernels.py"
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tasks."):
+                source = ROOT / f"{str(node.module).replace('.', '/')}.py"
+                assert source in hashed, f"{path.name} compiles what it takes from {source.name}"
+    assert os.environ["NUMBA_CACHE_DIR"].startswith(str(ROOT / "tasks" / "__pycache__" / "numba-"))
 
 
 def test_a_profile_is_read_without_the_heavy_libraries() -> None:

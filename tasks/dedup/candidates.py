@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.dedup import compare
+from tasks.dedup import compare_kernels
 from tasks.dedup.buckets import Groups, grouped, ranges_needed, spill
 from tasks.dedup.clusters import Edges, unique_edges
 from tasks.dedup.config import DedupConfig
@@ -66,7 +66,7 @@ class Candidates:
         keys = []
         for band in range(self.count):
             keys.append(np.empty(len(places), np.uint64))
-            compare.band_keys(signatures, band, self.height, keys[-1])
+            compare_kernels.band_keys(signatures, band, self.height, keys[-1])
         return spill(folder, keys, places.astype(np.uint32), self.ranges)
 
     def pairs(self) -> tuple[Edges, list[Rows]]:
@@ -93,7 +93,7 @@ class Candidates:
         room = int((sizes * (sizes - 1) // 2).sum())
         first, second = np.empty(room, np.int32), np.empty(room, np.int32)
         signatures = self.corpus.signatures(rows)
-        made = compare.similar_pairs(local.astype(np.int32), ends, signatures, self.least, first, second)
+        made = compare_kernels.similar_pairs(local.astype(np.int32), ends, signatures, self.least, first, second)
         return np.stack((rows[first[:made]], rows[second[:made]]), axis=1)
 
 

@@ -1,8 +1,8 @@
 """The hot loops of dedup, compiled by numba: words to shingles, shingles to a MinHash signature.
 
 Why our own: n-grams joined in Python are made at 16 MB/s; here a shingle is a hash over the hashes of its words
-(`tasks/text/kernels.py` makes those). `benchmarks/dedup` compares. Compiled code is kept in numba's cache beside this
-file, so only the first run on a machine compiles.
+(`tasks/text/kernels.py` makes those). `benchmarks/dedup` compares. Compiled code is kept on disk
+(`tasks/__init__.py`), so only the first run on a machine compiles.
 
 Shingles are hashed by a polynomial over the hashes of their words, finished by MurmurHash3's mixer. Signatures are
 datasketch's `affine32`, bit for bit.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tasks.dedup import compare
+from tasks.dedup import compare_kernels
 from tasks.dedup.candidates import Candidates
 from tasks.dedup.clusters import Components, Edges, unique_edges
 from tasks.dedup.corpus import Rows
@@ -104,7 +104,7 @@ class LargeBuckets:
             if not self._cross(members, signatures, labels):
                 break
 
-    def _cross(self, members: Rows, signatures: compare.Signatures, labels: Labels) -> bool:
+    def _cross(self, members: Rows, signatures: compare_kernels.Signatures, labels: Labels) -> bool:
         """Compare what is still apart: each member's likeliest partner in another component is verified. Whether any
         were joined."""
         if not labels.differ(members):
@@ -114,7 +114,9 @@ class LargeBuckets:
         np.minimum.at(first_of, found, np.arange(len(members)))
         order = np.argsort(first_of[found], kind="stable").astype(np.int32)
         first, second = np.empty(len(members), np.int32), np.empty(len(members), np.int32)
-        made, complete = compare.crossing_pairs(order, found[order], signatures, self.least, COMPARISONS, first, second)
+        made, complete = compare_kernels.crossing_pairs(
+            order, found[order], signatures, self.least, COMPARISONS, first, second
+        )
         self.cut_short += not complete
         return self._verify(np.stack((members[first[:made]], members[second[:made]]), axis=1), labels)
 
@@ -129,7 +131,7 @@ class LargeBuckets:
         return len(good) > 0
 
 
-def _content(signatures: compare.Signatures) -> Hashes:
+def _content(signatures: compare_kernels.Signatures) -> Hashes:
     hashes = np.empty(len(signatures), np.uint64)
-    compare.band_keys(signatures, 0, signatures.shape[1], hashes)
+    compare_kernels.band_keys(signatures, 0, signatures.shape[1], hashes)
     return hashes

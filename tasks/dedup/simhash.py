@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from storage.documents import read_batches
-from tasks.dedup import compare, kernels
+from tasks.dedup import compare_kernels, kernels
 from tasks.dedup.buckets import group
 from tasks.dedup.clusters import Edges, unique_edges
 from tasks.dedup.config import SimHashConfig, SketchConfig
@@ -64,7 +64,7 @@ def _close(values: Hashes, ends: Rows, distance: int) -> Edges:
     room = 0
     while True:  # counted first, then written
         first, second = np.empty(room, np.int32), np.empty(room, np.int32)
-        found = compare.close_pairs(values, ends, distance, first, second)
+        found = compare_kernels.close_pairs(values, ends, distance, first, second)
         if found <= room:
             return np.stack((first[:found], second[:found]), axis=1)
         room = found

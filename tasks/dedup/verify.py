@@ -15,7 +15,7 @@ import pyarrow as pa
 import xxhash
 
 from storage.documents import read_batches
-from tasks.dedup import compare, kernels
+from tasks.dedup import compare_kernels, kernels
 from tasks.dedup.clusters import Edges
 from tasks.dedup.config import SketchConfig
 from tasks.dedup.corpus import Corpus, Rows, Shard
@@ -60,7 +60,7 @@ class Shingles:
                 sets[ends[row] - sizes[row] : ends[row]] = stored[places[row, 1] : places[row, 2]]
         first, second = local.reshape(-1, 2).astype(np.int32).T
         values = np.empty(len(edges))
-        compare.jaccards(sets, ends, np.ascontiguousarray(first), np.ascontiguousarray(second), values)
+        compare_kernels.jaccards(sets, ends, np.ascontiguousarray(first), np.ascontiguousarray(second), values)
         return values
 
     def take(self, rows: Rows) -> None:

@@ -1,7 +1,7 @@
 """The hot loop from bytes to words, compiled by numba: one pass normalises a text and hashes its words.
 
 Why our own: a library that is fed strings is bound by the making of those strings; here a text never leaves its Arrow
-buffer. Compiled code is kept in numba's cache beside this file, so only the first run on a machine compiles.
+buffer. Compiled code is kept on disk (`tasks/__init__.py`), so only the first run on a machine compiles.
 
 Words are hashed by FNV-1a over their folded bytes, finished by MurmurHash3's mixer.
 """

@@ -14,7 +14,7 @@ from datasketch import MinHash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.dedup import compare
+from tasks.dedup import compare_kernels
 from tasks.dedup.config import SketchConfig
 from tasks.dedup.sketch import permutations, scanner_of, sketch_texts
 from tasks.dedup.verify import shingle_sets
@@ -138,5 +138,5 @@ def test_jaccard_is_exact(sets: list[frozenset[int]]) -> None:
     pairs = [(i, j) for i in range(len(sets)) for j in range(len(sets))]
     first, second = np.array(pairs, np.int32).T
     values = np.empty(len(pairs))
-    compare.jaccards(flat, ends, np.ascontiguousarray(first), np.ascontiguousarray(second), values)
+    compare_kernels.jaccards(flat, ends, np.ascontiguousarray(first), np.ascontiguousarray(second), values)
     assert values.tolist() == [len(sets[i] & sets[j]) / len(sets[i] | sets[j]) for i, j in pairs]

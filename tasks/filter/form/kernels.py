@@ -2,7 +2,7 @@
 
 One pass over the bytes finds words (by their hash, length and classes of characters) and where lines end; what follows
 works on words and lines. No Python string is made, nothing is written that grows with the corpus: one text's words and
-lines stand in the workspace, which is used again. Compiled code is kept in numba's cache beside this file.
+lines stand in the workspace, which is used again. Compiled code is kept on disk (`tasks/__init__.py`).
 """
 
 from __future__ import annotations
