@@ -22,6 +22,7 @@ from tasks.stage import prefect_key
 LINE_SECONDS = 10.0
 LIVE_SECONDS = 0.25
 PREFECT_SECONDS = 2.0
+NAME = 16  # characters of the longest name of a stage
 
 
 @dataclass
@@ -91,14 +92,14 @@ class TerminalObserver(PrefectObserver):
 
     def started(self, stage: str, why: str) -> None:
         """Name the stage and why it must be made."""
-        self.console.print(f"  [bold]{stage:<10}[/] [dim]{escape(why)}[/]", soft_wrap=True)
+        self.console.print(f"  [bold]{stage:<{NAME}}[/] [dim]{escape(why)}[/]", soft_wrap=True)
         if self.console.is_terminal:
             self.live = Live(console=self.console, transient=True, auto_refresh=False)
             self.live.start()
 
     def noted(self, stage: str, message: str) -> None:
         """A line of its own."""
-        self.console.print(f"  {stage:<10} [yellow]{escape(message)}[/]", soft_wrap=True)
+        self.console.print(f"  {stage:<{NAME}} [yellow]{escape(message)}[/]", soft_wrap=True)
 
     def progressed(self, progress: Progress) -> None:
         """Show how far, how fast, how long yet."""
@@ -108,7 +109,7 @@ class TerminalObserver(PrefectObserver):
         if now - self.printed < (LIVE_SECONDS if self.live else LINE_SECONDS):
             return
         self.printed = now
-        line = f"  {progress.stage:<10} {pace.describe(progress)}"
+        line = f"  {progress.stage:<{NAME}} {pace.describe(progress)}"
         if self.live:
             self.live.update(Text(line), refresh=True)
         elif now - pace.started > 1:
@@ -120,7 +121,7 @@ class TerminalObserver(PrefectObserver):
         manifest = artifact.manifest
         size = f"{size_of(manifest.size):>9}" if manifest else ""
         how = "[cyan]cached[/]" if cached else f"[green]made in {duration(seconds)}[/]"
-        self.console.print(f"  [bold]{stage:<10}[/] {size}  {how} [dim]{artifact.location[: len(stage) + 9]}[/]")
+        self.console.print(f"  [bold]{stage:<{NAME}}[/] {size}  {how} [dim]{artifact.location[: len(stage) + 9]}[/]")
 
     def close(self) -> None:
         """Take the live line away."""
