@@ -126,6 +126,15 @@ def window_mask(tokens: int, window: int, device: torch.device) -> Tensor:
     return (distance >= 0) & (distance < window)
 
 
+def document_mask(positions_BT: Tensor, window: int | None) -> Tensor:
+    """(B, 1, T, T), True where query i may see key j: not later, in the same document (each begins at position 0), and
+    within a sliding window if there is one."""
+    document_BT = (positions_BT == 0).cumsum(1)
+    tokens = positions_BT.shape[1]
+    near_TT = window_mask(tokens, window or tokens, positions_BT.device)
+    return (near_TT & (document_BT[:, :, None] == document_BT[:, None, :]))[:, None]
+
+
 class Attention(nn.Module):
     """Causal self-attention; `kv_heads` below `heads` share keys and values (Ainslie et al. 2023)."""
 
@@ -136,8 +145,9 @@ class Attention(nn.Module):
         self.qkv = Linear(shape.width, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, bias=bias)
         self.output = Linear(shape.width, shape.width, bias=bias)
 
-    def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask_TT: Tensor | None) -> Tensor:
-        """(B, T, C) to (B, T, C). `angles` from `rotary`, None for learned positions; no mask means causal."""
+    def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Tensor | None) -> Tensor:
+        """(B, T, C) to (B, T, C). `angles` from `rotary`, None for learned positions; no mask, (T, T) or (B, 1, T, T),
+        means causal."""
         batch, tokens, _ = x_BTC.shape
         qkv = self.qkv(x_BTC).view(batch, tokens, -1, self.head_dim)
         qk_BTKD, v_BTHD = qkv.split((self.heads + self.kv_heads, self.kv_heads), dim=2)
@@ -148,8 +158,8 @@ class Attention(nn.Module):
             q_BTHD.transpose(1, 2),
             k_BTHD.transpose(1, 2),
             v_BTHD.transpose(1, 2),
-            attn_mask=mask_TT,
-            is_causal=mask_TT is None,
+            attn_mask=mask,
+            is_causal=mask is None,
             enable_gqa=self.kv_heads != self.heads,
         )
         return self.output(y_BHTD.transpose(1, 2).reshape(batch, tokens, -1))
@@ -185,9 +195,9 @@ class Block(nn.Module):
         self.attention_norm, self.attention = _norm(shape), Attention(shape)
         self.feed_forward_norm, self.feed_forward = _norm(shape), FeedForward(shape)
 
-    def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask_TT: Tensor | None) -> Tensor:
+    def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Tensor | None) -> Tensor:
         """(B, T, C) to (B, T, C)."""
-        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), angles, mask_TT)
+        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), angles, mask)
         return x_BTC + self.feed_forward(self.feed_forward_norm(x_BTC))
 
 
@@ -221,29 +231,36 @@ class Transformer(nn.Module):
                 std = residual_std if name.endswith(("output.weight", "down.weight")) else INIT_STD
                 parameter.normal_(0.0, std, generator=generator)
 
-    def forward(self, ids_BT: Tensor, targets_BT: Tensor | None = None) -> Tensor:
+    def forward(self, ids_BT: Tensor, targets_BT: Tensor | None = None, positions_BT: Tensor | None = None) -> Tensor:
         """Logits (B, T, V); with targets (already shifted, IGNORED for none) the mean loss in nats instead.
 
-        Raises ValueError for more tokens than the model's context.
+        With positions, each counted from the start of its document, a row may hold several documents that don't see
+        each other: the logits of each are as if it stood alone (Llama 3, section 3.2). Raises ValueError for more
+        tokens than the model's context.
         """
-        x_BTC = self._hidden(ids_BT)
+        x_BTC = self._hidden(ids_BT, positions_BT)
         return self.head(x_BTC, targets_BT)
 
-    def _hidden(self, ids_BT: Tensor) -> Tensor:
+    def _hidden(self, ids_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
         shape, tokens = self.shape, ids_BT.shape[1]
         if tokens > shape.context:
             raise ValueError(f"{tokens} tokens don't fit into the model's context of {shape.context}")
         x_BTC = self.embedding(ids_BT)
         if self.positions is not None:
-            x_BTC = x_BTC + self.positions(torch.arange(tokens, device=ids_BT.device))
+            positions = torch.arange(tokens, device=ids_BT.device) if positions_BT is None else positions_BT
+            x_BTC = x_BTC + self.positions(positions)
         angles = None if shape.rope_theta is None else rotary(tokens, shape.head_dim, shape.rope_theta, x_BTC)
+        if angles is not None and positions_BT is not None:
+            angles = angles[0][positions_BT], angles[1][positions_BT]
         narrow = shape.sliding_window is not None and shape.sliding_window < tokens
-        mask_TT = window_mask(tokens, shape.sliding_window or 0, ids_BT.device) if narrow else None
+        mask = window_mask(tokens, shape.sliding_window or 0, ids_BT.device) if narrow else None
+        if positions_BT is not None:
+            mask = document_mask(positions_BT, shape.sliding_window)
         for block in self.blocks:
             if self.recompute and torch.is_grad_enabled():
-                x_BTC = checkpoint(block, x_BTC, angles, mask_TT, use_reentrant=False)
+                x_BTC = checkpoint(block, x_BTC, angles, mask, use_reentrant=False)
             else:
-                x_BTC = block(x_BTC, angles, mask_TT)
+                x_BTC = block(x_BTC, angles, mask)
         return self.norm(x_BTC)
 
     def num_parameters(self) -> int:

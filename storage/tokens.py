@@ -84,7 +84,7 @@ def write_tokens(
 
 def open_tokens(path: Path, *, tokenizer_digest: str | None = None, verify: bool = False) -> TokenShard:
     """Open a shard. Refuses another tokenizer's (TokenizerMismatch), and one whose size, or with `verify` whose
-    checksum, is not what its header says (DamagedArtifact)."""
+    checksum or largest id, is not what its header says (DamagedArtifact)."""
     header = read_header(path)
     if tokenizer_digest is not None and header.tokenizer_digest != tokenizer_digest:
         raise TokenizerMismatch(
@@ -97,8 +97,8 @@ def open_tokens(path: Path, *, tokenizer_digest: str | None = None, verify: bool
         raise _damaged(path, f"has {path.stat().st_size:,} bytes instead of {expected:,}")
     ids = np.memmap(path, header.dtype, "r", HEADER_BYTES, (header.tokens,)) if header.tokens else np.zeros(0, "<u2")
     starts = np.fromfile(path, "<u8", offset=HEADER_BYTES + header.tokens * item)
-    if verify and hashlib.sha256(ids.tobytes() + starts.tobytes()).hexdigest() != header.checksum:
-        raise _damaged(path, "has changed bytes")
+    if verify:
+        _verify(path, header, ids, starts)
     return TokenShard(header, ids, starts)
 
 
@@ -116,6 +116,16 @@ def read_header(path: Path) -> TokenHeader:
     if item != header.dtype.itemsize:
         raise _damaged(path, "has a header that contradicts itself")
     return header
+
+
+def _verify(path: Path, header: TokenHeader, ids: TokenArray, starts: npt.NDArray[np.uint64]) -> None:
+    """Read the whole shard once, without a copy. Raises DamagedArtifact."""
+    checksum = hashlib.sha256(ids.data)
+    checksum.update(starts.data)
+    if checksum.hexdigest() != header.checksum:
+        raise _damaged(path, "has changed bytes")
+    if header.tokens and int(ids.max()) >= header.vocab_size:
+        raise _damaged(path, f"holds the id {ids.max():,}, outside its vocabulary of {header.vocab_size:,}")
 
 
 def _pack(header: TokenHeader) -> bytes:

@@ -20,6 +20,7 @@ from models.tokenizer import EOS, tokenizer_digest
 from storage.artifact import Artifact
 from storage.documents import Document, read_documents
 from storage.errors import EmptyOutput
+from storage.token_sources import SUFFIX, write_sources
 from storage.tokens import write_tokens
 from tasks.config import StageConfig
 from tasks.output import Output
@@ -37,10 +38,11 @@ class TokenizeConfig(StageConfig):
     validation_share: float = Field(0.01, gt=0, lt=1, description="share of documents that the model never trains on")
 
 
-@stage(version=1)
+@stage(version=2)
 def tokenize(config: TokenizeConfig, documents: Artifact, tokenizer: Artifact, out: Output) -> None:
     """Encode every document; write train/NNNNN.tokens and validation/NNNNN.tokens, numbered as the document shards.
 
+    Beside each stands NNNNN.sources: which of its documents came from which source, so that training can weigh them.
     A shard without documents of a split has no file in it. Raises EmptyOutput when a whole split is empty.
     """
     shards = documents.files("*.parquet")
@@ -54,6 +56,7 @@ def tokenize(config: TokenizeConfig, documents: Artifact, tokenizer: Artifact, o
                 "Raise tokenize.validation_share, or give more documents.",
             )
         collect(results, f"{split}.tokens", out.path / split)
+        collect(results, f"{split}{SUFFIX}", out.path / split)
     _report(totals, tokenizer_digest(tokenizer.path), out)
 
 
@@ -64,10 +67,13 @@ def in_validation(document: str, share: float) -> bool:
 
 
 def _tokenize(shard: Path, folder: Path, *, tokenizer: Path, validation_share: float) -> dict[str, Any]:
-    """One shard: at most two token files in `folder`; counts by split and source."""
+    """One shard: at most two token files in `folder`, each with its sources; counts by split and source."""
     split: dict[str, list[Document]] = {name: [] for name in SPLITS}
     for document in read_documents(shard):
         split["validation" if in_validation(document.id, validation_share) else "train"].append(document)
+    for name, chosen in split.items():
+        if chosen:
+            write_sources(folder / f"{name}{SUFFIX}", (document.source for document in chosen))
     return {
         name: _write(folder / f"{name}.tokens", chosen, tokenizer) if chosen else {} for name, chosen in split.items()
     }

@@ -6,7 +6,7 @@ spec.py         what the child is told, and the identity that a resume must matc
 train.py        the child: the training loop
 engine.py       DeepSpeed: processes, precision, ZeRO, optimizer
 schedule.py     the learning rate of a step
-loader.py       windows of the token stream in a shuffled order that only the seed decides
+loader/         samples in an order that only the seed decides, by source and by document
 checkpoints.py  atomic checkpoints and exact resume
 evaluation.py   validation loss, samples
 """

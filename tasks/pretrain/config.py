@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,15 @@ from models.config import ModelConfig
 from models.presets import ModelShape, chinchilla_tokens
 from storage.errors import ConfigError
 from tasks.config import StageConfig
+
+Mixture = dict[str, Annotated[float, Field(gt=0)]]
+
+
+class MixtureChange(StageConfig):
+    """Other weights from a step on: more of the best text at the end of a run, for instance (annealing)."""
+
+    from_step: int = Field(ge=2, description="the first step with these weights")
+    mixture: Mixture = Field(min_length=1, description="as pretrain.mixture")
 
 
 class PretrainConfig(StageConfig):
@@ -26,6 +35,24 @@ class PretrainConfig(StageConfig):
     beta1: float = Field(0.9, ge=0, lt=1, description="Adam's memory of the gradient")
     beta2: float = Field(0.95, ge=0, lt=1, description="Adam's memory of its square")
     gradient_clip: float = Field(1.0, gt=0, description="largest global norm of the gradient")
+    mixture: Mixture | None = Field(
+        None,
+        min_length=1,
+        description="weights of the sources, as shares of the training tokens; a source that is not named is left out. "
+        "Without it sources come in their natural proportions",
+    )
+    curriculum: tuple[MixtureChange, ...] = Field((), description="other weights later in the run, by step")
+    isolate_documents: bool = Field(
+        False,
+        description="documents of one window don't see each other: attention and positions begin anew at each, and the "
+        "first token of the next is not predicted. Validation stays as it is, comparable with other runs",
+    )
+    context_warmup_steps: int = Field(
+        0, ge=0, description="steps with a shorter context, which doubles in equal intervals; 0 for none"
+    )
+    context_warmup_parts: int = Field(
+        8, ge=2, description="parts that a window is cut into at first, a power of 2; all its tokens are seen"
+    )
     seed: int = Field(0, ge=0, description="of the initial weights, the order of the data and the samples")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto: bfloat16 on a GPU that has it, float32 on a CPU (where bfloat16 is 100 × slower)"
@@ -50,13 +77,48 @@ class PretrainConfig(StageConfig):
             raise ValueError("give steps or tokens, not both")
         return self
 
+    @model_validator(mode="after")
+    def _curriculum_follows(self) -> PretrainConfig:
+        if self.curriculum and self.mixture is None:
+            raise ValueError("curriculum changes a mixture: give pretrain.mixture, the weights of the first steps, too")
+        steps = [change.from_step for change in self.curriculum]
+        if steps != sorted(set(steps)):
+            raise ValueError("the from_step of each change in curriculum must be later than the one before")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> PretrainConfig:
+        parts = self.context_warmup_parts
+        if parts & (parts - 1):
+            raise ValueError(f"context_warmup_parts is {parts}, which is not a power of 2")
+        if self.context_warmup_steps and self.model.context % parts:
+            raise ValueError(f"a context of {self.model.context} can't be cut into {parts} (context_warmup_parts)")
+        return self
+
+    def context_parts(self, step: int) -> int:
+        """Parts that each window of a step is cut into: halved in equal intervals until it is whole.
+
+        (Li et al. 2022, "The stability-efficiency dilemma": sequence length warmup; all tokens are kept here.)
+        """
+        if step > self.context_warmup_steps:
+            return 1
+        intervals = self.context_warmup_parts.bit_length() - 1
+        return self.context_warmup_parts >> ((step - 1) * intervals // self.context_warmup_steps)
+
     def total_steps(self, shape: ModelShape) -> int:
-        """Optimizer steps of the run. Raises ConfigError when the warmup would not end."""
+        """Optimizer steps of the run. Raises ConfigError when a warmup would not end, or a change would not come."""
         tokens_a_step = self.global_batch * shape.context
         steps = self.steps or -(-(self.tokens or chinchilla_tokens(shape)) // tokens_a_step)
-        if self.warmup_steps >= steps:
+        for name in ("warmup_steps", "context_warmup_steps"):
+            if getattr(self, name) >= steps:
+                raise ConfigError(
+                    f"pretrain.{name} is {getattr(self, name):,}, but the run has only {steps:,} steps.",
+                    f"Lower {name} (a few per cent of the run), or train longer.",
+                )
+        if self.curriculum and self.curriculum[-1].from_step > steps:
             raise ConfigError(
-                f"pretrain.warmup_steps is {self.warmup_steps:,}, but the run has only {steps:,} steps.",
-                "Lower warmup_steps (a few per cent of the run), or train longer.",
+                f"pretrain.curriculum changes at step {self.curriculum[-1].from_step:,}, but the run has only "
+                f"{steps:,} steps.",
+                "Change the mixture earlier, or train longer.",
             )
         return steps

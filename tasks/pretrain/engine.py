@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
-from models.transformer import Transformer, decay_groups
+from models.transformer import IGNORED, Transformer, decay_groups
 from storage.errors import ConfigError
 from tasks.pretrain.spec import TrainSpec
+
+MicroBatch = tuple[Tensor, Tensor, Tensor | None]  # ids, targets, positions
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 32_768  # of a forward pass, where the runtime gives no micro_batch
 
@@ -143,17 +145,21 @@ class Engine:
         """The module in training; its weights are complete on each rank only outside ZeRO 3."""
         return self.deepspeed.module
 
-    def step(self, batches: list[tuple[Tensor, Tensor]], learning_rate: float) -> tuple[Tensor, Tensor]:
-        """One optimizer step over this rank's micro-batches of (B, T) ids and targets.
+    def step(self, batches: list[MicroBatch], learning_rate: float) -> tuple[Tensor, Tensor]:
+        """One optimizer step over this rank's micro-batches of (B, T) ids, targets and, for documents apart, positions.
 
-        Returns this rank's mean loss and the global gradient norm before clipping, both still on the device.
+        Returns a loss whose mean over the ranks is the mean over the tokens of the step, and the global gradient norm
+        before clipping, both still on the device.
         """
         for group in self.deepspeed.optimizer.param_groups:
             group["lr"] = learning_rate
         total = torch.zeros((), device=self.world.device)
         norm = torch.zeros(())
-        for number, (ids_BT, targets_BT) in enumerate(batches, 1):
-            loss = self.deepspeed(ids_BT, targets_BT)
+        weights = self._weights(batches)
+        for number, batch in enumerate(batches, 1):
+            loss = self.deepspeed(*batch)
+            if weights is not None:
+                loss = loss * weights[number - 1]
             self.deepspeed.backward(loss)
             if self.clips and number == len(batches):
                 norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.gradient_clip)
@@ -162,6 +168,14 @@ class Engine:
         if not self.clips:
             norm = torch.as_tensor(self.deepspeed.get_global_grad_norm())
         return total / len(batches), norm.detach()
+
+    def _weights(self, batches: list[MicroBatch]) -> Tensor | None:
+        """What makes the mean over micro-batches a mean over tokens, where they don't all bear as many targets: else
+        the sharing out among ranks and micro-batches would weigh the tokens."""
+        if batches[0][2] is None:
+            return None
+        targets = torch.stack([(targets_BT != IGNORED).sum() for _, targets_BT, _ in batches]).float()
+        return targets / self.world.mean(targets.mean())
 
     def whole_model(self, shape: Any) -> Transformer | None:
         """The weights in float32 on the CPU, gathered from all ranks; None on every rank but the first."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from models.presets import count_parameters, derive, explain, flops_per_token
@@ -24,11 +26,14 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
 
     Reads train/ and validation/ of the token shards; writes model/ in the format of transformers, log.jsonl with a row
     a step, loss.png and samples.md. Killed at any instant it goes on from its last checkpoint, bit for bit on a CPU.
-    Refuses shards of another tokenizer (TokenizerMismatch); a loss that is no number is a TrainingError.
+    Refuses shards of another tokenizer (TokenizerMismatch) or with changed bytes (DamagedArtifact); a loss that is no
+    number is a TrainingError.
     """
     digest = tokenizer_digest(tokenizer.path)
     train, validation = tokens.files("train/*.tokens"), tokens.files("validation/*.tokens")
-    headers = [open_tokens(path, tokenizer_digest=digest).header for path in (*train, *validation)]
+    verified = partial(open_tokens, tokenizer_digest=digest, verify=True)
+    with ThreadPoolExecutor(out.runtime.workers) as pool:  # once here, so that no rank has to
+        headers = [shard.header for shard in pool.map(verified, (*train, *validation))]
     shape = derive(config.model, headers[0].vocab_size)
     spec = TrainSpec(
         config=config,
@@ -69,6 +74,11 @@ def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
         summary=f"{count_parameters(shape):,} parameters, {seen:,} tokens, loss {loss:.2f}, {bits:.2f} bits a byte"
     )
     out.table("Shape", [{"name": name, "value": value, "rule": rule} for name, value, rule in explain(shape)])
+    if config.mixture is not None:
+        out.table("Samples by source", measured["sources"])
+        left_out = [row["source"] for row in measured["sources"] if not row["served"]]
+        if left_out:
+            out.note(f"pretrain.mixture leaves out {', '.join(left_out)}")
     flops = flops_per_token(shape) * seen
     out.table(
         "Training",

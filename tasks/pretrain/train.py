@@ -11,9 +11,12 @@ import math
 import resource
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -23,9 +26,9 @@ from storage.token_stream import TokenStream
 from tasks.launch import emit, run_as_child
 from tasks.logs import append_log, cut_log
 from tasks.pretrain.checkpoints import Checkpoints
-from tasks.pretrain.engine import Engine, World, join
+from tasks.pretrain.engine import Engine, MicroBatch, World, join
 from tasks.pretrain.evaluation import Validation, write_samples
-from tasks.pretrain.loader import WindowLoader
+from tasks.pretrain.loader import StepLoader, ahead, open_loader
 from tasks.pretrain.schedule import learning_rate
 from tasks.pretrain.spec import TrainSpec
 
@@ -70,11 +73,7 @@ def train(path: Path) -> None:
     """Train as the spec says, from the last checkpoint if there is one; rank 0 leaves the model and the result."""
     spec = TrainSpec.model_validate_json(path.read_text())
     world = join(spec)
-    loader = WindowLoader(
-        TokenStream(spec.train, tokenizer_digest=spec.tokenizer_digest),
-        context=spec.shape.context,
-        seed=spec.config.seed,
-    )
+    loader = open_loader(spec.train, spec.config, context=spec.shape.context, tokenizer_digest=spec.tokenizer_digest)
     validation = Validation(
         TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest),
         context=spec.shape.context, tokens=spec.config.validation_tokens, world=world,
@@ -94,7 +93,7 @@ def train(path: Path) -> None:
 def _run(
     spec: TrainSpec,
     engine: Engine,
-    loader: WindowLoader,
+    loader: StepLoader,
     validation: Validation,
     checkpoints: Checkpoints,
     log: Log,
@@ -104,13 +103,15 @@ def _run(
     config, runtime, world = spec.config, spec.runtime, engine.world
     training = 0.0
     last = (begun, 0.0)
-    for step in range(begun + 1, spec.steps + 1):
+    steps = range(begun + 1, spec.steps + 1)
+    prepared = ahead(partial(_batches, loader, engine), steps)
+    for step in steps:
         started = time.perf_counter()
         rate = learning_rate(
             step, steps=spec.steps, peak=config.learning_rate, warmup_steps=config.warmup_steps,
             final_share=config.final_share,
         )  # fmt: skip
-        loss, norm = engine.step(_batches(loader, engine, step), rate)
+        loss, norm = engine.step(_moved(next(prepared), world.device), rate)
         log.add(step, rate, loss, norm)
         validates = step % config.validation_every == 0 or step == spec.steps
         reports = step % runtime.log_every == 0 or step == spec.steps
@@ -124,27 +125,42 @@ def _run(
             log.flush()
             checkpoints.save(engine, step)
         if reports and world.first:
-            speed = (step - last[0]) * config.global_batch * loader.context / max(training - last[1], 1e-9)
+            speed = (step - last[0]) * config.global_batch * spec.shape.context / max(training - last[1], 1e-9)
             emit(step=step, loss=log.rows[-1]["loss"], tokens_per_second=speed)
             last = (step, training)
     return training
 
 
-def _batches(loader: WindowLoader, engine: Engine, step: int) -> list[tuple[Tensor, Tensor]]:
-    """This rank's micro-batches of a step: micro-batch m of rank r is the (m · ranks + r)-th of the global batch."""
-    size, world = engine.micro_batch, engine.world
-    served = (step - 1) * engine.config.global_batch
-    batches = []
-    for number in range(engine.micro_steps):
-        ids, targets = loader.batch(served + (number * world.size + world.rank) * size, size)
-        batches.append((torch.from_numpy(ids).to(world.device), torch.from_numpy(targets).to(world.device)))
-    return batches
+def _batches(loader: StepLoader, engine: Engine, step: int) -> list[MicroBatch]:
+    """This rank's micro-batches of a step, in memory that a GPU, if there is one, copies from while it computes."""
+    world = engine.world
+    served = loader.micro_batches(step, rank=world.rank, ranks=world.size, size=engine.micro_batch)
+    pinned = world.device.type == "cuda"
+
+    def tensor(part: npt.NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(part).pin_memory() if pinned else torch.from_numpy(part)
+
+    return [
+        (tensor(ids), tensor(targets), None if positions is None else tensor(positions))
+        for ids, targets, positions in served
+    ]
+
+
+def _moved(batches: list[MicroBatch], device: torch.device) -> list[MicroBatch]:
+    return [
+        (
+            ids.to(device, non_blocking=True),
+            targets.to(device, non_blocking=True),
+            None if positions is None else positions.to(device, non_blocking=True),
+        )
+        for ids, targets, positions in batches
+    ]
 
 
 def _finish(
     spec: TrainSpec,
     engine: Engine,
-    loader: WindowLoader,
+    loader: StepLoader,
     validation: Validation,
     log: Log,
     begun: int,
@@ -161,7 +177,8 @@ def _finish(
     peak = torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     last = [row["loss"] for row in log.rows[-max(1, min(20, spec.steps // 10)) :]]
     measured = {
-        "windows": loader.windows,
+        "windows": loader.samples.windows,
+        "sources": loader.samples.report(spec.steps * spec.config.global_batch),
         "train_loss": sum(last) / len(last),
         "validation_loss": log.rows[-1]["validation_loss"],
         "validation_bits_per_byte": validation.bits_per_byte(log.rows[-1]["validation_loss"]),

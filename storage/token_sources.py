@@ -1,0 +1,58 @@
+"""Which document of a token shard came from which source, in a file beside the shard: 00000.sources for 00000.tokens.
+
+Kept apart from the ids, so that they stay in one stream in the order of the documents, and the sources can be weighed
+while they are read, without writing a token again. Documents of one source mostly stand together, so runs are kept:
+JSON with the names, and for each run the number of its source and how many documents it holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import DamagedArtifact
+from storage.tokens import TokenShard
+
+SUFFIX = ".sources"
+
+
+def write_sources(path: Path, sources: Iterable[str]) -> None:
+    """Write the source of each document of a shard, in the shard's order."""
+    runs = [(source, sum(1 for _ in run)) for source, run in itertools.groupby(sources)]
+    names = sorted({source for source, _ in runs})
+    number = {name: index for index, name in enumerate(names)}
+    content = {
+        "names": names,
+        "sources": [number[source] for source, _ in runs],
+        "documents": [documents for _, documents in runs],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, separators=(",", ":")) + "\n")
+
+
+def source_runs(tokens: Path, shard: TokenShard) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Names of the sources of a shard; for each run of documents the number of its source, and the R + 1 borders of
+    the runs in tokens. Raises DamagedArtifact when the file is missing or is not of this shard."""
+    path = tokens.with_suffix(SUFFIX)
+    try:
+        content = json.loads(path.read_text())
+        names = [str(name) for name in content["names"]]
+        sources = np.array(content["sources"], np.int64)
+        documents = np.array(content["documents"], np.int64)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, f"can't be read ({type(error).__name__})") from error
+    if len(sources) != len(documents) or documents.sum() != shard.header.documents:
+        raise _damaged(path, f"does not tell of the {shard.header.documents:,} documents of {tokens.name}")
+    if len(sources) and not 0 <= sources.min() <= sources.max() < len(names):
+        raise _damaged(path, "names no source for some of its documents")
+    borders = shard.starts[np.concatenate(([0], np.cumsum(documents)))].astype(np.int64)
+    return names, sources, borders
+
+
+def _damaged(path: Path, problem: str) -> DamagedArtifact:
+    return DamagedArtifact(f"{path} {problem}.", "Tokenize again: --refresh tokenize.")

@@ -1,0 +1,44 @@
+"""A batch as the loader serves it, and the two ways to serve it otherwise: shorter rows, documents by themselves.
+
+Shapes: B rows, T tokens of context.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.transformer import IGNORED
+
+Integers = npt.NDArray[np.int64]
+
+
+class Batch(NamedTuple):
+    """Inputs and the token after each, both (B, T). Where documents are kept apart `positions` (B, T) counts from the
+    first token of each document, or of its part in the row: a zero is where another document begins."""
+
+    ids: Integers
+    targets: Integers
+    positions: Integers | None = None
+
+
+def shorten(batch: Batch, parts: int) -> Batch:
+    """Each row cut into `parts` rows of its own, (B × parts, T ÷ parts): the same tokens, less context."""
+    shape = (len(batch.ids) * parts, batch.ids.shape[1] // parts)
+    return Batch(batch.ids.reshape(shape), batch.targets.reshape(shape))
+
+
+def isolate(batch: Batch, eos_id: int) -> Batch:
+    """Documents apart: positions that begin anew after each `eos_id`, and no loss where the next token belongs to
+    another document, which nothing in this one foretells.
+
+    Only the pipeline writes that id, at the end of a document, so the ids alone tell the borders.
+    """
+    ends = batch.ids == eos_id
+    column = np.arange(batch.ids.shape[1])
+    begun = np.zeros_like(batch.ids)
+    begun[:, 1:] = np.where(ends[:, :-1], column[1:], 0)
+    positions = column - np.maximum.accumulate(begun, axis=1)
+    return Batch(batch.ids, np.where(ends, IGNORED, batch.targets), positions)

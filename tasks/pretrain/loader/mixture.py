@@ -1,0 +1,152 @@
+"""Sources in given proportions: which source serves a sample, and which of its own samples that is.
+
+The run is laid out in blocks of 4,096 samples. In each block every source has its exact quota of slots, and a keyed
+permutation of the block says where they lie. So the share of a source is exact over each block, and how often a source
+was served before a sample follows from the sample's number: nothing is drawn, nothing is remembered. From the count the
+source's window follows as in windows.py, so that each of its windows is served once in each of its epochs, whatever the
+weights, and also where they change.
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage.errors import ConfigError
+from storage.token_stream import Stretches
+from tasks.pretrain.loader.batch import Batch, Integers
+from tasks.pretrain.loader.permutation import permute
+from tasks.pretrain.loader.windows import ShuffledWindows
+
+BLOCK = 4096  # samples; a source's share is a multiple of one in so many
+
+
+@dataclass(frozen=True)
+class Phase:
+    """From sample `first` of the run on the sources have these weights; what has none is not served."""
+
+    first: int
+    weights: Mapping[str, float]
+
+
+class MixtureOrder:
+    """The source of each sample, for phases that follow each other from sample 0 on."""
+
+    def __init__(self, phases: Sequence[Phase], sources: Sequence[str], *, seed: int) -> None:
+        self.seed = seed
+        self._firsts = [phase.first for phase in phases]
+        self._quotas = [quotas(phase.weights, sources) for phase in phases]
+        self._served = [np.zeros(len(sources), np.int64)]  # by source, before each phase
+        for number, end in enumerate(self._firsts[1:]):
+            self._served.append(self._before(number, end))
+
+    def served(self, samples: int) -> Integers:
+        """How many of the first `samples` of the run each source served."""
+        return self._before(bisect_right(self._firsts, samples) - 1, samples)
+
+    def places(self, first: int, count: int) -> tuple[Integers, Integers]:
+        """For samples `first` to `first + count`: the source, and the number of the sample among that source's."""
+        sources, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
+        done = 0
+        while done < count:
+            sample = first + done
+            phase = bisect_right(self._firsts, sample) - 1
+            block, slot = divmod(sample - self._firsts[phase], BLOCK)
+            next_phase = self._firsts[phase + 1] if phase + 1 < len(self._firsts) else first + count
+            here = min(BLOCK - slot, count - done, next_phase - sample)
+            chosen = self._slots(phase, block)[slot : slot + here]
+            among = np.empty(here, np.int64)
+            for source in np.unique(chosen):
+                mine = chosen == source
+                among[mine] = np.arange(mine.sum())
+            sources[done : done + here] = chosen
+            numbers[done : done + here] = self._before(phase, sample)[chosen] + among
+            done += here
+        return sources, numbers
+
+    def _before(self, phase: int, sample: int) -> Integers:
+        """Samples of each source before `sample`, which lies in `phase` or at its end."""
+        block, slot = divmod(sample - self._firsts[phase], BLOCK)
+        begun = np.bincount(self._slots(phase, block)[:slot], minlength=len(self._quotas[phase]))
+        return self._served[phase] + block * np.array(self._quotas[phase], np.int64) + begun
+
+    def _slots(self, phase: int, block: int) -> Integers:
+        return _slots(f"{self.seed} mixture {phase} {block}", self._quotas[phase])
+
+
+def quotas(weights: Mapping[str, float], sources: Sequence[str]) -> tuple[int, ...]:
+    """Slots of a block for each source, in proportion to its weight, by largest remainder.
+
+    Raises ConfigError for a weight of no source, and for one too small to have a slot.
+    """
+    unknown = sorted(weights.keys() - set(sources))
+    if unknown:
+        raise ConfigError(
+            f"pretrain.mixture names {', '.join(unknown)}, but the token shards know {', '.join(sources)}.",
+            "Name the sources as the table of `tokenize` does.",
+        )
+    exact = np.array([weights.get(source, 0.0) for source in sources]) / sum(weights.values()) * BLOCK
+    whole = np.floor(exact).astype(np.int64)
+    by_remainder = np.argsort(whole - exact, kind="stable")
+    whole[by_remainder[: BLOCK - int(whole.sum())]] += 1
+    starved = [source for source, slots in zip(sources, whole, strict=True) if source in weights and not slots]
+    if starved:
+        raise ConfigError(
+            f"pretrain.mixture gives {', '.join(starved)} less than 1/{BLOCK:,} of the samples.",
+            "Give it more, or leave it out.",
+        )
+    return tuple(int(slots) for slots in whole)
+
+
+@functools.lru_cache(maxsize=4)
+def _slots(key: str, counts: tuple[int, ...]) -> Integers:
+    """The source of each slot of a block: (BLOCK,). Kept, since a batch seldom leaves its block."""
+    order = permute(np.arange(BLOCK, dtype=np.uint64), BLOCK, key)
+    return np.searchsorted(np.cumsum(counts), order.astype(np.int64), side="right")
+
+
+class MixtureLoader:
+    """Windows of the sources, weighed; no window has tokens of two. Sources without a weight in any phase are left out.
+
+    Raises ConfigError as `quotas`, EmptyOutput for a source without a whole window.
+    """
+
+    def __init__(self, streams: Mapping[str, Stretches], phases: Sequence[Phase], *, context: int, seed: int) -> None:
+        self.context = context
+        weighed = {source for phase in phases for source in phase.weights}
+        self._left_out = {source: (streams[source].tokens - 1) // context for source in streams.keys() - weighed}
+        self.sources = [source for source in streams if source in weighed]
+        self.order = MixtureOrder(phases, self.sources, seed=seed)
+        self._shuffled = [
+            ShuffledWindows(streams[source], context=context, key=f"{seed} {source}", name=f"The source {source}")
+            for source in self.sources
+        ]
+        self.windows = sum(one.windows for one in self._shuffled)
+
+    def batch(self, first: int, count: int) -> Batch:
+        """Samples `first` to `first + count` of the run."""
+        rows = np.empty((count, self.context + 1), np.int64)
+        sources, numbers = self.order.places(first, count)
+        for source in np.unique(sources):
+            shuffled = self._shuffled[source]
+            mine = np.flatnonzero(sources == source)
+            windows = shuffled.order(numbers[mine].astype(np.uint64))
+            for row, window in zip(mine.tolist(), windows.tolist(), strict=True):
+                shuffled.read_into(rows[row], window)
+        return Batch(rows[:, :-1], rows[:, 1:])
+
+    def report(self, samples: int) -> list[dict[str, object]]:
+        """What the first `samples` of the run took of each source, as rows of a table; nothing of those left out."""
+        served = self.order.served(samples)
+        rows: list[dict[str, object]] = [
+            {"source": source, "windows": one.windows, "served": int(count), "epochs": round(count / one.windows, 4)}
+            for source, one, count in zip(self.sources, self._shuffled, served.tolist(), strict=True)
+        ]
+        return rows + [
+            {"source": source, "windows": windows, "served": 0, "epochs": 0.0}
+            for source, windows in sorted(self._left_out.items())
+        ]

@@ -1,0 +1,68 @@
+"""Windows of a token stream, in an order that only the seed decides.
+
+Window i of a stream is its tokens i·T to i·T + T, and the token after it as the last target. Each epoch visits each
+window once, in the order of a keyed permutation that is computed, not stored: sample s of the endless run is window
+π_e(s mod n) of epoch e = s div n. So the loader's whole state is the number of samples served, and neither the number
+of processes nor the micro-batch can change what a step sees.
+
+Shapes: B samples, T tokens of context.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from storage.errors import EmptyOutput
+from storage.token_stream import Stretches
+from tasks.pretrain.loader.batch import Batch, Integers
+from tasks.pretrain.loader.permutation import U64, permute
+
+
+class ShuffledWindows:
+    """The windows of one stream, epoch after epoch. Raises EmptyOutput when there is not one; `name` is whose."""
+
+    def __init__(self, stream: Stretches, *, context: int, key: str, name: str) -> None:
+        self.stream, self.context, self.key = stream, context, key
+        self.windows = (stream.tokens - 1) // context
+        if self.windows < 1:
+            raise EmptyOutput(
+                f"{name} has {stream.tokens:,} tokens: less than one window of {context:,} and its target.",
+                "Give more documents, or a smaller model.context.",
+            )
+        stream.expect_random_reads()
+
+    def order(self, served: U64) -> Integers:
+        """The window of each of these samples of the stream."""
+        windows = np.empty(len(served), np.int64)
+        epochs = served // np.uint64(self.windows)
+        for epoch in np.unique(epochs):
+            inside = epochs == epoch
+            position = served[inside] - epoch * np.uint64(self.windows)
+            windows[inside] = permute(position, self.windows, f"{self.key} {epoch}")
+        return windows
+
+    def read_into(self, row: Integers, window: int) -> None:
+        """Fill `row` with the T + 1 tokens of a window."""
+        self.stream.read_into(row, window * self.context)
+
+
+class WindowLoader:
+    """The split as it comes: documents in the order of the shards, sources in their natural proportions."""
+
+    def __init__(self, stream: Stretches, *, context: int, seed: int) -> None:
+        self.context = context
+        self._shuffled = ShuffledWindows(stream, context=context, key=f"{seed}", name="The training split")
+        self.windows = self._shuffled.windows
+
+    def report(self, samples: int) -> list[dict[str, object]]:
+        """What the first `samples` of the run took, as the row of a table."""
+        row = {"source": "all", "windows": self.windows, "served": samples, "epochs": round(samples / self.windows, 4)}
+        return [row]
+
+    def batch(self, first: int, count: int) -> Batch:
+        """Samples `first` to `first + count` of the run."""
+        rows = np.empty((count, self.context + 1), np.int64)
+        windows = self._shuffled.order(np.arange(first, first + count, dtype=np.uint64))
+        for row, window in zip(rows, windows.tolist(), strict=True):
+            self._shuffled.read_into(row, window)
+        return Batch(rows[:, :-1], rows[:, 1:])
