@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -112,6 +113,41 @@ def test_a_fresh_model_finds_every_token_equally_likely(family: str) -> None:
     ids_BT = torch.randint(0, 300, (8, 32), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         assert model(ids_BT, ids_BT.roll(1, 1)).item() == pytest.approx(math.log(300), abs=0.1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_a_packed_document_has_the_logits_it_has_alone(family: str) -> None:
+    model = build(shape_of(family))
+    generator = torch.Generator().manual_seed(5)
+    lengths = ((9, 1, 15, 7), (20, 12))
+    ids_BT = torch.randint(0, 300, (2, 32), generator=generator)
+    positions_BT = torch.stack([torch.cat([torch.arange(length) for length in row]) for row in lengths])
+    packed = model(ids_BT, positions_BT=positions_BT)
+    for row, ends in enumerate(lengths):
+        for start, length in zip(itertools.accumulate((0, *ends)), ends, strict=False):
+            part = slice(start, start + length)
+            assert (packed[row, part] - model(ids_BT[row : row + 1, part])[0]).abs().max() < 1e-5
+    assert (packed - model(ids_BT)).abs().max() > 0.01
+    one = torch.arange(32).expand(2, -1)
+    assert (model(ids_BT, positions_BT=one) - model(ids_BT)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_packed_batch_teaches_what_its_documents_teach_alone(recompute: bool) -> None:
+    model = build(shape_of("llama"))
+    model.recompute = recompute
+    ids_BT = torch.randint(0, 300, (1, 32), generator=torch.Generator().manual_seed(6))
+    targets_BT = ids_BT.roll(-1, 1)
+    targets_BT[0, [11, 31]] = IGNORED
+    positions_BT = torch.cat((torch.arange(12), torch.arange(20)))[None]
+    model(ids_BT, targets_BT, positions_BT).backward()
+    packed = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    loss = model(ids_BT[:, :12], targets_BT[:, :12]) * 11 + model(ids_BT[:, 12:], targets_BT[:, 12:]) * 19
+    (loss / 30).backward()
+    for one, other in zip(packed, model.parameters(), strict=True):
+        assert torch.allclose(one, other.grad, atol=1e-6)
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from pathlib import Path
 
@@ -80,6 +81,17 @@ def test_another_tokenizers_shard_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.tokens", [[1, 0]])
     with pytest.raises(TokenizerMismatch, match=r"a\.tokens was made with tokenizer abab"):
         open_tokens(tmp_path / "a.tokens", tokenizer_digest=OTHER)
+
+
+def test_ids_that_pass_the_vocabulary_are_found_whoever_wrote_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.tokens"
+    write(path, [[511, 0]], 512)
+    data = bytearray(path.read_bytes())
+    data[256:258] = (600).to_bytes(2, "little")
+    data[80:112] = hashlib.sha256(data[256:]).digest()
+    path.write_bytes(data)
+    with pytest.raises(DamagedArtifact, match=r"a\.tokens holds the id 600, outside its vocabulary of 512"):
+        open_tokens(path, verify=True)
 
 
 @pytest.mark.parametrize("at", [8, 300, -1])

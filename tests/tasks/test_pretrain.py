@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from models.convert import load
 from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
-from storage.errors import ConfigError, EmptyOutput, TokenizerMismatch, TrainingError
+from storage.errors import ConfigError, DamagedArtifact, EmptyOutput, TokenizerMismatch, TrainingError
+from storage.token_sources import write_sources
 from storage.token_stream import TokenStream
 from tasks.bits_per_byte import likelihood
 from tasks.config import Runtime
@@ -35,6 +37,16 @@ from tests.tasks.tiny_model import make_tokenizer, make_validation
 MODEL = {"family": "llama", "depth": 2, "width": 64, "heads": 4, "kv_heads": 2, "context": 32}
 CONFIG = PretrainConfig.model_validate(
     {"model": MODEL, "steps": 12, "global_batch": 8, "warmup_steps": 2, "validation_every": 5, "sample_tokens": 4}
+)
+SERVED_OTHERWISE = PretrainConfig.model_validate(
+    {
+        **CONFIG.model_dump(),
+        "mixture": {"even": 1, "odd": 3},
+        "curriculum": [{"from_step": 7, "mixture": {"even": 1}}],
+        "isolate_documents": True,
+        "context_warmup_steps": 6,
+        "context_warmup_parts": 4,
+    }
 )
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -54,7 +66,9 @@ class KillAt(Observer):
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
     folder = tmp_path_factory.mktemp("data")
     tokenizer = make_tokenizer(folder / "tokenizer")
-    make_validation(folder / "tokens" / "train", tokenizer, 60)
+    train = make_validation(folder / "tokens" / "train", tokenizer, 60)
+    for path in sorted(train.glob("*.tokens")):
+        write_sources(path.with_suffix(".sources"), ["even", "odd"] * 15)
     make_validation(folder / "tokens" / "validation", tokenizer, 12)
     return Artifact.at(folder / "tokens"), Artifact.at(tokenizer)
 
@@ -116,6 +130,55 @@ def test_neither_micro_batch_nor_processes_change_what_is_learned(
     assert found == pytest.approx(expected, abs=2e-4)  # sums in another order
 
 
+@pytest.fixture(scope="module")
+def served_otherwise(data: tuple[Artifact, Artifact], tmp_path_factory: pytest.TempPathFactory) -> Output:
+    out = output(tmp_path_factory.mktemp("otherwise"))
+    pretrain.function(SERVED_OTHERWISE, *data, out)
+    return out
+
+
+def test_a_mixture_is_reported_by_source(served_otherwise: Output) -> None:
+    rows = {row["source"]: row for row in served_otherwise.counts["tables"]["Samples by source"]}
+    assert list(rows) == ["even", "odd"]
+    assert rows["even"]["served"] + rows["odd"]["served"] == 12 * 8
+    assert rows["even"]["served"] >= 6 * 8  # all from step 7 on
+    assert rows["even"]["epochs"] == pytest.approx(rows["even"]["served"] / rows["even"]["windows"], abs=1e-4)
+
+
+def test_mixed_isolated_and_short_at_first_it_resumes_to_the_same_bytes(
+    served_otherwise: Output, data: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    out = output(tmp_path)
+    out.observer = KillAt(5)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain.function(SERVED_OTHERWISE, *data, out)
+    out.observer = Observer()
+    pretrain.function(SERVED_OTHERWISE, *data, out)
+    assert out.facts["resumed_from_step"] == 3
+    assert tree_digest(list_files(out.path)) == tree_digest(list_files(served_otherwise.path))
+
+
+@pytest.mark.parametrize("zero_stage", [0, 2])
+def test_a_token_weighs_the_same_in_any_micro_batch_of_any_process(
+    zero_stage: int, served_otherwise: Output, data: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    out = output(tmp_path, micro_batch=1, processes=2)
+    pretrain.function(SERVED_OTHERWISE.model_copy(update={"zero_stage": zero_stage}), *data, out)
+    expected = [row["loss"] for row in read_log(served_otherwise.path / "log.jsonl")]
+    found = [row["loss"] for row in read_log(out.path / "log.jsonl")]
+    assert found == pytest.approx(expected, abs=2e-4)  # sums in another order
+
+
+def test_a_shard_with_changed_bytes_is_refused_by_name(data: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+    shutil.copytree(data[0].path, tmp_path / "tokens")
+    path = tmp_path / "tokens" / "train" / "00001.tokens"
+    changed = bytearray(path.read_bytes())
+    changed[300] ^= 1
+    path.write_bytes(changed)
+    with pytest.raises(DamagedArtifact, match=r"00001\.tokens has changed bytes"):
+        pretrain.function(CONFIG, Artifact.at(tmp_path / "tokens"), data[1], output(tmp_path))
+
+
 def test_a_tokenizer_that_does_not_match_its_shards_is_refused(data: tuple[Artifact, Artifact], tmp_path: Path) -> None:
     other = make_tokenizer(tmp_path / "other")
     (other / "chat_template.jinja").write_text("other")
@@ -167,7 +230,7 @@ def test_an_epoch_visits_each_window_once(size: int, key: str) -> None:
 
 def test_what_a_step_sees_follows_from_its_number_alone(data: tuple[Artifact, Artifact]) -> None:
     loader = make_loader(data, seed=1)
-    ids, targets = loader.batch(loader.windows - 3, 7)  # across the end of an epoch
+    ids, targets, _ = loader.batch(loader.windows - 3, 7)  # across the end of an epoch
     assert np.array_equal(ids[:, 1:], targets[:, :-1])
     one_by_one = np.concatenate([loader.batch(loader.windows - 3 + i, 1)[0] for i in range(7)])
     assert np.array_equal(ids, one_by_one)
@@ -183,7 +246,7 @@ def test_too_few_tokens_for_one_window_are_an_error(data: tuple[Artifact, Artifa
 
 
 def make_loader(data: tuple[Artifact, Artifact], *, context: int = 32, seed: int = 0) -> WindowLoader:
-    stream = TokenStream(data[0].files("train/*"), tokenizer_digest=tokenizer_digest(data[1].path))
+    stream = TokenStream(data[0].files("train/*.tokens"), tokenizer_digest=tokenizer_digest(data[1].path))
     return WindowLoader(stream, context=context, seed=seed)
 
 

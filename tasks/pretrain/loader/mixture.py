@@ -81,14 +81,8 @@ class MixtureOrder:
 def quotas(weights: Mapping[str, float], sources: Sequence[str]) -> tuple[int, ...]:
     """Slots of a block for each source, in proportion to its weight, by largest remainder.
 
-    Raises ConfigError for a weight of no source, and for one too small to have a slot.
+    Raises ConfigError for a weight too small to have a slot.
     """
-    unknown = sorted(weights.keys() - set(sources))
-    if unknown:
-        raise ConfigError(
-            f"pretrain.mixture names {', '.join(unknown)}, but the token shards know {', '.join(sources)}.",
-            "Name the sources as the table of `tokenize` does.",
-        )
     exact = np.array([weights.get(source, 0.0) for source in sources]) / sum(weights.values()) * BLOCK
     whole = np.floor(exact).astype(np.int64)
     by_remainder = np.argsort(whole - exact, kind="stable")
@@ -112,12 +106,19 @@ def _slots(key: str, counts: tuple[int, ...]) -> Integers:
 class MixtureLoader:
     """Windows of the sources, weighed; no window has tokens of two. Sources without a weight in any phase are left out.
 
-    Raises ConfigError as `quotas`, EmptyOutput for a source without a whole window.
+    Raises ConfigError for a weight of no source or one that is too small, EmptyOutput for a source without a whole
+    window.
     """
 
     def __init__(self, streams: Mapping[str, Stretches], phases: Sequence[Phase], *, context: int, seed: int) -> None:
         self.context = context
         weighed = {source for phase in phases for source in phase.weights}
+        unknown = sorted(weighed - streams.keys())
+        if unknown:
+            raise ConfigError(
+                f"pretrain.mixture names {', '.join(unknown)}, but the token shards know {', '.join(streams)}.",
+                "Name the sources as the table of `tokenize` does.",
+            )
         self._left_out = {source: (streams[source].tokens - 1) // context for source in streams.keys() - weighed}
         self.sources = [source for source in streams if source in weighed]
         self.order = MixtureOrder(phases, self.sources, seed=seed)
