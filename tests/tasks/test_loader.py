@@ -1,4 +1,4 @@
-"""The loader: each sample in its place whatever reads it, sources in their shares, documents that don't see each other."""
+"""The loader: each sample in its place whatever reads it, sources in their shares, documents by themselves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from storage.token_stream import Stretches, TokenStream, source_streams
 from storage.tokens import open_tokens, write_tokens
 from tasks.output import Output
 from tasks.pretrain import PretrainConfig
-from tasks.pretrain.loader import Batch, MixtureLoader, Phase, StepLoader, WindowLoader, ahead, open_loader
+from tasks.pretrain.loader import Batch, MixtureLoader, Phase, WindowLoader, ahead, open_loader
 from tasks.pretrain.loader.batch import isolate, shorten
 from tasks.pretrain.loader.mixture import BLOCK, MixtureOrder, quotas
 from tasks.tokenize import TokenizeConfig, tokenize
@@ -222,11 +222,8 @@ def test_the_tokens_of_a_source_are_its_documents(tmp_path: Path) -> None:
     paths = sorted(out.path.glob("train/*.tokens"))
     digest_of = open_tokens(paths[0]).header.tokenizer_digest
     by_source = {source: one.tokens for source, one in source_streams(paths, tokenizer_digest=digest_of).items()}
-    table = {
-        row["source"]: row["tokens"]
-        for row in out.counts["tables"]["Tokens by source and split"]
-        if row["split"] == "train"
-    }
+    rows = out.counts["tables"]["Tokens by source and split"]
+    table = {row["source"]: row["tokens"] for row in rows if row["split"] == "train"}
     assert by_source == {source: table[source] for source in ("source0", "source1")}
 
 
@@ -332,9 +329,8 @@ def cached_pages(path: Path) -> int:
         pages = -(-len(mapped) // mmap.PAGESIZE)
         found = (ctypes.c_ubyte * pages)()
         address = ctypes.c_char.from_buffer(mapped)
-        status = ctypes.CDLL(None, use_errno=True).mincore(
-            ctypes.c_void_p(ctypes.addressof(address)), len(mapped), found
-        )
+        start, size = ctypes.c_void_p(ctypes.addressof(address)), ctypes.c_size_t(len(mapped))
+        status = ctypes.CDLL(None).mincore(start, size, found)
         del address
         assert status == 0
     return sum(one & 1 for one in found)

@@ -10,6 +10,7 @@ weights, and also where they change.
 from __future__ import annotations
 
 import functools
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ def quotas(weights: Mapping[str, float], sources: Sequence[str]) -> tuple[int, .
 
     Raises ConfigError for a weight too small to have a slot.
     """
-    exact = np.array([weights.get(source, 0.0) for source in sources]) / sum(weights.values()) * BLOCK
+    exact = np.array([weights.get(source, 0.0) for source in sources]) / math.fsum(weights.values()) * BLOCK
     whole = np.floor(exact).astype(np.int64)
     by_remainder = np.argsort(whole - exact, kind="stable")
     whole[by_remainder[: BLOCK - int(whole.sum())]] += 1
