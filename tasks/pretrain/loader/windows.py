@@ -10,12 +10,16 @@ Shapes: B samples, T tokens of context.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from storage.errors import EmptyOutput
 from storage.token_stream import Stretches
 from tasks.pretrain.loader.batch import Batch, Integers
 from tasks.pretrain.loader.permutation import U64, permute
+
+CHUNK = np.uint64(1024)  # samples whose order is computed at once: one costs nearly as much
 
 
 class ShuffledWindows:
@@ -33,17 +37,29 @@ class ShuffledWindows:
 
     def order(self, served: U64) -> Integers:
         """The window of each of these samples of the stream."""
+        chunks = served // CHUNK
         windows = np.empty(len(served), np.int64)
-        epochs = served // np.uint64(self.windows)
-        for epoch in np.unique(epochs):
-            inside = epochs == epoch
-            position = served[inside] - epoch * np.uint64(self.windows)
-            windows[inside] = permute(position, self.windows, f"{self.key} {epoch}")
+        for chunk in np.unique(chunks).tolist():
+            inside = chunks == chunk
+            windows[inside] = _chunk(chunk, self.windows, self.key)[served[inside] % CHUNK]
         return windows
 
     def read_into(self, row: Integers, window: int) -> None:
         """Fill `row` with the T + 1 tokens of a window."""
         self.stream.read_into(row, window * self.context)
+
+
+@functools.lru_cache(maxsize=1024)  # 8 MB; a batch has samples of one chunk of each source
+def _chunk(chunk: int, size: int, key: str) -> Integers:
+    """The windows of samples chunk · CHUNK to (chunk + 1) · CHUNK of a stream of `size` windows."""
+    samples = np.arange(chunk * int(CHUNK), (chunk + 1) * int(CHUNK), dtype=np.uint64)
+    epochs = samples // np.uint64(size)
+    return np.concatenate(
+        [
+            permute(samples[epochs == epoch] - epoch * np.uint64(size), size, f"{key} {epoch}")
+            for epoch in np.unique(epochs)
+        ]
+    ).astype(np.int64)
 
 
 class WindowLoader:
