@@ -2,23 +2,30 @@
 
 A document goes to one side by the hash of its id, so the split survives new documents, other shards and other
 workers, and no text can stand on both sides. Each document ends with EOS; text that looks like a special token is
-encoded as text (see tasks/tokenizer.py).
+encoded as text (see tasks/tokenizer).
+
+Ids come from our own kernels (tasks/tokenizer/encode.py), in threads, and are checked: the first document of every
+shard, and one in CHECKED_ONE_IN by the hash of its id, is encoded by `tokenizers` too. One difference, or a
+tokenizer.json that the kernels don't know, and `tokenizers` encodes every shard; a note and the counts say so.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
-from models.tokenizer import EOS, tokenizer_digest
+from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
-from storage.documents import Document, read_documents
+from storage.documents import read_batches
 from storage.errors import EmptyOutput
 from storage.token_sources import SUFFIX, write_sources
 from storage.tokens import write_tokens
@@ -26,10 +33,15 @@ from tasks.config import StageConfig
 from tasks.output import Output
 from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage import stage
-from tasks.tokenizer import load_for_documents
+
+if TYPE_CHECKING:
+    from tasks.tokenizer.encode import Encoded, Encoder, Encoders
 
 SPLITS = ("train", "validation")
 MEASURES = ("documents", "tokens", "bytes")
+CHECKED_ONE_IN = 256  # documents; our encoder must be over ten times as fast as the one that checks it
+
+Counts = dict[str, dict[str, int]]  # of a split: measures by source
 
 
 class TokenizeConfig(StageConfig):
@@ -46,8 +58,7 @@ def tokenize(config: TokenizeConfig, documents: Artifact, tokenizer: Artifact, o
     A shard without documents of a split has no file in it. Raises EmptyOutput when a whole split is empty.
     """
     shards = documents.files("*.parquet")
-    work = partial(_tokenize, tokenizer=tokenizer.path, validation_share=config.validation_share)
-    results = map_shards(work, shards, out, "shards")
+    results = _encode(shards, config, tokenizer.path, out)
     totals = _totals(results)
     for split in SPLITS:
         if not any(totals[split, source]["tokens"] for source in _sources(totals)):
@@ -66,42 +77,106 @@ def in_validation(document: str, share: float) -> bool:
     return int.from_bytes(drawn[:8]) < share * 2.0**64
 
 
-def _tokenize(shard: Path, folder: Path, *, tokenizer: Path, validation_share: float) -> dict[str, Any]:
-    """One shard: at most two token files in `folder`, each with its sources; counts by split and source."""
-    split: dict[str, list[Document]] = {name: [] for name in SPLITS}
-    for document in read_documents(shard):
-        split["validation" if in_validation(document.id, validation_share) else "train"].append(document)
-    for name, chosen in split.items():
-        if chosen:
-            write_sources(folder / f"{name}{SUFFIX}", (document.source for document in chosen))
-    return {
-        name: _write(folder / f"{name}.tokens", chosen, tokenizer) if chosen else {} for name, chosen in split.items()
-    }
+def _encode(shards: list[Path], config: TokenizeConfig, tokenizer: Path, out: Output) -> list[ShardResult]:
+    """Token files and counts of every shard: by our kernels, or where those won't do by `tokenizers`."""
+    from tasks.tokenizer.encode import Encoders, LibraryEncoder
+    from tasks.tokenizer.tables import make_tables, obstacle, read_settings
 
-
-def _write(path: Path, documents: Iterable[Document], folder: Path) -> dict[str, dict[str, int]]:
-    import numpy as np
-
-    tokenizer = load_for_documents(folder)
-    vocab_size = tokenizer.get_vocab_size()
-    eos_id = tokenizer.token_to_id(EOS)
-    assert eos_id is not None
-    counts: dict[str, Counter[str]] = {}
-    arrays = []
-    for document in documents:
-        ids = [*tokenizer.encode(document.text).ids, eos_id]
-        arrays.append(np.array(ids, np.uint32))
-        measured = {"documents": 1, "tokens": len(ids), "bytes": len(document.text.encode())}
-        counts.setdefault(document.source, Counter()).update(measured)
-    write_tokens(
-        path,
-        arrays,
-        vocab_size=vocab_size,
-        eos_id=eos_id,
-        tokenizer_digest=tokenizer_digest(folder),
-        text_bytes=sum(count["bytes"] for count in counts.values()),
+    settings = read_settings(tokenizer)
+    problem = obstacle(settings)
+    checked: Counter[str] = Counter()
+    if not problem:
+        encoders = Encoders(make_tables(settings))
+        library = LibraryEncoder(tokenizer)
+        work = partial(
+            _by_kernels, encoders=encoders, check=library, tokenizer=tokenizer, share=config.validation_share
+        )
+        results = map_shards(work, shards, out, "shards", threads=True)
+        for result in results:
+            checked.update(result.counts["checked"])
+        if checked["different"]:
+            problem = (
+                f"is encoded otherwise by our kernels ({checked['different']} of {checked['documents']} documents)"
+            )
+    if problem:
+        out.note(f"the tokenizer {problem}: all is encoded by `tokenizers`, which is slower")
+        by_library = partial(_by_library, tokenizer=tokenizer, share=config.validation_share)
+        results = map_shards(by_library, shards, out, "shards-by-tokenizers")
+    out.count(
+        encoder={
+            "by": "tokenizers" if problem else "gristmill",
+            "checked": checked["documents"],
+            "different": checked["different"],
+        }
     )
-    return {source: dict(count) for source, count in counts.items()}
+    return results
+
+
+def _by_kernels(
+    shard: Path, folder: Path, *, encoders: Encoders, check: Encoder, tokenizer: Path, share: float
+) -> dict[str, Any]:
+    with encoders.lent() as encoder:
+        return _tokenize(shard, folder, encoder, tokenizer, share, check=check)
+
+
+def _by_library(shard: Path, folder: Path, *, tokenizer: Path, share: float) -> dict[str, Any]:
+    from tasks.tokenizer.encode import LibraryEncoder
+
+    return _tokenize(shard, folder, LibraryEncoder(tokenizer), tokenizer, share, check=None)
+
+
+def _tokenize(
+    shard: Path, folder: Path, encoder: Encoder, tokenizer: Path, share: float, *, check: Encoder | None
+) -> dict[str, Any]:
+    """One shard: at most two token files in `folder`; counts by split and source, and of what was checked."""
+    arrays: dict[str, list[npt.NDArray[np.uint32]]] = {split: [] for split in SPLITS}
+    counts: dict[str, Counts] = {split: {} for split in SPLITS}
+    sources: dict[str, list[str]] = {split: [] for split in SPLITS}
+    checked: Counter[str] = Counter(documents=0, different=0)
+    for first, batch in read_batches(shard, ["id", "text", "source"]):
+        ids, texts = batch.column("id").to_pylist(), batch.column("text")
+        encoded = encoder.encode(texts)
+        held_out = np.array([in_validation(id, share) for id in ids], bool)
+        for split, chosen in zip(SPLITS, (~held_out, held_out), strict=True):
+            arrays[split] += [encoded.document(row) for row in np.flatnonzero(chosen).tolist()]
+            _count(counts[split], batch, encoded, chosen)
+            sources[split] += batch.column("source").filter(pa.array(chosen)).to_pylist()
+        if check is not None:
+            rows = [row for row, id in enumerate(ids) if first + row == 0 or _is_checked(id)]
+            again = check.encode(texts.take(pa.array(rows, pa.int64())))
+            differ = (not np.array_equal(again.document(n), encoded.document(row)) for n, row in enumerate(rows))
+            checked.update(documents=len(rows), different=sum(differ))
+    for split in SPLITS:
+        if arrays[split]:
+            write_sources(folder / f"{split}{SUFFIX}", sources[split])
+            write_tokens(
+                folder / f"{split}.tokens",
+                arrays[split],
+                vocab_size=encoder.vocab_size,
+                eos_id=encoder.eos_id,
+                tokenizer_digest=tokenizer_digest(tokenizer),
+                text_bytes=sum(count["bytes"] for count in counts[split].values()),
+            )
+    return {**counts, "checked": dict(checked)}
+
+
+def _is_checked(document: str) -> bool:
+    drawn = hashlib.sha256(f"check {document}".encode()).digest()
+    return int.from_bytes(drawn[:8]) % CHECKED_ONE_IN == 0
+
+
+def _count(counts: Counts, batch: pa.RecordBatch, encoded: Encoded, chosen: npt.NDArray[np.bool_]) -> None:
+    """Add the chosen documents of a batch to the measures of their sources."""
+    sources = batch.column("source").dictionary_encode()
+    codes = sources.indices.to_numpy()
+    tokens = np.diff(encoded.ends, prepend=0)
+    sizes = pc.binary_length(batch.column("text")).to_numpy()
+    for code, source in enumerate(sources.dictionary.to_pylist()):
+        rows = chosen & (codes == code)
+        if rows.any():
+            count = counts.setdefault(source, dict.fromkeys(MEASURES, 0))
+            for measure, number in zip(MEASURES, (rows, tokens[rows], sizes[rows]), strict=True):
+                count[measure] += int(number.sum())
 
 
 def _totals(results: list[ShardResult]) -> dict[tuple[str, str], Counter[str]]:

@@ -1,7 +1,7 @@
 """GGUF, the file that llama.cpp and its kin read, written with the `gguf` package.
 
-The converter scripts of llama.cpp refuse a vocabulary that they have never seen; ours is a byte-level BPE with GPT-2's
-pre-tokenizer, which llama.cpp knows by name, so the file is written here. Two conventions differ from transformers:
+The converter scripts of llama.cpp refuse a vocabulary that they have never seen; ours is a byte-level BPE with a
+pre-tokenizer that llama.cpp knows by name, so the file is written here. Two conventions differ from transformers:
 rotary pairs are neighbours and not halves (queries and keys are permuted), and the chat template must not hold
 `generation` marks, which only training needs.
 """
@@ -20,6 +20,7 @@ from models.presets import ModelShape
 from models.tokenizer import END, EOS, PAD, SPECIAL_TOKENS
 from models.transformer import Transformer
 from storage.errors import ConfigError
+from tasks.tokenizer.patterns import PATTERNS, pattern_of
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType, GGUFWriter
@@ -89,13 +90,20 @@ def _write_tokenizer(writer: GGUFWriter, folder: Path, rows: int) -> None:
     """The vocabulary with as many entries as the embedding has rows: llama.cpp refuses a difference."""
     from gguf import TokenType
 
-    stored = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]
+    settings = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    pattern = pattern_of(settings)
+    if pattern is None:
+        raise ConfigError(
+            "llama.cpp has no name for how this tokenizer cuts text.",
+            "Leave gguf out of export.formats, or train the tokenizer by a tokenizer.pattern.",
+        )
+    stored = settings["model"]
     tokens = sorted(stored["vocab"], key=stored["vocab"].__getitem__)
     ids = {token: number for number, token in enumerate(tokens)}
     types = [TokenType.CONTROL if token in SPECIAL_TOKENS else TokenType.NORMAL for token in tokens]
     unused = range(len(tokens), rows)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    writer.add_tokenizer_pre(PATTERNS[pattern].gguf)
     writer.add_token_list([*tokens, *(f"<|unused {number}|>" for number in unused)])
     writer.add_token_types([*types, *(TokenType.UNUSED for _ in unused)])
     merges = stored["merges"]

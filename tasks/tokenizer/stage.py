@@ -1,7 +1,7 @@
 """The `tokenizer` stage: byte-level BPE, so that every text has ids and every id sequence has bytes.
 
-Sennrich et al. 2016 over bytes, with the pre-tokenizer of GPT-2 (Radford et al. 2019), by the `tokenizers` library:
-what is written loads in transformers, llama.cpp and most servers without our code.
+Sennrich et al. 2016 over bytes, with the pre-tokenizer of GPT-2, GPT-4 or Llama 3 (patterns.py), by the `tokenizers`
+library: what is written loads in transformers, llama.cpp and most servers without our code.
 
 Special tokens are control, never text. A document that holds the characters `<|endoftext|>` is encoded as those
 characters (`load_for_documents`); only the pipeline itself adds an end-of-text id, and only the chat template's
@@ -18,21 +18,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
 from models.tokenizer import CHAT_TEMPLATE_PATH, EOS, PAD, SPECIAL_TOKENS, load_tokenizer, tokenizer_digest
 from storage.artifact import Artifact
 from storage.documents import read_documents
 from storage.errors import DamagedArtifact, EmptyOutput, TokenizerMismatch
-from tasks.config import StageConfig
 from tasks.output import Output
 from tasks.shards import map_shards
 from tasks.stage import stage
+from tasks.tokenizer.config import BYTE_TOKENS, TokenizerConfig
+from tasks.tokenizer.load import load_for_documents
+from tasks.tokenizer.patterns import pre_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-BYTE_TOKENS = 256
 MEASURED_BYTES = 1_000_000  # of each source, for the table of bytes a token
 HARD_TEXTS = (
     "".join(map(chr, range(0x250))),  # all of ASCII with NUL and controls, and every Latin letter
@@ -44,20 +43,6 @@ HARD_TEXTS = (
     " ".join(SPECIAL_TOKENS),
     "".join(SPECIAL_TOKENS),
 )
-
-
-class TokenizerConfig(StageConfig):
-    """Choices of the vocabulary."""
-
-    vocab_size: int = Field(
-        4096, ge=BYTE_TOKENS + len(SPECIAL_TOKENS), description="ids in all: special tokens, 256 bytes, merges"
-    )
-    sample_bytes_per_source: int = Field(
-        50_000_000,
-        ge=1,
-        description="UTF-8 bytes of each source that merges are learned from; whole documents, by hash",
-    )
-    min_frequency: int = Field(2, ge=1, description="a pair seen less often is not merged")
 
 
 @stage(version=1, name="tokenizer")
@@ -79,15 +64,6 @@ def train_tokenizer(config: TokenizerConfig, documents: Artifact, out: Output) -
     loaded = load_for_documents(out.path)
     _prove(loaded, out.path)
     _report(loaded, config, shards, shares, out)
-
-
-def load_for_documents(folder: Path) -> Tokenizer:
-    """The tokenizer as documents are encoded with it: special tokens in the text stay text."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.encode_special_tokens = True
-    return tokenizer
 
 
 def _measure(shard: Path, folder: Path) -> dict[str, int]:
@@ -114,7 +90,7 @@ def _train(config: TokenizerConfig, sample: Iterator[tuple[str, str]]) -> Tokeni
     from tokenizers.trainers import BpeTrainer
 
     tokenizer = Tokenizer(BPE())
-    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.pre_tokenizer = pre_tokenizer(config.pattern)
     tokenizer.decoder = ByteLevelDecoder()
     trainer = BpeTrainer(
         vocab_size=config.vocab_size,

@@ -1,0 +1,129 @@
+"""Ids of a column of texts: by our kernels, or by the `tokenizers` library, with one face.
+
+Special tokens in a text are text. Each document ends with EOS. What an encoder remembers of one document makes the
+next one faster and changes no id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from models.tokenizer import EOS
+from tasks.tokenizer import kernels
+from tasks.tokenizer.kernels import Ids, Offsets
+from tasks.tokenizer.load import load_for_documents
+from tasks.tokenizer.split import Splitter, at_least
+from tasks.tokenizer.tables import Tables
+
+FIRST_ROWS, MOST_ROWS = 1 << 16, 1 << 20  # of the table of known pre-tokens, half of them used; 48 bytes each in all
+POOL, TEXTS = 2, 8  # ids and bytes for each row, for what doesn't fit into it
+
+
+class Encoded(NamedTuple):
+    """D documents: number d is `ids[ends[d - 1]:ends[d]]`, EOS included."""
+
+    ids: Ids
+    ends: Offsets
+
+    def document(self, row: int) -> Ids:
+        """The ids of one document, EOS included."""
+        return self.ids[int(self.ends[row - 1]) if row else 0 : int(self.ends[row])]
+
+
+class Encoder(Protocol):
+    """Encodes a string column without nulls."""
+
+    vocab_size: int
+    eos_id: int
+
+    def encode(self, texts: pa.Array) -> Encoded: ...
+
+
+class KernelEncoder:
+    """By the kernels. Not for two threads at once. It takes up to 48 MB, and 20 bytes for each of the longest text."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.vocab_size, self.eos_id = tables.vocab_size, tables.eos_id
+        self._splitter = Splitter(tables.pattern)
+        self._out = np.empty(0, np.uint32)
+        self._allot(FIRST_ROWS)
+
+    def encode(self, texts: pa.Array) -> Encoded:
+        """The documents of a string column without nulls, in order."""
+        pieces, ends = [np.empty(0, np.uint32)], [np.empty(0, np.int64)]
+        total = 0
+        for cut in self._splitter.split(texts):
+            documents = len(cut.documents)
+            self._out = at_least(self._out, int(cut.offsets[-1]) + documents + kernels.BESIDE)
+            out_ends = np.empty(documents, np.int64)
+            count = kernels.encode(
+                *cut, self.tables.symbols, self.tables.pairs, self.eos_id,
+                self._table, self._pool, self._texts, self._used, self._out, out_ends,
+            )  # fmt: skip
+            pieces.append(self._out[:count].copy())
+            ends.append(out_ends + total)
+            total += count
+            if self._used[3]:
+                self._grow()
+        return Encoded(np.concatenate(pieces), np.concatenate(ends))
+
+    def _allot(self, rows: int) -> None:
+        self._table = np.zeros((rows, 4), np.uint64)
+        self._pool = np.empty(POOL * rows, np.uint32)
+        self._texts = np.empty(TEXTS * rows, np.uint8)
+        self._used = np.zeros(4, np.int64)
+
+    def _grow(self) -> None:
+        """Four times the room; at the most that is allowed, forget everything and begin again."""
+        rows = len(self._table)
+        table, pool, texts, used = self._table, self._pool, self._texts, self._used
+        self._allot(min(4 * rows, MOST_ROWS))
+        if rows < MOST_ROWS:
+            kernels.move(table, self._table)
+            self._pool[: len(pool)] = pool
+            self._texts[: len(texts)] = texts
+            self._used[:3] = used[:3]
+
+
+class LibraryEncoder:
+    """By the `tokenizers` library: what every other must equal."""
+
+    def __init__(self, folder: Path) -> None:
+        self._tokenizer = load_for_documents(folder)
+        self.vocab_size = self._tokenizer.get_vocab_size()
+        eos_id = self._tokenizer.token_to_id(EOS)
+        assert eos_id is not None
+        self.eos_id = eos_id
+
+    def encode(self, texts: pa.Array) -> Encoded:
+        """The documents of a string column without nulls, in order."""
+        arrays = [np.array([*self._tokenizer.encode(text).ids, self.eos_id], np.uint32) for text in texts.to_pylist()]
+        ends = np.cumsum([len(array) for array in arrays], dtype=np.int64)
+        return Encoded(np.concatenate([np.empty(0, np.uint32), *arrays]), ends)
+
+
+class Encoders:
+    """Kernel encoders lent to threads, one at a time each: what one has learned serves the next shard."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._idle: list[KernelEncoder] = []
+
+    @contextmanager
+    def lent(self) -> Iterator[KernelEncoder]:
+        """An encoder for this thread alone, until the block ends."""
+        try:
+            encoder = self._idle.pop()
+        except IndexError:
+            encoder = KernelEncoder(self._tables)
+        try:
+            yield encoder
+        finally:
+            self._idle.append(encoder)

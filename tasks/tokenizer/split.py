@@ -1,0 +1,66 @@
+"""Pre-tokens of a column of texts, straight from its Arrow buffer, in portions that stay near the core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tasks.text.scan import utf8
+from tasks.tokenizer import kernels
+from tasks.tokenizer.classes import character_classes
+from tasks.tokenizer.kernels import Bytes, Offsets, Words
+from tasks.tokenizer.patterns import PatternName
+
+PORTION = 1 << 19  # bytes of text at once, or one document
+SPARE = 16  # bytes that may be read behind a text
+
+
+class Cut(NamedTuple):
+    """D texts and their pre-tokens. Views into the splitter's buffers: gone with the next portion.
+
+    Text d is `data[offsets[d]:offsets[d + 1]]`; pre-token p ends at `ends[p]` and starts where the one before it ends;
+    `documents[d]` of them lie before the end of text d. `words[i]` are the 8 bytes of `data` from i on.
+    """
+
+    data: Bytes
+    words: Words
+    offsets: Offsets
+    ends: Offsets
+    documents: Offsets
+
+
+class Splitter:
+    """Cuts columns of texts into pre-tokens by a pattern. Not for two threads at once."""
+
+    def __init__(self, pattern: PatternName) -> None:
+        self.pattern = pattern
+        self._classes = character_classes()
+        self._data = np.zeros(SPARE, np.uint8)
+        self._ends = np.empty(0, np.int64)
+
+    def split(self, texts: pa.Array) -> Iterator[Cut]:
+        """The texts of a string column without nulls, in order, in portions."""
+        source, offsets = utf8(texts)
+        first = 0
+        while first < len(texts):
+            after = max(first + 1, int(np.searchsorted(offsets, offsets[first] + PORTION, "right")) - 1)
+            begin, end = int(offsets[first]), int(offsets[after])
+            size = end - begin
+            self._data = at_least(self._data, size + SPARE)
+            self._data[:size] = source[begin:end]
+            self._ends = at_least(self._ends, size)
+            places = offsets[first : after + 1] - begin
+            documents = np.empty(after - first, np.int64)
+            count = kernels.split(self._data, places, self._classes, self.pattern == "gpt2", self._ends, documents)
+            words = np.ndarray((len(self._data) - 7,), "<u8", self._data, strides=(1,))  # they overlap
+            yield Cut(self._data, words, places, self._ends[:count], documents)
+            first = after
+
+
+def at_least(buffer: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    """The buffer, or a new one of its kind where it is too small."""
+    return buffer if len(buffer) >= size else np.empty(size, buffer.dtype)
