@@ -19,23 +19,16 @@ SURROGATES = range(0xD800, 0xE000)
 
 @functools.cache
 def character_classes() -> npt.NDArray[np.uint8]:
-    """OTHER, LETTER, NUMBER or SPACE for each code point below SIZE."""
-    table = classify(range(SIZE))
-    table.setflags(write=False)
-    return table
-
-
-def classify(codes: range) -> npt.NDArray[np.uint8]:
-    """The class of each code point, as `tokenizers` matches it."""
+    """OTHER, LETTER, NUMBER or SPACE for each code point below SIZE, as `tokenizers` matches it."""
     from tokenizers import Regex
     from tokenizers.pre_tokenizers import Split
 
-    known = [code for code in codes if code not in SURROGATES]
-    text = "".join(map(chr, known))
-    places = np.array(known) - codes.start
-    table = np.full(len(codes), OTHER, np.uint8)
+    codes = np.array([code for code in range(SIZE) if code not in SURROGATES])
+    text = "".join(map(chr, codes.tolist()))
+    table = np.full(SIZE, OTHER, np.uint8)
     for kind, expression in CLASSES.items():
         runs = Split(Regex(f"{expression}+"), "removed", invert=True).pre_tokenize_str(text)
         for _, (start, end) in runs:
-            table[places[start:end]] = kind
+            table[codes[start:end]] = kind
+    table.setflags(write=False)
     return table

@@ -37,12 +37,14 @@ class Encoded(NamedTuple):
 
 
 class Encoder(Protocol):
-    """Encodes a string column without nulls."""
+    """What encodes columns of texts."""
 
     vocab_size: int
     eos_id: int
 
-    def encode(self, texts: pa.Array) -> Encoded: ...
+    def encode(self, texts: pa.Array) -> Encoded:
+        """The documents of a string column without nulls, in order."""
+        ...
 
 
 class KernelEncoder:
@@ -114,7 +116,7 @@ class Encoders:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._idle: list[KernelEncoder] = []
+        self._idle = [KernelEncoder(tables)]  # the first here, so that threads don't all ask for the classes
 
     @contextmanager
     def lent(self) -> Iterator[KernelEncoder]:

@@ -29,6 +29,12 @@ PACKED = 15  # bytes of a pre-token that is its own key
 LONGEST = 128  # bytes of a pre-token that is remembered; a longer one hardly comes again
 BESIDE = 3  # ids that stand beside the key
 NO_PAIR = np.uint64(0xFFFFFFFFFFFFFFFF)
+ONE = np.uint64(1)
+ONES = np.uint64(0x0101010101010101)
+HIGH = np.uint64(0x8080808080808080)
+LOWER = np.uint64(0x2020202020202020)
+FROM_A = np.uint64((0x80 - ord("a")) * 0x0101010101010101)
+BEYOND_Z = np.uint64((0x80 - ord("z") - 1) * 0x0101010101010101)
 ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: Fibonacci hashing (Knuth 1998, section 6.4)
 ODD_TOO = np.uint64(0xD6E8FEB86659FD93)
 
@@ -71,6 +77,29 @@ def run_of(kind, data, i, end, kinds):
     return i
 
 
+@njit(cache=True, nogil=True, inline="always")
+def run_of_letters(data, words, i, end, kinds):
+    """Where the letters end that start at `i`: 8 bytes at a time while they are ASCII.
+
+    What a byte looks like is asked of all 8 at once (Warren 2012, "Hacker's Delight", section 6-1): a branch for each
+    letter would be mispredicted at the end of every word.
+    """
+    while i < end:
+        lower = words[i] | LOWER
+        ascii = lower & ~HIGH
+        letters = (ascii + FROM_A) & ~(ascii + BEYOND_Z) & ~lower & HIGH
+        others = letters ^ HIGH
+        if others == 0:
+            i += 8
+            continue
+        # The bits up to the first other byte's highest; one of each byte, summed
+        i += np.int64((((others ^ (others - ONE)) & ONES) * ONES) >> np.uint64(56)) - 1
+        if i < end and data[i] >= 128:
+            return run_of(LETTER, data, i, end, kinds)
+        break
+    return min(i, end)
+
+
 @njit(cache=True, nogil=True)
 def is_line_break(data, i):
     """CR or LF at `i`."""
@@ -99,9 +128,12 @@ def white_space(data, start, i, end, kinds, breaks):
     return last if i < end and last > start else i
 
 
-@njit(cache=True, nogil=True)
-def cut_gpt2(data, start, end, kinds):
+@njit(cache=True, nogil=True, inline="always")
+def cut_gpt2(data, words, start, end, kinds):
     """Where the pre-token ends that starts at `start`, by GPT-2's pattern."""
+    first = start + np.int64(data[start] == ord(" "))
+    if first < end and data[first] < 128 and kinds[data[first]] == LETTER:
+        return run_of_letters(data, words, first, end, kinds)
     kind, i = kind_at(data, start, end, kinds)
     if kind == OTHER and data[start] == ord("'"):
         short = contraction(data, i, end, np.uint8(0))
@@ -116,9 +148,12 @@ def cut_gpt2(data, start, end, kinds):
     return run_of(kind, data, i, end, kinds)
 
 
-@njit(cache=True, nogil=True)
-def cut_gpt4(data, start, end, kinds):
+@njit(cache=True, nogil=True, inline="always")
+def cut_gpt4(data, words, start, end, kinds):
     """Where the pre-token ends that starts at `start`, by GPT-4's and Llama 3's pattern."""
+    first = start + np.int64(data[start] == ord(" "))
+    if first < end and data[first] < 128 and kinds[data[first]] == LETTER:
+        return run_of_letters(data, words, first, end, kinds)
     kind, i = kind_at(data, start, end, kinds)
     if kind == LETTER:
         return run_of(kind, data, i, end, kinds)
@@ -136,7 +171,7 @@ def cut_gpt4(data, start, end, kinds):
     if i < end and not is_line_break(data, start):
         behind, after = kind_at(data, i, end, kinds)
         if behind == LETTER:
-            return run_of(behind, data, after, end, kinds)
+            return run_of_letters(data, words, after, end, kinds)
         if behind == OTHER and data[start] == ord(" "):
             kind, i = behind, after
     if kind == SPACE:
@@ -148,23 +183,26 @@ def cut_gpt4(data, start, end, kinds):
 
 
 @njit(cache=True, nogil=True)
-def split(data: Bytes, offsets: Offsets, kinds: Bytes, gpt2: bool, ends: Offsets, documents: Offsets) -> int:
+def split(
+    data: Bytes, words: Words, offsets: Offsets, kinds: Bytes, gpt2: bool, ends: Offsets, documents: Offsets
+) -> int:
     """Cut D texts into pre-tokens, which fill their texts; the number of them.
 
-    Text d is `data[offsets[d]:offsets[d + 1]]` and valid UTF-8. Written: to `ends` where each pre-token ends, to
-    `documents[d]` how many there are up to the end of text d. `ends` needs a place for every byte.
+    Text d is `data[offsets[d]:offsets[d + 1]]` and valid UTF-8; `words[i]` are the 8 bytes from i on, little-endian;
+    16 bytes behind the texts must be readable. Written: to `ends` where each pre-token ends, to `documents[d]` how many
+    there are up to the end of text d. `ends` needs a place for every byte.
     """
     count = 0
     for d in range(len(offsets) - 1):
         i, end = offsets[d], offsets[d + 1]
         if gpt2:
             while i < end:
-                i = cut_gpt2(data, i, end, kinds)
+                i = cut_gpt2(data, words, i, end, kinds)
                 ends[count] = i
                 count += 1
         else:
             while i < end:
-                i = cut_gpt4(data, i, end, kinds)
+                i = cut_gpt4(data, words, i, end, kinds)
                 ends[count] = i
                 count += 1
         documents[d] = count
@@ -357,9 +395,9 @@ def encode(
 ) -> int:  # fmt: skip
     """Ids of D texts that `split` has cut, `last_id` after each; how many ids.
 
-    `words[i]` are the 8 bytes of `data` from i on, little-endian; 16 bytes behind the texts must be readable.
-    `symbols` are the ids of the 256 bytes. Written: ids to `out`, which needs a place for every byte and every text,
-    and 3 to spare; to `out_ends[d]` where text d's end.
+    `data`, `words`, `offsets`, `ends` and `documents` are as `split` has them, `symbols` the ids of the 256 bytes.
+    Written: ids to `out`, which needs a place for every byte and every text, and 3 to spare; to `out_ends[d]` where
+    text d's end.
     """
     mask = len(table) - 1
     masks = np.zeros(9, np.uint64)

@@ -55,8 +55,10 @@ class Splitter:
             self._ends = at_least(self._ends, size)
             places = offsets[first : after + 1] - begin
             documents = np.empty(after - first, np.int64)
-            count = kernels.split(self._data, places, self._classes, self.pattern == "gpt2", self._ends, documents)
             words = np.ndarray((len(self._data) - 7,), "<u8", self._data, strides=(1,))  # they overlap
+            count = kernels.split(
+                self._data, words, places, self._classes, self.pattern == "gpt2", self._ends, documents
+            )
             yield Cut(self._data, words, places, self._ends[:count], documents)
             first = after
 

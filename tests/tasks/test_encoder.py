@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
 
 from models.convert import load
 from models.tokenizer import EOS, SPECIAL_TOKENS, load_tokenizer, tokenizer_digest
@@ -25,7 +27,7 @@ from tasks.export.runtime import load_gguf
 from tasks.output import Output
 from tasks.tokenize import TokenizeConfig, in_validation, tokenize
 from tasks.tokenizer import HARD_TEXTS, TokenizerConfig, encode, load_for_documents, tables, train_tokenizer
-from tasks.tokenizer.classes import OTHER, SIZE, classify
+from tasks.tokenizer.classes import CLASSES, SIZE
 from tasks.tokenizer.encode import KernelEncoder
 from tasks.tokenizer.patterns import PatternName, pattern_of, pre_tokenizer
 from tasks.tokenizer.split import PORTION, Splitter
@@ -34,13 +36,14 @@ from tests.tasks.tiny_model import RUNTIME, make_model, texts
 
 ROOT = Path(__file__).parents[2]
 PATTERNS: tuple[PatternName, ...] = get_args(PatternName)
+LIBRARY = {pattern: pre_tokenizer(pattern) for pattern in PATTERNS}
 ODD = (
     " \t\n\r\x0b\x0c\x1c\x1f\x85\xa0\u1680\u2003\u2028\u2029\u202f\u205f\u3000\u180e\u200b\ufeff"  # white, or nearly
     "'’ʼsSſtTdDmMlLrRvVeEaZéÅßǅʰªµÞ٣５½²Ⅷ〇௧𝟘𐒠𞤀𐀀𝒜中한あא्ी\u0301\u0345\u20dd!_-#$€©…、🙂👩\u200d\x00\x7f\U0010ffff"
 )
-ODD_TEXT = st.lists(st.one_of(st.sampled_from(ODD), st.sampled_from(ODD[:20]), st.characters()), max_size=60).map(
-    "".join
-)
+ODD_CHARACTER = st.one_of(st.sampled_from(ODD), st.sampled_from(ODD[:20]), st.characters(exclude_categories=["Cs"]))
+WORDS = st.sampled_from(["word", " Wörter", "abcdefgh", " abcdefghijklmnopq", "XYZabcdé", "@[`{"])
+ODD_TEXT = st.lists(st.one_of(ODD_CHARACTER, WORDS), max_size=60).map("".join)
 
 
 @pytest.fixture(scope="module", params=["gpt2", "llama3"])
@@ -81,13 +84,13 @@ def cuts(pattern: PatternName, given: Iterable[str]) -> list[list[str]]:
 
 
 def library_cuts(pattern: PatternName, text: str) -> list[str]:
-    return [text[start:end] for _, (start, end) in pre_tokenizer(pattern).pre_tokenize_str(text)]
+    return [text[start:end] for _, (start, end) in LIBRARY[pattern].pre_tokenize_str(text)]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @given(given=st.lists(ODD_TEXT, max_size=4))
 @example(given=["a  b\n\n  c", "don't DON'T 'sam '\u017f", "", "1234567 ½²³４", "x!\r\n\r\n y", "(a ((b  \n\t ", " '"])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_texts_are_cut_as_the_library_cuts_them(pattern: PatternName, given: list[str]) -> None:
     assert cuts(pattern, given) == [library_cuts(pattern, text) for text in given]
 
@@ -100,7 +103,9 @@ def test_the_patterns_cut_as_their_originals_do() -> None:
 
 
 def test_no_character_beyond_the_table_has_a_class() -> None:
-    assert set(classify(range(SIZE, 0x110000)).tolist()) == {OTHER}
+    beyond = "".join(map(chr, range(SIZE, 0x110000)))
+    classes = Split(Regex("[" + "".join(CLASSES.values()) + "]"), "removed", invert=True)
+    assert classes.pre_tokenize_str(f"{beyond}a") == [("a", (len(beyond), len(beyond) + 1))]
 
 
 def ids_of(encoder: encode.Encoder, given: list[str]) -> list[list[int]]:
@@ -116,7 +121,7 @@ def both(folder: Path) -> tuple[encode.Encoder, encode.Encoder]:
 
 @given(given=st.lists(st.one_of(ODD_TEXT, st.text(alphabet="aet hs\n"), st.text(alphabet="-= ")), max_size=5))
 @example(given=list(HARD_TEXTS))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_ids_equal_the_librarys(both: tuple[encode.Encoder, encode.Encoder], given: list[str]) -> None:
     ours, library = both
     assert ids_of(ours, given) == ids_of(library, given)
@@ -154,7 +159,7 @@ def test_what_is_remembered_changes_no_id(gpt2: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(encode, "MOST_ROWS", 1024)  # grows twice, then forgets
     draw = random.Random(3)
     words = ["".join(draw.choices("etaoinshrdlué", k=draw.randint(1, 40))) for _ in range(3000)]
-    given = [" ".join(draw.choices(words, k=20_000)) for _ in range(12)]
+    given = [" ".join(draw.choices(words, k=6000)) for _ in range(8)]
     encoder = KernelEncoder(make_tables(read_settings(gpt2)))
     assert ids_of(encoder, given) == ids_of(encode.LibraryEncoder(gpt2), given)
 
@@ -232,7 +237,7 @@ def test_one_difference_and_the_library_encodes_everything(
     assert made == plain_run(tmp_path / "plain", gpt2)
     assert out.counts["encoder"]["by"] == "tokenizers"
     assert out.counts["encoder"]["different"] > 0
-    assert "gave other ids" in notes[0]
+    assert "gives other ids than our kernels" in notes[0]
 
 
 def test_a_tokenizer_that_the_kernels_dont_know_is_left_to_the_library(gpt2: Path, tmp_path: Path) -> None:
