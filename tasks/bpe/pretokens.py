@@ -1,0 +1,110 @@
+"""Distinct pre-tokens and how often each came: all that BPE training needs to know of a corpus.
+
+A shard is counted by itself, then the shards' counts are added up; words come sorted by their bytes, so that neither
+order nor shards nor workers change a byte. Pieces of text go from Arrow's buffers to a hash table without a Python
+object in between.
+
+Memory: the distinct words' bytes and at most 128 bytes a word, twice while the table grows; when shards are added up,
+that of the sum and of one shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.bpe.kernels import LENGTH, PLACE, TIMES, count_words, rehash_words
+
+Splitter = Callable[[pa.Array], tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+ROWS, LETTERS = 1 << 12, 1 << 16  # of a new table
+
+
+class Pretokens(NamedTuple):
+    """W distinct words sorted by their bytes: word i is `words[ends[i - 1]:ends[i]]`, seen `counts[i]` times."""
+
+    words: npt.NDArray[np.uint8]
+    ends: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+
+    def save(self, path: Path) -> None:
+        """Write them, for `load`."""
+        np.savez(path, **self._asdict())
+
+    @staticmethod
+    def load(path: Path) -> Pretokens:
+        """Read what `save` wrote."""
+        with np.load(path) as file:
+            return Pretokens(file["words"], file["ends"], file["counts"])
+
+
+def count_pretokens(splitter: Splitter, texts: Iterable[pa.Array]) -> Pretokens:
+    """Count the pieces that `splitter` cuts columns of texts into.
+
+    A splitter gives (data, starts, ends) of a string column without nulls: piece i is `data[starts[i]:ends[i]]`.
+    """
+    table = _Table()
+    for column in texts:
+        data, starts, ends = splitter(column)
+        table.add(data, starts, ends, np.ones(len(starts), np.int64))
+    return table.sorted()
+
+
+def merge_pretokens(parts: Iterable[Pretokens]) -> Pretokens:
+    """The sum of counts of several shards; one part is held at a time."""
+    table = _Table()
+    for words, ends, counts in parts:
+        table.add(words, np.concatenate([np.zeros(1, np.int64), ends])[:-1], ends, counts)
+    return table.sorted()
+
+
+class _Table:
+    """Words by their hash; the words themselves one after the other, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._rows = np.zeros((ROWS, 4), np.int64)
+        self._letters = np.empty(LETTERS, np.uint8)
+        self._used = np.zeros(2, np.int64)
+
+    def add(
+        self,
+        data: npt.NDArray[np.uint8],
+        starts: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64],
+        times: npt.NDArray[np.int64],
+    ) -> None:
+        """Count piece i `times[i]` times."""
+        data = data.view()
+        data.setflags(write=False)  # as Arrow's buffers are: compiled for one kind
+        done = 0
+        while (done := count_words(data, starts, ends, times, done, self._rows, self._letters, self._used)) < len(ends):
+            words, letters = self._used.tolist()
+            if 2 * words >= len(self._rows):
+                rows = np.zeros((2 * len(self._rows), 4), np.int64)
+                rehash_words(self._rows, rows)
+                self._rows = rows
+            needed = letters + int(ends[done] - starts[done])
+            if needed > len(self._letters):
+                longer = np.empty(max(needed, 2 * len(self._letters)), np.uint8)
+                longer[:letters] = self._letters[:letters]
+                self._letters = longer
+
+    def sorted(self) -> Pretokens:
+        """All words with their counts."""
+        rows = self._rows[self._rows[:, TIMES] > 0]
+        rows = rows[np.argsort(rows[:, PLACE])]
+        offsets = np.append(0, np.cumsum(rows[:, LENGTH]))
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self._letters)]
+        words = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(rows), buffers)
+        order = pc.array_sort_indices(words)
+        _, ends, letters = words.take(order).buffers()
+        return Pretokens(
+            np.frombuffer(letters or b"", np.uint8, offsets[-1]),
+            np.frombuffer(ends, np.int64, len(rows), offsets.itemsize),
+            rows[order.to_numpy(), TIMES],
+        )

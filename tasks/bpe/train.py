@@ -1,0 +1,96 @@
+"""Byte-level BPE (Sennrich et al. 2016 over bytes, Radford et al. 2019) from distinct pre-tokens with their counts.
+
+The merges are those of `tokenizers`' BpeTrainer with `initial_alphabet=ByteLevel.alphabet()`, rank by rank: the
+commonest pair first, of equally common ones that with the smaller ids. Ids are the special tokens', then the 256
+bytes' in the order of their characters, then the merges'. Counts have 64 bits; `tokenizers` counts pairs in 32 and is
+wrong from 2,147,483,648 on. One thread, so nothing depends on their number.
+
+Memory for words of L bytes together: about 45 bytes for each byte of L, and 32 for each pair that comes to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import ConfigError
+from tasks.bpe.alphabet import BYTE_ORDER, BYTES, spell, unspell
+from tasks.bpe.kernels import NONE, Words, lay_out, learn
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from tokenizers.pre_tokenizers import PreTokenizer
+
+REMEDY = "Lower tokenizer.sample_bytes_per_source."
+
+
+def train(
+    words: npt.NDArray[np.uint8],
+    ends: npt.NDArray[np.int64],
+    counts: npt.NDArray[np.int64],
+    *,
+    vocab_size: int,
+    min_frequency: int,
+    special_tokens: Sequence[str],
+) -> tuple[npt.NDArray[np.int64], list[bytes]]:
+    """Learn merges from W distinct words, word i being `words[ends[i - 1]:ends[i]]`, seen `counts[i]` times.
+
+    Returns the merges as (left id, right id), M x 2, in order of rank, and the bytes of every id. There are less ids
+    than `vocab_size` when no pair is left that was seen `min_frequency` times, and more where special tokens and bytes
+    alone are more. Neither the order of the words matters nor anything else. Raises ConfigError for 2 GB of distinct
+    words, for counts that 64 bits can't add up, and for a special token that text spells.
+    """
+    byte_ids, vocabulary = _first_ids(special_tokens)
+    size = len(words) + len(ends) + 1
+    _check(ends, counts, size)
+    laid = Words(np.empty(size, np.uint8), np.full(size, NONE, np.int32), np.empty(size, np.int32), counts)
+    lay_out(words, ends, byte_ids, laid)
+    merges: npt.NDArray[np.int64] = learn(laid, byte_ids, len(vocabulary), vocab_size, max(1, min_frequency))
+    for left, right in merges.tolist():
+        vocabulary.append(vocabulary[left] + vocabulary[right])
+    _forbid(special_tokens, vocabulary)
+    return merges, vocabulary
+
+
+def to_tokenizer(
+    merges: npt.NDArray[np.int64], vocabulary: Sequence[bytes], special_tokens: Sequence[str], split: PreTokenizer
+) -> Tokenizer:
+    """The tokenizer of these merges as its library has it: the same `tokenizer.json` as from its own trainer."""
+    from tokenizers import Tokenizer
+    from tokenizers.decoders import ByteLevel
+    from tokenizers.models import BPE
+
+    tokens = [*special_tokens, *(spell(token) for token in vocabulary[len(special_tokens) :])]
+    pairs = [(tokens[left], tokens[right]) for left, right in merges.tolist()]
+    tokenizer = Tokenizer(BPE({token: number for number, token in enumerate(tokens)}, pairs))
+    tokenizer.pre_tokenizer = split
+    tokenizer.decoder = ByteLevel()
+    tokenizer.add_special_tokens(list(special_tokens))
+    return tokenizer
+
+
+def _check(ends: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], size: int) -> None:
+    if size > np.iinfo(np.int32).max:
+        raise ConfigError(f"The distinct pre-tokens to learn from hold {size:,} bytes; 2 GB are the limit.", REMEDY)
+    # A pair gains at most each word's letters once, and twice for each merge
+    if 3.0 * (np.diff(ends, prepend=0).astype(float) @ counts.astype(float)) > np.iinfo(np.int64).max / 2:
+        raise ConfigError("The pre-tokens to learn from are more than 64 bits can count.", REMEDY)
+
+
+def _first_ids(special_tokens: Sequence[str]) -> tuple[npt.NDArray[np.int32], list[bytes]]:
+    """The id of each byte, and the vocabulary before any merge."""
+    vocabulary = [token.encode() for token in special_tokens]
+    byte_ids = np.empty(BYTES, np.int32)
+    byte_ids[list(BYTE_ORDER)] = np.arange(BYTES) + len(vocabulary)
+    return byte_ids, vocabulary + [bytes([byte]) for byte in BYTE_ORDER]
+
+
+def _forbid(special_tokens: Sequence[str], vocabulary: list[bytes]) -> None:
+    """No token of text may be written as a special one is: the library has one id for both."""
+    learnt = set(vocabulary[len(special_tokens) :])
+    for token in special_tokens:
+        if unspell(token) in learnt:
+            raise ConfigError(f"The special token {token!r} is one of text too.", "Choose one that no text spells.")
