@@ -96,7 +96,8 @@ def count_words(data, starts, ends, times, begin, rows, letters, used):
             slot = (slot + np.uint64(1)) & mask
         if rows[slot, TIMES] == 0:
             rows[slot, HASH], rows[slot, PLACE], rows[slot, LENGTH] = np.int64(h), used[1], length
-            letters[used[1] : used[1] + length] = data[first:end]
+            for k in range(length):
+                letters[used[1] + k] = data[first + k]
             used[0] += 1
             used[1] += length
         rows[slot, TIMES] += times[i]
@@ -121,7 +122,7 @@ def rehash_words(rows, target):
             slot = np.uint64(rows[i, HASH]) & mask
             while target[slot, TIMES] != 0:
                 slot = (slot + np.uint64(1)) & mask
-            target[slot] = rows[i]
+            copy_row(target, slot, rows, i)
 
 
 @njit(cache=True, nogil=True)
@@ -178,16 +179,29 @@ def with_room(pairs, more):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def precedes(a, b):
+def precedes(count, pair, row):
     """The greater count, then the smaller pair."""
-    return a[COUNT] > b[COUNT] or (a[COUNT] == b[COUNT] and a[PAIR] < b[PAIR])
+    return count > row[COUNT] or (count == row[COUNT] and pair < row[PAIR])
+
+
+@njit(cache=True, nogil=True, inline="always")
+def set_row(rows, i, count, pair, first, places):
+    """Write a row, column by column: compiled in a tenth of the time that slices take."""
+    rows[i, COUNT], rows[i, PAIR], rows[i, FIRST], rows[i, PLACES] = count, pair, first, places
+
+
+@njit(cache=True, nogil=True)
+def copy_row(rows, i, source, k):
+    """Row k of the source becomes row i."""
+    set_row(rows, i, source[k, COUNT], source[k, PAIR], source[k, FIRST], source[k, PLACES])
 
 
 @njit(cache=True, nogil=True)
 def longer(rows):
     """A copy of twice the length."""
     copy = np.empty((2 * len(rows), 4), np.int64)
-    copy[: len(rows)] = rows
+    for i in range(len(rows)):
+        copy_row(copy, i, rows, i)
     return copy
 
 
@@ -198,18 +212,16 @@ def push(queue, count, pair, first, places):
     if count < limit[0]:
         if sizes[1] == len(rest):
             rest = longer(rest)
-        row = rest[sizes[1]]
-        row[COUNT], row[PAIR], row[FIRST], row[PLACES] = count, pair, first, places
+        set_row(rest, sizes[1], count, pair, first, places)
         sizes[1] += 1
         return Queue(heap, rest, sizes, limit)
     if sizes[0] == len(heap):
         heap = longer(heap)
-    row = np.array([count, pair, first, places])
     i = sizes[0]
-    while i > 0 and precedes(row, heap[(i - 1) // 2]):
-        heap[i] = heap[(i - 1) // 2]
+    while i > 0 and precedes(count, pair, heap[(i - 1) // 2]):
+        copy_row(heap, i, heap, (i - 1) // 2)
         i = (i - 1) // 2
-    heap[i] = row
+    set_row(heap, i, count, pair, first, places)
     sizes[0] += 1
     return Queue(heap, rest, sizes, limit)
 
@@ -219,27 +231,28 @@ def drop_first(queue):
     """Take the first row from the heap."""
     heap, sizes = queue.heap, queue.sizes
     sizes[0] -= 1
-    size = sizes[0]
-    row = heap[size].copy()
+    last = sizes[0]
     i = 0
-    while 2 * i + 1 < size:
+    while 2 * i + 1 < last:
         child = 2 * i + 1
-        if child + 1 < size and precedes(heap[child + 1], heap[child]):
+        if child + 1 < last and precedes(heap[child + 1, COUNT], heap[child + 1, PAIR], heap[child]):
             child += 1
-        if not precedes(heap[child], row):
+        if not precedes(heap[child, COUNT], heap[child, PAIR], heap[last]):
             break
-        heap[i] = heap[child]
+        copy_row(heap, i, heap, child)
         i = child
-    heap[i] = row
+    copy_row(heap, i, heap, last)
 
 
 @njit(cache=True, nogil=True)
 def refill(queue):
     """The queue with the greatest of the rest in its heap: those that count a quarter of the greatest, or more."""
-    rest, sizes = queue.rest, queue.sizes
-    left = sizes[1]
-    queue.limit[0] = rest[:left, COUNT].max() // 4
-    sizes[1] = 0  # rows that stay move down in place
+    rest, left = queue.rest, queue.sizes[1]
+    greatest = 0
+    for i in range(left):
+        greatest = max(greatest, rest[i, COUNT])
+    queue.limit[0] = greatest // 4
+    queue.sizes[1] = 0  # rows that stay move down in place
     for i in range(left):
         queue = push(queue, rest[i, COUNT], rest[i, PAIR], rest[i, FIRST], rest[i, PLACES])
     return queue
@@ -258,8 +271,13 @@ def first_pairs(words, byte_ids, min_frequency, lists):
     pairs = Pairs(np.full((1 << 17, 2), NONE, np.int64), np.zeros(1, np.int64))
     limit = np.full(1, np.iinfo(np.int64).max)
     queue = Queue(np.empty((1 << 12, 4), np.int64), np.empty((1 << 16, 4), np.int64), np.zeros(2, np.int64), limit)
-    ends = np.cumsum(numbers) - numbers
-    for pair in np.flatnonzero(counts >= min_frequency):
+    ends = np.empty(1 << 16, np.int64)
+    used = 0
+    for pair in range(1 << 16):
+        ends[pair] = used
+        used += numbers[pair]
+        if counts[pair] < min_frequency:
+            continue
         key = key_of(byte_ids[pair >> 8], byte_ids[pair & 255])
         insert_pair(pairs, key, counts[pair])
         queue = push(queue, counts[pair], key, ends[pair], numbers[pair])
@@ -268,7 +286,7 @@ def first_pairs(words, byte_ids, min_frequency, lists):
             pair = (np.int64(letters[at]) << 8) | np.int64(letters[at + 1])
             lists[ends[pair]] = at
             ends[pair] += 1
-    return pairs, queue, numbers.sum()
+    return pairs, queue, used
 
 
 @njit(cache=True, nogil=True, inline="always")
