@@ -55,9 +55,9 @@ def split(pre_tokenizer: Any, texts: Any) -> tuple[Any, Any, Any]:
 
     from tasks.bpe.alphabet import unspell
 
-    words = [unspell(piece) or b"" for text in texts.to_pylist() for piece, _ in pre_tokenizer.pre_tokenize_str(text)]
-    ends = np.cumsum([len(word) for word in words], dtype=np.int64)
-    return np.frombuffer(b"".join(words), np.uint8), np.append(0, ends)[: len(ends)], ends
+    pieces = [piece for text in texts.to_pylist() for piece, _ in pre_tokenizer.pre_tokenize_str(text)]
+    ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+    return np.frombuffer(unspell("".join(pieces)) or b"", np.uint8), np.append(0, ends)[: len(ends)], ends
 
 
 def ours(folder: Path, vocab_size: int) -> tuple[float, Any]:

@@ -9,7 +9,8 @@ BYTE_ORDER = (*PRINTABLE, *(byte for byte in range(BYTES) if byte not in PRINTAB
 CHARACTERS = {byte: chr(byte) for byte in PRINTABLE} | {
     byte: chr(BYTES + number) for number, byte in enumerate(BYTE_ORDER[len(PRINTABLE) :])
 }
-_BYTES = {character: byte for byte, character in CHARACTERS.items()}
+_BYTES = {ord(character): byte for byte, character in CHARACTERS.items()}
+_KNOWN = frozenset(CHARACTERS.values())
 
 
 def spell(token: bytes) -> str:
@@ -19,6 +20,4 @@ def spell(token: bytes) -> str:
 
 def unspell(characters: str) -> bytes | None:
     """The bytes that these characters stand for; None where one of them stands for none, as a space."""
-    if not all(character in _BYTES for character in characters):
-        return None
-    return bytes(_BYTES[character] for character in characters)
+    return characters.translate(_BYTES).encode("latin-1") if _KNOWN.issuperset(characters) else None

@@ -48,8 +48,8 @@ class Pairs(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """Rows of (count, pair, first place, places): a heap of those that count at least `limit`, a heap of the others
-    only once it is their turn, which for most never comes. `sizes` are of heap and rest."""
+    """Rows of (count, pair, first place, places). Those that count at least `limit` are a heap; the rest, unordered,
+    waits for its turn, which for most pairs never comes. `sizes` are of heap and rest."""
 
     heap: Rows
     rest: Rows
@@ -372,7 +372,8 @@ def learn(words, byte_ids, known, vocab_size, min_frequency):
     lists = np.empty(3 * size, np.int32)  # a place for each letter, two for each merge; pages count once written
     changes = Changes(
         np.zeros((2, ids), np.int64), np.zeros((2, ids), np.int64), np.empty((2, ids), np.int32),
-        np.zeros(2, np.int64), np.empty((2, size), np.int32), np.empty((2, size), np.int32), np.zeros(2, np.int64),
+        np.zeros(2, np.int64), np.empty((2, size // 2 + 1), np.int32), np.empty((2, size // 2 + 1), np.int32),
+        np.zeros(2, np.int64),
     )  # fmt: skip
     pairs, queue, used = first_pairs(words, byte_ids, min_frequency, lists)
     merges, first = np.empty((ids, 2), np.int64), known

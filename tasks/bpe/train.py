@@ -38,10 +38,10 @@ def train(
 ) -> tuple[npt.NDArray[np.int64], list[bytes]]:
     """Learn merges from W distinct words, word i being `words[ends[i - 1]:ends[i]]`, seen `counts[i]` times.
 
-    Returns the merges as (left id, right id), M x 2, in order of rank, and the bytes of every id. There are less ids
+    Returns the merges as (left id, right id), M x 2, in order of rank, and the bytes of every id. There are fewer ids
     than `vocab_size` when no pair is left that was seen `min_frequency` times, and more where special tokens and bytes
-    alone are more. Neither the order of the words matters nor anything else. Raises ConfigError for 2 GB of distinct
-    words, for counts that 64 bits can't add up, and for a special token that text spells.
+    alone are more. The order of the words does not matter. Raises ConfigError for 2 GB of distinct words, for counts
+    that 64 bits can't add up, and for a special token that comes twice or that text spells.
     """
     byte_ids, vocabulary = _first_ids(special_tokens)
     size = len(words) + len(ends) + 1
@@ -75,8 +75,8 @@ def to_tokenizer(
 def _check(ends: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], size: int) -> None:
     if size > np.iinfo(np.int32).max:
         raise ConfigError(f"The distinct pre-tokens to learn from hold {size:,} bytes; 2 GB are the limit.", REMEDY)
-    # A pair gains at most each word's letters once, and twice for each merge
-    if 3.0 * (np.diff(ends, prepend=0).astype(float) @ counts.astype(float)) > np.iinfo(np.int64).max / 2:
+    letters = float(np.diff(ends, prepend=0).astype(float) @ counts.astype(float))
+    if letters > np.iinfo(np.int64).max / 2:  # half, for what floats round off
         raise ConfigError("The pre-tokens to learn from are more than 64 bits can count.", REMEDY)
 
 
@@ -89,8 +89,10 @@ def _first_ids(special_tokens: Sequence[str]) -> tuple[npt.NDArray[np.int32], li
 
 
 def _forbid(special_tokens: Sequence[str], vocabulary: list[bytes]) -> None:
-    """No token of text may be written as a special one is: the library has one id for both."""
+    """No two tokens may be written alike: the library would have one id for both."""
     learnt = set(vocabulary[len(special_tokens) :])
-    for token in special_tokens:
+    for number, token in enumerate(special_tokens):
         if unspell(token) in learnt:
             raise ConfigError(f"The special token {token!r} is one of text too.", "Choose one that no text spells.")
+        if token in special_tokens[:number]:
+            raise ConfigError(f"The special token {token!r} is named twice.", "Name it once.")

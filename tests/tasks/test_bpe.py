@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -63,9 +64,8 @@ def split_by(
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """A splitter by the library's own pre-tokenizer: the slowest there is, and right by definition."""
     pieces = [piece for text in texts.to_pylist() for piece, _ in split.pre_tokenize_str(text)]
-    words = [unspell(piece) or b"" for piece in pieces]
-    ends = np.cumsum([len(word) for word in words], dtype=np.int64)
-    return np.frombuffer(b"".join(words), np.uint8), np.append(0, ends[:-1])[: len(ends)], ends
+    ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+    return np.frombuffer(unspell("".join(pieces)) or b"", np.uint8), np.append(0, ends)[: len(ends)], ends
 
 
 def counted(words: Iterable[bytes]) -> Pretokens:
@@ -146,9 +146,13 @@ def test_counts_that_64_bits_cannot_add_up_are_refused() -> None:
         train(data, ends, np.array([2**61]), vocab_size=258, min_frequency=1, special_tokens=())
 
 
-def test_a_special_token_that_text_spells_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'abc' is one of text too"):
-        train(*counted([b"abc", b"abc"]), vocab_size=300, min_frequency=1, special_tokens=("<|end|>", "abc"))
+@pytest.mark.parametrize(
+    ("special_tokens", "problem"),
+    [(("<|end|>", "abc"), "'abc' is one of text too"), (("<|end|>", "<|end|>"), "'<|end|>' is named twice")],
+)
+def test_special_tokens_that_would_share_an_id_are_refused(special_tokens: Sequence[str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        train(*counted([b"abc", b"abc"]), vocab_size=300, min_frequency=1, special_tokens=special_tokens)
 
 
 def test_every_byte_has_a_token_though_the_text_holds_none_of_them() -> None:
