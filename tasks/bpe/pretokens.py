@@ -4,8 +4,8 @@ A shard is counted by itself, then the shards' counts are added up; words come s
 order nor shards nor workers change a byte. Pieces of text go from Arrow's buffers to a hash table without a Python
 object in between.
 
-Memory: the distinct words' bytes and at most 128 bytes a word, twice while the table grows; when shards are added up,
-that of the sum and of one shard.
+Memory: twice the distinct words' bytes, and at most 192 bytes a word while the table grows; when shards are added up,
+that of the sum and of one shard. It does not grow with the text, only with the words that are new in it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pretokens(NamedTuple):
     counts: npt.NDArray[np.int64]
 
     def save(self, path: Path) -> None:
-        """Write them, for `load`."""
+        """Write them, for `load`, to a file that ends in .npz."""
         np.savez(path, **self._asdict())
 
     @staticmethod

@@ -5,7 +5,7 @@ commonest pair first, of equally common ones that with the smaller ids. Ids are 
 bytes' in the order of their characters, then the merges'. Counts have 64 bits; `tokenizers` counts pairs in 32 and is
 wrong from 2,147,483,648 on. One thread, so nothing depends on their number.
 
-Memory for words of L bytes together: about 45 bytes for each byte of L, and 32 for each pair that comes to be.
+Memory: about 35 bytes for each byte of the distinct words, most of it for pairs and their places.
 """
 
 from __future__ import annotations
