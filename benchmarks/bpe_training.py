@@ -54,7 +54,7 @@ def split(pre_tokenizer: Any, texts: Any) -> tuple[Any, Any, Any]:
     """The library's pieces as (data, starts, ends)."""
     import numpy as np
 
-    from tasks.bpe.alphabet import unspell
+    from tasks.tokenizer.bpe.alphabet import unspell
 
     pieces = [piece for text in texts.to_pylist() for piece, _ in pre_tokenizer.pre_tokenize_str(text)]
     ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
@@ -66,8 +66,8 @@ def ours(folder: Path, vocab_size: int) -> tuple[float, Any]:
     from tokenizers.pre_tokenizers import ByteLevel
 
     from models.tokenizer import SPECIAL_TOKENS
-    from tasks.bpe.pretokens import Pretokens, count_pretokens
-    from tasks.bpe.train import to_tokenizer, train
+    from tasks.tokenizer.bpe.pretokens import Pretokens, count_pretokens
+    from tasks.tokenizer.bpe.train import to_tokenizer, train
 
     pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=True)
     if not (folder / COUNTS).exists():

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from numba import njit
 
 from tasks.text.kernels import decode
-from tasks.tokenizer.classes import LETTER, NUMBER, OTHER, SIZE, SPACE
+from tasks.tokenizer.characters import LETTER, NUMBER, OTHER, SIZE, SPACE
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]

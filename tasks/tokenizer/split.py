@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tasks.text.scan import utf8
 from tasks.tokenizer import kernels
-from tasks.tokenizer.classes import character_classes
+from tasks.tokenizer.characters import character_classes
 from tasks.tokenizer.kernels import Bytes, Offsets, Words
 from tasks.tokenizer.patterns import PatternName
 

@@ -1,7 +1,7 @@
 """The `tokenizer` stage: byte-level BPE, so that every text has ids and every id sequence has bytes.
 
-Sennrich et al. 2016 over bytes, with the pre-tokenizer of GPT-2, GPT-4 or Llama 3 (patterns.py), by the `tokenizers`
-library: what is written loads in transformers, llama.cpp and most servers without our code.
+Sennrich et al. 2016 over bytes, with the pre-tokenizer of GPT-2, GPT-4 or Llama 3 (patterns.py), in the
+format of the `tokenizers` library: what is written loads in transformers, llama.cpp and most servers without our code.
 
 Special tokens are control, never text. A document that holds the characters `<|endoftext|>` is encoded as those
 characters (`load_for_documents`); only the pipeline itself adds an end-of-text id, and only the chat template's
@@ -15,23 +15,30 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+
 from models.tokenizer import CHAT_TEMPLATE_PATH, EOS, PAD, SPECIAL_TOKENS, load_tokenizer, tokenizer_digest
 from storage.artifact import Artifact
-from storage.documents import read_documents
+from storage.documents import read_batches, read_documents
 from storage.errors import DamagedArtifact, EmptyOutput, TokenizerMismatch
 from tasks.output import Output
 from tasks.shards import map_shards
 from tasks.stage import stage
 from tasks.tokenizer.config import BYTE_TOKENS, TokenizerConfig
 from tasks.tokenizer.load import load_for_documents
-from tasks.tokenizer.patterns import pre_tokenizer
+from tasks.tokenizer.patterns import PatternName, pre_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from tasks.tokenizer.bpe.pretokens import Pieces
+
+PRETOKENS = "pretokens.npz"
 MEASURED_BYTES = 1_000_000  # of each source, for the table of bytes a token
 HARD_TEXTS = (
     "".join(map(chr, range(0x250))),  # all of ASCII with NUL and controls, and every Latin letter
@@ -59,7 +66,7 @@ def train_tokenizer(config: TokenizerConfig, documents: Artifact, out: Output) -
     if not sizes:
         raise EmptyOutput("There is no document to train a tokenizer on.", "Look at the report of `filter`.")
     shares = {source: min(1.0, config.sample_bytes_per_source / size) for source, size in sizes.items() if size}
-    tokenizer = _train(config, _sample(shards, shares))
+    tokenizer = _train(config, shards, shares, out)
     _write(tokenizer, out.path)
     loaded = load_for_documents(out.path)
     _prove(loaded, out.path)
@@ -77,30 +84,48 @@ def _sample(shards: list[Path], shares: dict[str, float]) -> Iterator[tuple[str,
     """(source, text) of the documents whose id's hash falls into their source's share."""
     for shard in shards:
         for document in read_documents(shard):
-            drawn = hashlib.sha256(f"tokenizer {document.id}".encode()).digest()
-            if int.from_bytes(drawn[:8]) < shares.get(document.source, 0.0) * 2.0**64:
+            if _is_sampled(shares, document.id, document.source):
                 yield document.source, document.text
 
 
-def _train(config: TokenizerConfig, sample: Iterator[tuple[str, str]]) -> Tokenizer:
-    from tokenizers import Tokenizer
-    from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-    from tokenizers.models import BPE
-    from tokenizers.pre_tokenizers import ByteLevel
-    from tokenizers.trainers import BpeTrainer
+def _is_sampled(shares: dict[str, float], identity: str, source: str) -> bool:
+    drawn = hashlib.sha256(f"tokenizer {identity}".encode()).digest()
+    return int.from_bytes(drawn[:8]) < shares.get(source, 0.0) * 2.0**64
 
-    tokenizer = Tokenizer(BPE())
-    tokenizer.pre_tokenizer = pre_tokenizer(config.pattern)
-    tokenizer.decoder = ByteLevelDecoder()
-    trainer = BpeTrainer(
-        vocab_size=config.vocab_size,
-        min_frequency=config.min_frequency,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=ByteLevel.alphabet(),  # bytes that the sample lacks will come later
-        show_progress=False,
+
+def _train(config: TokenizerConfig, shards: list[Path], shares: dict[str, float], out: Output) -> Tokenizer:
+    """What the trainer of `tokenizers` would make of the sample, byte for byte, in a fraction of its time: pre-tokens
+    are counted shard by shard, merges are learned from the counts."""
+    from tasks.tokenizer.bpe.pretokens import Pretokens, merge_pretokens
+    from tasks.tokenizer.bpe.train import to_tokenizer, train
+
+    counted = map_shards(partial(_count_shard, config.pattern, shares), shards, out, "pre-tokens", threads=True)
+    words = merge_pretokens(Pretokens.load(shard.folder / PRETOKENS) for shard in counted)
+    merges, vocabulary = train(
+        *words, vocab_size=config.vocab_size, min_frequency=config.min_frequency, special_tokens=SPECIAL_TOKENS
     )
-    tokenizer.train_from_iterator((text for _, text in sample), trainer)
-    return tokenizer
+    return to_tokenizer(merges, vocabulary, SPECIAL_TOKENS, pre_tokenizer(config.pattern))
+
+
+def _count_shard(pattern: PatternName, shares: dict[str, float], shard: Path, folder: Path) -> dict[str, int]:
+    from tasks.tokenizer.bpe.pretokens import count_pretokens
+    from tasks.tokenizer.split import Cut, Splitter
+
+    def pieces(cut: Cut) -> Pieces:
+        return cut.data, np.concatenate([np.zeros(1, np.int64), cut.ends])[:-1], cut.ends
+
+    splitter = Splitter(pattern)
+    texts = (
+        batch["text"].filter(pa.array(map(partial(_is_sampled, shares), *_ids_and_sources(batch)), pa.bool_()))
+        for _, batch in read_batches(shard, ["id", "source", "text"])
+    )
+    found = count_pretokens(pieces, (cut for column in texts for cut in splitter.split(column)))
+    found.save(folder / PRETOKENS)
+    return {"pretokens": int(found.counts.sum())}
+
+
+def _ids_and_sources(batch: pa.RecordBatch) -> tuple[list[str], list[str]]:
+    return batch["id"].to_pylist(), batch["source"].to_pylist()
 
 
 def _write(tokenizer: Tokenizer, folder: Path) -> None:

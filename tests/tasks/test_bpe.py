@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +24,16 @@ from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 
 from models.tokenizer import SPECIAL_TOKENS
+from storage.artifact import Artifact
+from storage.documents import Document, shard_name, write_documents
 from storage.errors import ConfigError
-from tasks.bpe.alphabet import spell, unspell
-from tasks.bpe.pretokens import Pretokens, count_pretokens, merge_pretokens
-from tasks.bpe.train import to_tokenizer, train
+from tasks.config import Runtime
+from tasks.output import Output
+from tasks.tokenizer import TokenizerConfig, train_tokenizer
+from tasks.tokenizer.bpe.alphabet import spell, unspell
+from tasks.tokenizer.bpe.pretokens import Pretokens, count_pretokens, merge_pretokens
+from tasks.tokenizer.bpe.train import to_tokenizer, train
+from tasks.tokenizer.patterns import PatternName, pre_tokenizer
 
 GPT2 = ByteLevel(add_prefix_space=False, use_regex=True)
 WORDS = pre_tokenizers.Sequence([WhitespaceSplit(), ByteLevel(add_prefix_space=False, use_regex=False)])
@@ -205,3 +212,14 @@ def test_the_table_grows_and_counts_survive_a_file(pretokens: Pretokens, tmp_pat
     assert np.array_equal(twice.words, pretokens.words)
     assert np.array_equal(twice.ends, pretokens.ends)
     assert np.array_equal(twice.counts, 2 * pretokens.counts)
+
+
+@pytest.mark.parametrize("pattern", get_args(PatternName))
+def test_the_stage_writes_what_the_library_would(pattern: PatternName, texts: list[str], tmp_path: Path) -> None:
+    for number in range(3):
+        write_documents(tmp_path / "in" / shard_name(number), [Document.new(text, "test") for text in texts[number::3]])
+    out = Output.at(tmp_path, runtime=Runtime(workers=2))
+    config = TokenizerConfig(vocab_size=3000, pattern=pattern)
+    train_tokenizer.function(config, Artifact.at(tmp_path / "in"), out)
+    theirs = by_library(texts, pre_tokenizer(pattern), 3000, 2, SPECIAL_TOKENS)
+    assert (out.path / "tokenizer.json").read_text() == theirs

@@ -27,7 +27,7 @@ from tasks.export.runtime import load_gguf
 from tasks.output import Output
 from tasks.tokenize import TokenizeConfig, in_validation, tokenize
 from tasks.tokenizer import HARD_TEXTS, TokenizerConfig, encode, load_for_documents, tables, train_tokenizer
-from tasks.tokenizer.classes import CLASSES, SIZE
+from tasks.tokenizer.characters import CLASSES, SIZE
 from tasks.tokenizer.encode import KernelEncoder
 from tasks.tokenizer.patterns import PatternName, pattern_of, pre_tokenizer
 from tasks.tokenizer.split import PORTION, Splitter

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import ConfigError
-from tasks.bpe.alphabet import BYTE_ORDER, BYTES, spell, unspell
-from tasks.bpe.kernels import NONE, Words, lay_out, learn
+from tasks.tokenizer.bpe.alphabet import BYTE_ORDER, BYTES, spell, unspell
+from tasks.tokenizer.bpe.kernels import NONE, Words, lay_out, learn
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.bpe.kernels import LENGTH, PLACE, TIMES, count_words, rehash_words
+from tasks.tokenizer.bpe.kernels import LENGTH, PLACE, TIMES, count_words, rehash_words
 
-Splitter = Callable[[pa.Array], tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+T = TypeVar("T")
+Pieces = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]  # data, starts, ends
 ROWS, LETTERS = 1 << 12, 1 << 16  # of a new table
 
 
@@ -43,14 +44,11 @@ class Pretokens(NamedTuple):
             return Pretokens(file["words"], file["ends"], file["counts"])
 
 
-def count_pretokens(splitter: Splitter, texts: Iterable[pa.Array]) -> Pretokens:
-    """Count the pieces that `splitter` cuts columns of texts into.
-
-    A splitter gives (data, starts, ends) of a string column without nulls: piece i is `data[starts[i]:ends[i]]`.
-    """
+def count_pretokens(splitter: Callable[[T], Pieces], texts: Iterable[T]) -> Pretokens:
+    """Count the pieces that `splitter` cuts portions of text into: piece i is `data[starts[i]:ends[i]]`."""
     table = _Table()
-    for column in texts:
-        data, starts, ends = splitter(column)
+    for portion in texts:
+        data, starts, ends = splitter(portion)
         table.add(data, starts, ends, np.ones(len(starts), np.int64))
     return table.sorted()
 
