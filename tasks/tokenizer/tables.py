@@ -42,7 +42,7 @@ def obstacle(settings: dict[str, Any]) -> str:
         return "is no plain byte-level BPE"
     if any(symbol not in model["vocab"] for symbol in byte_symbols()):
         return "has no token for some byte"
-    if settings.get("normalizer") or settings.get("post_processor") or settings.get("truncation"):
+    if any(settings.get(step) for step in ("normalizer", "post_processor", "truncation", "padding")):
         return "changes the text before or the ids after"
     if any(not token["special"] for token in settings["added_tokens"]):
         return "has added tokens that are text"

@@ -262,6 +262,7 @@ def test_a_tokenizer_that_the_kernels_dont_know_is_left_to_the_library(gpt2: Pat
         {"model": {"unk_token": "?"}},
         {"normalizer": {"type": "NFC"}},
         {"post_processor": {"type": "ByteLevel"}},
+        {"padding": {"strategy": {"Fixed": 8}}},
     ],
     ids=str,
 )
