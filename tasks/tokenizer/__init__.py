@@ -1,15 +1,15 @@
 """The `tokenizer` stage: a byte-level BPE vocabulary; and how documents are encoded by it.
 
-config.py    choices of the vocabulary
-patterns.py  how text is cut into pre-tokens, by the names that others know
-stage.py     learns the merges, proves that nothing is lost, writes what transformers loads
-load.py      the tokenizer as documents are encoded with it
+config.py      choices of the vocabulary
+patterns.py    how text is cut into pre-tokens, by the names that others know
+stage.py       learns the merges, proves that nothing is lost, writes what transformers loads
+load.py        the tokenizer as documents are encoded with it
 characters.py  letters, numbers and white space, as the library sees them
-kernels.py   compiled: bytes to pre-tokens, pre-tokens to ids
-bpe/         merges from counts of pre-tokens, as the library's own trainer learns them
-split.py     pre-tokens of a column of texts
-tables.py    a tokenizer.json as the kernels take it
-encode.py    ids of a column of texts, by the kernels or by the library
+kernels.py     compiled: bytes to pre-tokens, pre-tokens to ids
+bpe/           merges from counts of pre-tokens, as the library's own trainer learns them
+split.py       pre-tokens of a column of texts
+tables.py      a tokenizer.json as the kernels take it
+encode.py      ids of a column of texts, by the kernels or by the library
 """
 
 from tasks.tokenizer.config import BYTE_TOKENS, TokenizerConfig
