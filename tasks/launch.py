@@ -23,11 +23,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from storage import errors
@@ -73,15 +71,14 @@ def run_child(
             start_new_session=True,
         )
         try:
-            with _interrupts() as interrupts:
-                for line in _lines(process, deadline, interrupts):
-                    message = _message(line)
-                    if message is None:
-                        log_file.write(line)
-                    elif "error" in message:
-                        reported = message
-                    elif on_line is not None:
-                        on_line(message)
+            for line in _lines(process, deadline):
+                message = _message(line)
+                if message is None:
+                    log_file.write(line)
+                elif "error" in message:
+                    reported = message
+                elif on_line is not None:
+                    on_line(message)
             code = process.wait()
         finally:
             _end(process)
@@ -197,38 +194,14 @@ def main() -> None:
     os.execvp(command[0], command)
 
 
-@contextlib.contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """Every Ctrl-C within the block, as it comes. It raises KeyboardInterrupt as ever; but whatever runs in `on_line`
-    (a logger, a server's client, a finalizer) may swallow that, and a person would press in vain."""
-    seen: list[int] = []
-    usual = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(usual):
-        yield seen
-        return
-
-    def note(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-        usual(number, frame)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, usual)
-
-
-def _lines(process: subprocess.Popen[bytes], deadline: float | None, interrupts: list[int]) -> Iterator[bytes]:
-    """Lines of the child's output until it ends. Polled: a stray grandchild that holds the pipe must not block us.
-    Raises KeyboardInterrupt for an interrupt that was swallowed."""
+def _lines(process: subprocess.Popen[bytes], deadline: float | None) -> Iterator[bytes]:
+    """Lines of the child's output until it ends. Polled: a stray grandchild that holds the pipe must not block us."""
     pipe = process.stdout
     assert pipe is not None
     rest = b""
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
         while True:
-            if interrupts:
-                raise KeyboardInterrupt
             ended = process.poll() is not None
             if selector.select(0 if ended else POLL_SECONDS):
                 data = os.read(pipe.fileno(), 1 << 16)

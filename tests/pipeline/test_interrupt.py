@@ -28,6 +28,11 @@ def processes_of(scratch: Path) -> list[int]:
     return found
 
 
+def mind_ctrl_c() -> None:
+    """A shell has what it starts in the background ignore Ctrl-C, these tests too; Python minds it if it may."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_stops_cleanly_and_the_next_run_resumes(tmp_path: Path) -> None:
     store = tmp_path / "store"
     sets = ["download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 200}]", "pretrain.steps=400"]
@@ -35,7 +40,9 @@ def test_ctrl_c_stops_cleanly_and_the_next_run_resumes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flows.cli", "run", "smoke", "--to=pretrain", *arguments]
     log = tmp_path / "log"
     with log.open("w") as file:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=mind_ctrl_c
+        )
         deadline = time.monotonic() + 300
         while not list(store.glob("work/pretrain-*/scratch/checkpoints/step-*/complete.json")):
             assert process.poll() is None, log.read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -84,23 +83,6 @@ def test_a_child_that_runs_too_long_is_ended_with_its_own_children(
     with pytest.raises(TrainingError, match="timeout_minutes"):
         run(tmp_path, script, timeout_minutes=0.05)
     assert wait_until_gone(int((tmp_path / "pid").read_text()))
-
-
-def test_an_interrupt_that_someone_swallows_is_raised_again(tmp_path: Path) -> None:
-    def swallow(message: dict[str, Any]) -> None:
-        with contextlib.suppress(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(5)
-
-    out = Output.at(tmp_path)
-    script = "import time; from tasks.launch import emit; emit(step=1); time.sleep(600)"
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        run_child(
-            [sys.executable, "-c", script], out=out, environment=training_environment(out), log=tmp_path / "log",
-            on_line=swallow,
-        )  # fmt: skip
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_kill_9_of_the_stage_ends_the_child(tmp_path: Path) -> None:
