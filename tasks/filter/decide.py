@@ -7,7 +7,7 @@ could not be measured, is quarantined when a rule asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -119,6 +119,14 @@ class Decisions(NamedTuple):
         """Which documents pass every rule."""
         return self.rule == KEPT
 
+    def stopped(self) -> Iterator[tuple[int, bool, npt.NDArray[np.int64]]]:
+        """The documents that are not kept, together by what stops them: (rule, whether unmeasured, their rows)."""
+        for number in np.unique(self.rule[~self.kept]).tolist():
+            for unmeasured in (False, True):
+                rows = np.flatnonzero((self.rule == number) & (self.unmeasured == unmeasured))
+                if len(rows):
+                    yield number, unmeasured, rows
+
 
 def rules(config: FilterConfig) -> list[Rule]:
     """Every rule of the config, in the order in which they are tried."""
@@ -163,23 +171,18 @@ def ledger(
     documents: pa.RecordBatch, signals: pa.RecordBatch, decisions: Decisions, tests: Sequence[Rule]
 ) -> Iterable[pa.RecordBatch]:
     """The ledger's rows for the documents that are not kept, rule by rule."""
-    for number, test in enumerate(tests):
-        for unmeasured in (False, True):
-            rows = np.flatnonzero((decisions.rule == number) & (decisions.unmeasured == unmeasured))
-            if len(rows) == 0:
-                continue
-            taken = pa.array(rows)
-            count = len(rows)
-            columns: dict[str, Any] = {
-                "id": documents["id"].take(taken),
-                "source": documents["source"].take(taken),
-                "verdict": pa.repeat(pa.scalar("quarantined" if unmeasured else "removed"), count),
-                "reason": pa.repeat(pa.scalar(reason(test, unmeasured)), count),
-                "value": pa.nulls(count, pa.float64()) if unmeasured else pa.array(decisions.values[rows]),
-                "threshold": pa.repeat(pa.scalar(test.threshold, pa.float64()), count),
-                "detail": test.details(signals).take(taken).fill_null(""),
-            }
-            yield pa.record_batch([columns[name] for name in LEDGER_SCHEMA.names], schema=LEDGER_SCHEMA)
+    for number, unmeasured, rows in decisions.stopped():
+        test, taken, count = tests[number], pa.array(rows), len(rows)
+        columns: dict[str, Any] = {
+            "id": documents["id"].take(taken),
+            "source": documents["source"].take(taken),
+            "verdict": pa.repeat(pa.scalar("quarantined" if unmeasured else "removed"), count),
+            "reason": pa.repeat(pa.scalar(reason(test, unmeasured)), count),
+            "value": pa.nulls(count, pa.float64()) if unmeasured else pa.array(decisions.values[rows]),
+            "threshold": pa.repeat(pa.scalar(test.threshold, pa.float64()), count),
+            "detail": test.details(signals).take(taken).fill_null(""),
+        }
+        yield pa.record_batch([columns[name] for name in LEDGER_SCHEMA.names], schema=LEDGER_SCHEMA)
 
 
 def reason(test: Rule, unmeasured: bool) -> str:

@@ -74,14 +74,11 @@ class Tally:
         self.changed.update(verdict.reason for verdict in changes)
         self.sources.update(_counts(documents["source"]))
         self.kept_sources.update(_counts(documents["source"].filter(pa.array(kept))))
-        for number in np.unique(decisions.rule[~kept]).tolist():
-            for unmeasured in (False, True):
-                rows = np.flatnonzero((decisions.rule == number) & (decisions.unmeasured == unmeasured))
-                if len(rows):
-                    name = reason(tests[number], unmeasured)
-                    self.stopped[name] += len(rows)
-                    self.stopped_bytes[name] += int(sizes[rows].sum())
-                    self._show(name, documents, signals, decisions, rows)
+        for number, unmeasured, rows in decisions.stopped():
+            name = reason(tests[number], unmeasured)
+            self.stopped[name] += len(rows)
+            self.stopped_bytes[name] += int(sizes[rows].sum())
+            self._show(name, documents, signals, decisions, rows)
 
     def add_repairs(self, verdicts: pa.RecordBatch) -> None:
         """Count what repair did before: it may have left nothing of a document."""
