@@ -43,8 +43,16 @@ class Runtime(BaseModel):
     micro_batch: int | None = Field(
         None, ge=1, description="sequences a forward pass; the global batch stays as the profile says"
     )
-    recompute: bool = Field(
-        False, description="compute activations again in the backward pass: a third more work, far less memory"
+    engine: Literal["deepspeed", "ddp"] = Field(
+        "deepspeed", description="what spreads pretraining over processes: DeepSpeed's ZeRO, or torch's DDP"
+    )
+    zero_stage: Literal[0, 1, 2, 3] = Field(
+        0, description="what DeepSpeed shards over processes: 1 optimizer states, 2 gradients too, 3 weights too"
+    )
+    recompute: Literal["none", "selective", "full"] = Field(
+        "none",
+        description="activations computed again in the backward pass: full is a third more work and far less memory, "
+        "selective keeps what matrix products gave",
     )
     log_every: int = Field(10, ge=1, description="training steps between two lines of progress")
     checkpoint_every: int = Field(100, ge=1, description="training steps between two checkpoints")

@@ -25,4 +25,3 @@ class PosttrainConfig(StageConfig):
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto: bfloat16 on a GPU that has it, float32 on a CPU"
     )
-    zero_stage: Literal[0, 1, 2, 3] = Field(0, description="what DeepSpeed shards over processes; 0 is without it")

@@ -162,7 +162,7 @@ def _arguments(spec: PosttrainSpec, pairs: int) -> dict[str, Any]:
         "bf16": bfloat16,
         "use_cpu": not cuda,
         "optim": "adamw_torch_fused",
-        "gradient_checkpointing": runtime.recompute,
+        "gradient_checkpointing": runtime.recompute != "none",
         "logging_steps": 1,
         "logging_nan_inf_filter": False,  # it would show a plausible loss in place of a NaN
         "save_steps": runtime.checkpoint_every,
@@ -170,8 +170,8 @@ def _arguments(spec: PosttrainSpec, pairs: int) -> dict[str, Any]:
         "report_to": [],
         "disable_tqdm": True,
     }
-    if config.zero_stage:
-        arguments["deepspeed"] = _deepspeed(config.zero_stage)
+    if runtime.zero_stage:
+        arguments["deepspeed"] = _deepspeed(runtime.zero_stage)
     return arguments
 
 

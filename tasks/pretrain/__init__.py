@@ -1,10 +1,11 @@
-"""The `pretrain` stage: a transformer learns the token shards under DeepSpeed, in a child process.
+"""The `pretrain` stage: a transformer learns the token shards, in child processes.
 
 config.py       what a profile says
 stage.py        the stage: starts the child, draws the curve, reports
 spec.py         what the child is told, and the identity that a resume must match
 train.py        the child: the training loop
-engine.py       DeepSpeed: processes, precision, ZeRO, optimizer
+world.py        the processes: how they join and part
+engines/        how a model is trained by one process or many
 schedule.py     the learning rate of a step
 loader/         samples in an order that only the seed decides, by source and by document
 checkpoints.py  atomic checkpoints and exact resume

@@ -1,8 +1,9 @@
 """Checkpoints that are whole or do not exist, and whose resume is exact.
 
-DeepSpeed writes weights and optimizer states into a folder named by the step; a marker is written last, after
+The engine writes weights and optimizer states into a folder named by the step; a marker is written last, after
 everything is on disk. A folder without its marker is what a kill left, and is removed. The marker names the run that
-it belongs to: on other data, another tokenizer or another config a resume is refused. No state of a random generator
+it belongs to: on other data, another tokenizer or another config a resume is refused. It tells the engine's layout too,
+so that states are never loaded by what can't read them. No state of a random generator
 is kept because training draws nothing: the order of the data is a function of the step.
 """
 
@@ -12,12 +13,13 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from storage.errors import TrainingError
 
 if TYPE_CHECKING:
-    from tasks.pretrain.engine import Engine, World
+    from tasks.pretrain.engines import Engine
+    from tasks.pretrain.world import World
 
 KEPT = 2
 MARKER = "complete.json"
@@ -26,16 +28,13 @@ MARKER = "complete.json"
 class Checkpoints:
     """The checkpoints of one run in a folder of its own."""
 
-    def __init__(self, folder: Path, identity: str, *, world: World, zero_stage: int) -> None:
-        self.folder = folder
-        self.world = world
-        # Sharded states belong to as many ranks as wrote them
-        self.marker = {"identity": identity, "ranks": world.size if zero_stage else 0}
+    def __init__(self, folder: Path, identity: str, *, world: World) -> None:
+        self.folder, self.identity, self.world = folder, identity, world
 
     def latest(self) -> int:
         """The step to go on from, 0 without a checkpoint; what a kill left half-written is removed.
 
-        Raises TrainingError for a checkpoint of another run, or of sharded states of another number of processes.
+        Raises TrainingError for a checkpoint of another run.
         """
         if self.world.first:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -46,29 +45,22 @@ class Checkpoints:
         tags = self._tags()
         if not tags:
             return 0
-        found = json.loads((tags[-1] / MARKER).read_text())
-        for name, value in self.marker.items():
-            if found[name] != value:
-                what = (
-                    f"{found[name]} processes" if name == "ranks" else "other data, another tokenizer or another config"
-                )
-                raise TrainingError(
-                    f"The checkpoint {tags[-1]} was made with {what}: going on from it is refused.",
-                    f"Run with what it was made with, or delete {self.folder} to begin anew.",
-                )
+        found = self._marker(tags[-1])
+        if found["identity"] != self.identity:
+            raise self._refused(tags[-1], "other data, another tokenizer or another config")
         return int(found["step"])
 
     def save(self, engine: Engine, step: int) -> None:
         """Write the checkpoint of `step`; older ones than the last two go."""
         folder = self.folder / _tag(step)
-        engine.deepspeed.save_checkpoint(str(self.folder), tag=folder.name, save_latest=False)
+        engine.save(folder)
         self.world.wait()
         if self.world.first:
             for path in folder.rglob("*"):
                 if path.is_file():
                     _flush(path)
             draft = folder / f"{MARKER}.draft"
-            draft.write_text(json.dumps({**self.marker, "step": step}))
+            draft.write_text(json.dumps({"identity": self.identity, "step": step, "layout": dict(engine.layout)}))
             _flush(draft)
             draft.rename(folder / MARKER)
             for old in self._tags()[:-KEPT]:
@@ -77,12 +69,26 @@ class Checkpoints:
         self.world.wait()
 
     def load(self, engine: Engine, step: int) -> None:
-        """Put weights and optimizer states of `step` into the engine."""
-        path, _ = engine.deepspeed.load_checkpoint(str(self.folder), tag=_tag(step))
-        if path is None:
-            raise TrainingError(
-                f"DeepSpeed found no checkpoint {_tag(step)} in {self.folder}.", f"Delete {self.folder} to begin anew."
-            )
+        """Put weights and optimizer states of `step` into the engine.
+
+        Raises TrainingError for states that were saved in another layout.
+        """
+        folder = self.folder / _tag(step)
+        layout = self._marker(folder)["layout"]
+        for name in {**layout, **engine.layout}:
+            if layout.get(name) != engine.layout.get(name):
+                raise self._refused(folder, f"{name.replace('_', ' ')} {layout.get(name)}")
+        engine.load(folder)
+
+    def _marker(self, folder: Path) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((folder / MARKER).read_text())
+        return found
+
+    def _refused(self, folder: Path, what: str) -> TrainingError:
+        return TrainingError(
+            f"The checkpoint {folder} was made with {what}: going on from it is refused.",
+            f"Run with what it was made with, or delete {self.folder} to begin anew.",
+        )
 
     def _tags(self) -> list[Path]:
         return sorted(path.parent for path in self.folder.glob(f"step-*/{MARKER}"))

@@ -57,9 +57,6 @@ class PretrainConfig(StageConfig):
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto: bfloat16 on a GPU that has it, float32 on a CPU (where bfloat16 is 100 × slower)"
     )
-    zero_stage: Literal[0, 1, 2, 3] = Field(
-        0, description="what DeepSpeed shards over processes: 1 optimizer states, 2 gradients too, 3 weights too"
-    )
     validation_every: int = Field(100, ge=1, description="steps between two measures of the validation loss")
     validation_tokens: int = Field(
         65_536,

@@ -14,7 +14,8 @@ from models.transformer import IGNORED, Transformer
 from storage.token_stream import TokenStream
 from tasks.bits_per_byte import Likelihood, read_windows, spread_windows
 from tasks.pretrain.config import PretrainConfig
-from tasks.pretrain.engine import Engine, World
+from tasks.pretrain.engines import Engine
+from tasks.pretrain.world import World
 
 TEMPERATURE = 0.6  # more, and a small model invents words
 
@@ -27,20 +28,18 @@ class Validation:
         self.windows = spread_windows(stream, context, tokens)
 
     def loss(self, engine: Engine) -> float:
-        """Mean cross-entropy in nats a token. Every rank must call it: under ZeRO 3 a forward pass needs all."""
+        """Mean cross-entropy in nats a token. Every rank must call it: where weights are sharded, a forward pass needs
+        all."""
         total = torch.zeros(2, dtype=torch.float64, device=self.world.device)
-        engine.deepspeed.eval()
         share = engine.micro_batch
-        with torch.no_grad():
-            for start in range(0, len(self.windows), share * self.world.size):
-                first = start + share * self.world.rank
-                ids_BT, targets_BT = read_windows(self.stream, self.windows[first : first + share], self.context, share)
-                ids_BT, targets_BT = ids_BT.to(self.world.device), targets_BT.to(self.world.device)
-                count = (targets_BT != IGNORED).sum()
-                loss = engine.deepspeed(ids_BT, targets_BT)
-                if count:  # a rank without windows left has still to run along
-                    total += torch.stack((loss.double() * count, count.double()))
-        engine.deepspeed.train()
+        for start in range(0, len(self.windows), share * engine.data_ranks):
+            first = start + share * engine.data_rank
+            ids_BT, targets_BT = read_windows(self.stream, self.windows[first : first + share], self.context, share)
+            ids_BT, targets_BT = ids_BT.to(self.world.device), targets_BT.to(self.world.device)
+            count = (targets_BT != IGNORED).sum()
+            loss = engine.loss(ids_BT, targets_BT)
+            if count:  # a rank without windows left has still to run along
+                total += torch.stack((loss.double() * count, count.double()))
         nats, tokens = self.world.sum(total).tolist()
         return nats / tokens
 

@@ -26,11 +26,12 @@ from storage.token_stream import TokenStream
 from tasks.launch import emit, run_as_child
 from tasks.logs import append_log, cut_log
 from tasks.pretrain.checkpoints import Checkpoints
-from tasks.pretrain.engine import Engine, MicroBatch, World, join
+from tasks.pretrain.engines import Engine, MicroBatch, open_engine
 from tasks.pretrain.evaluation import Validation, write_samples
 from tasks.pretrain.loader import StepLoader, ahead, open_loader
 from tasks.pretrain.schedule import learning_rate
 from tasks.pretrain.spec import TrainSpec
+from tasks.pretrain.world import World, join
 
 
 @dataclass
@@ -72,15 +73,15 @@ class Log:
 def train(path: Path) -> None:
     """Train as the spec says, from the last checkpoint if there is one; rank 0 leaves the model and the result."""
     spec = TrainSpec.model_validate_json(path.read_text())
-    world = join(spec)
+    world = join(spec.runtime)
     loader = open_loader(spec.train, spec.config, context=spec.shape.context, tokenizer_digest=spec.tokenizer_digest)
     validation = Validation(
         TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest),
         context=spec.shape.context, tokens=spec.config.validation_tokens, world=world,
     )  # fmt: skip
-    engine = Engine(spec, world)
-    checkpoints = Checkpoints(spec.checkpoints, spec.identity, world=world, zero_stage=spec.config.zero_stage)
+    checkpoints = Checkpoints(spec.checkpoints, spec.identity, world=world)
     begun = checkpoints.latest()
+    engine = open_engine(spec, world)
     if begun:
         checkpoints.load(engine, begun)
     log = Log(spec.log, world, cut_log(spec.log, begun) if world.first or begun else [])
@@ -133,9 +134,8 @@ def _run(
 
 def _batches(loader: StepLoader, engine: Engine, step: int) -> list[MicroBatch]:
     """This rank's micro-batches of a step, in memory that a GPU, if there is one, copies from while it computes."""
-    world = engine.world
-    served = loader.micro_batches(step, rank=world.rank, ranks=world.size, size=engine.micro_batch)
-    pinned = world.device.type == "cuda"
+    served = loader.micro_batches(step, rank=engine.data_rank, ranks=engine.data_ranks, size=engine.micro_batch)
+    pinned = engine.world.device.type == "cuda"
 
     def tensor(part: npt.NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(part).pin_memory() if pinned else torch.from_numpy(part)
@@ -166,7 +166,7 @@ def _finish(
     begun: int,
     seconds: float,
 ) -> None:
-    model = engine.whole_model(spec.shape)
+    model = engine.whole_model()
     if model is None:
         return
     save(model, spec.out / "model", spec.tokenizer)

@@ -41,7 +41,7 @@ def test_the_larger_profiles_have_the_shapes_that_they_say() -> None:
     assert parameters("cluster") == pytest.approx(6738, abs=1)
     shape = derive(load("cluster").pretrain.model, 32_000)
     assert (shape.width, shape.depth, shape.heads, shape.feed_forward, shape.context) == (4096, 32, 32, 11_008, 4096)
-    assert load("cluster").pretrain.zero_stage == 3
+    assert load("cluster").runtime.zero_stage == 3
 
 
 def test_every_key_of_the_schema_is_described() -> None:

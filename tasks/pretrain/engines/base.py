@@ -1,0 +1,118 @@
+"""What every engine is and does: one optimizer step, a loss without one, its own state saved and loaded.
+
+Ranks that hold parts of one copy of the model (tensor, pipeline) see the same samples; `data_rank` of `data_ranks` says
+which share of the global batch this rank takes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from models.transformer import IGNORED, Transformer
+from storage.errors import ConfigError
+from tasks.pretrain.spec import TrainSpec
+from tasks.pretrain.world import World
+
+MicroBatch = tuple[Tensor, Tensor, Tensor | None]  # ids, targets, positions
+
+CPU_TOKENS, GPU_TOKENS = 4_096, 32_768  # of a forward pass, where the runtime gives no micro_batch
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Engine(ABC):
+    """One model in training, on this rank."""
+
+    def __init__(self, spec: TrainSpec, world: World, *, model_ranks: int = 1) -> None:
+        """`model_ranks` processes in a row hold one copy of the model. Raises ConfigError for shares that don't fit."""
+        if world.size % model_ranks:
+            raise ConfigError(
+                f"{world.size} processes can't hold copies of a model that takes {model_ranks} of them.",
+                "Choose runtime.processes as a multiple of tensor_parallel × pipeline_parallel.",
+            )
+        self.spec, self.config, self.world = spec, spec.config, world
+        self.data_rank, self.data_ranks = world.rank // model_ranks, world.size // model_ranks
+        self.micro_batch = micro_batch(spec, world, self.data_ranks)
+        self.micro_steps = self.config.global_batch // (self.micro_batch * self.data_ranks)
+        self.dtype = DTYPES[precision(spec, world)]
+
+    @property
+    def layout(self) -> Mapping[str, int | str]:
+        """How saved states lie in files: a checkpoint loads only where this is what it was saved with."""
+        return {"states": "torch"}
+
+    @abstractmethod
+    def step(self, batches: list[MicroBatch], learning_rate: float) -> tuple[Tensor, Tensor]:
+        """One optimizer step over this rank's micro-batches of (B, T) ids, targets and, for documents apart, positions.
+
+        Returns a loss whose mean over the ranks is the mean over the tokens of the step, and the global gradient norm
+        before clipping, both still on the device.
+        """
+
+    @abstractmethod
+    def loss(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """The mean loss in nats a token, nothing learned. Every rank must call it, as often as the others."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write weights and optimizer states into `folder`. Every rank must call it."""
+
+    @abstractmethod
+    def load(self, folder: Path) -> None:
+        """Take over what `save` wrote. Every rank must call it."""
+
+    @abstractmethod
+    def whole_model(self) -> Transformer | None:
+        """The weights in float32 on the CPU, gathered from all ranks; None on every rank but the first."""
+
+    def new_model(self) -> Transformer:
+        """The model with the profile's initial weights, the same on each rank, on the CPU."""
+        torch.manual_seed(self.config.seed)
+        model = Transformer(self.spec.shape)
+        model.recompute = self.spec.runtime.recompute != "none"
+        return model
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Matrix products in the profile's precision, for weights that are kept in float32."""
+        if self.dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.world.device.type, self.dtype)
+
+    def weights(self, batches: list[MicroBatch]) -> Tensor | None:
+        """What makes the mean over micro-batches a mean over tokens, where they don't all bear as many targets: else
+        the sharing out among ranks and micro-batches would weigh the tokens."""
+        if batches[0][2] is None:
+            return None
+        targets = torch.stack([(targets_BT != IGNORED).sum() for _, targets_BT, _ in batches]).float()
+        return targets / self.world.mean(targets.mean())
+
+
+def micro_batch(spec: TrainSpec, world: World, data_ranks: int) -> int:
+    """Sequences of a forward pass on one rank: the runtime's, or the most that divides evenly and is not too much.
+
+    Raises ConfigError when the global batch can't be shared out evenly.
+    """
+    config, asked = spec.config, spec.runtime.micro_batch
+    share, left = divmod(config.global_batch, data_ranks)
+    if left or (asked and share % asked):
+        raise ConfigError(
+            f"pretrain.global_batch is {config.global_batch}, which {data_ranks} processes can't share evenly "
+            f"with a runtime.micro_batch of {asked or 'any size'}.",
+            "Choose a global batch that is a multiple of processes × micro_batch.",
+        )
+    if asked:
+        return asked
+    most = (GPU_TOKENS if world.device.type == "cuda" else CPU_TOKENS) // spec.shape.context
+    return next(size for size in range(max(1, min(most, share)), 0, -1) if share % size == 0)
+
+
+def precision(spec: TrainSpec, world: World) -> str:
+    """The profile's precision; auto is bfloat16 on a GPU that has it, else float32."""
+    if spec.config.precision != "auto":
+        return spec.config.precision
+    return "bfloat16" if world.device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"

@@ -1,0 +1,72 @@
+"""The processes of a training: this one among the others, how they join and how they part."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import HashStore
+
+from tasks.config import Runtime
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among the others."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes and speaks for all."""
+        return self.rank == 0
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of each rank's `values`, the same on every rank."""
+        if self.size > 1:
+            torch.distributed.all_reduce(values)
+            values /= self.size
+        return values
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of each rank's `values`, the same on every rank."""
+        if self.size > 1:
+            torch.distributed.all_reduce(values)
+        return values
+
+    def wait(self) -> None:
+        """Until every rank is here."""
+        if self.size > 1:
+            torch.distributed.barrier()
+
+    def leave(self) -> None:
+        """Part from the others, all at once: a rank that exits first can take gloo's threads down with an abort."""
+        self.wait()
+        torch.distributed.destroy_process_group()
+
+
+def join(runtime: Runtime) -> World:
+    """Join the other processes (a launcher's environment names them), or be alone. Before DeepSpeed is imported.
+
+    One process needs no network: torch.distributed is started on a store in memory.
+    """
+    cuda = runtime.device == "cuda" or (runtime.device == "auto" and torch.cuda.is_available())
+    if not cuda:
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    torch.set_num_threads(runtime.threads)
+    for name, alone in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
+        os.environ.setdefault(name, alone)
+    rank, size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    device = torch.device("cuda", local) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    backend = "nccl" if cuda else "gloo"
+    if size == 1:
+        torch.distributed.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+    else:
+        torch.distributed.init_process_group(backend)
+    return World(rank, size, device)
