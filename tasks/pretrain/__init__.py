@@ -3,9 +3,12 @@
 config.py       what a profile says
 stage.py        the stage: starts the child, draws the curve, reports
 spec.py         what the child is told, and the identity that a resume must match
-train.py        the child: the training loop
+train.py        the child: puts it all together, leaves the model
+loop.py         the steps, and what happens between them
+log.py          what each step measured
 world.py        the processes: how they join and part
 engines/        how a model is trained by one process or many
+optimizers.py   the optimizer
 schedule.py     the learning rate of a step
 loader/         samples in an order that only the seed decides, by source and by document
 checkpoints.py  atomic checkpoints and exact resume

@@ -28,8 +28,8 @@ from tasks.output import Output
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.checkpoints import Checkpoints
 from tasks.pretrain.loader import WindowLoader, permute
+from tasks.pretrain.log import Log
 from tasks.pretrain.schedule import learning_rate
-from tasks.pretrain.train import Log
 from tasks.pretrain.world import World
 from tasks.progress import Observer, Progress
 from tests.tasks.tiny_model import make_tokenizer, make_validation

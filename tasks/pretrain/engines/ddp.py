@@ -17,8 +17,9 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn.parallel import DistributedDataParallel
 
-from models.transformer import Transformer, decay_groups
+from models.transformer import Transformer
 from tasks.pretrain.engines.base import Engine, MicroBatch
+from tasks.pretrain.optimizers import new_optimizer
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 
@@ -28,12 +29,9 @@ class DdpEngine(Engine):
 
     def __init__(self, spec: TrainSpec, world: World) -> None:
         super().__init__(spec, world)
-        config = self.config
         self.model = self.new_model().to(world.device)
         self.module: nn.Module = DistributedDataParallel(self.model) if world.size > 1 else self.model
-        self.optimizer = torch.optim.AdamW(
-            decay_groups(self.model, config.weight_decay), lr=0.0, betas=(config.beta1, config.beta2), fused=True
-        )
+        self.optimizer = new_optimizer(self.config, self.model)
 
     def step(self, batches: list[MicroBatch], learning_rate: float) -> tuple[Tensor, Tensor]:
         """As in the interface."""

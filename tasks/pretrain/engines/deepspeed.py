@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.transformer import Transformer, decay_groups
+from models.transformer import Transformer
 from storage.errors import TrainingError
 from tasks.pretrain.engines.base import Engine, MicroBatch
+from tasks.pretrain.optimizers import new_optimizer
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 
@@ -36,9 +37,7 @@ class DeepSpeedEngine(Engine):
         bfloat16 = self.dtype == torch.bfloat16
         self.clips = self.zero_stage == 0 and not bfloat16
         config, model = self.config, self.new_model()
-        optimizer = torch.optim.AdamW(
-            decay_groups(model, config.weight_decay), lr=0.0, betas=(config.beta1, config.beta2), fused=True
-        )
+        optimizer = new_optimizer(config, model)
         settings: dict[str, Any] = {
             "train_batch_size": config.global_batch,
             "train_micro_batch_size_per_gpu": self.micro_batch,

@@ -1,0 +1,51 @@
+"""Rows of a training run: what each step measured, checked before it is written."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from storage.errors import TrainingError
+from tasks.logs import append_log
+from tasks.pretrain.world import World
+
+
+@dataclass
+class Log:
+    """Rows of the run. Losses wait on the device until they are needed: reading one would stop a GPU."""
+
+    path: Path
+    world: World
+    rows: list[dict[str, Any]]
+    waiting: list[tuple[int, float, Tensor, Tensor]] = field(default_factory=list)
+
+    def add(self, step: int, rate: float, loss: Tensor, norm: Tensor) -> None:
+        """Note a step; this rank's loss and the global gradient norm."""
+        self.waiting.append((step, rate, loss, norm))
+
+    def flush(self, validation_loss: float | None = None) -> None:
+        """Write what waits; `validation_loss` belongs to the last step. Raises TrainingError for NaN or infinity."""
+        if not self.waiting:
+            return
+        losses = self.world.mean(torch.stack([loss for _, _, loss, _ in self.waiting])).tolist()
+        new = []
+        for (step, rate, _, norm), loss in zip(self.waiting, losses, strict=True):
+            new.append({"step": step, "loss": loss, "learning_rate": rate, "gradient_norm": float(norm)})
+        if validation_loss is not None:
+            new[-1]["validation_loss"] = validation_loss
+        self.waiting = []
+        for row in new:
+            for name, value in row.items():
+                if not math.isfinite(value):
+                    raise TrainingError(
+                        f"Step {row['step']}: {name} is {value}.",
+                        "Lower pretrain.learning_rate or gradient_clip, or lengthen the warmup, and run again.",
+                    )
+        self.rows += new
+        if self.world.first:
+            append_log(self.path, new)

@@ -1,0 +1,97 @@
+"""The steps of a training, with what happens between them: validation, checkpoints, lines of progress."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tasks.launch import emit
+from tasks.pretrain.checkpoints import Checkpoints
+from tasks.pretrain.engines import Engine, MicroBatch
+from tasks.pretrain.evaluation import Validation
+from tasks.pretrain.loader import StepLoader, ahead
+from tasks.pretrain.log import Log
+from tasks.pretrain.schedule import learning_rate
+from tasks.pretrain.spec import TrainSpec
+
+
+@dataclass
+class Training:
+    """All that a run holds together. `begun` is the step whose checkpoint it goes on from, 0 for none."""
+
+    spec: TrainSpec
+    engine: Engine
+    loader: StepLoader
+    validation: Validation
+    checkpoints: Checkpoints
+    log: Log
+    begun: int
+    seconds: float = 0.0  # of training, validation and checkpoints left out
+
+    def run(self) -> None:
+        """The steps that are left."""
+        steps = range(self.begun + 1, self.spec.steps + 1)
+        prepared = ahead(self._batches, steps)
+        reported = (self.begun, 0.0)
+        for step in steps:
+            reports = step % self.spec.runtime.log_every == 0 or step == self.spec.steps
+            started = time.perf_counter()
+            self._step(step, _moved(next(prepared), self.engine.world.device))
+            validates = step % self.spec.config.validation_every == 0 or step == self.spec.steps
+            if reports and not validates:
+                self.log.flush()
+            self.seconds += time.perf_counter() - started
+            if validates:
+                self.log.flush(self.validation.loss(self.engine))
+            if step % self.spec.runtime.checkpoint_every == 0 and step < self.spec.steps:
+                self.log.flush()
+                self.checkpoints.save(self.engine, step)
+            if reports and self.engine.world.first:
+                self._report(step, *reported)
+                reported = (step, self.seconds)
+
+    def _step(self, step: int, batches: list[MicroBatch]) -> None:
+        config = self.spec.config
+        rate = learning_rate(
+            step, steps=self.spec.steps, peak=config.learning_rate, warmup_steps=config.warmup_steps,
+            final_share=config.final_share,
+        )  # fmt: skip
+        loss, norm = self.engine.step(batches, rate)
+        self.log.add(step, rate, loss, norm)
+
+    def _report(self, step: int, last_step: int, last_seconds: float) -> None:
+        tokens = (step - last_step) * self.spec.config.global_batch * self.spec.shape.context
+        speed = tokens / max(self.seconds - last_seconds, 1e-9)
+        emit(step=step, loss=self.log.rows[-1]["loss"], tokens_per_second=speed)
+
+    def _batches(self, step: int) -> list[MicroBatch]:
+        """This rank's micro-batches of a step, in memory that a GPU, if there is one, copies from while it computes."""
+        engine = self.engine
+        served = self.loader.micro_batches(
+            step, rank=engine.data_rank, ranks=engine.data_ranks, size=engine.micro_batch
+        )
+        pinned = engine.world.device.type == "cuda"
+
+        def tensor(part: npt.NDArray[np.int64]) -> Tensor:
+            return torch.from_numpy(part).pin_memory() if pinned else torch.from_numpy(part)
+
+        return [
+            (tensor(ids), tensor(targets), None if positions is None else tensor(positions))
+            for ids, targets, positions in served
+        ]
+
+
+def _moved(batches: list[MicroBatch], device: torch.device) -> list[MicroBatch]:
+    return [
+        (
+            ids.to(device, non_blocking=True),
+            targets.to(device, non_blocking=True),
+            None if positions is None else positions.to(device, non_blocking=True),
+        )
+        for ids, targets, positions in batches
+    ]
