@@ -52,7 +52,7 @@ HARD_TEXTS = (
 )
 
 
-@stage(version=1, name="tokenizer")
+@stage(version=2, name="tokenizer")
 def train_tokenizer(config: TokenizerConfig, documents: Artifact, out: Output) -> None:
     """Learn a byte-level BPE vocabulary from a sample of each source, and prove that it loses nothing.
 
