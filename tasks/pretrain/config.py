@@ -92,6 +92,13 @@ class PretrainConfig(StageConfig):
             raise ValueError(f"a context of {self.model.context} can't be cut into {parts} (context_warmup_parts)")
         return self
 
+    def named_sources(self) -> dict[str, list[str]]:
+        """The sources that are named somewhere in this config, by the path of the field."""
+        named = {"mixture": list(self.mixture)} if self.mixture is not None else {}
+        return named | {
+            f"curriculum.{number}.mixture": list(change.mixture) for number, change in enumerate(self.curriculum)
+        }
+
     def context_parts(self, step: int) -> int:
         """Parts that each window of a step is cut into: halved in equal intervals until it is whole.
 
