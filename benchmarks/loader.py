@@ -30,6 +30,7 @@ PATTERNS: dict[str, dict[str, Any]] = {
     "mixed, documents apart": {"mixture": MIXTURE, "isolate_documents": True},
     "documents apart": {"isolate_documents": True},
     "short at first": {"context_warmup_steps": STEPS},
+    "fill in the middle": {"fim_rate": 0.5},
 }
 
 
@@ -53,13 +54,14 @@ def serve(folder: Path, pattern: str) -> dict[str, float]:
     """All steps of one pattern: tokens a CPU second, and the seconds to open the shards."""
     from tasks.pretrain import PretrainConfig
     from tasks.pretrain.loader import open_loader
+    from tasks.pretrain.marks import Marks
 
     config = PretrainConfig.model_validate(
         {"model": {"depth": 4, "context": CONTEXT}, "steps": STEPS + 1, **PATTERNS[pattern]}
     )
     started = time.process_time()
     paths = sorted(folder.glob("*.tokens"))
-    loader = open_loader(paths, config, context=CONTEXT, tokenizer_digest=DIGEST)
+    loader = open_loader(paths, config, context=CONTEXT, tokenizer_digest=DIGEST, marks=Marks(6, 7, 8))
     opened = time.process_time()
     for step in range(1, STEPS + 1):
         loader.micro_batches(step, rank=0, ranks=1, size=config.global_batch)
