@@ -51,9 +51,9 @@ class FillInTheMiddle:
         rows_RW = np.concatenate((batch.ids, batch.targets[:, -1:]), axis=1)
         height, width = rows_RW.shape
         is_end_RW = rows_RW == self.eos_id
-        last_D = is_end_RW.copy()
-        last_D[:, -1] = True
-        ends_D = np.flatnonzero(last_D)
+        last_RW = is_end_RW.copy()
+        last_RW[:, -1] = True
+        ends_D = np.flatnonzero(last_RW)
         starts_D = np.concatenate((np.zeros(1, np.int64), ends_D[:-1] + 1))
         eos_D = is_end_RW.ravel()[ends_D].astype(np.int64)
         lengths_D = ends_D + 1 - eos_D - starts_D
