@@ -76,7 +76,7 @@ def ours(folder: Path, vocab_size: int) -> tuple[float, Any]:
     learn = partial(train, min_frequency=MIN_FREQUENCY, special_tokens=SPECIAL_TOKENS)
     learn(pretokens.words, pretokens.ends[:9], pretokens.counts[:9], vocab_size=300)
     started = time.process_time()
-    merges, vocabulary = learn(*pretokens, vocab_size=vocab_size)
+    merges, vocabulary, _ = learn(*pretokens, vocab_size=vocab_size)
     tokenizer = to_tokenizer(merges, vocabulary, SPECIAL_TOKENS, pre_tokenizer)
     return time.process_time() - started, tokenizer
 

@@ -24,23 +24,41 @@ PatternName = Literal["gpt2", "gpt4", "llama3"]
 
 @dataclass(frozen=True)
 class Pattern:
-    """`regex` is a Split, or empty where `tokenizers` has it built in; `gguf` is llama.cpp's name for it."""
+    """`regex` is a Split, or empty where `tokenizers` has it built in; `gguf` is llama.cpp's name for it; the others
+    say what becomes of digits and of white space."""
 
     regex: str
     gguf: str
+    digits: str
+    white_space: str
+
+
+GPT2_DIGITS = "a run of digits of any length is cut out with one space before it, and merges decide what becomes of it"
+GPT2_WHITE_SPACE = (
+    "a run of white space is cut out but for its last character, which goes with what follows it if it is a space"
+)
+GPT4_DIGITS = "digits are cut by three from the left, without the space before them"
+GPT4_WHITE_SPACE = (
+    "white space is cut after its last line break; line breaks stay with the signs before them; of other white space "
+    "the last character goes with the letters after it, and a space with the signs after it"
+)
 
 
 PATTERNS: dict[PatternName, Pattern] = {
-    "gpt2": Pattern("", "gpt-2"),
+    "gpt2": Pattern("", "gpt-2", GPT2_DIGITS, GPT2_WHITE_SPACE),
     "gpt4": Pattern(
         r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
         r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
         "dbrx",  # which was trained with GPT-4's vocabulary; llama.cpp has no name of OpenAI's for it
+        GPT4_DIGITS,
+        GPT4_WHITE_SPACE,
     ),
     "llama3": Pattern(
         r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
         r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
         "llama-bpe",
+        GPT4_DIGITS,
+        GPT4_WHITE_SPACE,
     ),
 }
 

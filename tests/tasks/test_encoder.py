@@ -26,10 +26,11 @@ from tasks.export.gguf_file import write_gguf
 from tasks.export.runtime import load_gguf
 from tasks.output import Output
 from tasks.tokenize import TokenizeConfig, in_validation, tokenize
-from tasks.tokenizer import HARD_TEXTS, TokenizerConfig, encode, load_for_documents, tables, train_tokenizer
+from tasks.tokenizer import TokenizerConfig, encode, load_for_documents, tables, train_tokenizer
 from tasks.tokenizer.characters import CLASSES, SIZE
 from tasks.tokenizer.encode import KernelEncoder
 from tasks.tokenizer.patterns import PatternName, pattern_of, pre_tokenizer
+from tasks.tokenizer.prove import HARD_TEXTS
 from tasks.tokenizer.split import PORTION, Splitter
 from tasks.tokenizer.tables import make_tables, obstacle, read_settings
 from tests.tasks.tiny_model import RUNTIME, make_model, texts
