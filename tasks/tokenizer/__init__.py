@@ -3,6 +3,7 @@
 config.py      choices of the vocabulary
 patterns.py    how text is cut into pre-tokens, by the names that others know
 stage.py       learns the merges and writes what transformers loads
+keep.py        an earlier vocabulary, taken as it is
 sample.py      which documents are learned from, and which are measured
 prove.py       checks before publishing: nothing is lost, and all loaders agree
 words.py       no word is split that the vocabulary has room for; tokens as people read them

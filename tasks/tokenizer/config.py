@@ -36,6 +36,11 @@ class TokenizerConfig(StageConfig):
         description="UTF-8 bytes of each source that merges are learned from; whole documents, by hash",
     )
     min_frequency: int = Field(2, ge=1, description="a pair seen less often is not merged")
+    keep: str | None = Field(
+        None,
+        description="an earlier tokenizer with its version, such as tiny/tokenizer@1, taken as it is: more documents "
+        "retrain nothing, and only new shards are tokenized; vocab_size, reserved_tokens and pattern must be its own",
+    )
     compare: dict[str, str] = Field(
         default_factory=dict,
         description="other vocabularies to measure on the same text, as {name: folder} with a tokenizer.json, with "

@@ -22,6 +22,7 @@ from tasks.output import Output
 from tasks.stage import stage
 from tasks.tokenizer.compare import fingerprints
 from tasks.tokenizer.config import TokenizerConfig
+from tasks.tokenizer.keep import keep, kept_tokenizer
 from tasks.tokenizer.load import load_for_documents
 from tasks.tokenizer.patterns import pre_tokenizer
 from tasks.tokenizer.sample import draw_sample
@@ -30,19 +31,29 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-@stage(version=2, name="tokenizer", sources=fingerprints)
+def _sources(config: TokenizerConfig) -> dict[str, str]:
+    kept = kept_tokenizer(config)
+    return fingerprints(config) if kept is None else {**fingerprints(config), "keep": kept.digest}
+
+
+@stage(version=2, name="tokenizer", sources=_sources)
 def train_tokenizer(config: TokenizerConfig, documents: Artifact, out: Output) -> None:
     """Learn a byte-level BPE vocabulary from a sample of each source, and prove that it loses nothing.
 
     Reads documents; writes the tokenizer's files with the chat template, as AutoTokenizer loads them, and report.md.
     The sample is chosen by the hash of the document's id, so neither order, shards nor workers change a byte of the
     result. What the trainer of `tokenizers` would make of it is made, byte for byte, in a fraction of its time.
+    With `config.keep` nothing is learned: an earlier tokenizer is taken over.
     """
     from tasks.tokenizer.bpe.train import settled_above, to_tokenizer, train
     from tasks.tokenizer.prove import prove
     from tasks.tokenizer.report import publish
     from tasks.tokenizer.words import prove_words
 
+    kept = kept_tokenizer(config)
+    if kept is not None:
+        keep(config, kept, out)
+        return
     sample = draw_sample(config, documents.files("*.parquet"), out)
     size, least, special = config.vocab_size, config.min_frequency, config.special_tokens
     learnt = train(*sample.pretokens, vocab_size=size, min_frequency=least, special_tokens=special)
