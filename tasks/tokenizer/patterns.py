@@ -7,8 +7,14 @@ gpt4    cl100k of tiktoken: numbers by one to three digits; letters with one sig
 llama3  Llama 3 (Grattafiori et al. 2024) took gpt4's over: the cuts are the same, the name is not.
 
 Where the originals ignore case in a contraction by `(?i:…)`, the letters are listed: with the flag, oniguruma takes
-the long s (U+017F) for an s, which llama.cpp doesn't. A tokenizer's pattern is read off its tokenizer.json
-(`pattern_of`), so that no second file can contradict it; hence the two spellings of one pattern.
+the long s (U+017F) for an s, which llama.cpp doesn't.
+
+llama.cpp cuts alike but for the 4,382 letters and numbers that Unicode 16 added (2024: Todhri, Garay, Tulu-Tigalari,
+more hieroglyphs, …), which its tables don't know yet and take for other signs: beside those its ids may differ, though
+they stand for the same bytes (tests/tasks/test_token_parity.py counts them).
+
+A tokenizer's pattern is read off its tokenizer.json (`pattern_of`), so that no second file can contradict it; hence the
+two spellings of one pattern.
 """
 
 from __future__ import annotations
