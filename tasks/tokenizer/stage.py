@@ -25,10 +25,12 @@ from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.keep import keep, kept_tokenizer
 from tasks.tokenizer.load import load_for_documents
 from tasks.tokenizer.patterns import pre_tokenizer
-from tasks.tokenizer.sample import draw_sample
+from tasks.tokenizer.sample import Sample, draw_sample
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+    from tasks.tokenizer.bpe.train import Learnt
 
 
 def _sources(config: TokenizerConfig) -> dict[str, str]:
@@ -45,7 +47,7 @@ def train_tokenizer(config: TokenizerConfig, documents: Artifact, out: Output) -
     result. What the trainer of `tokenizers` would make of it is made, byte for byte, in a fraction of its time.
     With `config.keep` nothing is learned: an earlier tokenizer is taken over.
     """
-    from tasks.tokenizer.bpe.train import settled_above, to_tokenizer, train
+    from tasks.tokenizer.bpe.train import settled_above
     from tasks.tokenizer.prove import prove
     from tasks.tokenizer.report import publish
     from tasks.tokenizer.words import prove_words
@@ -54,15 +56,27 @@ def train_tokenizer(config: TokenizerConfig, documents: Artifact, out: Output) -
     if kept is not None:
         keep(config, kept, out)
         return
-    sample = draw_sample(config, documents.files("*.parquet"), out)
-    size, least, special = config.vocab_size, config.min_frequency, config.special_tokens
-    learnt = train(*sample.pretokens, vocab_size=size, min_frequency=least, special_tokens=special)
-    split = pre_tokenizer(config.pattern)
-    _write(to_tokenizer(learnt.merges, learnt.vocabulary, special, split), special, out.path)
-    prove(out.path, special)
+    tokenizer, sample, learnt = learn(config, documents.files("*.parquet"), out)
+    _write(tokenizer, config.special_tokens, out.path)
+    prove(out.path, config.special_tokens)
     loaded = load_for_documents(out.path)
-    settled = prove_words(loaded, sample.pretokens, settled_above(learnt, vocab_size=size, min_frequency=least))
-    publish(loaded, config, sample, learnt, settled, out)
+    least = settled_above(learnt, vocab_size=config.vocab_size, min_frequency=config.min_frequency)
+    publish(loaded, config, sample, learnt, prove_words(loaded, sample.pretokens, least), out)
+
+
+def learn(config: TokenizerConfig, shards: list[Path], out: Output) -> tuple[Tokenizer, Sample, Learnt]:
+    """The tokenizer of a sample of the shards, with the sample and the merges in the order that they were learned."""
+    from tasks.tokenizer.bpe.train import to_tokenizer, train
+
+    sample = draw_sample(config, shards, out)
+    learnt = train(
+        *sample.pretokens,
+        vocab_size=config.vocab_size,
+        min_frequency=config.min_frequency,
+        special_tokens=config.special_tokens,
+    )
+    split = pre_tokenizer(config.pattern)
+    return to_tokenizer(learnt.merges, learnt.vocabulary, config.special_tokens, split), sample, learnt
 
 
 def _write(tokenizer: Tokenizer, special_tokens: Sequence[str], folder: Path) -> None:

@@ -307,7 +307,7 @@ def test_a_kept_vocabulary_stays_and_only_new_shards_are_tokenized(tmp_path: Pat
         for change, problem in (
             ({"keep": "tiny/tokenizer"}, "moves"),
             ({"keep": "tiny/tokenize@1"}, "is no tokenizer"),
-            ({"vocab_size": 400}, "has the vocab_size"),
+            ({"vocab_size": 300}, "has the vocab_size"),
             ({"pattern": "gpt4"}, "has the pattern gpt2"),
         ):
             with pytest.raises(ConfigError, match=problem):
