@@ -1,10 +1,10 @@
 """`python -m benchmarks.tokens train`: documents to a tokenizer, beside the trainer of `tokenizers`, by core-second.
 
 Ours is what the `tokenizer` stage does before its proofs: read Parquet, measure the sources, draw the sample (here:
-all), cut, count shard by shard, add up, merge, make a `tokenizer.json`; by one thread and by two. The library reads the same
-row groups, a list of texts each, and has one thread. CPU seconds are those of the work, with compiled code at hand;
-what the whole process took, start included, stands beside them. All must end in the same `tokenizer.json`, byte for
-byte. The library takes long: it has fewer runs.
+all), cut, count shard by shard, add up, merge, make a `tokenizer.json`; by one thread and by two. The library reads the
+same row groups, a list of texts each, and has one thread. CPU seconds are those of the work, with compiled code at
+hand; what the whole process took, start included, stands beside them. All must end in the same `tokenizer.json`, byte
+for byte. The library takes long: it has fewer runs.
 """
 
 from __future__ import annotations
