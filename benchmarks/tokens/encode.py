@@ -46,7 +46,7 @@ def measured(tool: str, text: Corpus, tokenizer: Path) -> Run:
             command = [str(peer_environment.PYTHON), str(PEER), tool, *given]
         found = measure(command, VARIABLES)
         # In a process of its own: what this one holds would count as its children's memory
-        found.result |= measure([*CHILD, "digest", folder], VARIABLES).result
+        found.result.update(measure([*CHILD, "digest", folder], VARIABLES).result)
     return found
 
 
