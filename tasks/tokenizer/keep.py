@@ -18,7 +18,6 @@ from tasks.output import Output
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.load import load_for_documents
 from tasks.tokenizer.patterns import pattern_of
-from tasks.tokenizer.tables import read_settings
 
 FIELD = "tokenizer.keep"
 
@@ -51,6 +50,8 @@ def keep(config: TokenizerConfig, artifact: Artifact, out: Output) -> None:
 
 
 def _check(config: TokenizerConfig, folder: Path) -> None:
+    from tasks.tokenizer.tables import read_settings
+
     size, pattern = load_for_documents(folder).get_vocab_size(), pattern_of(read_settings(folder))
     for name, asked, found, fits in (
         ("vocab_size", config.vocab_size, size, size <= config.vocab_size),  # a small sample fills it in part
