@@ -30,8 +30,8 @@ from tasks.export.runtime import GgufModel, load_gguf
 from tasks.output import Output
 from tasks.tokenize import SPLITS, TokenizeConfig, in_validation, tokenize
 from tasks.tokenizer import TokenizerConfig, load_for_documents, train_tokenizer
-from tasks.tokenizer.prove import HARD_TEXTS
 from tasks.tokenizer.patterns import PatternName
+from tasks.tokenizer.prove import HARD_TEXTS
 from tasks.tokenizer.tables import byte_symbols
 from tests.tasks.test_encoder import ODD
 from tests.tasks.tiny_model import RUNTIME, make_model
