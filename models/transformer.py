@@ -78,14 +78,18 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         # Summed over chunks in float32: in bf16 the small late terms would be rounded away.
         dweight_VC = torch.zeros_like(weight_VC, dtype=torch.float32) if weight_VC.requires_grad else None
         loss = _cross_entropy(x_NC, weight_VC, targets_N, dx_NC, dweight_VC)
-        ctx.dx_NC, ctx.dweight_VC, ctx.dtype = dx_NC, dweight_VC, weight_VC.dtype
+        ctx.dx_NC, ctx.dweight_VC, ctx.dtype, ctx.given = dx_NC, dweight_VC, weight_VC.dtype, False
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        dx_NC = None if ctx.dx_NC is None else ctx.dx_NC * dloss
-        dweight_VC = None if ctx.dweight_VC is None else (ctx.dweight_VC * dloss).to(ctx.dtype)
+        if ctx.given:
+            raise RuntimeError("a second backward pass through one loss: its gradients are gone, compute it again")
+        # Scaled in place and let go: a copy of the head's would be as large as the head
+        dx_NC = None if ctx.dx_NC is None else ctx.dx_NC.mul_(dloss)
+        dweight_VC = None if ctx.dweight_VC is None else ctx.dweight_VC.mul_(dloss).to(ctx.dtype)
+        ctx.dx_NC, ctx.dweight_VC, ctx.given = None, None, True
         return dx_NC, dweight_VC, None
 
 
