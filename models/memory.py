@@ -97,7 +97,7 @@ class Held:
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes on the fullest device. Of the last three only the largest exists at a time."""
+    """Bytes on the fullest device. Of loss, backward, reduce and step only one exists at a time."""
 
     weights: int
     gradients: int
@@ -107,13 +107,14 @@ class TrainingMemory:
     activations: int  # of all blocks, for the backward pass
     loss: int  # last norm, chunk of logits, head's gradient
     backward: int  # one block's backward pass: what it computes again, and gradients
-    step: int  # float32 gradients for the masters, when the activations are gone
+    reduce: int  # FSDP: a unit's whole gradients in float32, less the activations that are gone by then
+    step: int  # float32 gradients for the masters, when all activations are gone
     host: int  # in the machine's own memory: offloaded states and gradients
 
     @property
     def peak(self) -> int:
         """What comes and goes within a step, at its most: bytes."""
-        return max(self.activations + max(self.loss, self.backward), self.step)
+        return max(self.activations + max(self.loss, self.backward, self.reduce), self.step)
 
     @property
     def total(self) -> int:
@@ -144,10 +145,11 @@ def _of_stage(shape: ModelShape, setup: Setup, stage: int) -> TrainingMemory:
         gradients=share(setup.weight_bytes * held.total, 2),
         optimizer=0 if offloaded else states,
         gathered=_gathered(shape, setup, held),
-        buffers=_buffers(shape, setup, held),
+        buffers=_buffers(setup, held),
         activations=passing.blocks,
         loss=passing.loss,
         backward=passing.backward,
+        reduce=_reduced(shape, setup, held, passing.blocks, blocks),
         step=share(4 * held.total, 1) if setup.master_bytes and not offloaded else 0,
         host=states + share(4 * held.total, 1) if offloaded else 0,
     )
@@ -205,16 +207,23 @@ def _gathered(shape: ModelShape, setup: Setup, held: Held) -> int:
     return setup.weight_bytes * min(held.total, MAX_GATHERED + PREFETCHED)
 
 
-def _buffers(shape: ModelShape, setup: Setup, held: Held) -> int:
-    """Gradients in flight: DeepSpeed's bucket, DDP's copy of all, FSDP's unit before and after it is reduced."""
+def _buffers(setup: Setup, held: Held) -> int:
+    """Gradients on their way: DeepSpeed's bucket, which is there from ZeRO 1 on even alone, or DDP's copy of all."""
     if setup.engine == "deepspeed" and setup.zero_stage:
         return setup.weight_bytes * REDUCE_BUCKET
-    if setup.replicas == 1:
+    if setup.replicas == 1 or setup.engine == "fsdp":
         return 0
-    if setup.engine == "fsdp":
-        unit = max(held.others, ceil_div(block_matrices(shape), setup.tensor_parallel))
-        return (_compute_bytes(setup) + 4) * unit
     return setup.weight_bytes * (min(held.total, REDUCE_BUCKET) if setup.engine == "deepspeed" else held.total)
+
+
+def _reduced(shape: ModelShape, setup: Setup, held: Held, kept: int, blocks: int) -> int:
+    """What FSDP needs beyond activations to reduce the gradients of a block, when its activations are gone, or of the
+    outermost unit, when all `kept` are: whole in float32, and the shard that they become before it is added up."""
+    if setup.engine != "fsdp" or setup.replicas == 1:
+        return 0
+    block = ceil_div(block_matrices(shape), setup.tensor_parallel)
+    ways_out = ((block, kept // blocks), (held.others, kept))
+    return max(0, *(4 * (unit + ceil_div(unit, setup.replicas)) - gone for unit, gone in ways_out))
 
 
 def checkpoint_bytes(shape: ModelShape, setup: Setup) -> int:

@@ -47,7 +47,6 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim", title=f"Memory: {how}", title_justify="left")
     for name, justify in (("", "left"), ("size", "right"), ("", "left"), ("what it is", "left")):
         table.add_column(name, justify="right" if justify == "right" else "left")
-    blocks = memory.activations + max(memory.loss, memory.backward) >= memory.step
     parts = [
         ("weights", memory.weights, "as they multiply" if setup.weight_bytes == 2 else "in float32"),
         ("gradients", memory.gradients, "in the weights' precision"),
@@ -55,12 +54,14 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
         ("gathered weights", memory.gathered, "whole ones, for the moment that they multiply"),
         ("buffers", memory.buffers, "gradients on their way to the other devices"),
     ]
-    if blocks:
+    passing = [
+        ("loss", memory.loss, "a chunk of logits, and the head's gradient"),
+        ("backward pass", memory.backward, "of one block"),
+        ("reduction", memory.reduce, "a block's gradients on their way, beyond its activations"),
+    ]
+    if memory.peak > memory.step:
         parts.append(("activations", memory.activations, "of all blocks, kept for the backward pass"))
-        if memory.loss >= memory.backward:
-            parts.append(("loss", memory.loss, "a chunk of logits, and the head's gradient"))
-        else:
-            parts.append(("backward pass", memory.backward, "of one block"))
+        parts.append(max(passing, key=lambda part: part[1]))
     else:
         parts.append(("optimizer's step", memory.step, "float32 gradients; larger than the activations were"))
     for name, size, what in parts:

@@ -228,7 +228,7 @@ def test_buffers_and_gathered_weights_are_bounded_as_the_engines_bound_them() ->
     assert fsdp.gathered == 2 * (others + 2 * block_matrices(LLAMA_7B))
     for engine in ("fsdp", "ddp"):
         alone = training_memory(LLAMA_7B, Setup(engine=engine))
-        assert (alone.gathered, alone.buffers) == (0, 0)
+        assert (alone.gathered, alone.buffers, alone.reduce) == (0, 0, 0)
 
 
 def test_offloading_moves_the_optimizer_to_the_machine() -> None:
