@@ -96,6 +96,14 @@ def test_the_chunked_loss_and_its_gradients_are_those_of_the_plain_loss() -> Non
         assert model(ids_BT, targets_BT).item() == pytest.approx(plain.item(), abs=1e-6)
 
 
+def test_a_loss_gives_its_gradients_once() -> None:
+    ids_BT = torch.randint(0, 300, (1, 32), generator=torch.Generator().manual_seed(3))
+    loss = build(shape_of("llama"))(ids_BT, ids_BT)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="second backward pass"):
+        loss.backward()
+
+
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_recomputed_activations_change_no_bit_of_a_gradient(family: str, autocast: bool) -> None:
