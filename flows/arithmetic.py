@@ -17,6 +17,7 @@ from storage.errors import ConfigError
 from tasks.config import Runtime
 from tasks.peak import measure_peak
 from tasks.pretrain.checkpoints import KEPT
+from tasks.pretrain.micro_batch import usual_micro_batch
 
 USUAL_GPU = "h100"  # where a profile asks for a GPU, and nobody says which
 CPU_UTILISATION = 0.5  # of the measured peak, for models of some millions of parameters
@@ -100,13 +101,13 @@ def setup_of(profile: Profile, shape: ModelShape, *, cuda: bool) -> Setup:
     config, runtime = profile.pretrain, profile.runtime
     devices = runtime.processes * _hosts(runtime)
     share = max(1, config.global_batch // devices)
-    size = runtime.micro_batch or _micro_batch(share, shape, cuda)
+    size = runtime.micro_batch or usual_micro_batch(share, shape.context, cuda=cuda)
     return Setup(
-        engine="deepspeed",
-        zero_stage=config.zero_stage,
+        engine=runtime.engine,
+        zero_stage=runtime.zero_stage,
         precision=_precision(config.precision, cuda),
         devices=devices,
-        recompute="full" if runtime.recompute else "none",
+        recompute=runtime.recompute,
         micro_batch=size,
         micro_steps=max(1, share // size),
         isolate=config.isolate_documents,
@@ -126,14 +127,6 @@ def _hosts(runtime: Runtime) -> int:
         return 1
     lines = (line.partition("#")[0].strip() for line in Path(runtime.hostfile).read_text().splitlines())
     return max(1, sum(bool(line) for line in lines))
-
-
-def _micro_batch(share: int, shape: ModelShape, cuda: bool) -> int:
-    """What the engine takes where the runtime gives none."""
-    from tasks.pretrain.engine import CPU_TOKENS, GPU_TOKENS
-
-    most = max(1, min((GPU_TOKENS if cuda else CPU_TOKENS) // shape.context, share))
-    return next(size for size in range(most, 0, -1) if share % size == 0)
 
 
 def _device(runtime: Runtime, name: str | None) -> Device:

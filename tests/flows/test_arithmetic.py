@@ -74,7 +74,7 @@ def test_what_does_not_fit_says_so_with_the_way_out() -> None:
     remedy = large.remedy()
     assert remedy
     assert f"It would fit with {', '.join(f'{name} {value}' for name, value in remedy.items())}." in text
-    changed = [f"runtime.micro_batch={remedy.get('micro_batch', 32)}", "runtime.recompute=true"]
+    changed = [f"runtime.micro_batch={remedy.get('micro_batch', 32)}", "runtime.recompute=full"]
     if remedy.get("recompute") == "full":
         assert planned("gpu", "pretrain.model.depth=24", *changed, device="rtx4090").fits
 
