@@ -10,6 +10,7 @@ from pathlib import Path
 from models.presets import ModelShape
 from tasks.child_spec import ChildSpec
 from tasks.pretrain.config import PretrainConfig
+from tasks.pretrain.course import Course
 
 
 class TrainSpec(ChildSpec):
@@ -23,6 +24,12 @@ class TrainSpec(ChildSpec):
     train: list[Path]
     validation: list[Path]
     tokenizer: Path
+    course: Course = Course()  # of no identity: it only ever changes after the checkpoint that a run goes on from
+
+    @property
+    def drills(self) -> Path:
+        """Marks of the faults on purpose that have happened."""
+        return self.scratch / "drills"
 
     @property
     def identity(self) -> str:

@@ -37,11 +37,11 @@ class StepLoader:
     def __init__(self, samples: SampleLoader, config: PretrainConfig, *, eos_id: int) -> None:
         self.samples, self.config, self.eos_id = samples, config, eos_id
 
-    def micro_batches(self, step: int, *, rank: int, ranks: int, size: int) -> list[Batch]:
-        """This rank's micro-batches of a step, each of `size` samples."""
-        served = (step - 1) * self.config.global_batch
+    def micro_batches(self, step: int, *, rank: int, ranks: int, size: int, number: int | None = None) -> list[Batch]:
+        """This rank's micro-batches of a step, each of `size` samples, from batch `number`, or else the step's own."""
+        served = ((number or step) - 1) * self.config.global_batch
         count = self.config.global_batch // (size * ranks)
-        return [self._serve(step, served + (number * ranks + rank) * size, size) for number in range(count)]
+        return [self._serve(step, served + (part * ranks + rank) * size, size) for part in range(count)]
 
     def _serve(self, step: int, first: int, size: int) -> Batch:
         batch = self.samples.batch(first, size)
