@@ -14,7 +14,16 @@ from litgpt.model import GPT
 from litgpt.utils import chunked_cross_entropy
 
 from benchmarks.pretrain.sizes import (
-    BATCH, BETAS, CLIP, CONTEXT, LEARNING_RATE, VOCAB, WARM, WEIGHT_DECAY, Task, token_files,
+    BATCH,
+    BETAS,
+    CLIP,
+    CONTEXT,
+    LEARNING_RATE,
+    VOCAB,
+    WARM,
+    WEIGHT_DECAY,
+    Task,
+    token_files,
 )  # fmt: skip
 
 HEADER_BYTES = 256

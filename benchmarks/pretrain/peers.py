@@ -18,7 +18,16 @@ from torch import Tensor
 
 from benchmarks.pretrain.plain_gpt import PlainGpt
 from benchmarks.pretrain.sizes import (
-    BATCH, BETAS, CLIP, CONTEXT, LEARNING_RATE, VOCAB, WARM, WEIGHT_DECAY, Task, token_files,
+    BATCH,
+    BETAS,
+    CLIP,
+    CONTEXT,
+    LEARNING_RATE,
+    VOCAB,
+    WARM,
+    WEIGHT_DECAY,
+    Task,
+    token_files,
 )  # fmt: skip
 
 HEADER_BYTES = 256  # of a token shard
