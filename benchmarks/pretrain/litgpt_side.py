@@ -1,4 +1,4 @@
-"""The peer litgpt, in the peers' environment: its model, its loss and its steps, through Fabric, compiled as it does."""
+"""The peer litgpt, in the peers' environment: its model, its loss, its steps through Fabric, compiled or not."""
 
 from __future__ import annotations
 
