@@ -15,8 +15,10 @@ if TYPE_CHECKING:  # the config asks this module whether a shape can be built; i
     from models.config import ModelConfig
 
 Family = Literal["gpt2", "llama", "mistral"]
+Recompute = Literal["none", "selective", "full"]  # what the backward pass makes again, to save memory
 
 SET = "set in the profile"
+LOSS_CHUNK = 512  # tokens whose logits exist at a time
 CHINCHILLA_TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3
 
 
