@@ -32,13 +32,13 @@ def measure(side: str) -> None:
     from models.config import ModelConfig
     from models.convert import to_transformers
     from models.presets import derive
-    from models.transformer import Transformer, decay_groups
+    from models.transformer import Transformer
 
     torch.set_num_threads(1)
     config = ModelConfig(depth=4, context=256, width=128, heads=4, kv_heads=2, feed_forward=384)
     ours = Transformer(derive(config, VOCAB), torch.Generator().manual_seed(0))
     model = ours if side == "gristmill" else to_transformers(ours).train()
-    optimizer = torch.optim.AdamW(decay_groups(model, 0.1), lr=1e-3, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1, fused=True)
     ids_BT = torch.randint(0, VOCAB, (BATCH, 257), generator=torch.Generator().manual_seed(1))
     started = 0.0
     for step in range(WARMUP + STEPS):

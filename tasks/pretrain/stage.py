@@ -22,7 +22,7 @@ from tasks.stage import stage
 
 @stage(version=1)
 def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out: Output) -> None:
-    """Train a decoder from nothing on token shards, by next-token prediction, under DeepSpeed (AdamW, cosine).
+    """Train a decoder from nothing on token shards, by next-token prediction.
 
     Reads train/ and validation/ of the token shards; writes model/ in the format of transformers, log.jsonl with a row
     a step, loss.png and samples.md. Killed at any instant it goes on from its last checkpoint, bit for bit on a CPU.
@@ -62,8 +62,8 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
 
 def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
     config, shape = spec.config, spec.shape
-    seen = spec.steps * config.global_batch * shape.context
-    epochs = spec.steps * config.global_batch / measured["windows"]
+    samples = config.samples(spec.steps)
+    seen, epochs = samples * shape.context, samples / measured["windows"]
     out.fact(**measured["facts"])
     results = {name: round(measured[name], 6) for name in ("train_loss", "validation_loss", "validation_bits_per_byte")}
     out.count(

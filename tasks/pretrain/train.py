@@ -41,6 +41,7 @@ def train(path: Path) -> None:
     if begun:
         checkpoints.load(engine, begun)
     log = Log(spec.log, world, cut_log(spec.log, begun) if world.first or begun else [])
+    log.may_skip = engine.dtype == torch.float16
     world.wait()
     training = Training(spec, engine, loader, validation, checkpoints, log, begun)
     training.run()
@@ -56,13 +57,14 @@ def _finish(training: Training) -> None:
     save(model, spec.out / "model", spec.tokenizer)
     write_samples(model, spec.config, spec.tokenizer, spec.out / "samples.md")
     (spec.out / "log.jsonl").write_bytes(spec.log.read_bytes())
-    tokens = (spec.steps - training.begun) * spec.config.global_batch * spec.shape.context
+    samples = spec.config.samples(spec.steps)
+    tokens = (samples - spec.config.samples(training.begun)) * spec.shape.context
     cuda = engine.world.device.type == "cuda"
     peak = torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     last = [row["loss"] for row in rows[-max(1, min(20, spec.steps // 10)) :]]
     measured = {
         "windows": training.loader.samples.windows,
-        "sources": training.loader.samples.report(spec.steps * spec.config.global_batch),
+        "sources": training.loader.samples.report(samples),
         "train_loss": sum(last) / len(last),
         "validation_loss": rows[-1]["validation_loss"],
         "validation_bits_per_byte": training.validation.bits_per_byte(rows[-1]["validation_loss"]),

@@ -1,14 +1,14 @@
 """A whole model in each process: torch's own DistributedDataParallel, nothing sharded, nothing to compile.
 
-Weights stay in float32; in bfloat16 only the matrix products are (autocast). States are saved by torch's distributed
-checkpoint under the names of the parameters, so that another number of processes loads them.
+Weights stay in float32; in bfloat16 and float16 only the matrix products are (autocast). States are saved by torch's
+distributed checkpoint under the names of the parameters, so that another number of processes loads them.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from models.transformer import Transformer
 from tasks.pretrain.engines.base import Engine, MicroBatch
-from tasks.pretrain.optimizers import new_optimizer
+from tasks.pretrain.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 
@@ -27,16 +27,18 @@ from tasks.pretrain.world import World
 class DdpEngine(Engine):
     """Gradients are averaged over the processes while the backward pass still runs (Li et al. 2020)."""
 
+    offers: ClassVar[frozenset[str]] = frozenset({"muon", "float16", "float8"})
+
     def __init__(self, spec: TrainSpec, world: World) -> None:
         super().__init__(spec, world)
         self.model = self.new_model().to(world.device)
         self.module: nn.Module = DistributedDataParallel(self.model) if world.size > 1 else self.model
         self.optimizer = new_optimizer(self.config, self.model)
+        self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.dtype == torch.float16)
 
     def step(self, batches: list[MicroBatch], learning_rate: float) -> tuple[Tensor, Tensor]:
         """As in the interface."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+        set_learning_rate(self.optimizer.param_groups, learning_rate)
         total = torch.zeros((), device=self.world.device)
         weights = self.weights(batches)
         for number, batch in enumerate(batches):
@@ -44,10 +46,12 @@ class DdpEngine(Engine):
                 loss = self.module(*batch)
                 if weights is not None:
                     loss = loss * weights[number]
-                (loss / len(batches)).backward()
+                self.scaler.scale(loss / len(batches)).backward()
             total += loss.detach()
+        self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.gradient_clip)
-        self.optimizer.step()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         self.optimizer.zero_grad()
         return total / len(batches), norm.detach()
 
@@ -75,10 +79,12 @@ class DdpEngine(Engine):
         set_state_dict(
             self.model, self.optimizer, model_state_dict=states["model"], optim_state_dict=states["optimizer"]
         )
+        if self.scaler.is_enabled():
+            self.scaler.load_state_dict(states["scaler"])
 
     def _states(self) -> dict[str, Any]:
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        return {"model": model, "optimizer": optimizer}
+        return {"model": model, "optimizer": optimizer, "scaler": self.scaler.state_dict()}
 
     def whole_model(self) -> Transformer | None:
         """As in the interface."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from models.transformer import Transformer
 from storage.errors import TrainingError
 from tasks.pretrain.engines.base import Engine, MicroBatch
-from tasks.pretrain.optimizers import new_optimizer
+from tasks.pretrain.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 
@@ -62,12 +62,14 @@ class DeepSpeedEngine(Engine):
 
     def step(self, batches: list[MicroBatch], learning_rate: float) -> tuple[Tensor, Tensor]:
         """As in the interface."""
-        for group in self.deepspeed.optimizer.param_groups:
-            group["lr"] = learning_rate
+        set_learning_rate(self.deepspeed.optimizer.param_groups, learning_rate)
+        # The batch may warm up: how many micro-batches a step has is ours to say
+        self.deepspeed.set_train_batch_size(len(batches) * self.micro_batch * self.data_ranks)
         total = torch.zeros((), device=self.world.device)
         norm = torch.zeros(())
         weights = self.weights(batches)
         for number, batch in enumerate(batches, 1):
+            self.deepspeed.set_gradient_accumulation_boundary(number == len(batches))
             loss = self.deepspeed(*batch)
             if weights is not None:
                 loss = loss * weights[number - 1]

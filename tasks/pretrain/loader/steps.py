@@ -1,12 +1,13 @@
 """The micro-batches of a step and a rank, as the profile wants them served.
 
-Sample numbers run through the whole training: step k is samples (k − 1)·G to k·G of it, G the global batch, and
-micro-batch m of rank r is the (m · ranks + r)-th of these. So a resume may change ranks and micro-batch and goes on in
-the same global order.
+Sample numbers run through the whole training: a step's are those that follow the step before, as many as its batch has,
+and micro-batch m of rank r is the (m · ranks + r)-th of these. So a resume may change ranks and micro-batch and goes on
+in the same global order.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -38,9 +39,10 @@ class StepLoader:
         self.samples, self.config, self.eos_id = samples, config, eos_id
 
     def micro_batches(self, step: int, *, rank: int, ranks: int, size: int) -> list[Batch]:
-        """This rank's micro-batches of a step, each of `size` samples."""
-        served = (step - 1) * self.config.global_batch
-        count = self.config.global_batch // (size * ranks)
+        """This rank's micro-batches of a step, each of `size` samples, or fewer where the batch warms up."""
+        served, batch = self.config.samples(step - 1), self.config.batch(step)
+        size = math.gcd(size, batch // ranks)
+        count = batch // (size * ranks)
         return [self._serve(step, served + (number * ranks + rank) * size, size) for number in range(count)]
 
     def _serve(self, step: int, first: int, size: int) -> Batch:
@@ -61,7 +63,7 @@ def open_loader(paths: Sequence[Path], config: PretrainConfig, *, context: int, 
         stream = TokenStream(paths, tokenizer_digest=tokenizer_digest)
         return StepLoader(WindowLoader(stream, context=context, seed=config.seed), config, eos_id=eos_id)
     later = ((change.from_step, change.mixture) for change in config.curriculum)
-    phases = [Phase((step - 1) * config.global_batch, mixture) for step, mixture in ((1, config.mixture), *later)]
+    phases = [Phase(config.samples(step - 1), mixture) for step, mixture in ((1, config.mixture), *later)]
     streams = source_streams(paths, tokenizer_digest=tokenizer_digest)
     samples = MixtureLoader(streams, phases, context=context, seed=config.seed)
     return StepLoader(samples, config, eos_id=eos_id)
