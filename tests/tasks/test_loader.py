@@ -142,11 +142,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "mixed": {"mixture": {"a": 1, "b": 2}, "curriculum": [{"from_step": 4, "mixture": {"c": 1, "a": 1}}]},
     "apart": {"isolate_documents": True, "context_warmup_steps": 6, "context_warmup_parts": 4},
+    "growing": {"batch_warmup_steps": 9, "batch_warmup_parts": 4},
 }
 GOLDEN = {
     "plain": "6b09f828444f082d98a4db13604c98d1156b8a986a4d425a99b3a918227643c9",
     "mixed": "ac93bbce99eacb8cf816d2c4723534f1a20a1f41e2b0faa802bd771079a4d784",
     "apart": "0ce2e40e7b6fcd016ef8620c255f9d093ad638bba361ec8c16735b98ba50fede",
+    "growing": "403135d868fa443452a9a17854e1f80d6f8a7c80bb13ee990fd892f260a79950",
 }
 
 
@@ -169,8 +171,27 @@ def test_ranks_micro_batches_and_a_kill_change_nothing_of_the_global_sequence(na
         assert digest(serve(range(1, 41), ranks, size)) == whole, (ranks, size)
     killed = serve(range(1, 18), 4, 2) + serve(range(18, 41), 1, 16)
     assert digest(killed) == whole
-    print(f"{name}: 640 samples for 1, 2 and 4 ranks and across a kill, SHA-256 {whole}")
+    print(f"{name}: {config.samples(40)} samples for 1, 2 and 4 ranks and across a kill, SHA-256 {whole}")
     assert whole == GOLDEN[name]
+
+
+def test_a_growing_batch_serves_the_same_samples_in_the_same_order(shards: list[Path]) -> None:
+    plain, growing = (
+        open_loader(shards, config_of(**OPTIONS[name]), context=CONTEXT, tokenizer_digest=DIGEST)
+        for name in ("plain", "growing")
+    )
+    steps = [growing.micro_batches(step, rank=0, ranks=1, size=BATCH) for step in range(1, 13)]
+    assert [sum(len(batch.ids) for batch in step) for step in steps] == [4] * 5 + [8] * 4 + [16] * 3
+    served = np.concatenate([batch.ids for step in steps for batch in step])
+    assert np.array_equal(served, plain.samples.batch(0, 100).ids)
+
+
+def test_a_mixture_changes_at_its_step_also_when_the_batch_grows(shards: list[Path]) -> None:
+    config = config_of(**OPTIONS["mixed"], **OPTIONS["growing"])
+    loader = open_loader(shards, config, context=CONTEXT, tokenizer_digest=DIGEST)
+    first, later = loader.samples.report(config.samples(3)), loader.samples.report(config.samples(5))
+    assert [row["source"] for row in first if not row["served"]] == ["c"]
+    assert sum(row["served"] for row in later if row["source"] == "c") > 0  # type: ignore[misc]
 
 
 @given(st.lists(st.lists(st.sampled_from([0, 5, 6]), min_size=8, max_size=8), min_size=1, max_size=4))
