@@ -48,7 +48,8 @@ def precision(spec: TrainSpec, world: World) -> str:
 
 
 def prepare(model: nn.Module, name: str) -> None:
-    """Make matrix products TF32, or the blocks' linear layers float8 (dynamic scales, one a tensor), in place."""
+    """Make matrix products TF32, or the blocks' linear layers float8 (scales found anew each time, one a tensor), in
+    place. Names and weights stay as they are."""
     if name == "tf32":
         torch.set_float32_matmul_precision("high")
     if name == "float8":

@@ -56,6 +56,9 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     out.progress(0, spec.steps, "steps", "starting")
     measured = run_module("tasks.pretrain.train", spec, out, on_line=on_line)
     rows = read_log(out.path / "log.jsonl")
+    skipped = sum("skipped" in row for row in rows)
+    if skipped:
+        out.note(f"{skipped} steps overflowed in float16 and were left out")
     plot_loss(rows, out.path / "loss.png", title=f"{shape.family}, {count_parameters(shape):,} parameters")
     _report(spec, measured, out)
 

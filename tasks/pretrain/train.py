@@ -40,8 +40,8 @@ def train(path: Path) -> None:
     engine = open_engine(spec, world)
     if begun:
         checkpoints.load(engine, begun)
-    log = Log(spec.log, world, cut_log(spec.log, begun) if world.first or begun else [])
-    log.may_skip = engine.dtype == torch.float16
+    rows = cut_log(spec.log, begun) if world.first or begun else []
+    log = Log(spec.log, world, rows, may_skip=engine.precision == "float16")
     world.wait()
     training = Training(spec, engine, loader, validation, checkpoints, log, begun)
     training.run()
