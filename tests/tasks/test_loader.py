@@ -186,6 +186,17 @@ def test_a_growing_batch_serves_the_same_samples_in_the_same_order(shards: list[
     assert np.array_equal(served, plain.samples.batch(0, 100).ids)
 
 
+@pytest.mark.parametrize("size", [1, 2, 4, 12])
+def test_while_the_batch_grows_micro_batches_are_of_sizes_that_divide_it(size: int, shards: list[Path]) -> None:
+    config = config_of(global_batch=12, batch_warmup_steps=2, batch_warmup_parts=4)
+    loader = open_loader(shards, config, context=CONTEXT, tokenizer_digest=DIGEST)
+    for step, batch in ((1, 3), (2, 6), (3, 12)):
+        sizes = [len(part.ids) for part in loader.micro_batches(step, rank=0, ranks=1, size=size)]
+        assert sum(sizes) == batch
+        assert len(set(sizes)) == 1
+        assert sizes[0] <= size
+
+
 def test_a_mixture_changes_at_its_step_also_when_the_batch_grows(shards: list[Path]) -> None:
     config = config_of(**OPTIONS["mixed"], **OPTIONS["growing"])
     loader = open_loader(shards, config, context=CONTEXT, tokenizer_digest=DIGEST)

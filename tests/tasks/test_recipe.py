@@ -106,6 +106,10 @@ def test_a_step_left_out_is_told_and_forty_in_a_row_are_an_end(tmp_path: Path) -
         log.add(step, 0.1, one, overflow)
     with pytest.raises(TrainingError, match="40 steps in a row"):
         log.flush()
+    log = Log(tmp_path / "full.jsonl", ALONE, [])
+    log.add(1, 0.1, one, overflow)
+    with pytest.raises(TrainingError, match="gradient_norm is inf"):  # without a scale there is nothing to lower
+        log.flush()
     log = Log(tmp_path / "other.jsonl", ALONE, [], may_skip=True)
     log.add(1, 0.1, overflow, overflow)
     with pytest.raises(TrainingError, match="loss is inf"):
@@ -117,6 +121,13 @@ def test_a_precision_that_a_cpu_has_not_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         precision(spec_of(precision=name), ALONE)
     assert precision(spec_of(), ALONE) == "float32"
+
+
+def test_the_profiles_z_loss_and_base_width_reach_the_model() -> None:
+    model = open_ddp(z_loss=0.01, mup_base_width=8).model
+    assert model.head.z_loss == 0.01
+    assert model.norm.weight.unique().tolist() == [0.25]
+    assert open_ddp().model.head.z_loss == 0
 
 
 def test_a_first_batch_that_cant_be_shared_is_refused() -> None:
