@@ -54,8 +54,10 @@ class PretrainConfig(StageConfig):
         8, ge=2, description="parts that a window is cut into at first, a power of 2; all its tokens are seen"
     )
     seed: int = Field(0, ge=0, description="of the initial weights, the order of the data and the samples")
-    precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="auto: bfloat16 on a GPU that has it, float32 on a CPU (where bfloat16 is 100 × slower)"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="auto: bfloat16 on a GPU that has it, float32 on a CPU (where bfloat16 is 100 × slower). float16, "
+        "with a loss scale that finds itself, is for GPUs without bfloat16, under DeepSpeed",
     )
     validation_every: int = Field(100, ge=1, description="steps between two measures of the validation loss")
     validation_tokens: int = Field(

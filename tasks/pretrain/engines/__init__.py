@@ -2,6 +2,7 @@
 
 base.py       the interface, and what all engines share
 deepspeed.py  DeepSpeed's ZeRO 0 to 3
+universal.py  its states put together, for another number of processes or another stage
 native.py     what the engines of torch's own parts share
 ddp.py        a whole model in each data rank (torch's DistributedDataParallel)
 fsdp.py       shares of weights, gradients and states in each (torch's FSDP2)

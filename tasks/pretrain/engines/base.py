@@ -112,7 +112,17 @@ def micro_batch(spec: TrainSpec, world: World, data_ranks: int) -> int:
 
 
 def precision(spec: TrainSpec, world: World) -> str:
-    """The profile's precision; auto is bfloat16 on a GPU that has it, else float32."""
-    if spec.config.precision != "auto":
-        return spec.config.precision
+    """The profile's precision; auto is bfloat16 on a GPU that has it, else float32.
+
+    Raises ConfigError for float16 where it can't train.
+    """
+    asked, engine = spec.config.precision, spec.runtime.engine
+    if asked == "float16" and (world.device.type == "cpu" or engine != "deepspeed"):
+        raise ConfigError(
+            f"pretrain.precision is float16, which needs a GPU and the scaled losses of DeepSpeed, not {engine} on "
+            f"{world.device.type}.",
+            "Choose auto, or runtime.engine=deepspeed on a GPU.",
+        )
+    if asked != "auto":
+        return asked
     return "bfloat16" if world.device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"

@@ -79,8 +79,7 @@ class PipelineEngine(NativeEngine):
         """As in NativeEngine; the loss is the last stage's, times the stages, so that the mean over all ranks is it."""
         weights = self.weights(batches)
         ids, targets, positions = (
-            None if parts[0] is None else torch.cat(parts)  # type: ignore[arg-type]
-            for parts in zip(*batches, strict=True)
+            None if parts[0] is None else torch.cat(parts) for parts in zip(*batches, strict=True)
         )
         assert ids is not None
         mean = None if weights is None else _targets(batches[0][1]) / weights[0]

@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner, FileSystemReader, SavePlan
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     MetadataIndex,
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -123,7 +124,7 @@ def _views(tensors: Mapping[str, Any], pieces: Mapping[str, Piece]) -> Iterator[
             yield name, MetadataIndex(name, torch.Size(offsets)), view
 
 
-class _PieceSaver(DefaultSavePlanner):  # type: ignore[misc,unused-ignore]
+class _PieceSaver(DefaultSavePlanner):
     """Writes each run of a piece as a chunk; what several ranks hold is written by one."""
 
     def __init__(self, pieces: Mapping[str, Piece]) -> None:
