@@ -39,7 +39,14 @@ class Runtime(BaseModel):
         "auto", description="where models run; auto takes a GPU if there is one"
     )
     processes: int = Field(1, ge=1, description="training processes on each host; one a GPU")
+    launcher: Literal["auto", "deepspeed", "torchrun"] = Field(
+        "auto", description="what starts training processes: auto is DeepSpeed's runner for a hostfile, else torchrun"
+    )
     hostfile: str | None = Field(None, description="DeepSpeed hostfile for training on many hosts")
+    rendezvous: str | None = Field(
+        None, pattern=r"^[^\s:]+:\d+$", description="host:port of one host, at which the others join a training"
+    )
+    hosts: int = Field(1, ge=1, description="hosts that meet at the rendezvous; under Slurm they are the allocation's")
     micro_batch: int | None = Field(
         None, ge=1, description="sequences a forward pass; the global batch stays as the profile says"
     )

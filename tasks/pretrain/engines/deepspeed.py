@@ -112,7 +112,7 @@ class DeepSpeedEngine(Engine):
         if saved == self.topology:
             self._load(folder)
             return
-        if "torch.float32" != saved.precision and 0 in (saved.zero_stage, self.zero_stage):
+        if saved.precision != "torch.float32" and 0 in (saved.zero_stage, self.zero_stage):
             raise TrainingError(
                 f"{folder} was saved with zero_stage {saved.zero_stage} in {saved.precision}, and at stage 0 such "
                 f"states can't be put together.",
