@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from models.presets import ModelShape
 from models.transformer import IGNORED, Transformer
@@ -38,10 +39,18 @@ def make_spec(folder: Path, case: dict[str, Any]) -> TrainSpec:
     """The spec of a case: a model of two blocks, no data."""
     missing: dict[str, Any] = {"sliding_window": None, "rope_theta": None}
     numbers = {"depth": 2, "width": 32, "heads": 4, "feed_forward": 48, "context": CONTEXT, "vocab_size": VOCABULARY}
-    shape = ModelShape(**missing | numbers | SHAPES[case["shape"]], norm_eps=1e-5)
+    asked = missing | numbers | SHAPES[case["shape"]] | case.get("changes", {})
+    shape = ModelShape(**asked, norm_eps=1e-5)
     model = {"family": shape.family, "depth": 2, "width": 32, "context": CONTEXT}
     config = PretrainConfig.model_validate(
-        {"model": model, "steps": STEPS, "global_batch": GLOBAL_BATCH, "gradient_clip": 0.5, **case.get("config", {})}
+        {
+            "model": model,
+            "steps": STEPS,
+            "global_batch": GLOBAL_BATCH,
+            "gradient_clip": 0.5,
+            "weight_decay": 0.5,
+            **case.get("config", {}),
+        }
     )
     runtime = Runtime(threads=1, device="cpu", workers=1, **case["runtime"])
     return TrainSpec(
@@ -50,9 +59,9 @@ def make_spec(folder: Path, case: dict[str, Any]) -> TrainSpec:
     )  # fmt: skip
 
 
-def micro_batches(engine: Engine, step: int, *, isolated: bool) -> list[MicroBatch]:
-    """This rank's share of a global batch that only the step decides. Isolated: two documents a row, of any length, and
-    rows of which whole parts bear no target."""
+def global_batch(step: int, *, isolated: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, targets and positions that only the step decides. Isolated: two documents a row, of any length, and rows of
+    which whole parts bear no target."""
     generator = torch.Generator().manual_seed(step)
     ids = torch.randint(VOCABULARY, (GLOBAL_BATCH, CONTEXT + 1), generator=generator)
     inputs, targets = ids[:, :-1], ids[:, 1:].clone()
@@ -63,6 +72,12 @@ def micro_batches(engine: Engine, step: int, *, isolated: bool) -> list[MicroBat
             targets[row, : begin + row] = IGNORED
             targets[row, begin - 1] = IGNORED
             targets[row, -1] = ids[row, -1]
+    return inputs, targets, positions
+
+
+def micro_batches(engine: Engine, step: int, *, isolated: bool) -> list[MicroBatch]:
+    """This rank's share of a global batch."""
+    inputs, targets, positions = global_batch(step, isolated=isolated)
     share = GLOBAL_BATCH // engine.data_ranks
     parts = range(engine.data_rank * share, (engine.data_rank + 1) * share, engine.micro_batch)
     rows = [slice(start, start + engine.micro_batch) for start in parts]
@@ -78,15 +93,24 @@ def train(engine: Engine, world: World, steps: range, case: dict[str, Any]) -> d
         norms.append(float(norm))
     held_out = [engine.loss(ids, targets) for ids, targets, _ in micro_batches(engine, 99, isolated=False)]
     validation = world.mean(torch.stack(held_out).mean()).item()
-    return {"losses": losses, "norms": norms, "validation": validation, "model": digest(engine.whole_model())}
+    model = engine.whole_model()
+    shown = {} if model is None else {"model": digest(model), "whole": whole_loss(model)}
+    return {"losses": losses, "norms": norms, "validation": validation, **shown}
 
 
-def digest(model: Transformer | None) -> str:
-    """SHA-256 over all weights, rank 0 only."""
+def digest(model: Transformer) -> str:
+    """SHA-256 over all weights."""
     found = hashlib.sha256()
-    for value in () if model is None else model.state_dict().values():
+    for value in model.state_dict().values():
         found.update(value.numpy().tobytes())
     return found.hexdigest()
+
+
+@torch.no_grad()
+def whole_loss(model: Transformer) -> float:
+    """What the gathered model makes of the held-out rows."""
+    inputs, targets, _ = global_batch(99, isolated=False)
+    return float(model(inputs, targets))
 
 
 def run(folder: Path, case: dict[str, Any], world: World) -> dict[str, Any]:
@@ -127,7 +151,7 @@ def main() -> None:
             world = join(Runtime(threads=1, device="cpu"))
         mirrored = processes == 1 and rank > 0
         if not (mirrored and "from" in case):
-            results[case["name"]] = run(folder / "mirrored" if mirrored else folder, case, world)
+            results[case["name"]] = run(folder / f"mirrored-{rank}" if mirrored else folder, case, world)
     if world is not None:
         part(world)
     if rank == 0:

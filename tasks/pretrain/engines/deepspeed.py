@@ -29,10 +29,10 @@ class DeepSpeedEngine(Engine):
     too. In 16 bits weights are, the optimizer keeps float32 masters; float16 has a loss scale that finds itself."""
 
     def __init__(self, spec: TrainSpec, world: World) -> None:
+        super().__init__(spec, world)
         import deepspeed
         import deepspeed.ops
 
-        super().__init__(spec, world)
         # Only DeepSpeed's inference uses this operator; its dict of compatible operators is meant to be edited
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
