@@ -51,6 +51,10 @@ SAME = [
     *(case(f"tensor, {shape}", 2, shape, tensor_parallel=2) for shape in ISOLATED),
     *(case(f"pipeline, {shape}", 2, shape, pipeline_parallel=2) for shape in ISOLATED),
 ]
+HALF = [
+    case(f"zero {stage}, bfloat16", 2, engine="deepspeed", zero_stage=stage) | {"config": {"precision": "bfloat16"}}
+    for stage in (0, 1)
+]
 GOES_ON = [
     case("zero 3 of 2 after zero 1 of 1", 2, source="one zero 1", engine="deepspeed", zero_stage=3),
     case("zero 2 of 2 after zero 3 of 2", 2, source="zero 3", engine="deepspeed", zero_stage=2),
@@ -117,7 +121,7 @@ def launch(folder: Path, cases: list[dict[str, Any]], processes: int) -> Results
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    cases = [*ALONE_FIRST, *SAME, *GOES_ON, *REFUSED, *GOES_ON_ALONE]
+    cases = [*ALONE_FIRST, *SAME, *HALF, *GOES_ON, *REFUSED, *GOES_ON_ALONE]
     return launch(tmp_path_factory.mktemp("pair"), cases, 2)
 
 
@@ -147,7 +151,13 @@ def test_and_so_do_combinations(name: str, fourfold: Results, results: Results) 
     assert fourfold[name]["resumed_alike"]
 
 
-@pytest.mark.parametrize("name", names([*ALONE_FIRST, *SAME]))
+def test_deepspeed_counts_the_steps_of_adam_alike_in_bfloat16(results: Results) -> None:
+    without, sharded = (results[name] for name in names(HALF))
+    assert without["losses"] == pytest.approx(sharded["losses"], abs=TOLERANCE)
+    assert without["losses"] == pytest.approx(results["one llama"]["losses"], abs=2e-2)
+
+
+@pytest.mark.parametrize("name", names([*ALONE_FIRST, *SAME, *HALF]))
 def test_a_fresh_engine_goes_on_from_saved_states_bit_for_bit(name: str, results: Results) -> None:
     assert results[name]["resumed_alike"]
 

@@ -22,6 +22,7 @@ from tasks.pretrain.world import World
 MicroBatch = tuple[Tensor, Tensor, Tensor | None]  # ids, targets, positions
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 32_768  # of a forward pass, where the runtime gives no micro_batch
+PIPELINE_FILL = 4  # micro-batches a stage, with which stages stand idle for less than a fifth of a step
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -108,6 +109,8 @@ def micro_batch(spec: TrainSpec, world: World, data_ranks: int) -> int:
     if asked:
         return asked
     most = (GPU_TOKENS if world.device.type == "cuda" else CPU_TOKENS) // spec.shape.context
+    if spec.runtime.pipeline_parallel > 1:
+        most = min(most, share // (PIPELINE_FILL * spec.runtime.pipeline_parallel))
     return next(size for size in range(max(1, min(most, share)), 0, -1) if share % size == 0)
 
 
@@ -116,12 +119,12 @@ def precision(spec: TrainSpec, world: World) -> str:
 
     Raises ConfigError for float16 where it can't train.
     """
-    asked, engine = spec.config.precision, spec.runtime.engine
-    if asked == "float16" and (world.device.type == "cpu" or engine != "deepspeed"):
+    asked, engine, stage = spec.config.precision, spec.runtime.engine, spec.runtime.zero_stage
+    if asked == "float16" and (world.device.type == "cpu" or engine != "deepspeed" or stage == 0):
         raise ConfigError(
-            f"pretrain.precision is float16, which needs a GPU and the scaled losses of DeepSpeed, not {engine} on "
-            f"{world.device.type}.",
-            "Choose auto, or runtime.engine=deepspeed on a GPU.",
+            f"pretrain.precision is float16, which needs a GPU and the scaled losses of DeepSpeed's ZeRO, not {engine} "
+            f"with zero_stage {stage} on {world.device.type}.",
+            "Choose auto, or runtime.engine=deepspeed with zero_stage 1 on a GPU.",
         )
     if asked != "auto":
         return asked

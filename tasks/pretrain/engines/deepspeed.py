@@ -45,6 +45,8 @@ class DeepSpeedEngine(Engine):
             self.zero_stage, world.size if self.zero_stage else 0, str(self.dtype), _names(model, optimizer)
         )
         self.deepspeed, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=self._settings())
+        if self.zero_stage == 0 and not self.clips:
+            self.deepspeed.optimizer.optimizer.state.clear()  # it took a step on nothing, which Adam would have counted
 
     def _settings(self) -> dict[str, Any]:
         zero: dict[str, Any] = {"stage": self.zero_stage}
@@ -89,7 +91,8 @@ class DeepSpeedEngine(Engine):
             self.deepspeed.step()
             total += loss.detach()
         if not self.clips:
-            norm = torch.as_tensor(self.deepspeed.get_global_grad_norm())
+            skipped = self.dtype == torch.float16 and self.deepspeed.optimizer.overflow  # until the loss scale fits
+            norm = torch.as_tensor(0.0 if skipped else self.deepspeed.get_global_grad_norm())
         return total / len(batches), norm.detach()
 
     @torch.no_grad()

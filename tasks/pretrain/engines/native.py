@@ -5,6 +5,7 @@ Ranks lie in a mesh of data × pipeline × tensor, the tensor's neighbours close
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -40,20 +41,26 @@ class NativeEngine(Engine):
         self.model = self.new_model()
         if self.tensor_parallel > 1:
             cut_for_rank(self.model, self.mesh["tensor"])
+        if runtime.compile != "off":
+            self._compile(None if runtime.compile == "default" else runtime.compile)
         self.module = self.spread()
         self.parameters = {
             self.whole_name(name): (parameter, self.held_piece(self.whole_name(name), parameter))
             for name, parameter in self.model.named_parameters()
         }
-        if runtime.compile != "off":
-            mode = None if runtime.compile == "default" else runtime.compile
-            for block in self.model.blocks:
-                block.compile(mode=mode)
         self.optimizer = new_optimizer(self.config, self.model)
 
+    def _compile(self, mode: str | None) -> None:
+        """Compile each block's forward: one compilation serves all, and what an engine hooks around a block stays out.
+
+        The whole model compiled as one took half as long again and ran no faster (5.5M parameters, one CPU thread).
+        """
+        for block in self.model.blocks:
+            block.forward = torch.compile(block.forward, mode=mode)
+
+    @abstractmethod
     def spread(self) -> nn.Module:
         """Put `self.model`, on the CPU and cut for tensor parallelism, to work; what to call for a loss."""
-        raise NotImplementedError
 
     def whole_name(self, name: str) -> str:
         """The name in the whole model of a parameter of `self.model`."""
@@ -115,7 +122,7 @@ class NativeEngine(Engine):
         norm = (self.world.sum(squares) if self.shares_model else squares).sqrt()
         scale = (self.config.gradient_clip / (norm + 1e-6)).clamp(max=1.0)
         for gradients in by_copies.values():
-            torch._foreach_mul_(gradients, scale)
+            torch._foreach_mul_(gradients, scale.to(gradients[0].device))
         return norm
 
     @property
@@ -127,7 +134,7 @@ class NativeEngine(Engine):
     def loss(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """As in the interface."""
         with self.autocast():
-            measured: Tensor = self.module(ids_BT, targets_BT)
+            measured: Tensor = self.model(ids_BT, targets_BT)
         return measured
 
     def save(self, folder: Path) -> None:
