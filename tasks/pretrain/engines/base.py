@@ -72,7 +72,7 @@ class Engine(ABC):
         """The weights in float32 on the CPU, gathered from all ranks; None on every rank but the first."""
 
     def new_model(self) -> Transformer:
-        """The model with the profile's initial weights, the same on each rank, on the CPU."""
+        """The model with the profile's initial weights, the same on each rank, on torch's default device."""
         torch.manual_seed(self.config.seed)
         model = Transformer(self.spec.shape)
         model.recompute = self.spec.runtime.recompute != "none"

@@ -18,7 +18,7 @@ class DdpEngine(NativeEngine):
 
     def spread(self) -> nn.Module:
         """As in NativeEngine."""
-        self.model.to(self.world.device)
+        self.fill(self.world.device)
         if self.data_ranks == 1:
             return self.model
         return DistributedDataParallel(self.model, process_group=self.mesh.get_group("data"))

@@ -36,6 +36,7 @@ class FsdpEngine(NativeEngine):
                 offload_policy=offload,
                 reshard_after_forward=self.spec.runtime.zero_stage == 3,
             )
+        self.fill(torch.device("cpu") if offloads else self.world.device)
         return self.model
 
     def autocast(self) -> AbstractContextManager[object]:

@@ -6,14 +6,16 @@ Ranks lie in a mesh of data × pipeline × tensor, the tensor's neighbours close
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from models.presets import ModelShape
 from models.transformer import Transformer
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.engines.pieces import Piece, local
@@ -38,16 +40,14 @@ class NativeEngine(Engine):
         )
         self.pipeline_rank = self.mesh.get_local_rank("pipeline")
         self.tensor_rank = self.mesh.get_local_rank("tensor")
-        self.model = self.new_model()
+        with torch.device("meta"):  # no memory for what other ranks hold
+            self.model = self.new_model()
         if self.tensor_parallel > 1:
             cut_for_rank(self.model, self.mesh["tensor"])
         if runtime.compile != "off":
             self._compile(None if runtime.compile == "default" else runtime.compile)
+        self.parameters: dict[str, tuple[nn.Parameter, Piece]] = {}
         self.module = self.spread()
-        self.parameters = {
-            self.whole_name(name): (parameter, self.held_piece(self.whole_name(name), parameter))
-            for name, parameter in self.model.named_parameters()
-        }
         self.optimizer = new_optimizer(self.config, self.model)
 
     def _compile(self, mode: str | None) -> None:
@@ -60,7 +60,22 @@ class NativeEngine(Engine):
 
     @abstractmethod
     def spread(self) -> nn.Module:
-        """Put `self.model`, on the CPU and cut for tensor parallelism, to work; what to call for a loss."""
+        """Put `self.model`, cut for tensor parallelism and not filled yet, to work; what to call for a loss."""
+
+    def fill(self, device: torch.device) -> None:
+        """Give this rank's part of the model memory and its initial weights, those that one process would have.
+
+        Each parameter is drawn whole on the CPU, one after the other, and a piece of it kept.
+        """
+        self.model.to_empty(device=device)
+        if self.spec.shape.tie_embeddings and isinstance(self.model.embedding, nn.Embedding):
+            self.model.head.weight = self.model.embedding.weight
+        self.parameters = {
+            self.whole_name(name): (parameter, self.held_piece(self.whole_name(name), parameter))
+            for name, parameter in self.model.named_parameters()
+        }
+        torch.manual_seed(self.config.seed)
+        Transformer.initialise(cast(Transformer, _Drawn(self.spec.shape, self.parameters)))
 
     def whole_name(self, name: str) -> str:
         """The name in the whole model of a parameter of `self.model`."""
@@ -148,8 +163,7 @@ class NativeEngine(Engine):
     @torch.no_grad()
     def whole_model(self) -> Transformer | None:
         """As in the interface. One parameter is gathered at a time, on the device."""
-        with torch.device("meta"):
-            names = [(name, value.shape) for name, value in Transformer(self.spec.shape).named_parameters()]
+        names = whole_sizes(self.spec.shape)
         whole = Transformer(self.spec.shape) if self.world.first else None
         places = dict(whole.named_parameters()) if whole is not None else {}
         for name, size in names:
@@ -167,3 +181,24 @@ class NativeEngine(Engine):
             piece.fill(gathered, local(parameter.detach()).to(self.world.device))
         torch.distributed.reduce(gathered, 0)
         return gathered
+
+
+def whole_sizes(shape: ModelShape) -> list[tuple[str, torch.Size]]:
+    """The parameters of the whole model in their order, a tied one once."""
+    with torch.device("meta"):
+        return [(name, value.shape) for name, value in Transformer(shape).named_parameters()]
+
+
+class _Drawn:
+    """Stands for the whole model where it is filled: each parameter lives until its piece is taken."""
+
+    def __init__(self, shape: ModelShape, held: Mapping[str, tuple[nn.Parameter, Piece]]) -> None:
+        self.shape, self.held = shape, held
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        for name, size in whole_sizes(self.shape):
+            drawn = torch.empty(size)
+            yield name, drawn
+            if name in self.held:
+                parameter, piece = self.held[name]
+                local(parameter.detach()).copy_(piece.of(drawn))

@@ -42,7 +42,7 @@ class Piece:
 
     def of(self, whole: Tensor) -> Tensor:
         """This piece of a whole tensor, copied."""
-        rows = torch.cat([whole[start:stop] for start, stop in self.rows])
+        rows = torch.cat([whole[start:stop] for start, stop in self.rows]) if self.rows else whole[:0]
         return (rows if self.columns is None else rows[:, slice(*self.columns)]).contiguous()
 
     def chunks(self, held: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor]]:

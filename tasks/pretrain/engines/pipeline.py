@@ -57,7 +57,7 @@ class PipelineEngine(NativeEngine):
         if not self.is_last:
             model.add_module("norm", _Nothing())
             model.add_module("head", _Nothing())
-        model.to(self.world.device)
+        self.fill(self.world.device)
         return _Stage(self)
 
     def whole_name(self, name: str) -> str:
