@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,12 +24,11 @@ MicroBatch = tuple[Tensor, Tensor, Tensor | None]  # ids, targets, positions
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 32_768  # of a forward pass, where the runtime gives no micro_batch
 SPECIAL = {"muon", "float16", "float8"}  # choices of a profile that an engine has to be made for
+PIPELINE_FILL = 4  # micro-batches a stage, with which stages stand idle for less than a fifth of a step
 
 
 class Engine(ABC):
     """One model in training, on this rank."""
-
-    offers: ClassVar[frozenset[str]] = frozenset()  # which of SPECIAL this engine can do
 
     def __init__(self, spec: TrainSpec, world: World, *, model_ranks: int = 1) -> None:
         """`model_ranks` processes in a row hold one copy of the model. Raises ConfigError for shares that don't fit and
@@ -52,6 +50,11 @@ class Engine(ABC):
                 f"runtime.engine {spec.runtime.engine} can't train with {' and '.join(sorted(missing))}.",
                 "Choose runtime.engine ddp, or another pretrain.optimizer and pretrain.precision.",
             )
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """Which of SPECIAL this engine can do, as it is set up."""
+        return frozenset()
 
     @property
     def layout(self) -> Mapping[str, int | str]:
@@ -84,7 +87,7 @@ class Engine(ABC):
         """The weights in float32 on the CPU, gathered from all ranks; None on every rank but the first."""
 
     def new_model(self) -> Transformer:
-        """The model with the profile's initial weights, the same on each rank, on the CPU."""
+        """The model with the profile's initial weights, the same on each rank, on torch's default device."""
         torch.manual_seed(self.config.seed)
         model = Transformer(self.spec.shape, mup_base_width=self.config.mup_base_width)
         model.recompute = self.spec.runtime.recompute
@@ -129,4 +132,6 @@ def micro_batch(spec: TrainSpec, world: World, data_ranks: int) -> int:
     if asked:
         return asked
     most = (GPU_TOKENS if world.device.type == "cuda" else CPU_TOKENS) // spec.shape.context
+    if spec.runtime.pipeline_parallel > 1:
+        most = min(most, share // (PIPELINE_FILL * spec.runtime.pipeline_parallel))
     return next(size for size in range(max(1, min(most, share)), 0, -1) if share % size == 0)
