@@ -29,10 +29,10 @@ def new_optimizer(config: PretrainConfig, model: nn.Module) -> torch.optim.Optim
     adam: dict[str, Any] = {"lr": 0.0, "betas": (config.beta1, config.beta2), "eps": config.epsilon, "fused": True}
     if config.optimizer == "adamw":
         return torch.optim.AdamW([group for _, group in groups], **adam)
-    by_muon, by_adam = ([group for name, group in groups if (name == "muon") == muon] for muon in (True, False))
-    return MuonWithAdamW(
-        torch.optim.Muon(by_muon, lr=0.0, momentum=config.muon_momentum, adjust_lr_fn="match_rms_adamw"),
+    by_adam, by_muon = ([group for name, group in groups if (name == "muon") == muon] for muon in (False, True))
+    return AdamWWithMuon(
         torch.optim.AdamW(by_adam, **adam),
+        torch.optim.Muon(by_muon, lr=0.0, momentum=config.muon_momentum, adjust_lr_fn="match_rms_adamw"),
     )
 
 
@@ -66,12 +66,12 @@ def parameter_groups(config: PretrainConfig, model: nn.Module) -> list[tuple[str
     ]
 
 
-class MuonWithAdamW(torch.optim.Optimizer):
+class AdamWWithMuon(torch.optim.Optimizer):
     """Two optimizers as one, which an engine steps, saves and loads as any other."""
 
-    def __init__(self, muon: torch.optim.Muon, adamw: torch.optim.AdamW) -> None:
-        self.parts = (muon, adamw)
-        super().__init__([*muon.param_groups, *adamw.param_groups], {})
+    def __init__(self, adamw: torch.optim.AdamW, muon: torch.optim.Muon) -> None:
+        self.parts = (adamw, muon)
+        super().__init__([*adamw.param_groups, *muon.param_groups], {})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float | Tensor] | None = None) -> None:  # type: ignore[override]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore
 
 from models.presets import derive
 from tasks.config import Runtime
@@ -21,6 +24,16 @@ from tasks.pretrain.world import World
 ALONE = World(0, 1, torch.device("cpu"))
 VOCAB, EOS_ID = 64, 0
 MODEL = {"depth": 2, "width": 32, "heads": 2, "kv_heads": 1, "feed_forward": 64, "context": 16}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_process() -> Iterator[None]:
+    """What `join` does for a run of one process, without its marks in the environment. One thread: on a busy machine
+    two are slower by far."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
 
 
 def spec_of(*, micro_batch: int | None = None, engine: str = "ddp", **choices: Any) -> TrainSpec:
@@ -37,8 +50,7 @@ def spec_of(*, micro_batch: int | None = None, engine: str = "ddp", **choices: A
 
 
 def open_ddp(**choices: Any) -> DdpEngine:
-    """An engine of one process, the tests' own. One thread: on a busy machine two are slower by far."""
-    torch.set_num_threads(1)
+    """An engine of one process, the tests' own."""
     return DdpEngine(spec_of(**choices), ALONE)
 
 

@@ -16,7 +16,9 @@ from storage.errors import ConfigError
 from tasks.pretrain import PretrainConfig
 from tasks.pretrain.engines.base import Engine
 from tasks.pretrain.optimizers import new_optimizer, parameter_groups, set_learning_rate
-from tests.tasks.recipe import ALONE, open_ddp, spec_of, train, weights_of
+from tests.tasks.recipe import ALONE, one_process, open_ddp, spec_of, train, weights_of
+
+__all__ = ["one_process"]  # the fixture
 
 SHAPES: dict[str, dict[str, Any]] = {"llama": {}, "untied": {"tie_embeddings": False}, "gpt2": {"family": "gpt2"}}
 
@@ -24,7 +26,6 @@ SHAPES: dict[str, dict[str, Any]] = {"llama": {}, "untied": {"tie_embeddings": F
 def build(width: int = 64, shape: str = "llama", **choices: Any) -> tuple[PretrainConfig, Transformer]:
     model = {"depth": 2, "width": width, "heads": width // 32, "feed_forward": 3 * width, "context": 16}
     config = PretrainConfig.model_validate({"model": {**model, **SHAPES[shape]}, **choices})
-    torch.set_num_threads(1)  # on a busy machine two are slower by far
     torch.manual_seed(0)
     return config, Transformer(derive(config.model, 64), mup_base_width=config.mup_base_width)
 

@@ -18,10 +18,10 @@ from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.log import Log
 from tasks.pretrain.precision import precision
 from tasks.progress import Observer
-from tests.tasks.recipe import ALONE, micro_batches, open_ddp, rows, spec_of, train, weights_of
+from tests.tasks.recipe import ALONE, micro_batches, one_process, open_ddp, rows, spec_of, train, weights_of
 from tests.tasks.test_pretrain import CONFIG, KillAt, data, output
 
-__all__ = ["data"]  # the fixture
+__all__ = ["data", "one_process"]  # the fixtures
 
 GROWING = {"batch_warmup_steps": 6, "batch_warmup_parts": 4, "z_loss": 1e-3, "isolate_documents": True}
 ALL = PretrainConfig.model_validate(
