@@ -44,26 +44,41 @@ def set_learning_rate(groups: Iterable[Group], rate: float) -> None:
 
 def parameter_groups(config: PretrainConfig, model: nn.Module) -> list[tuple[str, Group]]:
     """(optimizer, group): matrices decay, biases and norm scales don't; each group has its share of the learning rate.
-    Each parameter stands in exactly one."""
-    wider = derive(config.model, vocab_size=1).width / config.mup_base_width if config.mup_base_width else 1.0
+
+    Each parameter stands in exactly one. Groups and their order follow from the config alone, whatever part of the
+    model this is: states are saved by their numbers.
+    """
     groups: dict[tuple[str, float, float], list[nn.Parameter]] = {}
+    for kind in ("matrix", "vector", "matrix of a block", "last norm"):
+        groups.setdefault(_treatment(config, kind), [])
     for name, parameter in model.named_parameters():
-        matrix, optimizer, scale = parameter.dim() >= 2, "adamw", 1.0
-        decay = config.weight_decay if matrix else 0.0
-        if matrix and name.startswith("blocks."):
-            # An update of a given RMS moves outputs in proportion to the width, an orthogonal one to its root
-            shrink = wider**0.5 if config.optimizer == "muon" else wider
-            if config.optimizer == "muon":
-                optimizer, scale = "muon", (config.muon_learning_rate or config.learning_rate) / config.learning_rate
-            # Decoupled decay is rate × decay: what the width takes from the one it gives to the other
-            scale, decay = scale / shrink, decay * shrink
-        elif name.startswith("norm."):
-            scale = 1 / wider
-        groups.setdefault((optimizer, decay, scale), []).append(parameter)
+        if parameter.dim() >= 2:
+            kind = "matrix of a block" if name.startswith("blocks.") else "matrix"
+        else:
+            kind = "last norm" if name.startswith("norm.") else "vector"
+        groups[_treatment(config, kind)].append(parameter)
     return [
         (optimizer, {"params": parameters, "weight_decay": decay, "rate_scale": scale})
         for (optimizer, decay, scale), parameters in groups.items()
     ]
+
+
+def _treatment(config: PretrainConfig, kind: str) -> tuple[str, float, float]:
+    """(optimizer, weight decay, share of the learning rate) of a kind of parameter."""
+    wider = derive(config.model, vocab_size=1).width / config.mup_base_width if config.mup_base_width else 1.0
+    if kind == "vector":
+        return "adamw", 0.0, 1.0
+    if kind == "last norm":
+        return "adamw", 0.0, 1 / wider
+    if kind == "matrix":
+        return "adamw", config.weight_decay, 1.0
+    # Decoupled decay is rate × decay: what the width takes from the one it gives to the other
+    if config.optimizer == "adamw":
+        return "adamw", config.weight_decay * wider, 1 / wider
+    # An update of a given size moves outputs in proportion to the width, an orthogonal one to its root
+    shrink = wider**0.5
+    share = (config.muon_learning_rate or config.learning_rate) / config.learning_rate
+    return "muon", config.weight_decay * shrink, share / shrink
 
 
 class AdamWWithMuon(torch.optim.Optimizer):

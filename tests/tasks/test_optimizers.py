@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.presets import derive
 from models.transformer import Transformer
@@ -52,6 +52,17 @@ def test_matrices_decay_and_vectors_do_not_and_nothing_is_left_out(
             decay = 0.1 if parameter.dim() == 2 else 0.0
             assert group["weight_decay"] * group["rate_scale"] == pytest.approx(decay), name
     assert sorted(found) == sorted(names.values())
+
+
+@pytest.mark.parametrize("choices", [{}, {"optimizer": "muon"}, {"mup_base_width": 16}], ids=str)
+def test_a_part_of_the_model_has_the_same_groups_in_the_same_order(choices: dict[str, Any]) -> None:
+    config, model = build(**choices)
+    found = [
+        [(by, group["weight_decay"], group["rate_scale"]) for by, group in parameter_groups(config, part)]
+        for part in (model, nn.ModuleDict({"blocks": model.blocks}), nn.ModuleDict({"norm": model.norm}))
+    ]
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == (2 if not choices else 3 if "optimizer" in choices else 4)
 
 
 def test_adamw_is_torchs_with_the_profiles_numbers() -> None:
