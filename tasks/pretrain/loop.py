@@ -62,18 +62,14 @@ class Training:
                 reported = (step, self.seconds)
 
     def _step(self, step: int, batches: list[MicroBatch]) -> None:
-        config = self.spec.config
-        rate = learning_rate(
-            step, steps=self.spec.steps, peak=config.learning_rate, warmup_steps=config.warmup_steps,
-            final_share=config.final_share,
-        )  # fmt: skip
-        rate *= self.spec.course.rate_scale(step)
+        rate = learning_rate(self.spec.config, step, self.spec.steps) * self.spec.course.rate_scale(step)
         with self.drills.at(step, rate) as drilled_rate:
             loss, norm = self.engine.step(batches, drilled_rate)
         self.log.add(step, rate, loss, norm)
 
     def _report(self, step: int, last_step: int, last_seconds: float) -> None:
-        tokens = (step - last_step) * self.spec.config.global_batch * self.spec.shape.context
+        config = self.spec.config
+        tokens = (config.samples(step) - config.samples(last_step)) * self.spec.shape.context
         speed = tokens / max(self.seconds - last_seconds, 1e-9)
         emit(step=step, loss=self.log.rows[-1]["loss"], tokens_per_second=speed)
 

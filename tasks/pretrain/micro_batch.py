@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 32_768  # of a forward pass
+PIPELINE_FILL = 4  # micro-batches a stage, with which stages stand idle for less than a fifth of a step
 
 
-def usual_micro_batch(share: int, context: int, *, cuda: bool) -> int:
-    """The most sequences of `context` tokens that divide a rank's `share` of the global batch and are not too many."""
+def usual_micro_batch(share: int, context: int, *, cuda: bool, stages: int = 1) -> int:
+    """The most sequences of `context` tokens that divide a rank's `share` of the global batch and are not too many;
+    fewer where a pipeline's `stages` must be kept busy."""
     most = max(1, min((GPU_TOKENS if cuda else CPU_TOKENS) // context, share))
+    if stages > 1:
+        most = max(1, min(most, share // (PIPELINE_FILL * stages)))
     return next(size for size in range(most, 0, -1) if share % size == 0)

@@ -73,7 +73,7 @@ def _train(spec: TrainSpec, world: World, beat: Beat) -> None:
     world.wait()
     if begun and not world.first:
         rows = read_log(spec.log)[:begun]
-    log = Log(spec.log, world, Watch(spec.config, spec.course), rows)
+    log = Log(spec.log, world, Watch(spec.config, spec.course), rows, may_skip=engine.precision == "float16")
     if world.first:
         emit(micro_batch=engine.micro_batch, share=engine.micro_batch * engine.micro_steps)
     training = Training(spec, engine, loader, validation, checkpoints, log, beat, drills, begun)
@@ -91,13 +91,14 @@ def _finish(training: Training) -> None:
     save(model, spec.out / "model", spec.tokenizer)
     write_samples(model, spec.config, spec.tokenizer, spec.out / "samples.md")
     (spec.out / "log.jsonl").write_bytes(spec.log.read_bytes())
-    tokens = (spec.steps - training.begun) * spec.config.global_batch * spec.shape.context
+    samples = spec.config.samples(spec.steps)
+    tokens = (samples - spec.config.samples(training.begun)) * spec.shape.context
     cuda = engine.world.device.type == "cuda"
     peak = torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     last = [row["loss"] for row in rows[-max(1, min(20, spec.steps // 10)) :]]
     measured = {
         "windows": training.loader.samples.windows,
-        "sources": learned(training.loader.samples.report, spec.course, spec.steps, spec.config.global_batch),
+        "sources": learned(training.loader.samples.report, spec.course, spec.steps, spec.config.samples),
         "fim": training.loader.fim_report(spec.steps),
         "train_loss": sum(last) / len(last),
         "validation_loss": rows[-1]["validation_loss"],

@@ -42,7 +42,7 @@ CONFIG = PretrainConfig.model_validate(
     {
         "model": MODEL,
         "steps": 60,
-        "global_batch": 8,
+        "samples": CONFIG.samples,
         "warmup_steps": 2,
         "validation_every": 60,
         "sample_tokens": 4,
@@ -155,7 +155,7 @@ def test_switched_off_only_what_is_no_number_is_seen() -> None:
 def situation(**changes: Any) -> Situation:
     known: dict[str, Any] = {
         "config": CONFIG.healing,
-        "global_batch": 8,
+        "samples": CONFIG.samples,
         "runtime": Runtime(),
         "checkpoints": [20, 30],
         **changes,
