@@ -42,7 +42,7 @@ CONFIG = PretrainConfig.model_validate(
     {
         "model": MODEL,
         "steps": 60,
-        "samples": CONFIG.samples,
+        "global_batch": 8,
         "warmup_steps": 2,
         "validation_every": 60,
         "sample_tokens": 4,
