@@ -197,6 +197,7 @@ class _Drawn:
         self.shape, self.held = shape, held
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Each parameter to be filled, whole."""
         for name, size in whole_sizes(self.shape):
             drawn = torch.empty(size)
             yield name, drawn

@@ -38,10 +38,11 @@ def piece_of(name: str, shape: ModelShape, *, rank: int, ranks: int) -> Piece | 
     if ranks == 1:
         return None
     layer, _, kind = name.rpartition(".")
-    if layer in ("embedding", "head"):
-        size = torch.Size((shape.vocab_size, shape.width))
-        return Piece(size, share_of((size[0],), rank, ranks)) if size[0] % ranks == 0 else None
     width, head, feed_forward = shape.width, shape.head_dim, shape.feed_forward
+    if layer in ("embedding", "head"):
+        words = shape.vocab_size
+        whole = words % ranks != 0
+        return None if whole else Piece(torch.Size((words, width)), share_of((words,), rank, ranks))
     by_rows = {
         "attention.qkv": (shape.heads * head, shape.kv_heads * head, shape.kv_heads * head),
         "feed_forward.up": (feed_forward,) * (2 if shape.gated else 1),
@@ -81,8 +82,8 @@ def cut_for_rank(model: Transformer, mesh: DeviceMesh) -> None:
             module.add_module("down", _ByColumns(module.down, group))
     if model.shape.vocab_size % ranks == 0:
         first = rank * (model.shape.vocab_size // ranks)
-        model.add_module("embedding", CutEmbedding(model.embedding.weight, first, group))
-        model.add_module("head", CutHead(model.head.weight, first, group))
+        model.add_module("embedding", CutEmbedding(model.embedding, first, group))
+        model.add_module("head", CutHead(model.head, first, group))
 
 
 class _Cut(nn.Module):

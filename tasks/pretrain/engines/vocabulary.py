@@ -27,9 +27,9 @@ CHUNK = 1_024  # tokens whose logits exist at a time
 class CutEmbedding(nn.Module):
     """The words from `first` on; a word of another rank's is zero here, and the sum over the ranks is the embedding."""
 
-    def __init__(self, weight: nn.Parameter, first: int, group: ProcessGroup) -> None:
+    def __init__(self, layer: nn.Embedding, first: int, group: ProcessGroup) -> None:
         super().__init__()
-        self.weight, self.first, self.group = weight, first, group
+        self.weight, self.first, self.group = layer.weight, first, group
 
     def forward(self, ids_BT: Tensor) -> Tensor:
         here_BT = ids_BT - self.first
@@ -43,9 +43,9 @@ class CutEmbedding(nn.Module):
 class CutHead(nn.Module):
     """The mean cross-entropy in nats over targets that are not IGNORED, the same on each rank."""
 
-    def __init__(self, weight: nn.Parameter, first: int, group: ProcessGroup) -> None:
+    def __init__(self, layer: nn.Linear, first: int, group: ProcessGroup) -> None:
         super().__init__()
-        self.weight, self.first, self.group = weight, first, group
+        self.weight, self.first, self.group = layer.weight, first, group
 
     def forward(self, x_BTC: Tensor, targets_BT: Tensor) -> Tensor:
         x_NC, targets_N = x_BTC.flatten(0, 1), targets_BT.flatten()
