@@ -18,7 +18,9 @@ EOS = "<|endoftext|>"  # ends a document; also the BOS of formats that need one
 PAD = "<|pad|>"
 SYSTEM, USER, ASSISTANT = "<|system|>", "<|user|>", "<|assistant|>"
 END = "<|end|>"  # ends a turn
-SPECIAL_TOKENS = (EOS, PAD, SYSTEM, USER, ASSISTANT, END)  # in the order of their ids, from 0
+FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"  # what comes next of a text
+FIM_TOKENS = (FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE)
+SPECIAL_TOKENS = (EOS, PAD, SYSTEM, USER, ASSISTANT, END, *FIM_TOKENS)  # in the order of their ids, from 0
 
 CHAT_TEMPLATE_PATH = Path(__file__).with_name("chat_template.jinja")
 DIGEST_FIELD = "gristmill_tokenizer_digest"  # in a model's config.json: what it was trained with

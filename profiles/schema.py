@@ -48,13 +48,20 @@ class Profile(BaseModel):
 
     @model_validator(mode="after")
     def _sources_exist(self) -> Self:
-        """A filter that learns from a source which nothing brings in would fail after the download."""
-        known = [name for source in self.download.sources for name in source.names]
+        """A filter or a mixture of sources that bring in no documents would fail only after the stages before it."""
+        known = [
+            name
+            for source in self.download.sources
+            if source.kind == "embedded" or source.role == "documents"
+            for name in source.names
+        ]
+        sections = {"filter": self.filter.named_sources(), "pretrain": self.pretrain.named_sources()}
         wrong = [
-            f"filter.{path} names {', '.join(missing)}"
-            for path, named in self.filter.named_sources().items()
+            f"{section}.{path} names {', '.join(missing)}"
+            for section, paths in sections.items()
+            for path, named in paths.items()
             if (missing := sorted(set(named) - set(known)))
         ]
         if wrong:
-            raise ValueError(f"{'; '.join(wrong)}, but the sources are {', '.join(known)}")
+            raise ValueError(f"{'; '.join(wrong)}, but the sources of documents are {', '.join(known)}")
         return self

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from storage.digests import list_files, part_of, tree_digest
+from storage.digests import file_digest, list_files, part_of, tree_digest
 from storage.errors import DamagedArtifact, StoreError
 from storage.manifest import InputRef, Manifest
 
@@ -53,6 +53,19 @@ class Artifact:
                 "Run `gristmill store verify`, then rerun the stage with --refresh.",
             )
         return found
+
+    def file_digest(self, path: Path) -> str:
+        """SHA-256 of one of its files: as the manifest has it, or hashed now on a plain folder. Raises DamagedArtifact
+        for a file that the manifest does not name."""
+        if self.manifest is None:
+            return file_digest(path)
+        name = (Path(self.part_name) / path.relative_to(self.path)).as_posix()
+        if name not in self.manifest.files:
+            raise DamagedArtifact(
+                f"{name} of artifact {self.location} is not in its manifest.",
+                "Take it out: what an artifact holds never changes.",
+            )
+        return self.manifest.files[name].sha256
 
     @property
     def origin(self) -> InputRef:

@@ -1,13 +1,14 @@
 """What a stage writes to: a private folder, a scratch folder that survives a kill, and its counts.
 
 Only `path` becomes the artifact. `scratch` is where shards and checkpoints wait for a resume; it is named by the key,
-so what lies there was begun with the same config and the same inputs.
+so what lies there was begun with the same config and the same inputs. `earlier` gives what the stage made before: a
+stage may take from it what it would make again byte for byte, and nothing else.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tasks.stage import Stage
 
 Row = Mapping[str, Any]
+FindEarlier = Callable[[Sequence[str]], Artifact | None]
 
 
 @dataclass
@@ -36,6 +38,7 @@ class Output:
     counts: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     uses: dict[str, InputRef] = field(default_factory=dict)
+    find_earlier: FindEarlier = lambda same: None
 
     @classmethod
     def at(cls, folder: Path, *, stage: str = "stage", runtime: Runtime | None = None) -> Output:
@@ -44,6 +47,15 @@ class Output:
         output.path.mkdir(parents=True, exist_ok=True)
         output.scratch.mkdir(parents=True, exist_ok=True)
         return output
+
+    def earlier(self, *same: str) -> Artifact | None:
+        """The newest artifact that this stage made with the same version, config and source code, and of the inputs
+        with these names the same; the others may differ. None in a plain call, and when a refresh was asked for.
+
+        It bears no identity: the result must be the same with it and without (law 4). Its manifest agrees with itself
+        and its files are there in their sizes; whoever takes one hashes it.
+        """
+        return self.find_earlier(same)
 
     def count(self, **counts: Any) -> None:
         """Record numbers of the result: the same in, the same counts."""

@@ -6,6 +6,9 @@
 Called in a flow, a stage computes its key, asks the store, and on a hit ends in Prefect's *Cached* state; on a miss it
 takes the key's lock, runs the function on a private folder, checks the laws and publishes. The store alone decides:
 Prefect's own result cache is not used, its `refresh_cache` is honoured.
+
+On a miss the function may ask for `out.earlier(…)`, what it made before of other inputs, to take over the shards that
+are the same. That changes what a result costs, never what it is; a refresh takes nothing over.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -184,6 +188,8 @@ class Stage:
             shutil.rmtree(work / "scratch", ignore_errors=True)
         shutil.rmtree(work / "out", ignore_errors=True)
         out = Output(self.name, work / "out", work / "scratch", session.runtime, session.observer)
+        if not refresh:
+            out.find_earlier = functools.partial(find_earlier, session.store, payload, self.source)
         out.path.mkdir(parents=True)
         out.scratch.mkdir(parents=True, exist_ok=True)
         started = time.monotonic()
@@ -251,6 +257,28 @@ def nearest(store: Store, payload: KeyPayload, *, but: str = "") -> Manifest | N
     target = payload.model_dump()
     known = [manifest for manifest in known if manifest.key != but]
     return min(known, key=lambda m: len(differences(m.payload.model_dump(), target)), default=None)
+
+
+def find_earlier(store: Store, payload: KeyPayload, source: str, same: Sequence[str]) -> Artifact | None:
+    """The newest artifact of the stage with this version, config, source code and the `same` inputs that can be
+    trusted: its manifest agrees with itself and its files are there. In a bucket store it is fetched."""
+
+    def identity(of: KeyPayload) -> tuple[Any, ...]:
+        return of.version, of.config, {name: of.inputs.get(name) for name in same}
+
+    found = [(location, store.manifest(location)) for location in store.locations(payload.stage)]
+    alike = [
+        (manifest.created, location)
+        for location, manifest in found
+        if manifest is not None
+        and manifest.source_digest == source
+        and identity(manifest.payload) == identity(payload)
+        and (manifest.key, manifest.digest) == (manifest.payload.key(), tree_digest(manifest.files))
+    ]
+    for _, location in sorted(alike, reverse=True):
+        with suppress(StoreError):  # files lack, or it was collected just now
+            return store.get(location)
+    return None
 
 
 def environment() -> dict[str, str]:

@@ -7,6 +7,10 @@ encoded as text (see tasks/tokenizer).
 Ids come from our own kernels (tasks/tokenizer/encode.py), in threads, and are checked: the first document of every
 shard, and one in CHECKED_ONE_IN by the hash of its id, is encoded by `tokenizers` too. One difference, or a
 tokenizer.json that the kernels don't know, and `tokenizers` encodes every shard; a note and the counts say so.
+
+A document shard that was encoded before, with this tokenizer and in the same way, is not encoded again: its token files
+are taken from the earlier artifact (see tasks/incremental.py). The artifact is the same, byte for byte and count for
+count, as if there had been none.
 """
 
 from __future__ import annotations
@@ -31,8 +35,9 @@ from storage.errors import EmptyOutput
 from storage.token_sources import SUFFIX, write_sources
 from storage.tokens import write_tokens
 from tasks.config import StageConfig
+from tasks.incremental import map_new_shards
 from tasks.output import Output
-from tasks.shards import ShardResult, collect, map_shards
+from tasks.shards import ShardResult, collect
 from tasks.stage import stage
 
 if TYPE_CHECKING:
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "validation")
 MEASURES = ("documents", "tokens", "bytes")
+FILES = tuple(f"{split}{suffix}" for split in SPLITS for suffix in (".tokens", SUFFIX))
 CHECKED_ONE_IN = 1000  # documents: `tokenizers` takes over ten times as long for each
 
 Counts = dict[str, dict[str, int]]  # of a split: measures by source
@@ -51,16 +57,16 @@ class TokenizeConfig(StageConfig):
     validation_share: float = Field(0.01, gt=0, lt=1, description="share of documents that the model never trains on")
 
 
-@stage(version=2)
+@stage(version=3)
 def tokenize(config: TokenizeConfig, documents: Artifact, tokenizer: Artifact, out: Output) -> None:
     """Encode every document; write train/NNNNN.tokens and validation/NNNNN.tokens, numbered as the document shards.
 
     Beside each stands NNNNN.sources: which of its documents came from which source, so that training can weigh them.
-    A shard without documents of a split has no file in it. Raises EmptyOutput when a whole split is empty.
+    A shard without documents of a split has no file in it. shards.json says of what each was made, for the next run.
+    Raises EmptyOutput when a whole split is empty.
     """
-    shards = documents.files("*.parquet")
     digest = tokenizer_digest(tokenizer.path)
-    results = _encode(shards, config, tokenizer.path, digest, out)
+    results = _encode(documents, config, tokenizer.path, digest, out)
     totals = _totals(results)
     for split in SPLITS:
         if not any(totals[split, source]["tokens"] for source in _sources(totals)):
@@ -68,8 +74,8 @@ def tokenize(config: TokenizeConfig, documents: Artifact, tokenizer: Artifact, o
                 f"No document fell into {split} (validation_share {config.validation_share}).",
                 "Raise tokenize.validation_share, or give more documents.",
             )
-        collect(results, f"{split}.tokens", out.path / split)
-        collect(results, f"{split}{SUFFIX}", out.path / split)
+    for file in FILES:
+        collect(results, file, out.path / Path(file).stem)
     _report(totals, digest, out)
 
 
@@ -79,11 +85,18 @@ def in_validation(document: str, share: float) -> bool:
     return int.from_bytes(drawn[:8]) < share * 2.0**64
 
 
-def _encode(shards: list[Path], config: TokenizeConfig, tokenizer: Path, digest: str, out: Output) -> list[ShardResult]:
-    """Token files and counts of every shard: by our kernels, or where those won't do by `tokenizers`."""
+def _encode(
+    documents: Artifact, config: TokenizeConfig, tokenizer: Path, digest: str, out: Output
+) -> list[ShardResult]:
+    """Token files and counts of every shard: by our kernels, or where those won't do by `tokenizers`.
+
+    What either made serves only itself: a fault of the kernels that this corpus shows must not stay in a shard of
+    another corpus that did not.
+    """
     from tasks.tokenizer.encode import Encoders, LibraryEncoder
     from tasks.tokenizer.tables import make_tables, obstacle, read_settings
 
+    encode = partial(map_new_shards, documents=documents, out=out, files=FILES, same=["tokenizer"])
     settings = read_settings(tokenizer)
     problem = obstacle(settings)
     checked: Counter[str] = Counter()
@@ -91,16 +104,16 @@ def _encode(shards: list[Path], config: TokenizeConfig, tokenizer: Path, digest:
         encoders = Encoders(make_tables(settings))
         library = LibraryEncoder(tokenizer)
         work = partial(_by_kernels, encoders=encoders, check=library, digest=digest, share=config.validation_share)
-        results = map_shards(work, shards, out, "encoded", threads=True)
+        results = encode(work, name="encoded", threads=True)
         for result in results:
             checked.update(result.counts["checked"])
         if checked["different"]:
-            different, documents = checked["different"], checked["documents"]
-            problem = f"gives other ids than our kernels ({different} of {documents} documents that were checked)"
+            shown = f"{checked['different']} of {checked['documents']}"
+            problem = f"gives other ids than our kernels ({shown} documents that were checked)"
     if problem:
         out.note(f"the tokenizer {problem}: all is encoded by `tokenizers`, which is slower")
         by_library = partial(_by_library, tokenizer=tokenizer, digest=digest, share=config.validation_share)
-        results = map_shards(by_library, shards, out, "encoded-by-tokenizers")
+        results = encode(by_library, name="encoded-by-tokenizers")
     out.count(
         encoder={
             "by": "tokenizers" if problem else "gristmill",

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.presets import ModelShape
-from models.tokenizer import END, EOS, PAD, SPECIAL_TOKENS
+from models.tokenizer import END, EOS, FIM_TOKENS, PAD
 from models.transformer import Transformer
 from storage.errors import ConfigError
 from tasks.tokenizer.patterns import PATTERNS, pattern_of
@@ -88,7 +88,7 @@ def _write_shape(writer: GGUFWriter, shape: ModelShape) -> None:
 
 def _write_tokenizer(writer: GGUFWriter, folder: Path, rows: int) -> None:
     """The vocabulary with as many entries as the embedding has rows: llama.cpp refuses a difference."""
-    from gguf import TokenType
+    from gguf import Keys, TokenType
 
     settings = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     pattern = pattern_of(settings)
@@ -100,7 +100,8 @@ def _write_tokenizer(writer: GGUFWriter, folder: Path, rows: int) -> None:
     stored = settings["model"]
     tokens = sorted(stored["vocab"], key=stored["vocab"].__getitem__)
     ids = {token: number for number, token in enumerate(tokens)}
-    types = [TokenType.CONTROL if token in SPECIAL_TOKENS else TokenType.NORMAL for token in tokens]
+    special = {token["content"] for token in settings["added_tokens"] if token["special"]}
+    types = [TokenType.CONTROL if token in special else TokenType.NORMAL for token in tokens]
     unused = range(len(tokens), rows)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(PATTERNS[pattern].gguf)
@@ -112,6 +113,9 @@ def _write_tokenizer(writer: GGUFWriter, folder: Path, rows: int) -> None:
     writer.add_eos_token_id(ids[EOS])
     writer.add_eot_token_id(ids[END])
     writer.add_pad_token_id(ids[PAD])
+    fim_keys = (Keys.Tokenizer.FIM_PRE_ID, Keys.Tokenizer.FIM_SUF_ID, Keys.Tokenizer.FIM_MID_ID)
+    for key, token in zip(fim_keys, FIM_TOKENS, strict=True):  # the writer has no method of its own for these
+        writer.add_uint32(key, ids[token])
     writer.add_add_bos_token(False)
     writer.add_chat_template(plain_template(folder))
 

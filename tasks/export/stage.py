@@ -14,7 +14,7 @@ from tasks.output import Output
 from tasks.stage import stage
 
 
-@stage(version=1)
+@stage(version=2)
 def export(config: ExportConfig, model: Artifact, scores: Artifact, validation: Artifact, out: Output) -> None:
     """Write the release: weights in every format, README.md (the model card), scores, parity and lineage.
 

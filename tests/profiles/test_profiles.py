@@ -85,6 +85,36 @@ def test_a_wrong_override_is_refused_with_its_path(override: str, message: str) 
         load("tiny", [override])
 
 
+def test_sources_that_bring_in_no_documents_are_refused_all_at_once(tmp_path: Path) -> None:
+    sources: list[dict[str, Any]] = [
+        {"kind": "embedded", "corpora": ["speeches", "encyclopedia"]},
+        {"kind": "files", "name": "notes", "paths": ["*.md"]},
+        {"kind": "files", "name": "answers", "paths": ["*.jsonl"], "role": "instructions"},
+        {"kind": "hub", "name": "tastes", "dataset": "a/b", "revision": "0123456", "role": "preferences"},
+    ]
+    mixture = {"speeches": 1, "encyclopedia-en": 2, "notes": 3}
+    mine: dict[str, Any] = {
+        "extends": "tiny",
+        "name": "mine",
+        "download": {"sources": sources},
+        "filter": {"perplexity": {"measure": {"model": {"sources": ["speeches"]}}}},
+        "pretrain": {"mixture": mixture, "curriculum": [{"from_step": 9, "mixture": {"notes": 1}}]},
+    }
+    write(tmp_path / "mine.yaml", mine)
+    assert load(str(tmp_path / "mine.yaml")).pretrain.mixture == mixture
+    mine["filter"]["perplexity"]["measure"]["model"]["sources"] = ["speeches", "answers"]
+    mine["pretrain"]["mixture"] = {"wiki": 1, "notes": 1, "packages": 1}
+    mine["pretrain"]["curriculum"] += [{"from_step": 19, "mixture": {"tastes": 1}}]
+    write(tmp_path / "mine.yaml", mine)
+    with pytest.raises(ConfigError) as caught:
+        load(str(tmp_path / "mine.yaml"))
+    assert (
+        "filter.perplexity.measure.model.sources names answers; pretrain.mixture names packages, wiki; "
+        "pretrain.curriculum.1.mixture names tastes, but the sources of documents are "
+        "speeches, encyclopedia-en, encyclopedia-fr, encyclopedia-es, notes"
+    ) in str(caught.value)
+
+
 def test_a_profile_of_ones_own_extends_another(tmp_path: Path) -> None:
     write(tmp_path / "mine.yaml", {"extends": "tiny", "name": "mine", "pretrain": {"steps": 60}})
     write(tmp_path / "next.yaml", {"extends": "mine.yaml", "name": "next", "tokenizer": {"vocab_size": 512}})

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from models.convert import load
-from models.tokenizer import load_tokenizer
+from models.tokenizer import FIM_TOKENS, SPECIAL_TOKENS, load_tokenizer
 from storage.artifact import Artifact
 from storage.errors import ConfigError, ParityError
 from tasks.export import ExportConfig, export
@@ -62,7 +62,7 @@ def test_a_release_holds_every_format_its_proof_and_its_card(
         assert f"| {name} |" in card
     assert "Free." in card
     assert json.loads((out.path / "lineage.json").read_text())["model"] == llama[0].digest
-    ids = torch.randint(6, 600, (1, 20), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(len(SPECIAL_TOKENS), 600, (1, 20), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         theirs, ours = load_model(out.path / "safetensors")(ids).logits, load(llama[0].path)(ids)
         assert (theirs - ours).abs().max() < 1e-4
@@ -90,6 +90,42 @@ def test_llama_cpp_continues_greedily_as_transformers_does(
         made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=12)
         assert runtime.greedy(prompt, 12) == made[0, ids.shape[1] :].tolist()
     assert isinstance(runtime.chat([{"role": "user", "content": "Where does the fox live?"}], 8), str)
+
+
+def test_llama_cpp_knows_the_special_tokens_and_what_fills_in_the_middle(
+    llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+) -> None:
+    from gguf import GGUFReader, TokenType
+
+    write_gguf(load(llama[0].path), llama[0].path, tmp_path / "model.gguf", "f32")
+    fields = GGUFReader(tmp_path / "model.gguf").fields
+    types = fields["tokenizer.ggml.token_type"].contents()
+    control = [number for number, kind in enumerate(types) if kind == TokenType.CONTROL]
+    assert control == list(range(len(SPECIAL_TOKENS)))
+    named = [fields[f"tokenizer.ggml.fim_{piece}_token_id"].contents() for piece in ("pre", "suf", "mid")]
+    tokenizer = load_tokenizer(llama[0].path)
+    assert named == tokenizer.convert_tokens_to_ids(list(FIM_TOKENS))
+    prefix, suffix, middle = FIM_TOKENS
+    prompt = f"{prefix}The fox{suffix} the yard.{middle}"
+    ids = tokenizer.encode(prompt)
+    assert [id for id in ids if id < len(SPECIAL_TOKENS)] == named
+    runtime = load_gguf(tmp_path / "model.gguf")
+    assert runtime.greedy(prompt, 8) == runtime.greedy(ids, 8)
+    assert runtime.log_probabilities(prompt, 600) == runtime.log_probabilities(ids, 600)
+
+
+def test_llama_cpp_listens_where_nobody_else_may_enter(
+    llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+) -> None:
+    write_gguf(load(llama[0].path), llama[0].path, tmp_path / "model.gguf", "f32")
+    with load_gguf(tmp_path / "model.gguf") as runtime:
+        kind, path = runtime._server.listening_address.split("://")
+        assert kind == "unix"
+        assert Path(path).is_socket()
+        assert Path(path).parent.stat().st_mode & 0o077 == 0
+        assert runtime.tokenize("The fox") == load_tokenizer(llama[0].path).encode("The fox")
+        assert min(runtime.tokenize("<|endoftext|>")) >= len(SPECIAL_TOKENS)
+    assert not Path(path).parent.exists()
 
 
 @pytest.mark.parametrize(

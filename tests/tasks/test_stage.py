@@ -30,6 +30,7 @@ class CopyConfig(StageConfig):
 
 
 RUNS: list[str] = []
+FOUND: list[Artifact | None] = []
 
 
 def _outside(config: SourceConfig) -> dict[str, str]:
@@ -55,6 +56,12 @@ def measured(config: CopyConfig, documents: Artifact, out: Output) -> None:
     RUNS.append("measured")
     signals = out.obtain(copy, CopyConfig(times=3), documents)
     (out.path / "a.txt").write_text(f"{config.times} {(signals.path / 'a.txt').read_text()}")
+
+
+@stage(version=1, name="demo-grown")
+def grown(config: CopyConfig, documents: Artifact, model: Artifact, out: Output) -> None:
+    FOUND.append(out.earlier("model"))
+    (out.path / "a.txt").write_text((documents.path / "a.txt").read_text())
 
 
 @stage(version=1, name="demo-broken")
@@ -143,6 +150,37 @@ def test_a_stage_runs_on_a_plain_folder_without_store_or_prefect(tmp_path: Path)
     out = Output.at(tmp_path / "measured")
     measured.function(CopyConfig(), Artifact.at(made.path / "documents"), out)
     assert (out.path / "a.txt").read_text() == "1 texttexttext"
+
+
+def test_what_was_made_alike_of_other_inputs_is_found_and_nothing_else(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = [source.materialize(SourceConfig(text=text), ())[0].part("documents") for text in "abcdef"]
+    model, other_model = inputs[4:]
+
+    def found(documents: Artifact, with_model: Artifact = model, times: int = 1, refresh: bool = False) -> str | None:
+        FOUND.clear()
+        grown.materialize(CopyConfig(times=times), (documents, with_model), refresh=refresh)
+        (earlier,) = FOUND
+        return earlier.location if earlier else None
+
+    assert found(inputs[0]) is None
+    (first,) = session.store.locations("demo-grown")
+    assert found(inputs[1]) == first
+    assert found(inputs[0], refresh=True) is None
+    assert found(inputs[0], with_model=other_model) is None
+    assert found(inputs[0], times=2) is None
+    with monkeypatch.context() as changed:
+        changed.setattr(grown, "version", 2)
+        assert found(inputs[2]) is None
+    with monkeypatch.context() as changed:
+        changed.setattr(type(grown), "source", property(lambda self: "other"))
+        assert found(inputs[2]) is None
+    assert found(inputs[3]) is not None
+    FOUND.clear()
+    out = Output.at(session.store.local / "plain")
+    grown.function(CopyConfig(), inputs[0], model, out)
+    assert FOUND == [None]
 
 
 @pytest.mark.parametrize(
