@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from tasks.launch import emit
+from tasks.pretrain.beat import Beat
 from tasks.pretrain.checkpoints import Checkpoints
+from tasks.pretrain.drills import Drills
 from tasks.pretrain.engines import Engine, MicroBatch
 from tasks.pretrain.evaluation import Validation
 from tasks.pretrain.loader import StepLoader, ahead
@@ -30,6 +32,8 @@ class Training:
     validation: Validation
     checkpoints: Checkpoints
     log: Log
+    beat: Beat
+    drills: Drills
     begun: int
     seconds: float = 0.0  # of training, validation and checkpoints left out
 
@@ -47,10 +51,12 @@ class Training:
                 self.log.flush()
             self.seconds += time.perf_counter() - started
             if validates:
-                self.log.flush(self.validation.loss(self.engine))
+                self.log.flush(self.validation.loss(self.engine, self.beat))
             if step % self.spec.runtime.checkpoint_every == 0 and step < self.spec.steps:
                 self.log.flush()
-                self.checkpoints.save(self.engine, step)
+                if self.log.watch.calm:
+                    self.checkpoints.save(self.engine, step)
+            self.beat()
             if reports and self.engine.world.first:
                 self._report(step, *reported)
                 reported = (step, self.seconds)
@@ -61,7 +67,9 @@ class Training:
             step, steps=self.spec.steps, peak=config.learning_rate, warmup_steps=config.warmup_steps,
             final_share=config.final_share,
         )  # fmt: skip
-        loss, norm = self.engine.step(batches, rate)
+        rate *= self.spec.course.rate_scale(step)
+        with self.drills.at(step, rate) as drilled_rate:
+            loss, norm = self.engine.step(batches, drilled_rate)
         self.log.add(step, rate, loss, norm)
 
     def _report(self, step: int, last_step: int, last_seconds: float) -> None:
@@ -73,8 +81,9 @@ class Training:
         """This rank's micro-batches of a step, in memory that a GPU, if there is one, copies from while it computes."""
         engine = self.engine
         served = self.loader.micro_batches(
-            step, rank=engine.data_rank, ranks=engine.data_ranks, size=engine.micro_batch
-        )
+            step, rank=engine.data_rank, ranks=engine.data_ranks, size=engine.micro_batch,
+            number=self.spec.course.batch(step),
+        )  # fmt: skip
         pinned = engine.world.device.type == "cuda"
 
         def tensor(part: npt.NDArray[np.int64]) -> Tensor:

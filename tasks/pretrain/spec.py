@@ -10,6 +10,7 @@ from pathlib import Path
 from models.presets import ModelShape
 from tasks.child_spec import ChildSpec
 from tasks.pretrain.config import PretrainConfig
+from tasks.pretrain.course import Course
 from tasks.pretrain.marks import Marks
 
 
@@ -25,6 +26,12 @@ class TrainSpec(ChildSpec):
     validation: list[Path]
     tokenizer: Path
     marks: Marks | None
+    course: Course = Course()  # of no identity: it only ever changes after the checkpoint that a run goes on from
+
+    @property
+    def drills(self) -> Path:
+        """Marks of the faults on purpose that have happened."""
+        return self.scratch / "drills"
 
     @property
     def identity(self) -> str:
