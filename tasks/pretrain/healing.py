@@ -32,7 +32,8 @@ from tasks.pretrain.course import Course
 STRIKES = 3
 LARGEST_ZERO_STAGE = 3
 SHARING = (  # of the runtime: what fits depends on them too
-    "processes", "hosts", "hostfile", "rendezvous", "engine", "device", "tensor_parallel", "pipeline_parallel",
+    "processes", "hosts", "hostfile", "rendezvous", "engine", "tensor_parallel", "pipeline_parallel", "offload",
+    "device",
 )  # fmt: skip
 Error = TypeVar("Error", bound=TrainingError)
 Kind = Literal["divergence", "out of memory", "lost process"]
@@ -213,9 +214,7 @@ def _less_memory(runtime: Runtime, now: Situation) -> tuple[str, int | str, int 
         if runtime.recompute == "selective":
             return "recompute", "full", "selective"
     sharded = runtime.engine != "ddp" and runtime.zero_stage < LARGEST_ZERO_STAGE
-    # In 16 bits, what DeepSpeed saved at stage 0 lies otherwise in its files, and is not converted
-    loads = runtime.engine == "fsdp" or runtime.zero_stage > 0 or not now.checkpoints
-    if now.ranks > 1 and sharded and loads:
+    if now.ranks > 1 and sharded:
         stage = LARGEST_ZERO_STAGE if runtime.engine == "fsdp" else runtime.zero_stage + 1
         return "zero_stage", stage, runtime.zero_stage
     return None

@@ -55,6 +55,8 @@ HALF = [
     case(f"zero {stage}, bfloat16", 2, engine="deepspeed", zero_stage=stage) | {"config": {"precision": "bfloat16"}}
     for stage in (0, 1)
 ]
+HALF_GOES_ON = case("zero 1 after zero 0, bfloat16", 2, source=HALF[0]["name"], engine="deepspeed", zero_stage=1)
+HALF_GOES_ON |= {"config": {"precision": "bfloat16"}}
 GOES_ON = [
     case("zero 3 of 2 after zero 1 of 1", 2, source="one zero 1", engine="deepspeed", zero_stage=3),
     case("zero 2 of 2 after zero 3 of 2", 2, source="zero 3", engine="deepspeed", zero_stage=2),
@@ -121,7 +123,7 @@ def launch(folder: Path, cases: list[dict[str, Any]], processes: int) -> Results
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    cases = [*ALONE_FIRST, *SAME, *HALF, *GOES_ON, *REFUSED, *GOES_ON_ALONE]
+    cases = [*ALONE_FIRST, *SAME, *HALF, HALF_GOES_ON, *GOES_ON, *REFUSED, *GOES_ON_ALONE]
     return launch(tmp_path_factory.mktemp("pair"), cases, 2)
 
 
@@ -155,6 +157,7 @@ def test_deepspeed_counts_the_steps_of_adam_alike_in_bfloat16(results: Results) 
     without, sharded = (results[name] for name in names(HALF))
     assert without["losses"] == pytest.approx(sharded["losses"], abs=TOLERANCE)
     assert without["losses"] == pytest.approx(results["one llama"]["losses"], abs=2e-2)
+    assert results[HALF_GOES_ON["name"]]["losses"] == pytest.approx(sharded["losses"][SAVED:], abs=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", names([*ALONE_FIRST, *SAME, *HALF]))

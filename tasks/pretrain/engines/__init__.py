@@ -8,6 +8,8 @@ ddp.py        a whole model in each data rank (torch's DistributedDataParallel)
 fsdp.py       shares of weights, gradients and states in each (torch's FSDP2)
 pipeline.py   a run of blocks in each stage (torch.distributed.pipelining)
 tensor.py     each layer shared among ranks, under ddp, fsdp or a pipeline
+vocabulary.py embedding and loss over words shared among ranks
+sums.py       sums over such ranks, in one direction
 pieces.py     where what a rank holds lies in the whole
 states.py     checkpoints by pieces, for any engine of torch's and any number of ranks
 

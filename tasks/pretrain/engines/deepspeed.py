@@ -123,14 +123,8 @@ class DeepSpeedEngine(Engine):
         saved = Topology.read(folder)
         if saved == self.topology:
             self._load(folder)
-            return
-        if saved.precision != "torch.float32" and 0 in (saved.zero_stage, self.zero_stage):
-            raise TrainingError(
-                f"{folder} was saved with zero_stage {saved.zero_stage} in {saved.precision}, and at stage 0 such "
-                f"states can't be put together.",
-                "Run with the zero_stage and the number of processes that saved them.",
-            )
-        self._load_converted(folder, saved)
+        else:
+            self._load_converted(folder, saved)
 
     def _load_converted(self, folder: Path, saved: Topology) -> None:
         optimizer = self.deepspeed.optimizer
@@ -139,7 +133,7 @@ class DeepSpeedEngine(Engine):
             convert(folder, together, saved, optimizer.param_groups, self.sizes)
         self.world.wait()
         if self.zero_stage == 0:
-            load_whole(together, self.model, optimizer)
+            load_whole(together, self.model, optimizer, self.topology)
         else:
             before = [dict(group) for group in optimizer.param_groups]
             self.deepspeed._config.load_universal_checkpoint = True  # a setting of one load, not of the engine

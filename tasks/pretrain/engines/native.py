@@ -69,8 +69,9 @@ class NativeEngine(Engine):
         Each parameter is drawn whole on the CPU, one after the other, and a piece of it kept.
         """
         self.model.to_empty(device=device)
-        if self.spec.shape.tie_embeddings and isinstance(self.model.embedding, nn.Embedding):
-            self.model.head.weight = self.model.embedding.weight
+        ends = [getattr(self.model, name) for name in ("embedding", "head")]
+        if self.spec.shape.tie_embeddings and all(hasattr(end, "weight") for end in ends):
+            self.model.head.weight = self.model.embedding.weight  # memory was given to each of the two
         self.parameters = {
             self.whole_name(name): (parameter, self.held_piece(self.whole_name(name), parameter))
             for name, parameter in self.model.named_parameters()
@@ -201,6 +202,7 @@ class _Drawn:
         self.shape, self.held = shape, held
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Each parameter to be filled, whole."""
         for name, size in whole_sizes(self.shape):
             drawn = torch.empty(size)
             yield name, drawn

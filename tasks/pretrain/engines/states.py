@@ -145,6 +145,7 @@ class _PieceSaver(DefaultSavePlanner):
         self.pieces = pieces
 
     def create_local_plan(self) -> SavePlan:
+        """What this rank could write."""
         self.views: dict[MetadataIndex, Tensor] = {}
         items = []
         for name, index, view in _views(self.state_dict, self.pieces):
@@ -156,6 +157,7 @@ class _PieceSaver(DefaultSavePlanner):
         return self.plan
 
     def resolve_data(self, write_item: WriteItem) -> Tensor:
+        """The run that an item stands for."""
         return self.views[write_item.index].detach()
 
 
@@ -167,6 +169,7 @@ class _PieceLoader(DefaultLoadPlanner):
         self.pieces = pieces
 
     def create_local_plan(self) -> LoadPlan:
+        """What this rank needs, from wherever it lies."""
         assert self.metadata is not None
         self.views: dict[MetadataIndex, Tensor] = {}
         chunks: dict[str, list[ChunkStorageMetadata]] = {}
@@ -181,6 +184,7 @@ class _PieceLoader(DefaultLoadPlanner):
         return LoadPlan(items)
 
     def resolve_tensor(self, read_item: ReadItem) -> Tensor:
+        """Where what is read belongs."""
         view = self.views[read_item.dest_index].detach()
         place = zip(read_item.dest_offsets, read_item.lengths, strict=True)
         return view[tuple(slice(at, at + length) for at, length in place)]

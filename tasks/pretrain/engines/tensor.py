@@ -3,12 +3,11 @@
 Megatron-LM (Shoeybi et al. 2019), section 3: the first matrix of a pair is cut by rows, the second by columns, and one
 sum over the ranks follows. The model knows nothing of it: its layers are replaced from outside, and its number of heads
 lowered. Parameters stay plain tensors rather than DTensors, so that the fused AdamW, DDP and FSDP take them as they
-are. Embeddings, norms and the output layer are whole on each rank and see the same numbers there.
+are. Embedding and output layer are cut by words where their number can be (`vocabulary.py`); norms, learned positions
+and what flows between the blocks are whole on each rank.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +19,8 @@ from models.presets import ModelShape
 from models.transformer import Attention, FeedForward, Transformer
 from storage.errors import ConfigError
 from tasks.pretrain.engines.pieces import Piece, share_of
+from tasks.pretrain.engines.sums import SummedBackward, SummedForward
+from tasks.pretrain.engines.vocabulary import CutEmbedding, CutHead
 
 
 def check_shares(shape: ModelShape, ranks: int) -> None:
@@ -38,6 +39,10 @@ def piece_of(name: str, shape: ModelShape, *, rank: int, ranks: int) -> Piece | 
         return None
     layer, _, kind = name.rpartition(".")
     width, head, feed_forward = shape.width, shape.head_dim, shape.feed_forward
+    if layer in ("embedding", "head"):
+        words = shape.vocab_size
+        whole = words % ranks != 0
+        return None if whole else Piece(torch.Size((words, width)), share_of((words,), rank, ranks))
     by_rows = {
         "attention.qkv": (shape.heads * head, shape.kv_heads * head, shape.kv_heads * head),
         "feed_forward.up": (feed_forward,) * (2 if shape.gated else 1),
@@ -75,6 +80,10 @@ def cut_for_rank(model: Transformer, mesh: DeviceMesh) -> None:
         elif isinstance(module, FeedForward):
             module.add_module("up", _ByRows(module.up, group))
             module.add_module("down", _ByColumns(module.down, group))
+    if model.shape.vocab_size % ranks == 0:
+        first = rank * (model.shape.vocab_size // ranks)
+        model.add_module("embedding", CutEmbedding(model.embedding, first, group))
+        model.add_module("head", CutHead(model.head, first, group))
 
 
 class _Cut(nn.Module):
@@ -89,7 +98,7 @@ class _ByRows(_Cut):
     """Each rank makes its own outputs from all inputs."""
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        x_BTC = _SummedBackward.apply(x_BTC, self.group)  # type: ignore[no-untyped-call]
+        x_BTC = SummedBackward.apply(x_BTC, self.group)  # type: ignore[no-untyped-call]
         return F.linear(x_BTC, self.weight, self.bias)
 
 
@@ -97,34 +106,5 @@ class _ByColumns(_Cut):
     """Each rank makes a summand of all outputs from its own inputs. The bias is added once, to the sum."""
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        y_BTC: Tensor = _SummedForward.apply(F.linear(x_BTC, self.weight), self.group)  # type: ignore[no-untyped-call]
+        y_BTC: Tensor = SummedForward.apply(F.linear(x_BTC, self.weight), self.group)  # type: ignore[no-untyped-call]
         return y_BTC if self.bias is None else y_BTC + self.bias
-
-
-class _SummedBackward(torch.autograd.Function):
-    """Nothing forward; backward the sum of what each rank's outputs ask of the same input (Megatron-LM's f)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        summed = gradient.clone(memory_format=torch.contiguous_format)
-        torch.distributed.all_reduce(summed, group=ctx.group)
-        return summed, None
-
-
-class _SummedForward(torch.autograd.Function):
-    """Forward the sum over the ranks, backward nothing (Megatron-LM's g)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
-        summed = x.clone(memory_format=torch.contiguous_format)
-        torch.distributed.all_reduce(summed, group=group)
-        return summed
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None

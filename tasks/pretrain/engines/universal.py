@@ -76,12 +76,18 @@ def _whole(folder: Path, out: Path, saved: Topology) -> Tensor:
     """Stage 0: all is whole already, in one file; the number of steps taken."""
     stored = torch.load(folder / "mp_rank_00_model_states.pt", map_location="cpu", weights_only=False)
     names = [name for group in saved.groups for name in group]
-    states = stored["optimizer"]["state"]
-    for number, name in enumerate(names):
+    optimizer = stored["optimizer"]
+    if "fp32_groups" in optimizer:  # of weights in 16 bits
+        masters = [master.detach() for group in optimizer["fp32_groups"] for master in group]
+        optimizer = optimizer["optimizer_state_dict"]
+    else:
+        masters = [stored["module"][name] for name in names]
+    states = optimizer["state"]
+    for number, (name, master) in enumerate(zip(names, masters, strict=True)):
         place = out / "zero" / name
         place.mkdir(parents=True)
         for key in STATES:
-            value = stored["module"][name] if key == "fp32" else states[number][key]
+            value = master if key == "fp32" else states[number][key]
             torch.save({PARAMETER: value.clone()}, place / f"{key}.pt")
     step: Tensor = states[0]["step"]
     return step
@@ -125,13 +131,18 @@ def _write_common(folder: Path, out: Path, step: Tensor, groups: Sequence[Mappin
 
 
 @torch.no_grad()
-def load_whole(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Stage 0 in float32: put what `convert` left in `folder` into a plain model and its optimizer."""
-    for name, parameter in model.named_parameters():
-        place = folder / "zero" / name
+def load_whole(folder: Path, model: nn.Module, optimizer: Any, topology: Topology) -> None:
+    """Stage 0: put what `convert` left in `folder` into a plain model and its optimizer, which keeps masters of weights
+    in 16 bits."""
+    parameters = dict(model.named_parameters())
+    inner = getattr(optimizer, "optimizer", optimizer)
+    masters = [master for group in inner.param_groups for master in group["params"]]
+    names = [name for group in topology.groups for name in group]
+    for name, master in zip(names, masters, strict=True):
+        place, device = folder / "zero" / name, master.device
         fp32, *moments = (torch.load(place / f"{key}.pt", weights_only=False)[PARAMETER] for key in STATES)
-        parameter.copy_(fp32.view_as(parameter))
-        state = {
-            key: moment.view_as(parameter).to(parameter.device) for key, moment in zip(STATES[1:], moments, strict=True)
-        }
-        optimizer.state[parameter] = {"step": torch.load(place / "step.pt", weights_only=False).clone(), **state}
+        parameters[name].copy_(fp32.view_as(master))
+        master.copy_(fp32.view_as(master))
+        step = torch.load(place / "step.pt", weights_only=False).clone()
+        kept = {key: moment.view_as(master).to(device) for key, moment in zip(STATES[1:], moments, strict=True)}
+        inner.state[master] = {"step": step.to(device), **kept}
