@@ -12,6 +12,10 @@ optimizers.py   the optimizer
 schedule.py     the learning rate of a step
 loader/         samples in an order that only the seed decides, by source and by document
 checkpoints.py  atomic checkpoints and exact resume
+saved_states.py what a checkpoint's files hold, read back
+background.py   saving while training goes on
+snapshots.py    models kept along the way
+disk.py         room for all of it
 evaluation.py   validation loss, samples
 """
 

@@ -57,6 +57,9 @@ class PretrainConfig(StageConfig):
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto: bfloat16 on a GPU that has it, float32 on a CPU (where bfloat16 is 100 × slower)"
     )
+    snapshot_every: int | None = Field(
+        None, ge=1, description="steps between two snapshots: models kept in snapshots/step-N/ for those who study them"
+    )
     validation_every: int = Field(100, ge=1, description="steps between two measures of the validation loss")
     validation_tokens: int = Field(
         65_536,

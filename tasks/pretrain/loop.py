@@ -17,6 +17,7 @@ from tasks.pretrain.evaluation import Validation
 from tasks.pretrain.loader import StepLoader, ahead
 from tasks.pretrain.log import Log
 from tasks.pretrain.schedule import learning_rate
+from tasks.pretrain.snapshots import Snapshots
 from tasks.pretrain.spec import TrainSpec
 
 
@@ -29,6 +30,7 @@ class Training:
     loader: StepLoader
     validation: Validation
     checkpoints: Checkpoints
+    snapshots: Snapshots
     log: Log
     begun: int
     seconds: float = 0.0  # of training, validation and checkpoints left out
@@ -48,12 +50,14 @@ class Training:
             self.seconds += time.perf_counter() - started
             if validates:
                 self.log.flush(self.validation.loss(self.engine))
+            self.snapshots.take(self.engine, step)
             if step % self.spec.runtime.checkpoint_every == 0 and step < self.spec.steps:
                 self.log.flush()
                 self.checkpoints.save(self.engine, step)
             if reports and self.engine.world.first:
                 self._report(step, *reported)
                 reported = (step, self.seconds)
+        self.checkpoints.finish()
 
     def _step(self, step: int, batches: list[MicroBatch]) -> None:
         config = self.spec.config

@@ -16,6 +16,7 @@ from tasks.logs import read_log
 from tasks.output import Output
 from tasks.plots import plot_loss
 from tasks.pretrain.config import PretrainConfig
+from tasks.pretrain.disk import check_room
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage import stage
 
@@ -49,7 +50,11 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
         out=out.path.resolve(),
     )
 
+    check_room(spec)
+
     def on_line(line: dict[str, Any]) -> None:
+        if "note" in line:
+            return out.note(line["note"])
         note = f"loss {line['loss']:.2f}, {line['tokens_per_second']:,.0f} tokens/s"
         out.progress(line["step"], spec.steps, "steps", note)
 
@@ -58,6 +63,13 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     rows = read_log(out.path / "log.jsonl")
     plot_loss(rows, out.path / "loss.png", title=f"{shape.family}, {count_parameters(shape):,} parameters")
     _report(spec, measured, out)
+    if spec.snapshot_steps:
+        taken = [
+            {"step": step, "folder": f"snapshots/step-{step}", **_losses(rows[step - 1])}
+            for step in spec.snapshot_steps
+        ]
+        out.table("Snapshots", taken)
+    shutil.rmtree(spec.checkpoints, ignore_errors=True)
 
 
 def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
@@ -92,4 +104,7 @@ def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
             {"measure": "validation bits per byte", "value": f"{results['validation_bits_per_byte']:.3f}"},
         ],
     )
-    shutil.rmtree(spec.checkpoints, ignore_errors=True)
+
+
+def _losses(row: dict[str, Any]) -> dict[str, str]:
+    return {name: f"{row[name]:.3f}" if name in row else "" for name in ("loss", "validation_loss")}

@@ -14,14 +14,16 @@ import torch
 
 from models.convert import save
 from storage.token_stream import TokenStream
-from tasks.launch import run_as_child
+from tasks.launch import emit, run_as_child
 from tasks.logs import cut_log
+from tasks.pretrain.background import writes_behind
 from tasks.pretrain.checkpoints import Checkpoints
 from tasks.pretrain.engines import open_engine
 from tasks.pretrain.evaluation import Validation, write_samples
 from tasks.pretrain.loader import open_loader
 from tasks.pretrain.log import Log
 from tasks.pretrain.loop import Training
+from tasks.pretrain.snapshots import Snapshots
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import join
 
@@ -35,14 +37,20 @@ def train(path: Path) -> None:
         TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest),
         context=spec.shape.context, tokens=spec.config.validation_tokens, world=world,
     )  # fmt: skip
-    checkpoints = Checkpoints(spec.checkpoints, spec.identity, world=world)
-    begun = checkpoints.latest()
     engine = open_engine(spec, world)
+    checkpoints = Checkpoints(
+        spec.checkpoints, spec.identity, world=world, keep=spec.runtime.keep_checkpoints, behind=writes_behind(engine),
+        tell=lambda sentence: emit(note=sentence),
+    )  # fmt: skip
+    begun = checkpoints.latest()
+    snapshots = Snapshots(spec)
+    if world.first:
+        snapshots.cut(begun)
     if begun:
         checkpoints.load(engine, begun)
     log = Log(spec.log, world, cut_log(spec.log, begun) if world.first or begun else [])
     world.wait()
-    training = Training(spec, engine, loader, validation, checkpoints, log, begun)
+    training = Training(spec, engine, loader, validation, checkpoints, snapshots, log, begun)
     training.run()
     _finish(training)
     world.leave()
@@ -54,6 +62,7 @@ def _finish(training: Training) -> None:
     if model is None:
         return
     save(model, spec.out / "model", spec.tokenizer)
+    training.snapshots.publish(spec.out / "snapshots")
     write_samples(model, spec.config, spec.tokenizer, spec.out / "samples.md")
     (spec.out / "log.jsonl").write_bytes(spec.log.read_bytes())
     tokens = (spec.steps - training.begun) * spec.config.global_batch * spec.shape.context

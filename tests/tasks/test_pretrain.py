@@ -200,7 +200,7 @@ def test_what_cant_work_is_refused_by_name(
 
 def test_a_checkpoint_of_another_run_is_refused_and_a_torn_one_removed(tmp_path: Path) -> None:
     (tmp_path / "step-000000003").mkdir()
-    (tmp_path / "step-000000003" / "complete.json").write_text(json.dumps({"identity": "mine", "step": 3}))
+    (tmp_path / "step-000000003" / "complete.json").write_text(json.dumps({"identity": "mine", "step": 3, "files": {}}))
     (tmp_path / "step-000000006").mkdir()
     assert Checkpoints(tmp_path, "mine", world=ALONE).latest() == 3
     assert not (tmp_path / "step-000000006").exists()

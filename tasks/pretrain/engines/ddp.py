@@ -6,6 +6,7 @@ checkpoint under the names of the parameters, so that another number of processe
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn.parallel import DistributedDataParallel
 
 from models.transformer import Transformer
+from tasks.pretrain.background import save_behind
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.optimizers import new_optimizer
 from tasks.pretrain.spec import TrainSpec
@@ -67,6 +69,12 @@ class DdpEngine(Engine):
     def save(self, folder: Path) -> None:
         """A file a rank, by parameter names."""
         save(self._states(), checkpoint_id=folder)
+
+    saves_behind = True
+
+    def save_behind(self, folder: Path) -> Future[None]:
+        """As in the interface."""
+        return save_behind(self._states(), folder)
 
     def load(self, folder: Path) -> None:
         """As in the interface."""
