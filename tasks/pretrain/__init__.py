@@ -16,6 +16,7 @@ saved_states.py what a checkpoint's files hold, read back
 background.py   saving while training goes on
 snapshots.py    models kept along the way
 disk.py         room for all of it
+preflight/      whether a long run can learn, fits and resumes, before it begins
 evaluation.py   validation loss, samples
 """
 

@@ -34,8 +34,8 @@ class Room(NamedTuple):
 
 
 def checkpoint_bytes(spec: TrainSpec) -> int:
-    """Bytes of one checkpoint at the most: weights, two moments of each parameter, and masters where they are kept apart
-    from the weights (in bfloat16, and by ZeRO 1 and 2); a tied matrix's weights twice."""
+    """Bytes of one checkpoint at the most: weights, two moments of each parameter, and masters where they are kept
+    apart from the weights (in bfloat16, and by ZeRO 1 and 2); a tied matrix's weights twice."""
     shape, runtime = spec.shape, spec.runtime
     surely_float32 = spec.config.precision == "float32" or runtime.device == "cpu"
     number = FLOAT32 + MOMENTS if surely_float32 else BFLOAT16 + FLOAT32 + MOMENTS

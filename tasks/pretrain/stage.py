@@ -17,6 +17,7 @@ from tasks.output import Output
 from tasks.plots import plot_loss
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.disk import check_room
+from tasks.pretrain.preflight import before_training
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage import stage
 
@@ -51,6 +52,7 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     )
 
     check_room(spec)
+    before_training(spec, out)
 
     def on_line(line: dict[str, Any]) -> None:
         if "note" in line:
