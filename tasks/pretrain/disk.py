@@ -30,7 +30,9 @@ class Room(NamedTuple):
         return self.needed <= self.free
 
     def __str__(self) -> str:
-        return f"{self.needed / 1e9:,.2f} GB needed ({self.what}), {self.free / 1e9:,.1f} GB free at {self.folder}"
+        return (
+            f"{self.needed / 1e9:,.2f} GB needed ({self.what}), {self.free / 1e9:,.1f} GB free on {mount(self.folder)}"
+        )
 
 
 def checkpoint_bytes(spec: TrainSpec) -> int:
@@ -62,12 +64,12 @@ def rooms(spec: TrainSpec) -> list[Room]:
         parts.append((spec.scratch, f"{taken} snapshots", taken * model_bytes(spec.shape)))
     systems: dict[int, list[tuple[Path, str, int]]] = {}
     for folder, what, size in parts:
-        systems.setdefault(_existing(folder).stat().st_dev, []).append((folder, what, size))
+        systems.setdefault(existing(folder).stat().st_dev, []).append((folder, what, size))
     found = []
     for group in systems.values():
         folder = group[0][0]
         held = sum(path.stat().st_size for path in _left(spec)) if folder == spec.scratch else 0
-        free = shutil.disk_usage(_existing(folder)).free + held
+        free = shutil.disk_usage(existing(folder)).free + held
         named = ", ".join(f"{what} {size / 1e9:,.2f} GB" for _, what, size in group)
         found.append(Room(folder, sum(size for _, _, size in group), free, named))
     return found
@@ -83,8 +85,17 @@ def check_room(spec: TrainSpec) -> None:
             )
 
 
-def _existing(folder: Path) -> Path:
-    return next(path for path in (folder, *folder.parents) if path.exists())
+def mount(folder: Path) -> Path:
+    """Where the file system of `folder` begins."""
+    there = existing(folder)
+    while there != there.parent and there.parent.stat().st_dev == there.stat().st_dev:
+        there = there.parent
+    return there
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that is there."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
 def _left(spec: TrainSpec) -> Iterator[Path]:

@@ -1,6 +1,6 @@
 """Pre-flight: in seconds, before a long run, whether it can learn, fits, and resumes.
 
-checks.py    what a check is, and what the checks share
+bench.py     what the checks share
 learning.py  the model: first loss, gradients, causality, one batch by heart
 repeating.py what must come out twice: data, checkpoints, the ranks
 machine.py   memory, disk, threads, allocator, device, libraries

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from tasks.check import Check
 from tasks.launch import emit, run_as_child
 from tasks.pretrain.preflight import learning, machine, repeating
-from tasks.pretrain.preflight.checks import Bench, Check
+from tasks.pretrain.preflight.bench import Bench
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join
 

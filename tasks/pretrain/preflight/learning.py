@@ -12,12 +12,13 @@ from torch import nn
 
 from models.presets import ModelShape
 from models.transformer import INIT_STD, Transformer
+from tasks.check import Check, verdict
 from tasks.pretrain.engines import Engine, MicroBatch
-from tasks.pretrain.preflight.checks import Bench, Check, verdict
+from tasks.pretrain.preflight.bench import Bench
 
 TOLERANCE = 0.05  # of the first loss
 MEMORISED = 0.1  # share of the first loss that is left of a batch known by heart
-LONGEST, WARMUP = 80, 8  # steps
+LONGEST, WARMUP = 200, 8  # steps; at a rate that suits the model two dozen are enough
 CAUSAL_TOLERANCE = 1e-4  # of a logit: products over other rows may be rounded differently
 
 

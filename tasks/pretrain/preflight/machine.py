@@ -11,10 +11,11 @@ from pathlib import Path
 
 import torch
 
+from tasks.check import Check, advice, verdict
 from tasks.pretrain.disk import Room, rooms
 from tasks.pretrain.engines import open_engine
 from tasks.pretrain.engines.base import micro_batch, precision
-from tasks.pretrain.preflight.checks import PARTS, Bench, Check, advice, verdict
+from tasks.pretrain.preflight.bench import PARTS, Bench
 
 FULL = 0.95  # share of the memory above which a run lives dangerously
 LESS_MEMORY = (

@@ -12,10 +12,11 @@ import torch
 
 from storage.errors import DamagedArtifact, TokenizerMismatch, TrainingError
 from storage.tokens import open_tokens
+from tasks.check import Check, verdict
 from tasks.pretrain.checkpoints import Checkpoints
 from tasks.pretrain.engines import open_engine
 from tasks.pretrain.loader import StepLoader
-from tasks.pretrain.preflight.checks import Bench, Check, verdict
+from tasks.pretrain.preflight.bench import Bench
 
 HASHED_BYTES = 1 << 30  # of the shards, on each rank; headers and sizes are looked at in all
 GPU_TOLERANCE = 1e-5  # sums on a GPU are rounded in any order

@@ -1,4 +1,4 @@
-"""What a check is, and what the checks share: a small training of the run's own kind.
+"""What the checks share: a small training of the run's own kind.
 
 The small training has the profile's width, vocabulary, optimizer, engine and processes, but short rows, two
 micro-batches of two rows for each process, and fewer layers where the model is large: what is wrong with one layer is
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import gc
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,30 +25,6 @@ from tasks.pretrain.world import World
 ROW = 64  # tokens of a row, or the context where it is shorter
 ROWS, PARTS = 2, 2  # rows of a micro-batch, micro-batches of a step
 CPU_PARAMETERS, GPU_PARAMETERS = 10_000_000, 500_000_000  # of the small training, where fewer layers get below it
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line: what was looked at, how it is, what was measured, and what to do unless all is well."""
-
-    name: str
-    state: Literal["passed", "advice", "failed"]
-    value: str
-    remedy: str = ""
-
-    def as_line(self) -> dict[str, Any]:
-        """As it travels to the stage."""
-        return asdict(self)
-
-
-def verdict(name: str, good: bool, value: str, remedy: str) -> Check:
-    """A check that passed or failed."""
-    return Check(name, "passed" if good else "failed", value, "" if good else remedy)
-
-
-def advice(name: str, good: bool, value: str, remedy: str) -> Check:
-    """A check that never ends a run: what it finds only costs time."""
-    return Check(name, "passed" if good else "advice", value, "" if good else remedy)
 
 
 class Bench:
