@@ -4,7 +4,8 @@ On a GPU the copy goes to pinned memory on the host, which is kept for the next 
 group of their own on the CPU (gloo), since training speaks over the other at the same time. The copy is what keeps a
 step from changing what is being written. (torch.distributed.checkpoint's async_save.)
 
-On a CPU the writing competes with the steps for cores and the copy for memory, so `auto` leaves it off there.
+On a CPU the writing takes its time from the steps and the copy takes memory, so `auto` leaves it off there: for 28M
+parameters (333 MB) a save took 1.2 CPU seconds in either way, and 330 MB more behind.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import torch
 from models.convert import save
 from storage.token_stream import TokenStream
 from tasks.launch import emit, run_as_child
-from tasks.logs import cut_log
+from tasks.logs import cut_log, read_log
 from tasks.pretrain.background import writes_behind
 from tasks.pretrain.checkpoints import Checkpoints
 from tasks.pretrain.engines import open_engine
@@ -46,10 +46,11 @@ def train(path: Path) -> None:
     snapshots = Snapshots(spec)
     if world.first:
         snapshots.cut(begun)
+        cut_log(spec.log, begun)
+    world.wait()  # so that no rank reads a log that is just being cut
     if begun:
         checkpoints.load(engine, begun)
-    log = Log(spec.log, world, cut_log(spec.log, begun) if world.first or begun else [])
-    world.wait()
+    log = Log(spec.log, world, read_log(spec.log))
     training = Training(spec, engine, loader, validation, checkpoints, snapshots, log, begun)
     training.run()
     _finish(training)

@@ -325,7 +325,7 @@ class KillAt(Observer):
 
 def test_snapshots_and_checkpoints_written_behind_are_the_same_after_a_kill(spec: TrainSpec, tmp_path: Path) -> None:
     config = spec.config.model_copy(update={"snapshot_every": 4})
-    settings = {"checkpoint_every": 3, "log_every": 1, "keep_checkpoints": 1}
+    settings: dict[str, Any] = {"checkpoint_every": 3, "log_every": 1, "keep_checkpoints": 1, "processes": 2}
     whole = Output.at(tmp_path / "whole", stage="pretrain", runtime=RUNTIME.model_copy(update=settings))
     pretrain.function(config, *inputs(spec), whole)
     settings |= {"async_checkpoints": "on"}

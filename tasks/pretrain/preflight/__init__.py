@@ -55,7 +55,13 @@ def before_training(spec: TrainSpec, out: Output) -> None:
     """
     if not wanted(spec):
         return
-    checks = preflight(spec, out)
+    done: list[Line] = []
+
+    def on_check(line: Line) -> None:
+        done.append(line)
+        out.progress(len(done), 0, "checks", f"pre-flight: {line['name']}")
+
+    checks = preflight(spec, out, on_check)
     out.fact(preflight=checks)
     for line in checks:
         if line["state"] == "advice":
