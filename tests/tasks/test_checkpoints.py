@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,23 @@ def test_steps_do_not_change_what_is_being_written_behind(spec: TrainSpec, world
     resumed = trained(spec, world, steps=0)
     checkpoints.load(resumed, 1)
     assert_equal(weights(resumed), before)
+
+
+def test_another_engines_states_are_refused_and_another_version_is_told(
+    spec: TrainSpec, world: World, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    checkpoints = Checkpoints(tmp_path, "mine", world=world, tell=told.append)
+    checkpoints.save(trained(spec, world), 1)
+    with pytest.raises(TrainingError, match=r"was made with states torch: .* refused"):
+        checkpoints.load(trained(spec, world, 0, engine="deepspeed"), 1)
+    path = tmp_path / "step-000000001" / "complete.json"
+    marker = json.loads(path.read_text())
+    marker["versions"]["torch"] = "1.0"
+    path.write_text(json.dumps(marker))
+    assert told == []
+    checkpoints.load(trained(spec, world, 0), 1)
+    assert told == [f"step 1 was saved by torch 1.0, and goes on with {version('torch')}"]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.02])

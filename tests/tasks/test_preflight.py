@@ -201,8 +201,10 @@ def test_ranks_that_differ_or_see_the_same_are_caught() -> None:
 
 
 def test_what_does_not_fit_is_caught(spec: TrainSpec) -> None:
-    failed(machine.judge_memory(99, 100, "a GPU", 32), "of a GPU, with micro-batches of 32")
-    assert machine.judge_memory(90, 100, "a GPU", 32).state == "passed"
+    host = (10, 100, "this machine")
+    failed(machine.judge_memory([(99, 100, "a GPU"), host], 32), "of a GPU and", "with micro-batches of 32")
+    assert machine.judge_memory([(90, 100, "a GPU"), host], 32).state == "passed"
+    assert 0 < machine.host_memory() < 1 << 50
     model = {**MODEL, "depth": 200, "width": 16384, "heads": 128, "kv_heads": 128}
     failed(machine.judge_disk(rooms(make_spec(spec.scratch.parent, model=model))), "GB needed (3 checkpoints")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -58,23 +58,19 @@ def memory(bench: Bench) -> Check:
             engine.step(batches, 0.0)
     except torch.OutOfMemoryError as error:
         return Check("memory", "failed", f"out of memory on {world.device}: {error}", LESS_MEMORY)
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 * spec.runtime.processes
+    held = [(resident, host_memory(), "this machine")]
     if world.device.type == "cuda":
-        peak, total = torch.cuda.max_memory_allocated(), torch.cuda.get_device_properties(world.device).total_memory
-        where = torch.cuda.get_device_name(world.device)
-    else:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 * spec.runtime.processes
-        total, where = host_memory(), "this machine"
-    return judge_memory(peak, total, where, size)
+        total = torch.cuda.get_device_properties(world.device).total_memory
+        held.insert(0, (torch.cuda.max_memory_allocated(), total, torch.cuda.get_device_name(world.device)))
+    return judge_memory(held, size)
 
 
-def judge_memory(peak: int, total: int, where: str, rows: int) -> Check:
-    """Bytes of a step's peak against those there are."""
-    return verdict(
-        "memory",
-        peak <= FULL * total,
-        f"{peak / 1e9:.2f} GB of {total / 1e9:.1f} GB of {where}, with micro-batches of {rows}",
-        LESS_MEMORY,
-    )
+def judge_memory(held: Sequence[tuple[int, int, str]], rows: int) -> Check:
+    """The peak of a step against what there is, both in bytes, of each memory: the device's, the host's."""
+    named = " and ".join(f"{peak / 1e9:.2f} GB of {total / 1e9:.1f} GB of {where}" for peak, total, where in held)
+    fits = all(peak <= FULL * total for peak, total, _ in held)
+    return verdict("memory", fits, f"{named}, with micro-batches of {rows}", LESS_MEMORY)
 
 
 def host_memory() -> int:
