@@ -19,6 +19,7 @@ from tasks.pretrain.evaluation import Validation
 from tasks.pretrain.loader import StepLoader, ahead
 from tasks.pretrain.log import Log
 from tasks.pretrain.schedule import learning_rate
+from tasks.pretrain.snapshots import Snapshots
 from tasks.pretrain.spec import TrainSpec
 
 
@@ -31,6 +32,7 @@ class Training:
     loader: StepLoader
     validation: Validation
     checkpoints: Checkpoints
+    snapshots: Snapshots
     log: Log
     beat: Beat
     drills: Drills
@@ -52,6 +54,7 @@ class Training:
             self.seconds += time.perf_counter() - started
             if validates:
                 self.log.flush(self.validation.loss(self.engine, self.beat))
+            self.snapshots.take(self.engine, step)
             if step % self.spec.runtime.checkpoint_every == 0 and step < self.spec.steps:
                 self.log.flush()
                 if self.log.watch.calm:
@@ -60,6 +63,7 @@ class Training:
             if reports and self.engine.world.first:
                 self._report(step, *reported)
                 reported = (step, self.seconds)
+        self.checkpoints.finish()
 
     def _step(self, step: int, batches: list[MicroBatch]) -> None:
         rate = learning_rate(self.spec.config, step, self.spec.steps) * self.spec.course.rate_scale(step)
