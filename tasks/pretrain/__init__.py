@@ -20,6 +20,7 @@ supervisor.py   the child watched, and started again
 beat.py         signs of life
 memory.py       how memory that ran out shows
 drills.py       faults on purpose
+kept.py         which checkpoints lie there
 checkpoints.py  atomic checkpoints and exact resume
 saved_states.py what a checkpoint's files hold, read back
 background.py   saving while training goes on

@@ -27,13 +27,13 @@ import torch
 
 from storage.digests import FileEntry, file_digest
 from storage.errors import TrainingError
+from tasks.pretrain.kept import MARKER, remove, tag, whole_steps
 from tasks.pretrain.saved_states import UNREADABLE, expected_shapes, merge, problems, read_back
 
 if TYPE_CHECKING:
     from tasks.pretrain.engines import Engine
     from tasks.pretrain.world import World
 
-MARKER = "complete.json"
 LIBRARIES = ("torch", "deepspeed")
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class Checkpoints:
         self.world.wait()
         damaged: list[tuple[int, str]] = []
         for step in reversed(whole_steps(self.folder)):
-            folder = self.folder / _tag(step)
+            folder = self.folder / tag(step)
             damage = self._damage(folder)
             if damage is None:
                 if self._marker(folder)["identity"] != self.identity:
@@ -83,7 +83,7 @@ class Checkpoints:
             damaged.append((step, damage))
         if damaged:
             step, damage = damaged[0]
-            folder = self.folder / _tag(step)
+            folder = self.folder / tag(step)
             raise TrainingError(
                 f"The checkpoint {folder} is damaged ({damage}), and there is no sound one before it.",
                 f"Delete {self.folder} to begin anew, and look at the disk.",
@@ -96,7 +96,7 @@ class Checkpoints:
         Raises TrainingError for files that don't hold what they should, now or of the save before.
         """
         self.finish()
-        folder = self.folder / _tag(step)
+        folder = self.folder / tag(step)
         if self.world.first and folder.exists():
             shutil.rmtree(folder)
         self.world.wait()
@@ -132,7 +132,7 @@ class Checkpoints:
 
         Raises TrainingError for states that were saved in another layout.
         """
-        folder = self.folder / _tag(step)
+        folder = self.folder / tag(step)
         marker = self._marker(folder)
         layout = marker["layout"]
         for name in {**layout, **engine.layout}:
@@ -204,7 +204,7 @@ class Checkpoints:
         if not self.world.first:
             return
         for step, damage in damaged:
-            self.tell(f"{_tag(step)} is damaged ({damage}): going on from {sound.name}")
+            self.tell(f"{tag(step)} is damaged ({damage}): going on from {sound.name}")
             remove(self.folder, step)
 
     def _gathered(self, value: T) -> list[T]:
@@ -224,21 +224,6 @@ class Checkpoints:
             f"The checkpoint {folder} was made with {what}: going on from it is refused.",
             f"Run with what it was made with, or delete {self.folder} to begin anew.",
         )
-
-
-def whole_steps(folder: Path) -> list[int]:
-    """The steps of the whole checkpoints in a folder, in order."""
-    return sorted(int(path.parent.name.rpartition("-")[2]) for path in folder.glob(f"step-*/{MARKER}"))
-
-
-def remove(folder: Path, step: int) -> None:
-    """Remove the checkpoint of a step: its marker first, so that a kill in between leaves no half checkpoint."""
-    (folder / _tag(step) / MARKER).unlink()
-    shutil.rmtree(folder / _tag(step))
-
-
-def _tag(step: int) -> str:
-    return f"step-{step:09d}"
 
 
 def _files(folder: Path) -> list[Path]:

@@ -25,7 +25,7 @@ class TrainSpec(ChildSpec):
     train: list[Path]
     validation: list[Path]
     tokenizer: Path
-    marks: Marks | None
+    marks: Marks | None = None  # only where fim_rate wants them
     course: Course = Course()  # of no identity: it only ever changes after the checkpoint that a run goes on from
 
     @property

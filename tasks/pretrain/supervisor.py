@@ -14,8 +14,8 @@ from typing import Any
 from storage.errors import Divergence, LostProcess, OutOfMemory
 from tasks.launch import run_module
 from tasks.output import Output
-from tasks.pretrain.checkpoints import remove, whole_steps
 from tasks.pretrain.healing import Decision, Healing, Situation, decide
+from tasks.pretrain.kept import remove, whole_steps
 from tasks.pretrain.memory import kills
 from tasks.pretrain.spec import TrainSpec
 

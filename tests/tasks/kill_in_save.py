@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+import torch
+
 from tasks.pretrain.checkpoints import Checkpoints
 from tasks.pretrain.engines import open_engine
 from tests.tasks.training import alone, make_spec
@@ -22,6 +24,8 @@ def main(folder: Path, seconds: float) -> None:
     spec = make_spec(folder, model=model)
     with alone() as world:
         engine = open_engine(spec, world)
+        ids = torch.arange(spec.config.global_batch * 33).view(-1, 33) % spec.shape.vocab_size
+        engine.step([(ids[:, :-1], ids[:, 1:], None)], 1e-3)
         checkpoints = Checkpoints(spec.checkpoints, "mine", world=world, behind=True)
         checkpoints.save(engine, 1)
         checkpoints.finish()

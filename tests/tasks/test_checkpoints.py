@@ -21,7 +21,8 @@ from tasks.pretrain import pretrain
 from tasks.pretrain.background import writes_behind
 from tasks.pretrain.checkpoints import Checkpoints
 from tasks.pretrain.disk import checkpoint_bytes
-from tasks.pretrain.engines import Engine, open_engine
+from tasks.pretrain.engines import Engine, open_engine, states
+from tasks.pretrain.engines.pieces import Piece
 from tasks.pretrain.saved_states import Found, expected_shapes, merge, problems, read_back
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
@@ -146,24 +147,29 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
         checkpoints.latest()
 
 
-def zero(states: dict[str, Any]) -> None:
-    states["model"][MATRIX] = torch.zeros_like(states["model"][MATRIX])
+Pieces = dict[str, Piece]
 
 
-def spoil(states: dict[str, Any]) -> None:
-    states["model"][MATRIX] = states["model"][MATRIX] * float("nan")
+def zero(tensors: dict[str, torch.Tensor], pieces: Pieces) -> None:
+    tensors[MATRIX] = torch.zeros_like(tensors[MATRIX])
 
 
-def rename(states: dict[str, Any]) -> None:
-    states["model"]["elsewhere"] = states["model"].pop(MATRIX)
+def spoil(tensors: dict[str, torch.Tensor], pieces: Pieces) -> None:
+    tensors[MATRIX] = torch.full_like(tensors[MATRIX], float("nan"))
 
 
-def reshape(states: dict[str, Any]) -> None:
-    states["model"][MATRIX] = states["model"][MATRIX].flatten()
+def rename(tensors: dict[str, torch.Tensor], pieces: Pieces) -> None:
+    tensors["another"], pieces["another"] = tensors.pop(MATRIX), pieces.pop(MATRIX)
 
 
-def forget(states: dict[str, Any]) -> None:
-    del states["optimizer"]["state"][MATRIX]
+def reshape(tensors: dict[str, torch.Tensor], pieces: Pieces) -> None:
+    tensors[MATRIX] = tensors[MATRIX].flatten()
+    pieces[MATRIX] = Piece.whole(tensors[MATRIX])
+
+
+def forget(tensors: dict[str, torch.Tensor], pieces: Pieces) -> None:
+    for name in [name for name in tensors if name.startswith(f"{MATRIX}/")]:
+        del tensors[name], pieces[name]
 
 
 WRONG = [
@@ -178,20 +184,20 @@ WRONG = [
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize(("wrong", "named"), WRONG)
 def test_a_checkpoint_that_does_not_hold_the_model_never_counts(
-    wrong: Callable[[dict[str, Any]], None], named: str, behind: bool, spec: TrainSpec, world: World, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    wrong: Callable[[dict[str, torch.Tensor], Pieces], None], named: str, behind: bool, spec: TrainSpec, world: World,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     engine = trained(spec, world)
     checkpoints = Checkpoints(tmp_path, "mine", world=world, behind=behind)
     checkpoints.save(engine, 1)
-    sound = engine._states  # type: ignore[attr-defined]
+    sound = states._shared_out
 
-    def states() -> dict[str, Any]:
-        held: dict[str, Any] = sound()
-        wrong(held)
-        return held
+    def shared_out(*given: Any) -> Any:
+        tensors, planner = sound(*given)
+        wrong(tensors, planner.pieces)
+        return tensors, planner
 
-    monkeypatch.setattr(engine, "_states", states)
+    monkeypatch.setattr(states, "_shared_out", shared_out)
     if behind:
         checkpoints.save(engine, 2)
     with pytest.raises(TrainingError, match=named):

@@ -11,8 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict import set_state_dict
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from models.transformer import FeedForward
 from profiles.load import load as load_profile
@@ -24,6 +22,7 @@ from tasks.config import Runtime
 from tasks.output import Output
 from tasks.pretrain import pretrain
 from tasks.pretrain.disk import rooms
+from tasks.pretrain.engines import states
 from tasks.pretrain.engines.ddp import DdpEngine
 from tasks.pretrain.preflight import learning, machine, repeating, wanted
 from tasks.pretrain.preflight.__main__ import CHECKS
@@ -144,10 +143,8 @@ def test_a_load_that_forgets_the_optimizer_is_caught(
     spec: TrainSpec, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forgetful(self: DdpEngine, folder: Path) -> None:
-        states = self._states()
-        load(states, checkpoint_id=folder)
-        forgotten = {**states["optimizer"], "state": {}}
-        set_state_dict(self.model, self.optimizer, model_state_dict=states["model"], optim_state_dict=forgotten)
+        states.load_states(folder, self.parameters, self.optimizer, self.scaler.state_dict())
+        self.optimizer.state.clear()
 
     bench = fresh(spec, world, tmp_path)
     for _ in range(2):
@@ -159,14 +156,14 @@ def test_a_load_that_forgets_the_optimizer_is_caught(
 def test_a_checkpoint_that_lost_a_parameter_is_caught(
     spec: TrainSpec, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sound = DdpEngine._states
+    sound = states._shared_out
 
-    def states(self: DdpEngine) -> dict[str, Any]:
-        held = sound(self)
-        del held["model"]["blocks.0.attention.qkv.weight"]
-        return held
+    def shared_out(*given: Any) -> Any:
+        tensors, planner = sound(*given)
+        del tensors["blocks.0.attention.qkv.weight"], planner.pieces["blocks.0.attention.qkv.weight"]
+        return tensors, planner
 
-    monkeypatch.setattr(DdpEngine, "_states", states)
+    monkeypatch.setattr(states, "_shared_out", shared_out)
     bench = fresh(spec, world, tmp_path)
     bench.engine.step(bench.batches, 1e-2)
     failed(repeating.checkpoint(bench), "the parameter blocks.0.attention.qkv.weight is missing")

@@ -1,0 +1,24 @@
+"""Which checkpoints lie in a folder, and how one is taken away. No torch: the stage asks too."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+MARKER = "complete.json"
+
+
+def tag(step: int) -> str:
+    """The name of the folder of a step's checkpoint."""
+    return f"step-{step:09d}"
+
+
+def whole_steps(folder: Path) -> list[int]:
+    """The steps of the whole checkpoints in a folder, in order."""
+    return sorted(int(path.parent.name.rpartition("-")[2]) for path in folder.glob(f"step-*/{MARKER}"))
+
+
+def remove(folder: Path, step: int) -> None:
+    """Remove the checkpoint of a step: its marker first, so that a kill in between leaves no half checkpoint."""
+    (folder / tag(step) / MARKER).unlink()
+    shutil.rmtree(folder / tag(step))
