@@ -23,6 +23,12 @@ class TrainSpec(ChildSpec):
     train: list[Path]
     validation: list[Path]
     tokenizer: Path
+    aside: Path | None = None  # see Output.aside
+
+    @property
+    def insight(self) -> Path:
+        """Where what is seen of the run lies, which is no part of its artifact."""
+        return self.aside or self.scratch / "insight"
 
     @property
     def identity(self) -> str:

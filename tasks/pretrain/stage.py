@@ -16,6 +16,8 @@ from tasks.logs import read_log
 from tasks.output import Output
 from tasks.plots import plot_loss
 from tasks.pretrain.config import PretrainConfig
+from tasks.pretrain.insight.page import Page
+from tasks.pretrain.insight.settings import check_insight
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage import stage
 
@@ -47,17 +49,20 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
         tokenizer=tokenizer.path.resolve(),
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
+        aside=out.aside.resolve(),
     )
+    check_insight(out.runtime, spec.steps)
+    page = Page(spec, out)
 
     def on_line(line: dict[str, Any]) -> None:
-        note = f"loss {line['loss']:.2f}, {line['tokens_per_second']:,.0f} tokens/s"
-        out.progress(line["step"], spec.steps, "steps", note)
+        out.progress(line["step"], spec.steps, "steps", page.add(line))
 
     out.progress(0, spec.steps, "steps", "starting")
     measured = run_module("tasks.pretrain.train", spec, out, on_line=on_line)
     rows = read_log(out.path / "log.jsonl")
     plot_loss(rows, out.path / "loss.png", title=f"{shape.family}, {count_parameters(shape):,} parameters")
     _report(spec, measured, out)
+    page.report(out)
 
 
 def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:

@@ -7,10 +7,7 @@ windows all follow from the number. So a resume is a load, and nothing else has 
 from __future__ import annotations
 
 import json
-import resource
 from pathlib import Path
-
-import torch
 
 from models.convert import save
 from storage.token_stream import TokenStream
@@ -19,6 +16,7 @@ from tasks.logs import cut_log
 from tasks.pretrain.checkpoints import Checkpoints
 from tasks.pretrain.engines import open_engine
 from tasks.pretrain.evaluation import Validation, write_samples
+from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import open_loader
 from tasks.pretrain.log import Log
 from tasks.pretrain.loop import Training
@@ -42,7 +40,8 @@ def train(path: Path) -> None:
         checkpoints.load(engine, begun)
     log = Log(spec.log, world, cut_log(spec.log, begun) if world.first or begun else [])
     world.wait()
-    training = Training(spec, engine, loader, validation, checkpoints, log, begun)
+    insight = Insight(spec, engine, begun)
+    training = Training(spec, engine, loader, validation, checkpoints, log, insight, begun)
     training.run()
     _finish(training)
     world.leave()
@@ -56,9 +55,6 @@ def _finish(training: Training) -> None:
     save(model, spec.out / "model", spec.tokenizer)
     write_samples(model, spec.config, spec.tokenizer, spec.out / "samples.md")
     (spec.out / "log.jsonl").write_bytes(spec.log.read_bytes())
-    tokens = (spec.steps - training.begun) * spec.config.global_batch * spec.shape.context
-    cuda = engine.world.device.type == "cuda"
-    peak = torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     last = [row["loss"] for row in rows[-max(1, min(20, spec.steps // 10)) :]]
     measured = {
         "windows": training.loader.samples.windows,
@@ -67,9 +63,6 @@ def _finish(training: Training) -> None:
         "validation_loss": rows[-1]["validation_loss"],
         "validation_bits_per_byte": training.validation.bits_per_byte(rows[-1]["validation_loss"]),
         "facts": {
-            "training_seconds": round(training.seconds, 2),
-            "tokens_per_second": round(tokens / training.seconds, 1) if training.seconds else 0.0,
-            "peak_memory_bytes": peak,
             "resumed_from_step": training.begun,
             "device": engine.world.device.type,
             "processes": engine.world.size,
