@@ -13,6 +13,7 @@ In the stage, without torch:
 settings.py    what can't work is refused before anything starts
 speed.py       speed.jsonl summed up
 page.py        the page that is looked at while it trains, and kept afterwards
+looks.py       insight.jsonl, read while it grows
 heatmaps.py    layers by steps
 
 What is seen of a run is no part of its artifact, whose digest must be the same for the same run. Figures of the whole

@@ -72,13 +72,18 @@ class LayerStats:
     @torch.no_grad()
     def _of_parameters(self) -> dict[str, Stats]:
         norms: dict[str, dict[str, list[Tensor]]] = {}
+        incomplete: set[str] = set()
         for name, parameter in self.model.named_parameters():
             layer = norms.setdefault(self.owners[name], {"gradient_norm": [], "weight_norm": [], "update": []})
             if id(parameter) in self.gradients:
                 layer["gradient_norm"].append(self.gradients[id(parameter)])
-            if name in self.before:
+            if name in self.before and parameter.shape == self.before[name].shape:
                 layer["weight_norm"].append(_norm(self.before[name]))
                 layer["update"].append(_norm(parameter.detach() - self.before[name]))
+            else:
+                incomplete.add(self.owners[name])
+        for name in incomplete:  # ZeRO 3 keeps small parameters whole and shards the rest: half a layer says nothing
+            norms[name] |= {"weight_norm": [], "update": []}
         return {name: _of_norms(layer) for name, layer in norms.items()}
 
 

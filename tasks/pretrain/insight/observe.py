@@ -180,7 +180,9 @@ def _cut(path: Path, step: int) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """NaN and infinity as null: JSON has neither."""
+    """Six digits of each number, which do; NaN and infinity as null: JSON has neither."""
     if isinstance(value, Mapping):
         return {name: _finite(item) for name, item in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value

@@ -15,6 +15,7 @@ from tasks.logs import read_log
 from tasks.output import Output
 from tasks.plots import plot_loss
 from tasks.pretrain.insight.heatmaps import plot_heatmaps
+from tasks.pretrain.insight.looks import Looks
 from tasks.pretrain.insight.speed import speed_table, summarise
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage import embed_plot, markdown_table
@@ -36,11 +37,14 @@ class Page:
         self.rows: list[dict[str, Any]] = read_log(spec.log) if spec.log.is_file() else []
         self.begun = (time.monotonic(), self.rows[-1]["step"] if self.rows else 0)
         self.newest: dict[str, Any] = {}
+        self.looks = Looks(spec.insight / "insight.jsonl")
+        self.drawn = 0  # the newest step in the heatmaps
 
     def add(self, line: Mapping[str, Any]) -> str:
         """Take what the child told at a step, and show it. The remark for a line of progress."""
-        while self.rows and self.rows[-1]["step"] >= line["step"]:
-            self.rows.pop()  # it went on from an earlier step
+        while self.rows and self.rows[-1]["step"] >= line["step"]:  # it went on from an earlier step
+            self.rows.pop()
+            self.looks.forget()
         self.rows.append({name: line[name] for name in ("step", "loss", "validation_loss") if name in line})
         self.newest |= line
         self.out.page("live", self.write)
@@ -55,10 +59,12 @@ class Page:
             curve = self.spec.insight / "live.png"
             plot_loss(_thinned(self.rows), curve, title="")
             parts.append(embed_plot(curve))
-        looks = self._looks()
+        looks = self.looks.read()
         if looks:
             picture = self.spec.insight / "layers.png"
-            plot_heatmaps(looks, picture)
+            if looks[-1]["step"] != self.drawn:
+                plot_heatmaps(looks, picture)
+                self.drawn = looks[-1]["step"]
             parts += [embed_plot(picture), f"### Layers at step {looks[-1]['step']:,}", layers_text(looks[-1])]
         for number, operators in self._operators().items():
             parts += [f"### Costliest operators, step {number:,}", markdown_table(operators)]
@@ -70,7 +76,7 @@ class Page:
         summary = summarise(found)
         out.fact(**summary)
         out.fact_table("Speed", speed_table(summary, str(found[0]["precision"])))
-        looks, operators = self._looks(), self._operators()
+        looks, operators = self.looks.read(), self._operators()
         if looks:
             out.fact_table(f"Layers at step {looks[-1]['step']:,}", layer_rows(looks[-1]))
         for step, rows in operators.items():
@@ -95,10 +101,6 @@ class Page:
         if done > 0 and left:
             rows["time left"] = f"{(time.monotonic() - started) * left / done / 60:,.1f} min"
         return [{"measure": name, "value": value} for name, value in rows.items()]
-
-    def _looks(self) -> list[dict[str, Any]]:
-        path = self.spec.insight / "insight.jsonl"
-        return read_log(path) if path.is_file() else []
 
     def _operators(self) -> dict[int, list[dict[str, Any]]]:
         files = sorted(self.spec.insight.glob("operators-*.json"))

@@ -55,6 +55,7 @@ class WeightsAndBiases:
     def __init__(self, folder: Path, spec: TrainSpec, begun: int) -> None:
         os.environ |= {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
         wandb = importlib.import_module("wandb")
+        self.teardown: Callable[[], None] = wandb.teardown
         settings = wandb.Settings(console="off", disable_git=True, disable_code=True, x_disable_stats=True)
         self.run = wandb.init(
             project=PROJECT, dir=str(folder), id=_lasting(folder / "run-id", uuid.uuid4().hex), resume="allow",
@@ -68,6 +69,7 @@ class WeightsAndBiases:
     def close(self) -> None:
         """As in Tracker."""
         self.run.finish()
+        self.teardown()  # its service writes on after `finish`, and would be ended with this process
 
 
 class MLflow:
