@@ -78,11 +78,43 @@ def stage(
 
 
 @app.command()
-def plan(profile: ProfileName = "tiny", overrides: Overrides = None) -> None:
-    """Say for every stage HIT or MISS and why, with sizes, a guess of the time, and what the model will be."""
+def plan(
+    profile: ProfileName = "tiny",
+    overrides: Overrides = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="train on this, such as h100, a100, rtx4090 or cpu; by default what the profile asks for"),
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0, help="USD for one device and hour, in place of the assumed figure")
+    ] = None,
+    utilisation: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=1, help="share of the device's peak that training reaches, in place of 0.4"),
+    ] = None,
+) -> None:
+    """Say what a run would do and what it takes, without doing anything.
+
+    Each stage is a HIT or a MISS, with the reason, its size and a guess of its time.
+
+    Then the model that the size dial gives, and the arithmetic of training it:
+    do its tokens suit its parameters, how much memory does one device need for what,
+    does that fit, how much disk do checkpoints take, how many hours, how much money?
+
+    Try other choices before you pay for them:
+
+        gristmill plan gpu --device rtx4090
+
+        gristmill plan gpu --set pretrain.model.depth=24 --set runtime.micro_batch=8
+
+        gristmill plan cluster --device a100 --price 1.20 --utilisation 0.5
+
+    Memory is right within some per cent: tests count what torch allocates.
+    Utilisation and price are assumptions, which you replace by your own.
+    """
     from flows.commands.plan import show_plan
 
-    show_plan(console, profile, overrides or [])
+    show_plan(console, profile, overrides or [], device, price, utilisation)
 
 
 @app.command()

@@ -1,8 +1,9 @@
-"""From one size dial to a whole model, and the arithmetic of training it. No torch: a plan costs nothing.
+"""From one size dial to a whole model. No torch: a plan costs nothing.
 
 Each derivation states its rule, and `explain` prints value and rule side by side, so that nobody has to guess why
 a model has the size that it has. Counts are exact (a test compares them with the built module); FLOPs follow the
-usual 6N + attention (Kaplan et al. 2020, PaLM appendix B); memory follows ZeRO (Rajbhandari et al. 2020).
+usual 6N + attention (Kaplan et al. 2020, PaLM appendix B). What training it takes stands in `models/memory.py` and
+`models/compute.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ if TYPE_CHECKING:  # the config asks this module whether a shape can be built; i
     from models.config import ModelConfig
 
 Family = Literal["gpt2", "llama", "mistral"]
+Recompute = Literal["none", "selective", "full"]  # what the backward pass makes again, to save memory
 
 SET = "set in the profile"
+LOSS_CHUNK = 512  # tokens whose logits exist at a time
 CHINCHILLA_TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3
 
 
@@ -126,22 +129,24 @@ def count_parameters(shape: ModelShape) -> int:
     biases = (shape.heads + 2 * shape.kv_heads) * shape.head_dim + shape.feed_forward + 2 * width if biased else 0
     positions = shape.context * width if biased else 0
     embeddings = shape.vocab_size * width * (1 if shape.tie_embeddings else 2)
-    return embeddings + positions + shape.depth * (_block_matrices(shape) + biases + 2 * norm) + norm
+    return embeddings + positions + shape.depth * (block_matrices(shape) + biases + 2 * norm) + norm
 
 
-def _block_matrices(shape: ModelShape) -> int:
+def block_matrices(shape: ModelShape) -> int:
+    """Numbers in the matrices of one block: what multiplies, biases and norms left out."""
     attention = shape.width * shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)
     return attention + shape.width * shape.feed_forward * (3 if shape.gated else 2)
 
 
-def flops_per_token(shape: ModelShape, *, training: bool = True) -> int:
+def flops_per_token(shape: ModelShape, *, training: bool = True, document: int | None = None) -> int:
     """Matrix FLOPs for one token of a full context; training is forward + backward, three times the forward.
 
     6 × the parameters that multiply (the output layer counts, the embedding look-up does not) + 12 × depth × width ×
-    tokens seen. As in PaLM, the causal half of the scores that a kernel may skip is counted.
+    tokens seen: the context's, a sliding window's, or where documents don't see each other the mean `document`'s. As in
+    PaLM, the causal half of the scores that a kernel may skip is counted.
     """
-    matrices = shape.depth * _block_matrices(shape) + shape.vocab_size * shape.width
-    seen = min(shape.context, shape.sliding_window or shape.context)
+    matrices = shape.depth * block_matrices(shape) + shape.vocab_size * shape.width
+    seen = min(shape.context, shape.sliding_window or shape.context, document or shape.context)
     forward = 2 * matrices + 4 * shape.depth * shape.width * seen
     return 3 * forward if training else forward
 
@@ -151,71 +156,16 @@ def chinchilla_tokens(shape: ModelShape) -> int:
     return CHINCHILLA_TOKENS_PER_PARAMETER * count_parameters(shape)
 
 
-@dataclass(frozen=True)
-class TrainingMemory:
-    """Bytes on one device, while training. Buffers of the framework and fragmentation come on top."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
-
-    @property
-    def total(self) -> int:
-        """Sum of the four, bytes."""
-        return self.weights + self.gradients + self.optimizer + self.activations
-
-
-def training_memory(
-    shape: ModelShape,
-    *,
-    micro_batch: int,
-    zero_stage: int = 0,
-    world_size: int = 1,
-    mixed_precision: bool = False,
-    recompute: bool = False,
-) -> TrainingMemory:
-    """What AdamW training needs on each of `world_size` devices, with ZeRO stage 0 to 3.
-
-    Full precision: 4 bytes a weight, 4 a gradient, 8 for Adam's moments. Mixed: 2 + 2 + 12, as the fp32 master copy
-    counts with the optimizer (ZeRO, section 3.1). Stage 1 divides the optimizer by the devices, 2 the gradients
-    too, 3 the weights too. Activations are approximate; `recompute` keeps only each block's input.
-    """
-    count = count_parameters(shape)
-    number, moments = (2, 12) if mixed_precision else (4, 8)
-
-    def share(total: int, from_stage: int) -> int:
-        return -(-total // world_size) if zero_stage >= from_stage else total
-
-    return TrainingMemory(
-        weights=share(number * count, 3),
-        gradients=share(number * count, 2),
-        optimizer=share(moments * count, 1),
-        activations=micro_batch * shape.context * number * _activations_per_token(shape, recompute),
-    )
-
-
-def _activations_per_token(shape: ModelShape, recompute: bool) -> int:
-    """Numbers kept for the backward pass, a token. Attention is fused: its scores are never kept."""
-    attention = shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)
-    feed_forward = shape.feed_forward * (4 if shape.gated else 2)
-    block = 4 * shape.width + attention + feed_forward
-    return shape.depth * shape.width + block if recompute else shape.depth * block
-
-
 def explain(shape: ModelShape) -> list[tuple[str, int | float | str | bool, str]]:
     """(name, value, rule) for each number of the model, and for what follows from them."""
     rows = [(name, getattr(shape, name), shape.rules.get(name, "as given")) for name in _NUMBERS]
     rows = [row for row in rows if row[1] is not None]
-    memory = training_memory(shape, micro_batch=1)
     return [
         *rows,
         ("head_dim", shape.head_dim, "width / heads"),
         ("parameters", count_parameters(shape), "counted exactly, tied matrices once"),
         ("FLOPs per token", flops_per_token(shape), "6 × multiplying parameters + 12 × depth × width × tokens seen"),
         ("compute-optimal tokens", chinchilla_tokens(shape), "20 a parameter (Chinchilla)"),
-        ("training memory, fp32", _bytes(memory.total - memory.activations), "16 bytes a parameter with AdamW"),
-        ("activations, fp32", _bytes(memory.activations), "for each sequence of a micro-batch, about"),
     ]
 
 
@@ -223,7 +173,3 @@ _NUMBERS = (
     "family", "depth", "width", "heads", "kv_heads", "feed_forward", "context", "vocab_size",
     "sliding_window", "rope_theta", "tie_embeddings", "norm_eps",
 )  # fmt: skip
-
-
-def _bytes(number: int) -> str:
-    return f"{number / 1e9:,.1f} GB" if number >= 1e9 else f"{number / 1e6:,.1f} MB"

@@ -11,19 +11,30 @@ F feed-forward, V vocabulary, N batch × tokens flattened.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
-from models.presets import ModelShape
+from models.presets import LOSS_CHUNK, ModelShape, Recompute
 
 IGNORED = -100  # a target that carries no loss, as in torch.nn.functional.cross_entropy
 INIT_STD = 0.02  # GPT-2, section 2.3, and LLaMA
-LOSS_CHUNK = 512  # tokens whose logits exist at a time
+_ATEN = torch.ops.aten
+# What selective recomputation keeps: all that costs more than a pass over memory. Each device has its own attention.
+MATRIX_PRODUCTS = [
+    _ATEN.mm.default,
+    _ATEN.addmm.default,
+    _ATEN.bmm.default,
+    _ATEN._scaled_dot_product_flash_attention.default,
+    _ATEN._scaled_dot_product_efficient_attention.default,
+    _ATEN._scaled_dot_product_cudnn_attention.default,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
+]
 
 
 class Linear(nn.Linear):
@@ -67,14 +78,18 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         # Summed over chunks in float32: in bf16 the small late terms would be rounded away.
         dweight_VC = torch.zeros_like(weight_VC, dtype=torch.float32) if weight_VC.requires_grad else None
         loss = _cross_entropy(x_NC, weight_VC, targets_N, dx_NC, dweight_VC)
-        ctx.dx_NC, ctx.dweight_VC, ctx.dtype = dx_NC, dweight_VC, weight_VC.dtype
+        ctx.dx_NC, ctx.dweight_VC, ctx.dtype, ctx.given = dx_NC, dweight_VC, weight_VC.dtype, False
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        dx_NC = None if ctx.dx_NC is None else ctx.dx_NC * dloss
-        dweight_VC = None if ctx.dweight_VC is None else (ctx.dweight_VC * dloss).to(ctx.dtype)
+        if ctx.given:
+            raise RuntimeError("a second backward pass through one loss: its gradients are gone, compute it again")
+        # Scaled in place and let go: a copy of the head's would be as large as the head
+        dx_NC = None if ctx.dx_NC is None else ctx.dx_NC.mul_(dloss)
+        dweight_VC = None if ctx.dweight_VC is None else ctx.dweight_VC.mul_(dloss).to(ctx.dtype)
+        ctx.dx_NC, ctx.dweight_VC, ctx.given = None, None, True
         return dx_NC, dweight_VC, None
 
 
@@ -102,6 +117,7 @@ def _cross_entropy(
             dweight_VC.addmm_(dlogits_NV.T, x_NC[part])
         elif dweight_VC is not None:
             dweight_VC += dlogits_NV.T @ x_NC[part]
+        del logp_NV, dlogits_NV  # else they would live beside the next chunk's
     return total / count
 
 
@@ -133,6 +149,16 @@ def document_mask(positions_BT: Tensor, window: int | None) -> Tensor:
     tokens = positions_BT.shape[1]
     near_TT = window_mask(tokens, window or tokens, positions_BT.device)
     return (near_TT & (document_BT[:, :, None] == document_BT[:, None, :]))[:, None]
+
+
+def additive(mask: Tensor, like: Tensor) -> Tensor:
+    """A mask of truth values as the numbers to add to the scores, in the precision that attention will run in.
+
+    Attention would make these itself, but anew in each block, and keep each copy for the backward pass.
+    """
+    kind = like.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -math.inf)
 
 
 class Attention(nn.Module):
@@ -202,12 +228,17 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The whole model. `recompute = True` trades a second forward pass of each block for its activations."""
+    """The whole model.
+
+    `recompute` trades work in the backward pass for memory, and changes no bit of a gradient: "full" keeps each
+    block's input and runs its forward pass again (Chen et al. 2016); "selective" keeps what matrix products and
+    attention gave, and makes only the cheap rest again (in the spirit of Korthikanti et al. 2022).
+    """
 
     def __init__(self, shape: ModelShape, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.shape = shape
-        self.recompute = False
+        self.recompute: Recompute = "none"
         self.embedding = Embedding(shape.vocab_size, shape.width)
         self.positions = Embedding(shape.context, shape.width) if shape.family == "gpt2" else None
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
@@ -256,11 +287,15 @@ class Transformer(nn.Module):
         mask = window_mask(tokens, shape.sliding_window or 0, ids_BT.device) if narrow else None
         if positions_BT is not None:
             mask = document_mask(positions_BT, shape.sliding_window)
+        if mask is not None:
+            mask = additive(mask, x_BTC)
+        selective = partial(create_selective_checkpoint_contexts, MATRIX_PRODUCTS)
+        contexts = selective if self.recompute == "selective" else noop_context_fn
         for block in self.blocks:
-            if self.recompute and torch.is_grad_enabled():
-                x_BTC = checkpoint(block, x_BTC, angles, mask, use_reentrant=False)
-            else:
+            if self.recompute == "none" or not torch.is_grad_enabled():
                 x_BTC = block(x_BTC, angles, mask)
+            else:
+                x_BTC = checkpoint(block, x_BTC, angles, mask, use_reentrant=False, context_fn=contexts)
         return self.norm(x_BTC)
 
     def num_parameters(self) -> int:

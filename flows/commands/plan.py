@@ -6,6 +6,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from flows.arithmetic import training_plan
+from flows.commands.training import show_training
 from flows.plan import PlannedStage, plan
 from flows.progress import duration, size_of
 from flows.session import session_of
@@ -17,9 +19,17 @@ from storage.keys import differences
 from tasks.stage import nearest
 
 
-def show_plan(console: Console, name: str, overrides: list[str]) -> None:
-    """A table of stages, then the model that the size dial gives."""
+def show_plan(
+    console: Console,
+    name: str,
+    overrides: list[str],
+    device: str | None = None,
+    price: float | None = None,
+    utilisation: float | None = None,
+) -> None:
+    """A table of stages, then the model that the size dial gives, then what it takes to train it."""
     profile = load(name, overrides)
+    training = training_plan(profile, device, price, utilisation)  # first, as it refuses an unknown device
     lines = plan(profile)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for head in ("stage", "", "size", "time", "why"):
@@ -48,16 +58,20 @@ def show_plan(console: Console, name: str, overrides: list[str]) -> None:
             need = f"{size_of(line.forecast.memory)} of memory and {size_of(line.forecast.disk)} of disk"
             console.print(f"{line.name} needs about {need}: {line.forecast.note}.", soft_wrap=True)
     show_model(console, profile)
+    show_training(console, training)
 
 
 def show_model(console: Console, profile: Profile) -> None:
     """What the size dial derives, and from which rule."""
     shape = derive(profile.pretrain.model, profile.tokenizer.vocab_size)
-    table = Table(box=None, pad_edge=False, header_style="dim", title="The model", title_justify="left")
+    table = Table(
+        box=None, pad_edge=False, header_style="dim", title="The model", title_justify="left", title_style="bold"
+    )
     for head in ("", "value", "rule"):
         table.add_column(head, justify="right" if head == "value" else "left")
     for what, value, rule in explain(shape):
-        table.add_row(what, f"{value:,}" if isinstance(value, int) else str(value), rule)
+        number = isinstance(value, int) and not isinstance(value, bool)
+        table.add_row(what, f"{value:,}" if number else str(value), rule)
     console.print()
     console.print(table)
 

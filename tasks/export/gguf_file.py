@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.presets import ModelShape
-from models.tokenizer import END, EOS, FIM_TOKENS, PAD, SPECIAL_TOKENS
+from models.tokenizer import END, EOS, FIM_TOKENS, PAD
 from models.transformer import Transformer
 from storage.errors import ConfigError
 from tasks.tokenizer.patterns import PATTERNS, pattern_of
@@ -100,7 +100,8 @@ def _write_tokenizer(writer: GGUFWriter, folder: Path, rows: int) -> None:
     stored = settings["model"]
     tokens = sorted(stored["vocab"], key=stored["vocab"].__getitem__)
     ids = {token: number for number, token in enumerate(tokens)}
-    types = [TokenType.CONTROL if token in SPECIAL_TOKENS else TokenType.NORMAL for token in tokens]
+    special = {token["content"] for token in settings["added_tokens"] if token["special"]}
+    types = [TokenType.CONTROL if token in special else TokenType.NORMAL for token in tokens]
     unused = range(len(tokens), rows)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(PATTERNS[pattern].gguf)

@@ -30,9 +30,13 @@ Array = npt.NDArray[np.float64]
 
 
 class Runtime(Protocol):
-    """A model in the runtime that it is for. A prompt is ids, or a text that the runtime tokenizes itself."""
+    """A model in the runtime that it is for."""
 
-    def log_probabilities(self, prompt: str | list[int]) -> Array:
+    def tokenize(self, text: str) -> list[int]:
+        """The runtime's own ids of a plain text; special tokens in it stay text."""
+        ...
+
+    def log_probabilities(self, prompt: list[int]) -> Array:
         """(V,) natural logarithms of the next token's probabilities."""
         ...
 
@@ -52,11 +56,15 @@ class InTransformers:
         self.model = load_model(folder)
         self.tokenizer = load_tokenizer(folder)
 
-    @torch.no_grad()
-    def log_probabilities(self, prompt: str | list[int]) -> Array:
+    def tokenize(self, text: str) -> list[int]:
         """See Runtime."""
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        logits_V = self.model(torch.tensor([ids])).logits[0, -1].double()
+        ids: list[int] = self.tokenizer.encode(text, split_special_tokens=True)
+        return ids
+
+    @torch.no_grad()
+    def log_probabilities(self, prompt: list[int]) -> Array:
+        """See Runtime."""
+        logits_V = self.model(torch.tensor([prompt])).logits[0, -1].double()
         found: Array = torch.log_softmax(logits_V, -1).numpy()
         return found
 
@@ -86,7 +94,11 @@ class InLlamaCpp:
         self.model = GgufModel(path, threads=threads)
         self.vocab_size = vocab_size
 
-    def log_probabilities(self, prompt: str | list[int]) -> Array:
+    def tokenize(self, text: str) -> list[int]:
+        """See Runtime."""
+        return self.model.tokenize(text)
+
+    def log_probabilities(self, prompt: list[int]) -> Array:
         """See Runtime."""
         return self._array(self.model.log_probabilities(prompt, self.vocab_size))
 
@@ -129,14 +141,14 @@ class Reference:
         self.places = _places(stream, context, config.positions)
         self.at_places = [self.runtime.log_probabilities(ids) for ids, _ in self.places]
         self.perplexity = _perplexity(self.at_places, self.places)
-        self.prompts = [(text, self.runtime.tokenizer.encode(text)) for text in config.prompts]
+        self.prompts = [(text, self.runtime.tokenize(text)) for text in config.prompts]
         self.chats = [(text, self.runtime.chat_ids(text)) for text in config.prompts]
         self.continued = [self.runtime.greedy(ids, config.greedy_tokens) for _, ids in self.prompts]
 
     def compare(self, candidate: Runtime) -> Parity:
         """Everything that can differ. Raises ParityError when the runtime makes other token ids of a text."""
         for text, ids in self.prompts:
-            if not np.array_equal(candidate.log_probabilities(text), candidate.log_probabilities(ids)):
+            if candidate.tokenize(text) != ids:
                 raise ParityError(f"The runtime makes other token ids of {text!r}.", "This is a defect; report it.")
         for text, ids in self.chats:
             if not np.array_equal(candidate.chat_log_probabilities(text), candidate.log_probabilities(ids)):

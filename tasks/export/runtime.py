@@ -1,16 +1,22 @@
 """A GGUF file in llama.cpp, in this process, by the prebuilt binding `xllamacpp`.
 
-Used to prove an export before it is published, and by `gristmill chat`. Nothing listens on a port.
+Used to prove an export before it is published, and by `gristmill chat`. llama.cpp's server always listens somewhere:
+here on a Unix socket in a folder that only this user may enter, never on a port.
 """
 
 from __future__ import annotations
 
+import http.client
+import json
+import socket
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from storage.errors import ParityError
 
 QUIET = -1  # llama.cpp's verbosity: no lines of its own
+SECONDS = 60.0  # an answer over the socket takes at most
 
 
 class GgufModel:
@@ -30,10 +36,25 @@ class GgufModel:
         params.fit_params = False
         params.verbosity = QUIET
         self.path = path
+        self._folder = TemporaryDirectory(prefix="gristmill-")
+        self._socket = f"{self._folder.name}/llama.sock"
+        params.hostnames = [self._socket]
         try:
             self._server = Server(params)
         except RuntimeError as error:
             raise ParityError(f"llama.cpp can't load {path}: {error}", "Export it again.") from error
+
+    def tokenize(self, text: str) -> list[int]:
+        """The ids of a text by llama.cpp's own tokenizer; special tokens in it stay text, nothing is added."""
+        with socket.socket(socket.AF_UNIX) as connected:
+            connected.settimeout(SECONDS)
+            connected.connect(self._socket)
+            connection = http.client.HTTPConnection("localhost", timeout=SECONDS)
+            connection.sock = connected
+            request = {"content": text, "add_special": False, "parse_special": False}
+            connection.request("POST", "/tokenize", json.dumps(request), {"Content-Type": "application/json"})
+            ids: list[int] = self._answered(json.loads(connection.getresponse().read()))["tokens"]
+        return ids
 
     def greedy(self, prompt: str | list[int], tokens: int) -> list[int]:
         """The ids of the greedy continuation, up to `tokens`, ended early by an end token."""
@@ -76,6 +97,7 @@ class GgufModel:
 
     def __exit__(self, *_: object) -> None:
         del self._server
+        self._folder.cleanup()
 
 
 def load_gguf(path: Path, *, threads: int = 1) -> GgufModel:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.tokenizer import SPECIAL_TOKENS
 from storage.errors import EmptyOutput, SourceError, TokenizerMismatch
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def prepare(
 def render_instruction(row: Row, tokenizer: PreTrainedTokenizerFast, max_length: int) -> Row:
     """`input_ids` and `labels` of a conversation: the assistant's words and the mark that ends them are learned."""
     messages: list[Message] = row["messages"]
-    _refuse_special(messages)
+    _refuse_special(messages, tokenizer)
     rendered = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
     ids, mask = rendered["input_ids"], rendered["assistant_masks"]
     if len(ids) > max_length:
@@ -85,7 +84,7 @@ def render_instruction(row: Row, tokenizer: PreTrainedTokenizerFast, max_length:
 def render_preference(row: Row, tokenizer: PreTrainedTokenizerFast, max_length: int) -> Row:
     """The row as TRL takes it, once both answers are known to fit and to continue the prompt."""
     prompt: list[Message] = row["prompt"]
-    _refuse_special([*prompt, *row["chosen"], *row["rejected"]])
+    _refuse_special([*prompt, *row["chosen"], *row["rejected"]], tokenizer)
     prompt_ids = _ids(tokenizer, prompt, add_generation_prompt=True)
     for answer in (row["chosen"], row["rejected"]):
         ids = _ids(tokenizer, [*prompt, *answer])
@@ -106,8 +105,9 @@ def _ids(tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message], **opti
     return ids
 
 
-def _refuse_special(messages: Iterable[Message]) -> None:
-    if any(token in message["content"] for message in messages for token in SPECIAL_TOKENS):
+def _refuse_special(messages: Iterable[Message], tokenizer: PreTrainedTokenizerFast) -> None:
+    special_tokens = tokenizer.all_special_tokens  # those reserved for later too
+    if any(token in message["content"] for message in messages for token in special_tokens):
         raise Dropped("special_token_in_text")
 
 

@@ -11,6 +11,7 @@ world.py        the processes: how they join and part
 engines/        how a model is trained by one process or many
 optimizers.py   the optimizer
 schedule.py     the learning rate of a step
+marks.py        the special tokens of fill-in-the-middle, by their ids
 loader/         samples in an order that only the seed decides, by source and by document
 checkpoints.py  atomic checkpoints and exact resume
 evaluation.py   validation loss, samples

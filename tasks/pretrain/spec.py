@@ -10,6 +10,7 @@ from pathlib import Path
 from models.presets import ModelShape
 from tasks.child_spec import ChildSpec
 from tasks.pretrain.config import PretrainConfig
+from tasks.pretrain.marks import Marks
 
 
 class TrainSpec(ChildSpec):
@@ -23,6 +24,7 @@ class TrainSpec(ChildSpec):
     train: list[Path]
     validation: list[Path]
     tokenizer: Path
+    marks: Marks | None
     aside: Path | None = None  # see Output.aside
 
     @property

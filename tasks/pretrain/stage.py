@@ -18,6 +18,7 @@ from tasks.plots import plot_loss
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.insight.page import Page
 from tasks.pretrain.insight.settings import check_insight
+from tasks.pretrain.marks import read_marks
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage import stage
 
@@ -47,6 +48,7 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
         train=[path.resolve() for path in train],
         validation=[path.resolve() for path in validation],
         tokenizer=tokenizer.path.resolve(),
+        marks=read_marks(tokenizer.path, shape.vocab_size) if config.fim_rate else None,
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
         aside=out.aside.resolve(),
@@ -84,6 +86,16 @@ def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
         left_out = [row["source"] for row in measured["sources"] if not row["served"]]
         if left_out:
             out.note(f"pretrain.mixture leaves out {', '.join(left_out)}")
+    fim = measured["fim"]
+    if fim is not None:
+        out.count(fim=fim)
+        out.table(
+            "Fill in the middle",
+            [
+                {"measure": "documents rearranged", "value": f"{fim['rearranged_a_window']:.2f} a window"},
+                {"measure": "cut off for their marks", "value": f"{fim['cut_off_share']:.2%} of the tokens"},
+            ],
+        )
     flops = flops_per_token(shape) * seen
     out.table(
         "Training",

@@ -28,7 +28,9 @@ def train(path: Path) -> None:
     """Train as the spec says, from the last checkpoint if there is one; rank 0 leaves the model and the result."""
     spec = TrainSpec.model_validate_json(path.read_text())
     world = join(spec.runtime)
-    loader = open_loader(spec.train, spec.config, context=spec.shape.context, tokenizer_digest=spec.tokenizer_digest)
+    loader = open_loader(
+        spec.train, spec.config, context=spec.shape.context, tokenizer_digest=spec.tokenizer_digest, marks=spec.marks
+    )
     validation = Validation(
         TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest),
         context=spec.shape.context, tokens=spec.config.validation_tokens, world=world,
@@ -59,6 +61,7 @@ def _finish(training: Training) -> None:
     measured = {
         "windows": training.loader.samples.windows,
         "sources": training.loader.samples.report(spec.steps * spec.config.global_batch),
+        "fim": training.loader.fim_report(spec.steps),
         "train_loss": sum(last) / len(last),
         "validation_loss": rows[-1]["validation_loss"],
         "validation_bits_per_byte": training.validation.bits_per_byte(rows[-1]["validation_loss"]),

@@ -2,7 +2,14 @@
 
 config.py      choices of the vocabulary
 patterns.py    how text is cut into pre-tokens, by the names that others know
-stage.py       learns the merges, proves that nothing is lost, writes what transformers loads
+stage.py       learns the merges and writes what transformers loads
+keep.py        an earlier vocabulary, taken as it is
+sample.py      which documents are learned from, and which are measured
+prove.py       checks before publishing: nothing is lost, and all loaders agree
+words.py       no word is split that the vocabulary has room for; tokens as people read them
+report.py      measures and tables, and report.md
+compare.py     other vocabularies on the same text
+sentencepiece.py  one form of those
 load.py        the tokenizer as documents are encoded with it
 characters.py  letters, numbers and white space, as the library sees them
 kernels.py     compiled: bytes to pre-tokens, pre-tokens to ids
@@ -14,12 +21,10 @@ encode.py      ids of a column of texts, by the kernels or by the library
 
 from tasks.tokenizer.config import BYTE_TOKENS, TokenizerConfig
 from tasks.tokenizer.load import load_for_documents
-from tasks.tokenizer.stage import HARD_TEXTS, MEASURED_BYTES, train_tokenizer
+from tasks.tokenizer.stage import train_tokenizer
 
 __all__ = [
     "BYTE_TOKENS",
-    "HARD_TEXTS",
-    "MEASURED_BYTES",
     "TokenizerConfig",
     "load_for_documents",
     "train_tokenizer",

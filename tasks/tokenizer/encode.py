@@ -2,6 +2,9 @@
 
 Special tokens in a text are text. Each document ends with EOS. What an encoder remembers of one document makes the
 next one faster and changes no id.
+
+Texts are UTF-8. A lone surrogate of a Python string is none, so pyarrow makes no column of it; a column whose bytes are
+not UTF-8 (a shard that something else wrote) is refused by both encoders, since no ids of it would come back as text.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from models.tokenizer import EOS
+from storage.errors import DamagedArtifact
 from tasks.tokenizer import kernels
 from tasks.tokenizer.kernels import Ids, Offsets
 from tasks.tokenizer.load import load_for_documents
@@ -43,7 +47,7 @@ class Encoder(Protocol):
     eos_id: int
 
     def encode(self, texts: pa.Array) -> Encoded:
-        """The documents of a string column without nulls, in order."""
+        """The documents of a string column without nulls, in order. Raises DamagedArtifact for one not in UTF-8."""
         ...
 
 
@@ -58,7 +62,8 @@ class KernelEncoder:
         self._allot(FIRST_ROWS)
 
     def encode(self, texts: pa.Array) -> Encoded:
-        """The documents of a string column without nulls, in order."""
+        """See Encoder."""
+        _check(texts)
         pieces, ends = [np.empty(0, np.uint32)], [np.empty(0, np.int64)]
         total = 0
         for cut in self._splitter.split(texts):
@@ -105,10 +110,21 @@ class LibraryEncoder:
         self.eos_id = eos_id
 
     def encode(self, texts: pa.Array) -> Encoded:
-        """The documents of a string column without nulls, in order."""
+        """See Encoder."""
+        _check(texts)
         arrays = [np.array([*self._tokenizer.encode(text).ids, self.eos_id], np.uint32) for text in texts.to_pylist()]
         ends = np.cumsum([len(array) for array in arrays], dtype=np.int64)
         return Encoded(np.concatenate([np.empty(0, np.uint32), *arrays]), ends)
+
+
+def _check(texts: pa.Array) -> None:
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise DamagedArtifact(
+            f"A column of texts is damaged: {error}.",
+            "Run `gristmill store verify`, then --refresh the stage that wrote the documents.",
+        ) from error
 
 
 class Encoders:

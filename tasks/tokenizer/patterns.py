@@ -7,8 +7,14 @@ gpt4    cl100k of tiktoken: numbers by one to three digits; letters with one sig
 llama3  Llama 3 (Grattafiori et al. 2024) took gpt4's over: the cuts are the same, the name is not.
 
 Where the originals ignore case in a contraction by `(?i:…)`, the letters are listed: with the flag, oniguruma takes
-the long s (U+017F) for an s, which llama.cpp doesn't. A tokenizer's pattern is read off its tokenizer.json
-(`pattern_of`), so that no second file can contradict it; hence the two spellings of one pattern.
+the long s (U+017F) for an s, which llama.cpp doesn't.
+
+llama.cpp cuts alike but for the 4,382 letters and numbers that Unicode 16 added (2024: Todhri, Garay, Tulu-Tigalari,
+more hieroglyphs, …), which its tables don't know yet and take for other signs: beside those its ids may differ, though
+they stand for the same bytes (tests/tasks/test_token_parity.py counts them).
+
+A tokenizer's pattern is read off its tokenizer.json (`pattern_of`), so that no second file can contradict it; hence the
+two spellings of one pattern.
 """
 
 from __future__ import annotations
@@ -24,23 +30,41 @@ PatternName = Literal["gpt2", "gpt4", "llama3"]
 
 @dataclass(frozen=True)
 class Pattern:
-    """`regex` is a Split, or empty where `tokenizers` has it built in; `gguf` is llama.cpp's name for it."""
+    """`regex` is a Split, or empty where `tokenizers` has it built in; `gguf` is llama.cpp's name for it; the others
+    say what becomes of digits and of white space."""
 
     regex: str
     gguf: str
+    digits: str
+    white_space: str
+
+
+GPT2_DIGITS = "a run of digits of any length is cut out with one space before it, and merges decide what becomes of it"
+GPT2_WHITE_SPACE = (
+    "a run of white space is cut out but for its last character, which goes with what follows it if it is a space"
+)
+GPT4_DIGITS = "digits are cut by three from the left, without the space before them"
+GPT4_WHITE_SPACE = (
+    "white space is cut after its last line break; line breaks stay with the signs before them; of other white space "
+    "the last character goes with the letters after it, and a space with the signs after it"
+)
 
 
 PATTERNS: dict[PatternName, Pattern] = {
-    "gpt2": Pattern("", "gpt-2"),
+    "gpt2": Pattern("", "gpt-2", GPT2_DIGITS, GPT2_WHITE_SPACE),
     "gpt4": Pattern(
         r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
         r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
         "dbrx",  # which was trained with GPT-4's vocabulary; llama.cpp has no name of OpenAI's for it
+        GPT4_DIGITS,
+        GPT4_WHITE_SPACE,
     ),
     "llama3": Pattern(
         r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
         r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
         "llama-bpe",
+        GPT4_DIGITS,
+        GPT4_WHITE_SPACE,
     ),
 }
 

@@ -49,6 +49,7 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
         (["run", "tiny", "--set", "filter.toxicty.max_score=1"], "unknown key filter.toxicty", "profile schema"),
         (["run", "tiny", "--to", "pretrian"], "There is no stage pretrian.", "Did you mean pretrain?"),
         (["why", "nothing"], "There is no stage nothing.", "The stages are"),
+        (["plan", "gpu", "--device", "h101"], "There is no device h101", "Choose one of cpu, h200, h100"),
         (["chat", "tiny/export"], "tiny/export is neither a ref", "Refs there"),
         (["explain", "abc"], "No document", "id"),
     ],

@@ -7,7 +7,7 @@ import torch
 from pydantic import ValidationError
 
 from models.config import ModelConfig
-from models.presets import chinchilla_tokens, count_parameters, derive, explain, training_memory
+from models.presets import count_parameters, derive, explain
 from models.transformer import Transformer
 
 # Published parameter counts: GPT-2 small (OpenAI's release), LLaMA 7B and Mistral 7B (their checkpoints)
@@ -59,14 +59,3 @@ def test_one_dial_derives_the_rest_and_says_by_which_rule() -> None:
 def test_a_shape_that_cant_be_built_is_refused_when_it_is_read(wrong: dict[str, object], named: str) -> None:
     with pytest.raises(ValidationError, match=named):
         ModelConfig.model_validate({"depth": 4, "context": 64, **wrong})
-
-
-def test_memory_follows_the_stages_of_zero() -> None:
-    shape = derive(KNOWN[1][0], KNOWN[1][1])
-    count = count_parameters(shape)
-    plain = training_memory(shape, micro_batch=1, mixed_precision=True)
-    assert plain.total - plain.activations == 16 * count
-    sharded = training_memory(shape, micro_batch=1, mixed_precision=True, zero_stage=3, world_size=64)
-    assert sharded.total - sharded.activations == pytest.approx(16 * count / 64, rel=1e-6)
-    assert training_memory(shape, micro_batch=1, recompute=True).activations < plain.activations
-    assert chinchilla_tokens(shape) == 20 * count

@@ -15,8 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from models.config import ModelConfig
 from models.convert import from_transformers, to_transformers
-from models.presets import ModelShape, count_parameters, derive, flops_per_token
-from models.transformer import IGNORED, LOSS_CHUNK, Transformer, decay_groups
+from models.presets import LOSS_CHUNK, ModelShape, Recompute, count_parameters, derive, flops_per_token
+from models.transformer import IGNORED, Transformer, additive, decay_groups
 
 FAMILIES = {
     "gpt2": {},
@@ -96,15 +96,51 @@ def test_the_chunked_loss_and_its_gradients_are_those_of_the_plain_loss() -> Non
         assert model(ids_BT, targets_BT).item() == pytest.approx(plain.item(), abs=1e-6)
 
 
-def test_recomputed_activations_change_no_gradient() -> None:
-    model = build(shape_of("mistral"))
+def test_a_loss_gives_its_gradients_once() -> None:
+    ids_BT = torch.randint(0, 300, (1, 32), generator=torch.Generator().manual_seed(3))
+    loss = build(shape_of("llama"))(ids_BT, ids_BT)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="second backward pass"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_recomputed_activations_change_no_bit_of_a_gradient(family: str, autocast: bool) -> None:
+    model = build(shape_of(family))
     ids_BT = torch.randint(0, 300, (2, 32), generator=torch.Generator().manual_seed(3))
     gradients = []
-    for model.recompute in (False, True):
+    for model.recompute in ("none", "selective", "full"):
         model.zero_grad()
-        model(ids_BT, ids_BT).backward()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            loss = model(ids_BT, ids_BT)
+        loss.backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
-    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+    for none, selective, full in zip(*gradients, strict=True):
+        assert torch.equal(none, selective)
+        assert torch.equal(none, full)
+
+
+@pytest.mark.parametrize(("recompute", "products"), [("none", 1.0), ("selective", 1.0), ("full", 4 / 3)])
+def test_selective_recomputation_repeats_no_matrix_product(recompute: Recompute, products: float) -> None:
+    model = build(shape_of("llama"))
+    model.recompute = recompute
+    ids_BT = torch.randint(0, 300, (2, 32), generator=torch.Generator().manual_seed(3))
+    with FlopCounterMode(display=False) as counter:
+        model(ids_BT).sum().backward()
+    counted = counter.get_flop_counts()["Global"][torch.ops.aten.mm]
+    head = 3 * 2 * ids_BT.numel() * 64 * 300
+    # Without the head, which is never computed again, and what early stopping spares: the last product of each block
+    down = 2 * 2 * ids_BT.numel() * 64 * model.shape.feed_forward if recompute == "full" else 0
+    plain = 3 * 2 * ids_BT.numel() * sum(p.numel() for p in model.blocks.parameters() if p.dim() == 2)
+    assert counted - head + down == pytest.approx(products * plain, rel=1e-6)
+
+
+def test_truth_masks_become_numbers_once_in_the_precision_of_attention() -> None:
+    mask = torch.tensor([[True, False], [True, True]])
+    assert additive(mask, torch.zeros(1)).tolist() == [[0.0, -math.inf], [0.0, 0.0]]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert additive(mask, torch.zeros(1)).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -133,8 +169,8 @@ def test_a_packed_document_has_the_logits_it_has_alone(family: str) -> None:
     assert (model(ids_BT, positions_BT=one) - model(ids_BT)).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-def test_a_packed_batch_teaches_what_its_documents_teach_alone(recompute: bool) -> None:
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_a_packed_batch_teaches_what_its_documents_teach_alone(recompute: Recompute) -> None:
     model = build(shape_of("llama"))
     model.recompute = recompute
     ids_BT = torch.randint(0, 300, (1, 32), generator=torch.Generator().manual_seed(6))

@@ -32,7 +32,7 @@ from tasks.output import Output
 from tasks.tokenizer import TokenizerConfig, train_tokenizer
 from tasks.tokenizer.bpe.alphabet import spell, unspell
 from tasks.tokenizer.bpe.pretokens import Pretokens, count_pretokens, merge_pretokens
-from tasks.tokenizer.bpe.train import to_tokenizer, train
+from tasks.tokenizer.bpe.train import settled_above, to_tokenizer, train
 from tasks.tokenizer.patterns import PatternName, pre_tokenizer
 
 GPT2 = ByteLevel(add_prefix_space=False, use_regex=True)
@@ -60,7 +60,7 @@ def by_library(
 def by_us(
     pretokens: Pretokens, split: PreTokenizer, vocab_size: int, min_frequency: int, special_tokens: Sequence[str]
 ) -> str:
-    merges, vocabulary = train(
+    merges, vocabulary, _ = train(
         *pretokens, vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=special_tokens
     )
     return to_tokenizer(merges, vocabulary, special_tokens, split).to_str(pretty=True)
@@ -142,8 +142,9 @@ def test_merges_do_not_depend_on_the_order_of_words(words: list[bytes], seed: in
 def test_counts_beyond_32_bits_rank_as_they_should() -> None:
     data, ends = np.frombuffer(b"abcdef", np.uint8), np.array([2, 4, 6])
     counts = np.array([2**31 + 5, 2**33, 2**32 + 1])  # modulo 2**32 the order is another
-    merges, vocabulary = train(data, ends, counts, vocab_size=258, min_frequency=1, special_tokens=())
+    merges, vocabulary, times = train(data, ends, counts, vocab_size=258, min_frequency=1, special_tokens=())
     assert vocabulary[256:] == [b"cd", b"ef"]
+    assert times.tolist() == [2**33, 2**32 + 1]
     assert [vocabulary[left] + vocabulary[right] for left, right in merges.tolist()] == [b"cd", b"ef"]
 
 
@@ -163,7 +164,7 @@ def test_special_tokens_that_would_share_an_id_are_refused(special_tokens: Seque
 
 
 def test_every_byte_has_a_token_though_the_text_holds_none_of_them() -> None:
-    merges, vocabulary = train(*counted([]), vocab_size=300, min_frequency=1, special_tokens=SPECIAL_TOKENS)
+    merges, vocabulary, _ = train(*counted([]), vocab_size=300, min_frequency=1, special_tokens=SPECIAL_TOKENS)
     assert len(merges) == 0
     assert vocabulary[: len(SPECIAL_TOKENS)] == [token.encode() for token in SPECIAL_TOKENS]
     assert sorted(vocabulary[len(SPECIAL_TOKENS) :]) == [bytes([byte]) for byte in range(256)]
@@ -175,10 +176,10 @@ def test_a_word_of_a_megabyte_costs_what_is_merged_in_it() -> None:
     """Each of 2,000 merges over a word of this length would take minutes."""
     letters = np.random.default_rng(1).integers(97, 123, 1 << 20, dtype=np.uint8)
     ends, counts = np.array([len(letters)]), np.array([1])
-    _, vocabulary = train(letters, ends, counts, vocab_size=2256, min_frequency=1, special_tokens=())
+    _, vocabulary, _ = train(letters, ends, counts, vocab_size=2256, min_frequency=1, special_tokens=())
     assert len(vocabulary) == 2256
     spaces = np.full(1 << 20, 32, np.uint8)
-    _, vocabulary = train(spaces, ends, counts, vocab_size=2256, min_frequency=1, special_tokens=())
+    _, vocabulary, _ = train(spaces, ends, counts, vocab_size=2256, min_frequency=1, special_tokens=())
     assert vocabulary[-1] == b" " * (1 << 20)
 
 
@@ -212,6 +213,32 @@ def test_the_table_grows_and_counts_survive_a_file(pretokens: Pretokens, tmp_pat
     assert np.array_equal(twice.words, pretokens.words)
     assert np.array_equal(twice.ends, pretokens.ends)
     assert np.array_equal(twice.counts, 2 * pretokens.counts)
+
+
+def test_counts_of_shards_add_up_beyond_32_bits() -> None:
+    shard = counted([b"ab", b"cd"])._replace(counts=np.array([2**32 - 1, 2**31]))
+    assert merge_pretokens([shard] * 3).counts.tolist() == [3 * (2**32 - 1), 3 * 2**31]
+
+
+@given(
+    words=st.lists(st.text("ab", min_size=1, max_size=12) | st.text("abcd", min_size=1, max_size=5), max_size=40),
+    vocab_size=st.integers(256, 280),
+    min_frequency=st.sampled_from([1, 2, 5]),
+)
+@settings(max_examples=300, deadline=None)
+def test_a_word_commoner_than_the_last_merge_is_one_token(
+    words: list[str], vocab_size: int, min_frequency: int
+) -> None:
+    """What the proof of every tokenizer asks of it; and the counts of merges never rise."""
+    learnt = train(
+        *counted(word.encode() for word in words), vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=()
+    )
+    assert (np.diff(learnt.counts) <= 0).all()
+    limit = settled_above(learnt, vocab_size=vocab_size, min_frequency=min_frequency)
+    known = {vocabulary.decode() for vocabulary in learnt.vocabulary if vocabulary.isascii()}
+    split = [count for word, count in Counter(words).items() if word not in known]
+    assert limit is None or max(split, default=0) <= limit
+    assert limit is not None or vocab_size == 256
 
 
 @pytest.mark.parametrize("pattern", get_args(PatternName))

@@ -16,23 +16,21 @@ from hypothesis import strategies as st
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
-from models.convert import load
 from models.tokenizer import EOS, SPECIAL_TOKENS, load_tokenizer, tokenizer_digest
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
 from storage.tokens import write_tokens
 from tasks.config import Runtime
-from tasks.export.gguf_file import write_gguf
-from tasks.export.runtime import load_gguf
 from tasks.output import Output
 from tasks.tokenize import TokenizeConfig, in_validation, tokenize
-from tasks.tokenizer import HARD_TEXTS, TokenizerConfig, encode, load_for_documents, tables, train_tokenizer
+from tasks.tokenizer import TokenizerConfig, encode, load_for_documents, tables, train_tokenizer
 from tasks.tokenizer.characters import CLASSES, SIZE
 from tasks.tokenizer.encode import KernelEncoder
 from tasks.tokenizer.patterns import PatternName, pattern_of, pre_tokenizer
+from tasks.tokenizer.prove import HARD_TEXTS
 from tasks.tokenizer.split import PORTION, Splitter
 from tasks.tokenizer.tables import make_tables, obstacle, read_settings
-from tests.tasks.tiny_model import RUNTIME, make_model, texts
+from tests.tasks.tiny_model import RUNTIME, texts
 
 ROOT = Path(__file__).parents[2]
 PATTERNS: tuple[PatternName, ...] = get_args(PatternName)
@@ -280,17 +278,3 @@ def test_a_pattern_is_read_off_the_tokenizer_that_it_trained(pattern: PatternNam
     out = Output.at(tmp_path, runtime=RUNTIME)
     train_tokenizer.function(TokenizerConfig(vocab_size=300, pattern=pattern), Artifact.at(tmp_path / "in"), out)
     assert pattern_of(read_settings(out.path)) == pattern
-
-
-@pytest.mark.parametrize("pattern", ["gpt4", "llama3"])
-def test_llama_cpp_cuts_as_the_pattern_says(pattern: PatternName, tmp_path: Path) -> None:
-    train(tmp_path / "tokenizer", pattern, vocab_size=600)
-    model = make_model(tmp_path / "model")
-    write_gguf(load(model), model, tmp_path / "model.gguf", "f32")
-    library = load_for_documents(model)
-    with load_gguf(tmp_path / "model.gguf") as runtime:
-        for text in ("The fox DON'T\n\n  x = 1234567;", "an  old\t\then's (home) is\r\n !!\n", "中文٣٤٥６７ é’s   "):
-            by_text, by_ids = (
-                runtime.log_probabilities(prompt, vocab_size=600) for prompt in (text, library.encode(text).ids)
-            )
-            assert by_text == pytest.approx(by_ids, abs=1e-4)

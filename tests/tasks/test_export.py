@@ -114,6 +114,20 @@ def test_llama_cpp_knows_the_special_tokens_and_what_fills_in_the_middle(
     assert runtime.log_probabilities(prompt, 600) == runtime.log_probabilities(ids, 600)
 
 
+def test_llama_cpp_listens_where_nobody_else_may_enter(
+    llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+) -> None:
+    write_gguf(load(llama[0].path), llama[0].path, tmp_path / "model.gguf", "f32")
+    with load_gguf(tmp_path / "model.gguf") as runtime:
+        kind, path = runtime._server.listening_address.split("://")
+        assert kind == "unix"
+        assert Path(path).is_socket()
+        assert Path(path).parent.stat().st_mode & 0o077 == 0
+        assert runtime.tokenize("The fox") == load_tokenizer(llama[0].path).encode("The fox")
+        assert min(runtime.tokenize("<|endoftext|>")) >= len(SPECIAL_TOKENS)
+    assert not Path(path).parent.exists()
+
+
 @pytest.mark.parametrize(
     "shape", [{"family": "gpt2"}, {"family": "mistral", "sliding_window": 128, "kv_heads": 1}], ids=str
 )

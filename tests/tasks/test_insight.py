@@ -28,13 +28,13 @@ from storage.store import Store
 from tasks.config import Runtime
 from tasks.logs import append_log, read_log
 from tasks.output import Output
+from tasks.peak import measured_peak
 from tasks.pretrain import pretrain
 from tasks.pretrain.insight.clock import KINDS, Clock
 from tasks.pretrain.insight.layers import LayerStats, activation_stats, merged
 from tasks.pretrain.insight.looks import KEPT, Looks
 from tasks.pretrain.insight.observe import _cut, _finite, flattened
 from tasks.pretrain.insight.page import Page
-from tasks.pretrain.insight.peak import measured_peak
 from tasks.pretrain.insight.probe import attention_entropy, probe
 from tasks.pretrain.insight.profiler import StepProfiler
 from tasks.pretrain.insight.settings import check_insight
@@ -66,7 +66,7 @@ def spec_of(folder: Path, **runtime: Any) -> TrainSpec:
     return TrainSpec(
         runtime=Runtime(threads=1, device="cpu", **runtime), scratch=folder / "scratch", out=folder / "out",
         config=CONFIG, shape=SHAPE, steps=100, tokens_digest="", tokenizer_digest="", train=[], validation=[],
-        tokenizer=folder, aside=folder / "insight",
+        tokenizer=folder, marks=None, aside=folder / "insight",
     )  # fmt: skip
 
 
@@ -309,10 +309,10 @@ def test_laps_leave_no_second_out() -> None:
 
 def test_the_peak_is_measured_once_in_little_time_and_draws_nothing() -> None:
     before, begun = torch.get_rng_state(), time.perf_counter()
-    peak = measured_peak(CPU, torch.float32)
+    peak = measured_peak(CPU, torch.float32, torch.get_num_threads())
     assert torch.equal(torch.get_rng_state(), before)
     assert 1e8 < peak < 1e14
-    assert measured_peak(CPU, torch.float32) == peak
+    assert measured_peak(CPU, torch.float32, torch.get_num_threads()) == peak
     x = torch.ones(512, 512)
     started = time.perf_counter()
     assert float((x @ x)[0, 0]) == 512

@@ -30,6 +30,7 @@ from tasks.pretrain import PretrainConfig
 from tasks.pretrain.loader import Batch, MixtureLoader, Phase, WindowLoader, ahead, open_loader
 from tasks.pretrain.loader.batch import isolate, shorten
 from tasks.pretrain.loader.mixture import BLOCK, MixtureOrder, quotas
+from tasks.pretrain.marks import Marks
 from tasks.tokenize import TokenizeConfig, tokenize
 from tests.tasks.tiny_model import RUNTIME, make_tokenizer, texts
 
@@ -142,11 +143,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "mixed": {"mixture": {"a": 1, "b": 2}, "curriculum": [{"from_step": 4, "mixture": {"c": 1, "a": 1}}]},
     "apart": {"isolate_documents": True, "context_warmup_steps": 6, "context_warmup_parts": 4},
+    "filled": {"fim_rate": 0.5},
 }
+OPTIONS["all"] = OPTIONS["mixed"] | OPTIONS["apart"] | OPTIONS["filled"]
 GOLDEN = {
     "plain": "6b09f828444f082d98a4db13604c98d1156b8a986a4d425a99b3a918227643c9",
     "mixed": "ac93bbce99eacb8cf816d2c4723534f1a20a1f41e2b0faa802bd771079a4d784",
     "apart": "0ce2e40e7b6fcd016ef8620c255f9d093ad638bba361ec8c16735b98ba50fede",
+    "filled": "915251389b64fbf492f99fd0ed991c425d69b61a857f54b0a52d7ef10f6157f9",
+    "all": "b4c698df4daa0487554230af5890937f3df86c96087a45f28637e6ca8bbc7e89",
 }
 
 
@@ -155,7 +160,10 @@ def test_ranks_micro_batches_and_a_kill_change_nothing_of_the_global_sequence(na
     config = config_of(**OPTIONS[name])
 
     def serve(steps: range, ranks: int, size: int) -> list[Batch]:
-        loaders = [open_loader(shards, config, context=CONTEXT, tokenizer_digest=DIGEST) for _ in range(ranks)]
+        loaders = [
+            open_loader(shards, config, context=CONTEXT, tokenizer_digest=DIGEST, marks=Marks(6, 7, 8))
+            for _ in range(ranks)
+        ]
         batches = []
         for step in steps:
             shares = [loader.micro_batches(step, rank=r, ranks=ranks, size=size) for r, loader in enumerate(loaders)]

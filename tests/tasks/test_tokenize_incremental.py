@@ -14,7 +14,7 @@ import pytest
 
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
-from storage.errors import DamagedArtifact
+from storage.errors import ConfigError, DamagedArtifact
 from storage.manifest import Manifest
 from storage.store import Store
 from tasks.config import Runtime
@@ -22,7 +22,7 @@ from tasks.incremental import _link
 from tasks.progress import Observer
 from tasks.session import Session, open_session
 from tasks.tokenize import TokenizeConfig, tokenize
-from tasks.tokenizer import tables
+from tasks.tokenizer import TokenizerConfig, tables, train_tokenizer
 from tasks.tokenizer.tables import make_tables, read_settings
 from tests.tasks.tiny_model import make_tokenizer, texts
 
@@ -286,3 +286,31 @@ def test_shards_stay_the_same_through_every_stage_when_a_source_is_appended(toke
     shards = len(clean.part("documents").files("*.parquet"))
     assert shards > 1
     assert reused(made[1]) == shards - 1
+
+
+def test_a_kept_vocabulary_stays_and_only_new_shards_are_tokenized(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    config = TokenizerConfig(vocab_size=600, min_frequency=3)
+    first, more = corpus(tmp_path / "first", A), corpus(tmp_path / "more", [*A, shard(4)])
+    with open_session(Session(store, Runtime(workers=1, threads=1, device="cpu"), "tiny")):
+        learned, _ = train_tokenizer.materialize(config, [first])
+        tokenize.materialize(CONFIG, [first, learned])
+        again, _ = train_tokenizer.materialize(config, [more])
+        assert again.digest != learned.digest  # else the rest would show nothing
+        keeps = config.model_copy(update={"keep": "tiny/tokenizer@1"})
+        kept, cached = train_tokenizer.materialize(keeps, [more])
+        assert not cached
+        assert kept.digest == learned.digest
+        assert manifest(kept).uses["tokenizer.keep tiny/tokenizer@1"].location == learned.location
+        tokens, _ = tokenize.materialize(CONFIG, [more, kept])
+        assert reused(tokens) == len(A)
+        for change, problem in (
+            ({"keep": "tiny/tokenizer"}, "moves"),
+            ({"keep": "tiny/tokenize@1"}, "is no tokenizer"),
+            ({"vocab_size": 300}, "has the vocab_size"),
+            ({"pattern": "gpt4"}, "has the pattern gpt2"),
+        ):
+            with pytest.raises(ConfigError, match=problem):
+                train_tokenizer.materialize(keeps.model_copy(update=change), [more])
+        with pytest.raises(DamagedArtifact, match="special token"):
+            train_tokenizer.materialize(keeps.model_copy(update={"reserved_tokens": 2}), [more])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ from storage.documents import Document, shard_name, write_documents
 from storage.errors import EmptyOutput, TokenizerMismatch
 from storage.token_stream import TokenStream
 from storage.tokens import open_tokens
+from tasks.config import Runtime
 from tasks.output import Output
 from tasks.tokenize import TokenizeConfig, in_validation, tokenize
-from tasks.tokenizer import TokenizerConfig, load_for_documents, train_tokenizer
+from tasks.tokenizer import TokenizerConfig, load_for_documents, sample, train_tokenizer
 from tests.tasks.tiny_model import RUNTIME, make_tokenizer, texts
 
 
@@ -42,19 +44,66 @@ def test_special_tokens_in_a_document_are_text_and_in_a_prompt_are_tokens(folder
     assert 0 in load_tokenizer(folder).encode(text)
 
 
-def test_neither_order_nor_shards_change_a_byte(tmp_path: Path) -> None:
+def test_neither_order_nor_shards_nor_workers_change_a_byte_or_a_count(tmp_path: Path) -> None:
     documents = [Document.new(text, f"source{number % 3}") for number, text in enumerate(texts())]
-    made = []
-    for shards, seed in ((1, 0), (4, 1)):
-        shuffled = documents.copy()
-        random.Random(seed).shuffle(shuffled)
-        for number in range(shards):
-            write_documents(tmp_path / str(shards) / "in" / shard_name(number), shuffled[number::shards])
-        out = Output.at(tmp_path / str(shards), runtime=RUNTIME)
-        config = TokenizerConfig(vocab_size=500, sample_bytes_per_source=6000)
-        train_tokenizer.function(config, Artifact.at(tmp_path / str(shards) / "in"), out)
-        made.append({path.name: path.read_bytes() for path in out.path.iterdir()})
-    assert made[0] == made[1]
+    config = TokenizerConfig(vocab_size=500, sample_bytes_per_source=6000)
+    made = [
+        trained(tmp_path / f"{shards}-{workers}", documents, config, shards=shards, seed=seed, workers=workers)
+        for shards, seed, workers in ((1, 0, 1), (4, 1, 1), (4, 2, 3))
+    ]
+    assert {"tokenizer.json", "report.md"} <= made[0].files.keys()
+    assert all(other == made[0] for other in made[1:])
+
+
+def test_what_is_measured_is_a_part_that_does_not_depend_on_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample, "MEASURED_BYTES", 2000)
+    documents = [Document.new(text, f"source{number % 3}") for number, text in enumerate(texts())]
+    documents.append(Document.new("", "empty"))
+    config = TokenizerConfig(vocab_size=500, sample_bytes_per_source=6000)
+    first, second = (
+        trained(tmp_path / str(shards), documents, config, shards=shards, seed=shards, workers=1) for shards in (1, 4)
+    )
+    assert first == second
+    longest = max(len(document.text.encode()) for document in documents)
+    rows = first.counts["tables"]["Bytes per token"]
+    assert [row["source"] for row in rows] == ["source0", "source1", "source2", "all"]
+    for row in rows[:3]:
+        assert 2000 <= row["bytes measured"] < 2000 + longest
+        assert row["of them learned from"] == 0, "the share leaves enough to measure"
+        assert 0 < row["bytes learned from"] < sum(len(d.text.encode()) for d in documents if d.source == row["source"])
+    assert first.counts["sample_bytes"] == rows[3]["bytes learned from"]
+
+
+def test_of_every_source_one_document_is_learned_from_though_its_share_holds_none(tmp_path: Path) -> None:
+    documents = [Document.new(text, "many") for text in texts()] + [
+        Document.new("one", "few"),
+        Document.new("", "none"),
+    ]
+    config = TokenizerConfig(vocab_size=500, sample_bytes_per_source=1)
+    found = trained(tmp_path, documents, config, shards=2, seed=0, workers=1)
+    rows = {row["source"]: row for row in found.counts["tables"]["Bytes per token"]}
+    assert rows.keys() == {"few", "many", "all"}
+    assert rows["few"]["bytes learned from"] == rows["few"]["of them learned from"] == 3
+    assert rows["many"]["bytes learned from"] in {len(document.text.encode()) for document in documents}
+
+
+class Trained(NamedTuple):
+    files: dict[str, bytes]
+    counts: dict[str, Any]
+
+
+def trained(
+    folder: Path, documents: list[Document], config: TokenizerConfig, *, shards: int, seed: int, workers: int
+) -> Trained:
+    shuffled = documents.copy()
+    random.Random(seed).shuffle(shuffled)
+    for number in range(shards):
+        write_documents(folder / "in" / shard_name(number), shuffled[number::shards])
+    out = Output.at(folder, runtime=Runtime(workers=workers, threads=1, device="cpu"))
+    train_tokenizer.function(config, Artifact.at(folder / "in"), out)
+    return Trained({path.name: path.read_bytes() for path in out.path.iterdir()}, out.counts)
 
 
 def test_a_sample_too_poor_for_the_vocabulary_gives_a_smaller_one_and_says_so(tmp_path: Path) -> None:

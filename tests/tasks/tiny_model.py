@@ -51,8 +51,11 @@ def texts() -> Iterator[str]:
             )
 
 
-def make_model(folder: Path, *, family: str = "llama", **shape: Any) -> Path:
-    """A model folder with tokenizer and chat template, weights drawn at random (seed 1)."""
+def make_model(folder: Path, *, family: str = "llama", vocab_size: int = 600, **shape: Any) -> Path:
+    """A model folder with tokenizer and chat template, weights drawn at random (seed 1).
+
+    The tokenizer is the one in the folder `tokenizer` beside it, which a test may have trained itself.
+    """
     import torch
 
     from models.convert import save
@@ -61,7 +64,7 @@ def make_model(folder: Path, *, family: str = "llama", **shape: Any) -> Path:
     tokenizer = make_tokenizer(folder.parent / "tokenizer")
     torch.manual_seed(1)
     config = ModelConfig(family=family, depth=2, width=64, heads=4, context=128, **shape)  # type: ignore[arg-type]
-    model = Transformer(derive(config, 600))
+    model = Transformer(derive(config, vocab_size))
     save(model, folder, tokenizer)
     return folder
 

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from models.transformer import IGNORED, Transformer
 from storage.errors import ConfigError
+from tasks.pretrain.micro_batch import usual_micro_batch
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 
 MicroBatch = tuple[Tensor, Tensor, Tensor | None]  # ids, targets, positions
 
-CPU_TOKENS, GPU_TOKENS = 4_096, 32_768  # of a forward pass, where the runtime gives no micro_batch
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -74,7 +74,7 @@ class Engine(ABC):
         """The model with the profile's initial weights, the same on each rank, on the CPU."""
         torch.manual_seed(self.config.seed)
         model = Transformer(self.spec.shape)
-        model.recompute = self.spec.runtime.recompute != "none"
+        model.recompute = self.spec.runtime.recompute
         return model
 
     def autocast(self) -> AbstractContextManager[object]:
@@ -105,10 +105,7 @@ def micro_batch(spec: TrainSpec, world: World, data_ranks: int) -> int:
             f"with a runtime.micro_batch of {asked or 'any size'}.",
             "Choose a global batch that is a multiple of processes × micro_batch.",
         )
-    if asked:
-        return asked
-    most = (GPU_TOKENS if world.device.type == "cuda" else CPU_TOKENS) // spec.shape.context
-    return next(size for size in range(max(1, min(most, share)), 0, -1) if share % size == 0)
+    return asked or usual_micro_batch(share, spec.shape.context, cuda=world.device.type == "cuda")
 
 
 def precision(spec: TrainSpec, world: World) -> str:

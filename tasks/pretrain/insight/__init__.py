@@ -3,7 +3,6 @@
 In the child, without changing a bit of what is learned:
 observe.py     what the loop holds: one object, a few calls a step
 clock.py       every second of the loop belongs to one kind of work
-peak.py        what the device can do, measured: the other half of utilisation
 layers.py      activations, gradients, weights and updates, layer by layer
 probe.py       attention entropy and logits of one row, computed once more
 profiler.py    torch's profiler over chosen steps

@@ -20,10 +20,10 @@ from torch import nn
 
 from models.presets import flops_per_token
 from storage.errors import ConfigError
+from tasks.peak import measured_peak
 from tasks.pretrain.engines import Engine, MicroBatch
 from tasks.pretrain.insight.clock import Clock
 from tasks.pretrain.insight.layers import LayerStats, Stats, merged
-from tasks.pretrain.insight.peak import measured_peak
 from tasks.pretrain.insight.probe import probe
 from tasks.pretrain.insight.profiler import StepProfiler
 from tasks.pretrain.insight.trackers import open_trackers
@@ -37,7 +37,9 @@ class Insight:
         """`begun` is the step that the run goes on from. Raises ConfigError where there is nothing to look into."""
         self.spec, self.engine, self.world, self.folder = spec, engine, engine.world, spec.insight
         self.flops = flops_per_token(spec.shape)
-        peak = torch.tensor(measured_peak(self.world.device, engine.dtype), dtype=torch.float64)
+        peak = torch.tensor(
+            measured_peak(self.world.device, engine.dtype, torch.get_num_threads()), dtype=torch.float64
+        )
         self.peak = float(self.world.sum(peak.to(self.world.device)))  # of all ranks, who measured at the same time
         self.layers = LayerStats(_model(engine), _renaming(engine)) if spec.runtime.insight_every else None
         self.profiler = StepProfiler(self.folder, self.world.device)

@@ -4,6 +4,7 @@ permutation.py  a random order that is computed, not stored
 windows.py      windows of a token stream, shuffled
 mixture.py      windows of several sources, weighed; weights that change
 batch.py        shorter rows; documents that don't see each other
+fim.py          documents rearranged, so that the model learns to fill in the middle
 steps.py        the micro-batches of a step and rank
 prefetch.py     work done ahead in a thread
 """

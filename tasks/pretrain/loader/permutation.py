@@ -25,13 +25,13 @@ def permute(values: U64, size: int, key: str) -> U64:
     while walking.any():
         left, right = result[walking] >> half, result[walking] & mask
         for round_key in keys:
-            left, right = right, left ^ (_mix(right ^ round_key) & mask)
+            left, right = right, left ^ (mix(right ^ round_key) & mask)
         result[walking] = left << half | right
         walking = result >= np.uint64(size)
     return result
 
 
-def _mix(values: U64) -> U64:
+def mix(values: U64) -> U64:
     """The finalizer of SplitMix64 (Steele et al. 2014): every input bit reaches every output bit."""
     values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)

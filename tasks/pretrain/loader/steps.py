@@ -11,12 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from storage.token_stream import TokenStream, source_streams
 from storage.tokens import read_header
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.loader.batch import Batch, isolate, shorten
+from tasks.pretrain.loader.fim import FillInTheMiddle
 from tasks.pretrain.loader.mixture import MixtureLoader, Phase
 from tasks.pretrain.loader.windows import WindowLoader
+from tasks.pretrain.marks import Marks
+
+MEASURED = 1000  # samples of a report, at the most
 
 
 class SampleLoader(Protocol):
@@ -34,8 +40,16 @@ class SampleLoader(Protocol):
 class StepLoader:
     """Serves steps of a training, counted from 1."""
 
-    def __init__(self, samples: SampleLoader, config: PretrainConfig, *, eos_id: int) -> None:
+    def __init__(
+        self, samples: SampleLoader, config: PretrainConfig, *, eos_id: int, marks: Marks | None = None
+    ) -> None:
         self.samples, self.config, self.eos_id = samples, config, eos_id
+        self._fim: FillInTheMiddle | None = None
+        if config.fim_rate:
+            assert marks is not None
+            self._fim = FillInTheMiddle(
+                marks, eos_id=eos_id, rate=config.fim_rate, spm_share=config.fim_spm_share, seed=config.seed
+            )
 
     def micro_batches(self, step: int, *, rank: int, ranks: int, size: int) -> list[Batch]:
         """This rank's micro-batches of a step, each of `size` samples."""
@@ -43,25 +57,43 @@ class StepLoader:
         count = self.config.global_batch // (size * ranks)
         return [self._serve(step, served + (number * ranks + rank) * size, size) for number in range(count)]
 
+    def fim_report(self, steps: int) -> dict[str, float] | None:
+        """What `fim_rate` did in a training of so many steps, measured on samples evenly spread: documents rearranged
+        a window, and the share of the tokens that were cut off for their marks. None where nothing is rearranged."""
+        if self._fim is None:
+            return None
+        batch = self.config.global_batch
+        numbers = range(0, steps * batch, -(-steps * batch // MEASURED))
+        ids = np.concatenate([self._serve(number // batch + 1, number, 1).ids.ravel() for number in numbers])
+        marks = self._fim.marks
+        return {
+            "rearranged_a_window": round(int((ids == marks.prefix).sum()) / len(numbers), 4),
+            "cut_off_share": round(float(np.isin(ids, marks).mean()), 6),
+        }
+
     def _serve(self, step: int, first: int, size: int) -> Batch:
         batch = self.samples.batch(first, size)
         parts = self.config.context_parts(step)
         if parts > 1:
             batch = shorten(batch, parts)
+        if self._fim is not None:
+            batch = self._fim.rearrange(batch, first, parts)
         return isolate(batch, self.eos_id) if self.config.isolate_documents else batch
 
 
-def open_loader(paths: Sequence[Path], config: PretrainConfig, *, context: int, tokenizer_digest: str) -> StepLoader:
-    """The loader of a profile over the token shards of the training split.
+def open_loader(
+    paths: Sequence[Path], config: PretrainConfig, *, context: int, tokenizer_digest: str, marks: Marks | None = None
+) -> StepLoader:
+    """The loader of a profile over the token shards of the training split; `marks` where the config has a `fim_rate`.
 
     Raises TokenizerMismatch, EmptyOutput for too few tokens, ConfigError for a mixture of sources that are not there.
     """
     eos_id = read_header(paths[0]).eos_id
     if config.mixture is None:
         stream = TokenStream(paths, tokenizer_digest=tokenizer_digest)
-        return StepLoader(WindowLoader(stream, context=context, seed=config.seed), config, eos_id=eos_id)
+        return StepLoader(WindowLoader(stream, context=context, seed=config.seed), config, eos_id=eos_id, marks=marks)
     later = ((change.from_step, change.mixture) for change in config.curriculum)
     phases = [Phase((step - 1) * config.global_batch, mixture) for step, mixture in ((1, config.mixture), *later)]
     streams = source_streams(paths, tokenizer_digest=tokenizer_digest)
     samples = MixtureLoader(streams, phases, context=context, seed=config.seed)
-    return StepLoader(samples, config, eos_id=eos_id)
+    return StepLoader(samples, config, eos_id=eos_id, marks=marks)

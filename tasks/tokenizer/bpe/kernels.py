@@ -366,7 +366,8 @@ def apply(changes, left, right, new, min_frequency, lists, used, pairs, queue):
 def learn(words, byte_ids, known, vocab_size, min_frequency):
     """Merge until there are `vocab_size` ids or no pair is left that counts `min_frequency`, which is at least 1.
 
-    Returns the merges as (left id, right id), the new ids from `known` on in their order.
+    Returns the merges as (left id, right id, count), the new ids from `known` on in their order. The counts never rise:
+    the pairs that a merge makes are no commoner than the pair itself, and the others can only fall.
     """
     size, ids = len(words.symbols), max(vocab_size, known)
     lists = np.empty(3 * size, np.int32)  # a place for each letter, two for each merge; pages count once written
@@ -376,7 +377,7 @@ def learn(words, byte_ids, known, vocab_size, min_frequency):
         np.zeros(2, np.int64),
     )  # fmt: skip
     pairs, queue, used = first_pairs(words, byte_ids, min_frequency, lists)
-    merges, first = np.empty((ids, 2), np.int64), known
+    merges, first = np.empty((ids, 3), np.int64), known
     lengths = np.ones(ids, np.int32)
     while known < vocab_size:
         if queue.sizes[0] == 0:
@@ -392,7 +393,7 @@ def learn(words, byte_ids, known, vocab_size, min_frequency):
                 queue = push(queue, now, pair, start, number)
             continue
         left, right = pair >> 32, pair & 0xFFFFFFFF
-        merges[known - first, 0], merges[known - first, 1] = left, right
+        merges[known - first, 0], merges[known - first, 1], merges[known - first, 2] = left, right, count
         lengths[known] = lengths[left] + lengths[right]
         join(words, lengths, left, right, known, lists[start : start + number], changes)
         pairs, queue, used = apply(changes, left, right, known, min_frequency, lists, used, pairs, queue)

@@ -11,7 +11,7 @@ Memory: about 35 bytes for each byte of the distinct words, most of it for pairs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 REMEDY = "Lower tokenizer.sample_bytes_per_source."
 
 
+class Learnt(NamedTuple):
+    """M merges in order of rank, M x 2 as (left id, right id); the bytes of every id; how often each merge's pair stood
+    in the text when it was merged, M counts that never rise."""
+
+    merges: npt.NDArray[np.int64]
+    vocabulary: list[bytes]
+    counts: npt.NDArray[np.int64]
+
+
 def train(
     words: npt.NDArray[np.uint8],
     ends: npt.NDArray[np.int64],
@@ -35,24 +44,36 @@ def train(
     vocab_size: int,
     min_frequency: int,
     special_tokens: Sequence[str],
-) -> tuple[npt.NDArray[np.int64], list[bytes]]:
+) -> Learnt:
     """Learn merges from W distinct words, word i being `words[ends[i - 1]:ends[i]]`, seen `counts[i]` times.
 
-    Returns the merges as (left id, right id), M x 2, in order of rank, and the bytes of every id. There are fewer ids
-    than `vocab_size` when no pair is left that was seen `min_frequency` times, and more where special tokens and bytes
-    alone are more. The order of the words does not matter. Raises ConfigError for 2 GB of distinct words, for counts
-    that 64 bits can't add up, and for a special token that comes twice or that text spells.
+    There are fewer ids than `vocab_size` when no pair is left that was seen `min_frequency` times, and more where
+    special tokens and bytes alone are more. The order of the words does not matter. Raises ConfigError for 2 GB of
+    distinct words, for counts that 64 bits can't add up, and for a special token that comes twice or that text spells.
     """
     byte_ids, vocabulary = _first_ids(special_tokens)
     size = len(words) + len(ends) + 1
     _check(ends, counts, size)
     laid = Words(np.empty(size, np.uint8), np.full(size, NONE, np.int32), np.empty(size, np.int32), counts)
     lay_out(words, ends, byte_ids, laid)
-    merges: npt.NDArray[np.int64] = learn(laid, byte_ids, len(vocabulary), vocab_size, max(1, min_frequency))
+    rows: npt.NDArray[np.int64] = learn(laid, byte_ids, len(vocabulary), vocab_size, max(1, min_frequency))
+    merges, times = rows[:, :2], rows[:, 2]
     for left, right in merges.tolist():
         vocabulary.append(vocabulary[left] + vocabulary[right])
     _forbid(special_tokens, vocabulary)
-    return merges, vocabulary
+    return Learnt(merges, vocabulary, times)
+
+
+def settled_above(learnt: Learnt, *, vocab_size: int, min_frequency: int) -> int | None:
+    """The count above which every word is one token; None where no merge was wanted, so that nothing is promised.
+
+    A word in two tokens or more has a pair that stands wherever the word does, so that pair was seen as often as the
+    word. Merges are taken from the commonest down: what they left is no commoner than the last of them and, where they
+    ended for want of pairs before the vocabulary was full, not as common as `min_frequency`.
+    """
+    if len(learnt.vocabulary) < vocab_size:
+        return max(1, min_frequency) - 1
+    return int(learnt.counts[-1]) if len(learnt.counts) else None
 
 
 def to_tokenizer(

@@ -1,4 +1,4 @@
-"""`python tokens_peers.py TOOL SHARDS TOKENIZER OUT`: documents to token files by a peer, in the peers' environment.
+"""`python peers.py TOOL SHARDS TOKENIZER OUT`: documents to token files by a peer, in the peers' environment.
 
 For `tokenizers` and tiktoken the shortest way that they allow: texts out of Parquet row groups, ids into an array of 16
 bits, the array into a file for each split. `tokenizers` has special tokens encoded as text; tiktoken gets the same

@@ -1,4 +1,4 @@
-"""The peak of a device's matrix products, measured: what the utilisation of a training is a share of.
+"""The peak of a device's matrix products, measured: what training can't be faster than, and utilisation is a share of.
 
 A data sheet knows nothing of this clock, this number of threads, or who else works on the machine.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import functools
 import time
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 SECONDS = 0.15  # of measuring a size, after a first product that loads libraries
 # Of square matrices. On a CPU a small one first: its product fits between two interruptions by whoever else is at work
@@ -16,12 +18,24 @@ SECONDS = 0.15  # of measuring a size, after a first product that loads librarie
 SIZES = {"cpu": (384, 1024, 2048), "cuda": (8192,)}
 
 
-@functools.cache
-def measured_peak(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s of square matrix products in `dtype` with this process's threads: the best of what little time allows.
+def measure_peak(threads: int) -> float:
+    """FLOP/s of this CPU's float32 matrix products with so many threads. Torch's threads stay as they were."""
+    import torch
 
-    Larger sizes as long as they are faster. Draws from no global random generator, so a training is the same with it
-    and without.
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return measured_peak(torch.device("cpu"), torch.float32, threads)
+    finally:
+        torch.set_num_threads(before)
+
+
+@functools.cache
+def measured_peak(device: torch.device, dtype: torch.dtype, threads: int) -> float:
+    """FLOP/s of square matrix products in `dtype`, with the `threads` that torch is set to: measured once a process.
+
+    Larger sizes as long as they are faster; of each the best and not the mean: what else runs on the machine is no part
+    of its peak. Draws from no global random generator, so a training is the same with it and without.
     """
     peak = 0.0
     for size in SIZES[device.type]:
@@ -33,6 +47,8 @@ def measured_peak(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _peak_of(size: int, device: torch.device, dtype: torch.dtype) -> float:
+    import torch
+
     generator = torch.Generator(device).manual_seed(0)
     left, right = (torch.rand(size, size, device=device, generator=generator).to(dtype) for _ in range(2))
     product = left @ right
@@ -42,18 +58,21 @@ def _peak_of(size: int, device: torch.device, dtype: torch.dtype) -> float:
     del left, right, product
     if device.type == "cuda":
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)  # these matrices are no part of the training's peak
+        torch.cuda.reset_peak_memory_stats(device)  # these matrices are no part of a training's peak
     return 2.0 * size**3 / best
 
 
 def _seconds(left: torch.Tensor, right: torch.Tensor, product: torch.Tensor) -> float:
+    import torch
+
     if left.device.type == "cuda":
         begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begun.record()
         torch.mm(left, right, out=product)
         ended.record()
         torch.cuda.synchronize(left.device)
-        return begun.elapsed_time(ended) / 1000
+        milliseconds: float = begun.elapsed_time(ended)
+        return milliseconds / 1000
     started = time.perf_counter()
     torch.mm(left, right, out=product)
     return time.perf_counter() - started

@@ -1,0 +1,1 @@
+"""Tokenization beside its peers: encoding, learning merges, and what the loader serves."""

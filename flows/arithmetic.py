@@ -1,0 +1,150 @@
+"""What pretraining by a profile will take: the profile's words joined with the arithmetic in `models/`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from models.activations import Precision
+from models.compute import Bill, bill, executed_flops_per_token
+from models.devices import DEVICES, Device, UnknownDevice, find_device
+from models.fit import changes, ways_to_fit
+from models.memory import Setup, TrainingMemory, checkpoint_bytes, checkpoint_disk, training_memory
+from models.presets import ModelShape, ShapeError, count_parameters, derive, flops_per_token
+from profiles.schema import Profile
+from storage.errors import ConfigError
+from tasks.config import Runtime
+from tasks.peak import measure_peak
+from tasks.pretrain.checkpoints import KEPT
+from tasks.pretrain.micro_batch import usual_micro_batch
+
+USUAL_GPU = "h100"  # where a profile asks for a GPU, and nobody says which
+CPU_UTILISATION = 0.5  # of the measured peak, for models of some millions of parameters
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Pretraining by a profile on a kind of device."""
+
+    shape: ModelShape
+    tokens: int
+    steps: int
+    setup: Setup
+    device: Device
+    memory: TrainingMemory
+    checkpoint: int  # bytes
+    bill: Bill
+
+    @property
+    def parameters(self) -> int:
+        """Of the model; a tied matrix counts once."""
+        return count_parameters(self.shape)
+
+    @property
+    def flops(self) -> int:
+        """Of the model: forward and backward, nothing twice."""
+        return flops_per_token(self.shape) * self.tokens
+
+    @property
+    def executed_flops(self) -> int:
+        """Those that the devices do: what a mask hides and what is computed again counts too."""
+        return executed_flops_per_token(self.shape, recompute=self.setup.recompute) * self.tokens
+
+    @property
+    def disk(self) -> int:
+        """Bytes for the checkpoints of a run at its fullest."""
+        return checkpoint_disk(self.checkpoint, KEPT)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest device has the memory."""
+        return self.memory.total <= self.device.memory
+
+    def remedy(self) -> dict[str, object] | None:
+        """The cheapest changes with which it would fit; None if there are none."""
+        found = ways_to_fit(self.shape, self.setup, self.device.memory)
+        return None if found is None else changes(self.setup, found)
+
+
+def training_plan(
+    profile: Profile, device: str | None = None, price: float | None = None, utilisation: float | None = None
+) -> TrainingPlan:
+    """The arithmetic of a profile on `device`, by default what its runtime asks for: the CPU measured, or an H100.
+
+    Raises ConfigError for an unknown device, and where the devices can't be shared out as the runtime says.
+    """
+    config = profile.pretrain
+    shape = derive(config.model, profile.tokenizer.vocab_size)
+    chosen = _device(profile.runtime, device)
+    chosen = replace(
+        chosen,
+        price=chosen.price if price is None else price,
+        utilisation=chosen.utilisation if utilisation is None else utilisation,
+    )
+    steps = config.total_steps(shape)
+    tokens = steps * config.global_batch * shape.context
+    try:
+        setup = setup_of(profile, shape, cuda=chosen.name != "cpu")
+        memory = training_memory(shape, setup)
+    except ShapeError as error:
+        raise ConfigError(
+            f"The runtime can't share out its devices: {error}.", "Change runtime accordingly."
+        ) from error
+    executed = executed_flops_per_token(shape, recompute=setup.recompute) * tokens
+    cost = bill(executed, chosen, devices=setup.devices, float32=setup.precision == "float32")
+    return TrainingPlan(shape, tokens, steps, setup, chosen, memory, checkpoint_bytes(shape, setup), cost)
+
+
+def setup_of(profile: Profile, shape: ModelShape, *, cuda: bool) -> Setup:
+    """How the profile's runtime trains, in the words of `models/memory.py`."""
+    config, runtime = profile.pretrain, profile.runtime
+    devices = runtime.processes * _hosts(runtime)
+    share = max(1, config.global_batch // devices)
+    size = runtime.micro_batch or usual_micro_batch(share, shape.context, cuda=cuda)
+    return Setup(
+        engine=runtime.engine,
+        zero_stage=runtime.zero_stage,
+        precision=_precision(config.precision, cuda),
+        devices=devices,
+        recompute=runtime.recompute,
+        micro_batch=size,
+        micro_steps=max(1, share // size),
+        isolate=config.isolate_documents,
+        cuda=cuda,
+    )
+
+
+def _precision(asked: str, cuda: bool) -> Precision:
+    if asked == "auto":
+        return "mixed" if cuda else "float32"
+    return "mixed" if asked == "bfloat16" else "float32"
+
+
+def _hosts(runtime: Runtime) -> int:
+    """Lines of the hostfile; one where it does not lie on this machine."""
+    if runtime.hostfile is None or not Path(runtime.hostfile).is_file():
+        return 1
+    lines = (line.partition("#")[0].strip() for line in Path(runtime.hostfile).read_text().splitlines())
+    return max(1, sum(bool(line) for line in lines))
+
+
+def _device(runtime: Runtime, name: str | None) -> Device:
+    if name is None:
+        name = USUAL_GPU if runtime.device == "cuda" or (runtime.device == "auto" and _has_gpu()) else "cpu"
+    if name == "cpu":
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // runtime.processes
+        peak = measure_peak(runtime.threads)
+        return Device("cpu", f"this CPU, {runtime.threads} threads", memory, None, peak, None, CPU_UTILISATION)
+    try:
+        return find_device(name)
+    except UnknownDevice as error:
+        raise ConfigError(
+            f"There is no device {name} in the table.", f"Choose one of cpu, {', '.join(DEVICES)}."
+        ) from error
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

@@ -1,0 +1,144 @@
+"""The tables of `gristmill plan` that tell what training takes: text, compute, memory, disk, time and money."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from flows.arithmetic import TrainingPlan
+from flows.progress import size_of
+from models.compute import compute_optimal, judge_ratio
+from models.devices import PRICED
+
+TIGHT = 0.9  # of the device's memory: fragmentation takes the rest
+BAR = 24  # characters of the longest bar
+
+
+def show_training(console: Console, plan: TrainingPlan) -> None:
+    """Three tables: the run, the memory of one device, and its time and money."""
+    _show_run(console, plan)
+    _show_memory(console, plan)
+    _show_bill(console, plan)
+
+
+def _show_run(console: Console, plan: TrainingPlan) -> None:
+    table = _table("The run")
+    ratio = plan.tokens / plan.parameters
+    parameters, tokens = compute_optimal(plan.flops)
+    table.add_row("parameters", _short(plan.parameters), f"{plan.parameters:,}")
+    table.add_row("tokens", _short(plan.tokens), f"{plan.steps:,} steps of {plan.tokens // plan.steps:,} tokens")
+    table.add_row("tokens a parameter", f"{ratio:,.1f}", judge_ratio(plan.shape, plan.tokens))
+    table.add_row("compute", f"{plan.flops:.3g} FLOPs", "of the model: forward and backward")
+    if plan.executed_flops != plan.flops:
+        recomputed = ["a second forward pass"] if plan.setup.recompute == "full" else []
+        masked = ["attention beyond the sliding window, masked but not skipped"] if plan.shape.sliding_window else []
+        why = " and ".join(recomputed + masked)
+        table.add_row("", f"{plan.executed_flops:.3g} FLOPs", f"done by the devices: with {why}")
+    table.add_row("its optimum", _short(parameters), f"parameters on {_short(tokens)} tokens, by Chinchilla's 20 to 1")
+    _show(console, table)
+
+
+def _show_memory(console: Console, plan: TrainingPlan) -> None:
+    memory, setup = plan.memory, plan.setup
+    shared = f"ZeRO {setup.zero_stage}" if setup.engine == "deepspeed" else setup.engine.upper()
+    how = f"{setup.precision}, {shared}, micro-batch {setup.micro_batch}, recompute {setup.recompute}"
+    if setup.devices > 1:
+        how += f", one of {setup.devices} devices"
+    table = Table(box=None, pad_edge=False, header_style="dim", title=f"Memory: {how}", title_justify="left")
+    for name, justify in (("", "left"), ("size", "right"), ("", "left"), ("what it is", "left")):
+        table.add_column(name, justify="right" if justify == "right" else "left")
+    parts = [
+        ("weights", memory.weights, "as they multiply" if setup.weight_bytes == 2 else "in float32"),
+        ("gradients", memory.gradients, "in the weights' precision"),
+        ("optimizer", memory.optimizer, "AdamW's two moments" + (", float32 masters" if setup.master_bytes else "")),
+        ("gathered weights", memory.gathered, "whole ones, for the moment that they multiply"),
+        ("buffers", memory.buffers, "gradients on their way to the other devices"),
+    ]
+    passing = [
+        ("loss", memory.loss, "a chunk of logits, and the head's gradient"),
+        ("backward pass", memory.backward, "of one block"),
+        ("reduction", memory.reduce, "a block's gradients on their way, beyond its activations"),
+    ]
+    if memory.peak > memory.step:
+        parts.append(("activations", memory.activations, "of all blocks, kept for the backward pass"))
+        parts.append(max(passing, key=lambda part: part[1]))
+    else:
+        parts.append(("optimizer's step", memory.step, "float32 gradients; larger than the activations were"))
+    for name, size, what in parts:
+        if size:
+            bar = "█" * max(1, round(BAR * size / memory.total))
+            table.add_row(name, size_of(size), f"[cyan]{bar}[/]", what)
+    table.add_row("[bold]total[/]", f"[bold]{size_of(memory.total)}[/]", "", _verdict(plan))
+    if memory.host:
+        table.add_row("beside it", size_of(memory.host), "", "of the machine's own memory: what is offloaded")
+    _show(console, table)
+    if not plan.fits:
+        remedy = plan.remedy()
+        if remedy is None:
+            console.print("No change of the runtime makes it fit: take a smaller model, or another --device.")
+        else:
+            told = ", ".join(f"{name} {value}" for name, value in remedy.items())
+            console.print(f"It would fit with {told}.", soft_wrap=True)
+
+
+def _verdict(plan: TrainingPlan) -> str:
+    share = plan.memory.total / plan.device.memory
+    there = f"{share:.0%} of the {size_of(plan.device.memory)} of {plan.device.title}"
+    if not plan.fits:
+        return f"[bold red]does not fit[/]: {there}"
+    if share > TIGHT:
+        return f"[bold yellow]tight[/]: {there}; fragmentation may take the rest"
+    return f"[bold green]fits[/]: {there}"
+
+
+def _show_bill(console: Console, plan: TrainingPlan) -> None:
+    table, device, bill = _table("Disk, time and money"), plan.device, plan.bill
+    table.add_row("a checkpoint", size_of(plan.checkpoint), "weights and optimizer states")
+    table.add_row("checkpoints", size_of(plan.disk), "disk at the fullest: those kept, and the one being written")
+    many = f"{plan.setup.devices} × " if plan.setup.devices > 1 else ""
+    if bill.hours is None or bill.device_hours is None:
+        table.add_row("time", "unknown", f"the peak of {device.title} in this precision is not known")
+    else:
+        peak = device.peak(plan.setup.precision == "float32") or 0.0
+        source = "measured just now" if device.name == "cpu" else "the data sheet's"
+        speed = f"{peak / 1e12:,.0f} TFLOP/s" if peak >= 1e12 else f"{peak / 1e9:,.0f} GFLOP/s"
+        reach = f"{device.utilisation:.0%} of {speed} ({source})"
+        table.add_row("time", _long(bill.hours), f"on {many}{device.title}, at an assumed {reach}")
+        if bill.money is not None:
+            price = f"{bill.device_hours:,.1f} device hours at {device.price:,.2f} USD"
+            dated = "" if device.name == "cpu" else f", by default a round figure of {PRICED}"
+            sum_of = f"{bill.money:,.0f} USD" if bill.money >= 100 else f"{bill.money:,.2f} USD"
+            table.add_row("money", sum_of, f"{price}{dated}; your own with --price")
+    _show(console, table)
+
+
+def _table(title: str) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False, title=title, title_justify="left")
+    for name in ("what", "value", "meaning"):
+        table.add_column(name, justify="right" if name == "value" else "left", overflow="fold")
+    return table
+
+
+def _show(console: Console, table: Table) -> None:
+    table.title_style = "bold"
+    console.print()
+    console.print(table)
+
+
+def _short(number: float) -> str:
+    """A count as a person says it: `124M`, `1.34M`, `2.7B`."""
+    for unit in ("", "k", "M", "B"):
+        if number < 999.5:
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return f"{number:.3g}T"
+
+
+def _long(hours: float) -> str:
+    """Hours as a person says them, from minutes to years."""
+    if hours < 1:
+        return f"{hours * 60:.1f} min"
+    if hours < 48:
+        return f"{hours:.1f} h"
+    days = hours / 24
+    return f"{days:.1f} days" if days < 1000 else f"{days / 365.25:,.1f} years"

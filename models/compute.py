@@ -1,0 +1,77 @@
+"""FLOPs that a run takes, what they cost, and whether its tokens fit its parameters. No torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from models.devices import Device
+from models.presets import (
+    CHINCHILLA_TOKENS_PER_PARAMETER,
+    ModelShape,
+    Recompute,
+    block_matrices,
+    count_parameters,
+    flops_per_token,
+)
+
+
+def executed_flops_per_token(shape: ModelShape, *, recompute: Recompute = "none") -> int:
+    """Matrix FLOPs that a device really does for a token in training: `flops_per_token` with what a mask hides but no
+    kernel skips, and with the second forward pass of full recomputation, which ends before each block's last product.
+
+    Hardware against model FLOPs, as in PaLM, appendix B. Selective recomputation repeats no product.
+    """
+    hidden = (
+        12 * shape.depth * shape.width * (shape.context - min(shape.context, shape.sliding_window or shape.context))
+    )
+    again = 0
+    if recompute == "full":
+        products = block_matrices(shape) - shape.width * shape.feed_forward
+        again = shape.depth * (2 * products + 4 * shape.width * shape.context)
+    return flops_per_token(shape) + hidden + again
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What a number of FLOPs takes. `hours` is wall time over all devices together; None is unknown."""
+
+    hours: float | None
+    device_hours: float | None
+    money: float | None  # USD
+
+
+def bill(flops: float, device: Device, *, devices: int = 1, float32: bool = False) -> Bill:
+    """Hours and money for `flops` on `devices` of a kind, at its assumed utilisation and price."""
+    peak = device.peak(float32)
+    if peak is None:
+        return Bill(None, None, None)
+    device_hours = flops / (peak * device.utilisation) / 3600
+    return Bill(device_hours / devices, device_hours, None if device.price is None else device_hours * device.price)
+
+
+def compute_optimal(flops: float) -> tuple[float, float]:
+    """(parameters, tokens) on which `flops` = 6ND are spent best: D = 20 N (Hoffmann et al. 2022)."""
+    parameters = math.sqrt(flops / (6 * CHINCHILLA_TOKENS_PER_PARAMETER))
+    return parameters, CHINCHILLA_TOKENS_PER_PARAMETER * parameters
+
+
+def judge_ratio(shape: ModelShape, tokens: int) -> str:
+    """What the tokens a parameter mean, beside models whose papers give theirs."""
+    ratio = tokens / count_parameters(shape)
+    if ratio < 10:
+        return (
+            "under-trained: a smaller model on more text would be better for the same compute. GPT-3 had 1.7 "
+            "(175B on 300B tokens), Chinchilla 20 (Hoffmann et al. 2022)"
+        )
+    if ratio < 40:
+        return "compute-optimal, about the 20 of Chinchilla (70B on 1.4T tokens, Hoffmann et al. 2022)"
+    if ratio < 3000:
+        return (
+            "over-trained, as models for inference are: more compute than needed for this loss, in a model that is "
+            "smaller to serve. LLaMA 7B had 149 (1T tokens), Llama 3 8B 1,870 (15T)"
+        )
+    return (
+        "over-trained beyond Llama 3 8B's 1,870: expect little from still more tokens. If the text is short, epochs "
+        "repeat it, and beyond four of them repeated text is worth ever less (Muennighoff et al. 2023)"
+    )

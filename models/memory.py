@@ -1,0 +1,243 @@
+"""Memory of one device while it trains, part by part, for each engine; and the size of a checkpoint. No torch.
+
+The states follow what the engines really allocate, which tests count: DeepSpeed's ZeRO (Rajbhandari et al. 2020,
+section 3) keeps a float32 master from stage 1 on even of float32 weights; DDP trains float32 weights under autocast;
+FSDP shards float32 weights and gathers them block by block in the precision that multiplies (Zhao et al. 2023).
+The CUDA context (about half a gigabyte), NCCL and fragmentation come on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from models.activations import Activations, Precision, activations, ceil_div, numbers
+from models.presets import ModelShape, Recompute, ShapeError, block_matrices, count_parameters
+
+Engine = Literal["deepspeed", "fsdp", "ddp"]
+Optimizer = Literal["adamw", "muon"]
+Offload = Literal["none", "optimizer"]
+
+# DeepSpeed's defaults, in numbers: a bucket of gradients that is reduced at a time; the weights that ZeRO 3 may hold
+# gathered, and those that it fetches ahead
+REDUCE_BUCKET = 500_000_000
+MAX_GATHERED, PREFETCHED = 1_000_000_000, 50_000_000
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a model is trained, as far as memory is concerned. Raises ShapeError where devices can't be shared out."""
+
+    engine: Engine = "deepspeed"
+    zero_stage: int = 0  # DeepSpeed's; DDP shards nothing, FSDP all
+    precision: Precision = "mixed"
+    optimizer: Optimizer = "adamw"
+    devices: int = 1  # all of them: replicas × tensor parallel × pipeline parallel
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    offload: Offload = "none"
+    recompute: Recompute = "none"
+    micro_batch: int = 1  # sequences of a forward pass
+    micro_steps: int = 1  # forward passes of one optimizer step, on one device
+    isolate: bool = False  # documents of a window don't see each other
+    cuda: bool = True
+
+    def __post_init__(self) -> None:
+        if self.devices % (self.tensor_parallel * self.pipeline_parallel):
+            raise ShapeError(
+                f"{self.devices} devices can't be shared out by tensor_parallel {self.tensor_parallel} × "
+                f"pipeline_parallel {self.pipeline_parallel}: set a number of devices that is a multiple of both"
+            )
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model that see different data: what ZeRO and FSDP shard over."""
+        return self.devices // (self.tensor_parallel * self.pipeline_parallel)
+
+    @property
+    def sharded(self) -> int:
+        """The stage of ZeRO that the engine amounts to: 1 shards optimizer states, 2 gradients too, 3 weights too."""
+        return {"ddp": 0, "fsdp": 3}.get(self.engine, self.zero_stage)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of a weight where it is kept, and of its gradient."""
+        half = self.precision in ("bfloat16", "float16") or (self.precision == "mixed" and self.engine == "deepspeed")
+        return 2 if half else 4
+
+    @property
+    def master_bytes(self) -> int:
+        """Of a weight's float32 copy in the optimizer: DeepSpeed's, from ZeRO 1 on whatever the weights are."""
+        if self.engine != "deepspeed" or self.precision in ("bfloat16", "float16"):
+            return 0
+        return 4 if self.precision == "mixed" or self.zero_stage >= 1 else 0
+
+    @property
+    def moment_bytes(self) -> int:
+        """Of one of the optimizer's moments."""
+        return 2 if self.precision in ("bfloat16", "float16") else 4
+
+
+@dataclass(frozen=True)
+class Held:
+    """Parameters on one device before any sharding."""
+
+    matrices: int  # of blocks: Muon's
+    others: int  # embeddings, head, norms, biases: AdamW's whatever the optimizer
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.matrices + self.others
+
+    def moments(self, optimizer: Optimizer) -> int:
+        """Numbers that the optimizer keeps: two a parameter, for Muon one a matrix (Jordan et al. 2024)."""
+        return (2 if optimizer == "adamw" else 1) * self.matrices + 2 * self.others
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """Bytes on the fullest device. Of loss, backward, reduce and step only one exists at a time."""
+
+    weights: int
+    gradients: int
+    optimizer: int  # moments, and masters where there are any
+    gathered: int  # whole weights that a shard is exchanged for while they multiply
+    buffers: int  # gradients on their way to the other devices
+    activations: int  # of all blocks, for the backward pass
+    loss: int  # last norm, chunk of logits, head's gradient
+    backward: int  # one block's backward pass: what it computes again, and gradients
+    reduce: int  # FSDP: a unit's whole gradients in float32, less the activations that are gone by then
+    step: int  # float32 gradients for the masters, when all activations are gone
+    host: int  # in the machine's own memory: offloaded states and gradients
+
+    @property
+    def peak(self) -> int:
+        """What comes and goes within a step, at its most: bytes."""
+        return max(self.activations + max(self.loss, self.backward, self.reduce), self.step)
+
+    @property
+    def total(self) -> int:
+        """The most that exists at a time, bytes."""
+        return self.weights + self.gradients + self.optimizer + self.gathered + self.buffers + self.peak
+
+
+def training_memory(shape: ModelShape, setup: Setup) -> TrainingMemory:
+    """What training needs on the device that needs most: with pipeline parallelism, of the fullest stage."""
+    if setup.pipeline_parallel > shape.depth:
+        raise ShapeError(f"{setup.pipeline_parallel} pipeline stages can't share {shape.depth} blocks: set fewer")
+    stages = (_of_stage(shape, setup, stage) for stage in range(setup.pipeline_parallel))
+    return max(stages, key=lambda memory: memory.total)
+
+
+def _of_stage(shape: ModelShape, setup: Setup, stage: int) -> TrainingMemory:
+    blocks = _blocks(shape, setup, stage)
+    held, sharded = held_parameters(shape, setup, stage), setup.sharded
+    passing = _activations(shape, setup, stage, blocks)
+
+    def share(number: int, from_stage: int) -> int:
+        return ceil_div(number, setup.replicas) if sharded >= from_stage else number
+
+    states = share(setup.master_bytes * held.total + setup.moment_bytes * held.moments(setup.optimizer), 1)
+    offloaded = setup.offload == "optimizer"
+    return TrainingMemory(
+        weights=share(setup.weight_bytes * held.total, 3),
+        gradients=share(setup.weight_bytes * held.total, 2),
+        optimizer=0 if offloaded else states,
+        gathered=_gathered(shape, setup, held),
+        buffers=_buffers(setup, held),
+        activations=passing.blocks,
+        loss=passing.loss,
+        backward=passing.backward,
+        reduce=_reduced(shape, setup, held, passing.blocks, blocks),
+        step=share(4 * held.total, 1) if setup.master_bytes and not offloaded else 0,
+        host=states + share(4 * held.total, 1) if offloaded else 0,
+    )
+
+
+def _blocks(shape: ModelShape, setup: Setup, stage: int) -> int:
+    """Blocks of a pipeline stage: shared out evenly, the first stages take the rest."""
+    each, left = divmod(shape.depth, setup.pipeline_parallel)
+    return each + (stage < left)
+
+
+def held_parameters(shape: ModelShape, setup: Setup, stage: int = 0) -> Held:
+    """Parameters of one device of a pipeline stage; the first has the embedding, the last the head. A tied matrix
+    stands on both. Tensor parallelism divides matrices, their columns' biases and the vocabulary (Shoeybi 2019)."""
+    ways, blocks, width = setup.tensor_parallel, _blocks(shape, setup, stage), shape.width
+    biased = shape.family == "gpt2"
+    norm = width * (2 if biased else 1)
+    columns = (shape.heads + 2 * shape.kv_heads) * shape.head_dim + shape.feed_forward if biased else 0
+    small = blocks * (2 * norm + ceil_div(columns, ways) + (2 * width if biased else 0))
+    vocabulary = ceil_div(shape.vocab_size, ways) * width
+    first, last = stage == 0, stage == setup.pipeline_parallel - 1
+    if first:
+        small += vocabulary + (shape.context * width if biased else 0)
+    if last:
+        small += norm + (0 if first and shape.tie_embeddings else vocabulary)
+    return Held(blocks * ceil_div(block_matrices(shape), ways), small)
+
+
+def _activations(shape: ModelShape, setup: Setup, stage: int, blocks: int) -> Activations:
+    form = numbers(setup.precision, autocast=setup.engine == "ddp", cuda=setup.cuda)
+    return activations(
+        shape,
+        form,
+        micro_batch=setup.micro_batch,
+        recompute=setup.recompute,
+        tensor_parallel=setup.tensor_parallel,
+        blocks=blocks,
+        # One forward, one backward: a stage begins as many micro-batches as stages follow (Narayanan et al. 2021)
+        in_flight=min(setup.pipeline_parallel - stage, setup.micro_steps),
+        head=stage == setup.pipeline_parallel - 1,
+        isolate=setup.isolate,
+    )
+
+
+def _compute_bytes(setup: Setup) -> int:
+    return 4 if setup.precision == "float32" else 2
+
+
+def _gathered(shape: ModelShape, setup: Setup, held: Held) -> int:
+    """Whole weights beside the shards: FSDP's outermost unit, a block and the next; DeepSpeed's up to its limit."""
+    if setup.sharded < 3 or setup.replicas == 1:
+        return 0
+    if setup.engine == "fsdp":
+        return _compute_bytes(setup) * (held.others + 2 * ceil_div(block_matrices(shape), setup.tensor_parallel))
+    return setup.weight_bytes * min(held.total, MAX_GATHERED + PREFETCHED)
+
+
+def _buffers(setup: Setup, held: Held) -> int:
+    """Gradients on their way: DeepSpeed's bucket, which is there from ZeRO 1 on even alone, or DDP's copy of all."""
+    if setup.engine == "deepspeed" and setup.zero_stage:
+        return setup.weight_bytes * REDUCE_BUCKET
+    if setup.replicas == 1 or setup.engine == "fsdp":
+        return 0
+    return setup.weight_bytes * (min(held.total, REDUCE_BUCKET) if setup.engine == "deepspeed" else held.total)
+
+
+def _reduced(shape: ModelShape, setup: Setup, held: Held, kept: int, blocks: int) -> int:
+    """What FSDP needs beyond activations to reduce the gradients of a block, when its activations are gone, or of the
+    outermost unit, when all `kept` are: whole in float32, and the shard that they become before it is added up."""
+    if setup.engine != "fsdp" or setup.replicas == 1:
+        return 0
+    block = ceil_div(block_matrices(shape), setup.tensor_parallel)
+    ways_out = ((block, kept // blocks), (held.others, kept))
+    return max(0, *(4 * (unit + ceil_div(unit, setup.replicas)) - gone for unit, gone in ways_out))
+
+
+def checkpoint_bytes(shape: ModelShape, setup: Setup) -> int:
+    """Bytes of one checkpoint, all devices' files together: weights and all that the optimizer keeps.
+
+    ZeRO 3 writes the master instead of the weights, which are its rounding.
+    """
+    count = count_parameters(shape)
+    matrices = shape.depth * block_matrices(shape)
+    states = setup.moment_bytes * Held(matrices, count - matrices).moments(setup.optimizer)
+    weights = 0 if setup.engine == "deepspeed" and setup.zero_stage == 3 else setup.weight_bytes * count
+    return weights + setup.master_bytes * count + states
+
+
+def checkpoint_disk(size: int, kept: int) -> int:
+    """Disk for the `kept` newest checkpoints: an old one goes only when the next is complete."""
+    return size * (kept + 1)

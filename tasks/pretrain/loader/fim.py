@@ -1,0 +1,99 @@
+"""Fill-in-the-middle: documents rearranged so that their middle comes last, behind what stands before and after it.
+
+So a model that reads from left to right learns to fill a gap (Bavarian et al. 2022, "Efficient training of language
+models to fill in the middle"). A document, as far as a row holds it, is cut at two places into p m s and served as
+
+    prefix, suffix, middle (PSM)    <|fim_prefix|> p <|fim_suffix|> s <|fim_middle|> m
+    suffix, prefix, middle (SPM)    <|fim_prefix|> <|fim_suffix|> s <|fim_middle|> p m
+
+SPM is the paper's second variant, which StarCoder (Li et al. 2023) has too: the marks tell the orders apart, and the
+prefix goes on into the middle without a mark between them. As in the paper's context-level form, documents are
+rearranged after rows were cut, so that all three pieces stand in one row, a shorter one too. Places are drawn
+uniformly over tokens (the paper's best are over characters, which ids don't have); EOS stays at the document's end.
+
+A rearranged document is three marks longer. The row is not: what then hangs over its end, targets included, is cut
+off, as many tokens as marks came in.
+
+A model learns that after EOS the prefix's mark is as likely as the rate says. Validation, which has no marks, pays for
+that: about -ln(1 - rate) nats a document.
+
+What is drawn for a document follows from the seed, the sample's number and the document's place in the sample. So
+neither ranks nor micro-batches nor a kill change it.
+
+Shapes: R rows of W tokens, the last target among them; D documents' parts in the rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.pretrain.loader.batch import Batch, Integers
+from tasks.pretrain.loader.permutation import U64, mix
+from tasks.pretrain.marks import Marks
+
+SHORTEST = 3  # tokens: one for each piece
+DRAWS = 4  # for each document: whether, which order, two places
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's step (Steele et al. 2014)
+
+
+class FillInTheMiddle:
+    """Rearranges a share `rate` of the documents of each row, of these the share `spm_share` in SPM order."""
+
+    def __init__(self, marks: Marks, *, eos_id: int, rate: float, spm_share: float, seed: int) -> None:
+        self.marks, self.eos_id, self.rate, self.spm_share = marks, eos_id, rate, spm_share
+        self._key = np.frombuffer(hashlib.sha512(f"{seed} fim".encode()).digest()[:8], "<u8")  # (1,)
+
+    def rearrange(self, batch: Batch, first: int, parts: int) -> Batch:
+        """The batch rearranged, of the same shape; its rows are samples `first` and following, `parts` rows each."""
+        rows_RW = np.concatenate((batch.ids, batch.targets[:, -1:]), axis=1)
+        height, width = rows_RW.shape
+        is_end_RW = rows_RW == self.eos_id
+        last_RW = is_end_RW.copy()
+        last_RW[:, -1] = True
+        ends_D = np.flatnonzero(last_RW)
+        starts_D = np.concatenate((np.zeros(1, np.int64), ends_D[:-1] + 1))
+        eos_D = is_end_RW.ravel()[ends_D].astype(np.int64)
+        lengths_D = ends_D + 1 - eos_D - starts_D
+        drawn = self._draw(first + starts_D // (width * parts))
+        chosen_D = (drawn[0] < self.rate) & (lengths_D >= SHORTEST)
+        if not chosen_D.any():
+            return batch
+        cuts = np.sort((drawn[2:] * (lengths_D + 1)).astype(np.int64), axis=0)
+        # A document that stays is one that is all middle, without marks
+        before_D = np.where(chosen_D & (drawn[1] >= self.spm_share), cuts[0], 0)  # in SPM the prefix is no piece
+        behind_D = np.where(chosen_D, cuts[1], lengths_D)
+        mark_D, place = chosen_D.astype(np.int64), rows_RW.size
+        pieces = (
+            (np.full_like(starts_D, place), mark_D),
+            (starts_D, before_D),
+            (np.full_like(starts_D, place + 1), mark_D),
+            (starts_D + behind_D, lengths_D - behind_D),
+            (np.full_like(starts_D, place + 2), mark_D),
+            (starts_D + before_D, behind_D - before_D),
+            (ends_D, eos_D),
+        )
+        order = _joined(*(np.stack(column, axis=1).ravel() for column in zip(*pieces, strict=True)))
+        longer_R = len(self.marks) * np.bincount(starts_D[chosen_D] // width, minlength=height)
+        begins_R = np.arange(height) * width + np.cumsum(longer_R) - longer_R
+        tokens = np.concatenate((rows_RW.ravel(), np.array(self.marks, np.int64)))
+        served_RW = tokens[order[begins_R[:, None] + np.arange(width)]]
+        return Batch(served_RW[:, :-1], served_RW[:, 1:])
+
+    def _draw(self, samples_D: Integers) -> npt.NDArray[np.float64]:
+        """(DRAWS, D) numbers in [0, 1): the outputs of a SplitMix64 a sample, in the order of its documents.
+
+        SplitMix64 is a counter and a mixer, so that any output can be had without those before.
+        """
+        numbers_D = np.arange(len(samples_D)) - np.searchsorted(samples_D, samples_D)
+        counters: U64 = (DRAWS * numbers_D + np.arange(1, DRAWS + 1)[:, None]).astype(np.uint64)
+        seeds_D = mix(samples_D.astype(np.uint64) + self._key)
+        return (mix(seeds_D + counters * GOLDEN) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _joined(begins: Integers, lengths: Integers) -> Integers:
+    """begins[0], begins[0] + 1 … for lengths[0] numbers, then from begins[1] on, and so forth."""
+    after = np.cumsum(lengths)
+    return np.repeat(begins - after + lengths, lengths) + np.arange(after[-1])

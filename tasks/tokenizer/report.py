@@ -1,0 +1,192 @@
+"""What a vocabulary is like, measured and shown to people: in the Prefect UI, and in report.md beside the tokenizer.
+
+Text that merges were learned from flatters them: the table of bytes per token says how much of it was measured.
+
+All of it follows from the config and the documents, so report.md is the same for the same in. What is compared with
+other vocabularies stands in the tables only (compare.py says why).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from models.tokenizer import tokenizer_digest
+from tasks.output import Output
+from tasks.stage import markdown_table
+from tasks.tokenizer.bpe.train import Learnt
+from tasks.tokenizer.compare import compare
+from tasks.tokenizer.config import BYTE_TOKENS, TokenizerConfig
+from tasks.tokenizer.patterns import PATTERNS
+from tasks.tokenizer.sample import Sample
+from tasks.tokenizer.words import Settled, commonest_words, show, tokens_of
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+REPORT = "report.md"
+COMMON_WORDS = 100
+LONGEST = COMMONEST = 20
+LENGTHS = (*range(1, 17), 32, 64)  # bytes at which a row of the table of lengths begins
+FIRST, SPREAD, LAST = 30, 30, 10  # merges shown
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Measured:
+    """UTF-8 bytes and tokens by source, and how often each id came in all."""
+
+    bytes: Counter[str] = field(default_factory=Counter)
+    tokens: Counter[str] = field(default_factory=Counter)
+    ids: Counter[int] = field(default_factory=Counter)
+
+    def bytes_per_token(self, source: str) -> float:
+        """Of one source."""
+        return round(self.bytes[source] / self.tokens[source], 3)
+
+
+def measure(tokenizer: Tokenizer, texts: Mapping[str, list[str]]) -> Measured:
+    """Encode the texts of each source."""
+    measured = Measured()
+    for source, given in texts.items():
+        for text in given:
+            ids = tokenizer.encode(text).ids
+            measured.bytes[source] += len(text.encode())
+            measured.tokens[source] += len(ids)
+            measured.ids.update(ids)
+    return measured
+
+
+def publish(
+    tokenizer: Tokenizer, config: TokenizerConfig, sample: Sample, learnt: Learnt, settled: Settled, out: Output
+) -> None:
+    """Counts, tables and report.md."""
+    size = tokenizer.get_vocab_size()
+    if size < config.vocab_size:
+        out.note(f"the sample gave {size:,} of {config.vocab_size:,} ids: no pair was left that came often enough")
+    measured = measure(tokenizer, sample.measured)
+    split, words = _words(tokenizer, sample)
+    if split:
+        out.note(f"{len(split)} of the {words} commonest words are split: the vocabulary has no room for them")
+    per_token = measured.bytes.total() / measured.tokens.total()
+    out.count(
+        vocab_size=size,
+        vocabulary_used=len(measured.ids),
+        sample_bytes=sum(sample.bytes.values()),
+        bytes_per_token=round(per_token, 4),
+        common_words={"asked": words, "one_token": words - len(split)},
+        tokenizer_digest=tokenizer_digest(out.path),
+        summary=f"{size:,} ids, {per_token:.2f} bytes a token",
+    )
+    pattern = PATTERNS[config.pattern]
+    tables = {
+        "Bytes per token": _sources(sample, measured),
+        "Vocabulary": [
+            _vocabulary(config, learnt, measured)
+            | {
+                "seen more often than": "" if settled.above is None else settled.above,
+                "and so one token": settled.number,
+                "one token of the commonest words": f"{words - len(split)} of {words}",
+            }
+        ],
+        "How text is cut": [{"pattern": config.pattern, "digits": pattern.digits, "white space": pattern.white_space}],
+        "Common words in more than one token": split,
+        "Commonest tokens in the measured text": _commonest(learnt, measured),
+        "Longest tokens": _longest(learnt, measured),
+        "Tokens by length": _lengths(config, learnt, measured),
+        "Merges": _merges(learnt),
+    }
+    for title, rows in tables.items():
+        out.table(title, rows)
+    parts = [f"## {title}\n\n{markdown_table(rows)}\n" for title, rows in tables.items()]
+    (out.path / REPORT).write_text("\n".join(["# The vocabulary\n", *parts]), encoding="utf-8")
+    if config.compare:
+        ours = {source: measured.bytes_per_token(source) for source in sample.measured}
+        out.table("Bytes per token beside other vocabularies", compare(config, sample.measured, ours))
+
+
+def _sources(sample: Sample, measured: Measured) -> list[Row]:
+    rows = [
+        {"source": source, "bytes learned from": sample.bytes[source], "bytes measured": measured.bytes[source],
+         "of them learned from": sample.common[source],
+         "bytes per token": measured.bytes_per_token(source)}
+        for source in sample.measured
+    ]  # fmt: skip
+    total = {"source": "all", "bytes learned from": sum(sample.bytes.values()),
+             "bytes measured": measured.bytes.total(), "of them learned from": sum(sample.common.values()),
+             "bytes per token": round(measured.bytes.total() / measured.tokens.total(), 3)}  # fmt: skip
+    return [*rows, total]
+
+
+def _vocabulary(config: TokenizerConfig, learnt: Learnt, measured: Measured) -> Row:
+    special, size = len(config.special_tokens), len(learnt.vocabulary)
+    return {
+        "ids": size, "special": special, "of them reserved": config.reserved_tokens, "bytes": BYTE_TOKENS,
+        "merges": len(learnt.merges), "last merge seen": int(learnt.counts[-1]) if len(learnt.counts) else "",
+        "used in the measured text": f"{len(measured.ids) / (size - special):.1%}",
+    }  # fmt: skip
+
+
+def _words(tokenizer: Tokenizer, sample: Sample) -> tuple[list[Row], int]:
+    """Those of the commonest words that are split; and how many words were asked for and found."""
+    words = commonest_words(sample.pretokens, COMMON_WORDS)
+    pieces = [tokens_of(tokenizer, seen.pretoken) for seen in words]
+    rows = [
+        {"place": place, "word": show(seen.pretoken), "times": seen.times, "tokens": " ".join(map(show, tokens))}
+        for place, (seen, tokens) in enumerate(zip(words, pieces, strict=True), 1)
+        if len(tokens) > 1
+    ]
+    return rows, len(words)
+
+
+def _commonest(learnt: Learnt, measured: Measured) -> list[Row]:
+    total = measured.ids.total()
+    ordered = sorted(measured.ids.items(), key=lambda pair: (-pair[1], pair[0]))
+    return [
+        {"token": show(learnt.vocabulary[number]), "id": number, "times": times, "share": f"{times / total:.2%}"}
+        for number, times in ordered[:COMMONEST]
+    ]
+
+
+def _longest(learnt: Learnt, measured: Measured) -> list[Row]:
+    first = len(learnt.vocabulary) - len(learnt.merges)
+    ordered = sorted(range(first, len(learnt.vocabulary)), key=lambda number: (-len(learnt.vocabulary[number]), number))
+    return [
+        {"token": show(learnt.vocabulary[number]), "bytes": len(learnt.vocabulary[number]), "id": number,
+         "times in the measured text": measured.ids[number]}
+        for number in ordered[:LONGEST]
+    ]  # fmt: skip
+
+
+def _lengths(config: TokenizerConfig, learnt: Learnt, measured: Measured) -> list[Row]:
+    special = len(config.special_tokens)
+    lengths = np.array([len(token) for token in learnt.vocabulary])[special:]
+    times = np.array([measured.ids[number] for number in range(special, len(learnt.vocabulary))])
+    rows = []
+    for begin, end in zip(LENGTHS, [*LENGTHS[1:], None], strict=True):
+        chosen = (lengths >= begin) & (lengths < (end or np.inf))
+        if chosen.any():
+            label = f"{begin} or more" if end is None else f"{begin}" if end == begin + 1 else f"{begin} to {end - 1}"
+            share, of_text = chosen.mean(), times[chosen].sum() / times.sum()
+            rows.append({"bytes": label, "tokens": int(chosen.sum()), "of the vocabulary": f"{share:.1%}",
+                         "of the measured text's tokens": f"{of_text:.1%}"})  # fmt: skip
+    return rows
+
+
+def _merges(learnt: Learnt) -> list[Row]:
+    """The first, the last, and some evenly spread between them."""
+    number = len(learnt.merges)
+    between = (
+        np.linspace(FIRST, number - LAST - 1, SPREAD).round().astype(int).tolist() if number > FIRST + LAST else []
+    )
+    chosen = sorted({*range(min(FIRST, number)), *between, *range(max(0, number - LAST), number)})
+    return [
+        {"merge": rank + 1, "left": show(learnt.vocabulary[left]), "right": show(learnt.vocabulary[right]),
+         "seen": int(learnt.counts[rank])}
+        for rank, (left, right) in ((rank, learnt.merges[rank].tolist()) for rank in chosen)
+    ]  # fmt: skip

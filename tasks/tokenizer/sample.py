@@ -1,0 +1,143 @@
+"""Which text the vocabulary is learned from and measured on, chosen by the hash of a document's id, so that neither
+order, shards nor workers change a byte.
+
+Each document draws a number from its id. Merges are learned from the documents whose number falls into their source's
+share; measured are those with the highest, until there is enough: text that was not learned from, wherever the share
+leaves some. Of each source that has text, at least one document is learned from and one measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.documents import Document, read_batches, read_documents, write_documents
+from storage.errors import EmptyOutput
+from tasks.output import Output
+from tasks.shards import map_shards
+from tasks.tokenizer.config import TokenizerConfig
+from tasks.tokenizer.patterns import PatternName
+
+if TYPE_CHECKING:
+    from tasks.tokenizer.bpe.pretokens import Pieces, Pretokens
+
+MEASURED, PRETOKENS = "measured.parquet", "pretokens.npz"
+MEASURED_BYTES = 1_000_000  # of each source
+
+
+class Sample(NamedTuple):
+    """The sample's pre-tokens with their counts, and by source: its UTF-8 bytes, the texts to measure, and how many of
+    their bytes are in the sample too."""
+
+    pretokens: Pretokens
+    bytes: dict[str, int]
+    measured: dict[str, list[str]]
+    common: dict[str, int]
+
+
+def draw_sample(config: TokenizerConfig, shards: list[Path], out: Output) -> Sample:
+    """Two passes over the shards: what each source holds, then the pre-tokens of its share. Raises EmptyOutput."""
+    from tasks.tokenizer.bpe.pretokens import Pretokens, merge_pretokens
+
+    sizes: Counter[str] = Counter()
+    lowest: dict[str, int] = {}
+    highest = _Highest()
+    for result in map_shards(_survey, shards, out, "bytes-by-source"):
+        sizes.update(result.counts["bytes"])
+        for source, number in result.counts["lowest"].items():
+            lowest[source] = min(number, lowest.get(source, number))
+        for document in read_documents(result.folder / MEASURED):
+            highest.add(document)
+    if not sizes:
+        raise EmptyOutput("There is no text to train a tokenizer on.", "Look at the report of `filter`.")
+    shares = {source: min(1.0, config.sample_bytes_per_source / size) for source, size in sorted(sizes.items())}
+    ceilings = {source: max(math.ceil(share * 2.0**64), lowest[source] + 1) for source, share in shares.items()}
+    measured: dict[str, list[str]] = {source: [] for source in ceilings}
+    common = dict.fromkeys(ceilings, 0)
+    for document in highest.documents():
+        measured[document.source].append(document.text)
+        if draw(document.id) < ceilings[document.source]:
+            common[document.source] += len(document.text.encode())
+    counted = map_shards(partial(_count, config.pattern, ceilings), shards, out, "pre-tokens", threads=True)
+    learned: Counter[str] = Counter()
+    for result in counted:
+        learned.update(result.counts)
+    pretokens = merge_pretokens(Pretokens.load(result.folder / PRETOKENS) for result in counted)
+    return Sample(pretokens, {source: learned[source] for source in measured}, measured, common)
+
+
+def draw(identity: str) -> int:
+    """The number below 2^64 that a document draws by its id."""
+    return int.from_bytes(hashlib.sha256(f"tokenizer {identity}".encode()).digest()[:8])
+
+
+class _Highest:
+    """Of each source the documents with the highest draws: as few as reach MEASURED_BYTES."""
+
+    def __init__(self) -> None:
+        self._heaps: dict[str, list[tuple[int, Document]]] = {}
+        self._bytes: Counter[str] = Counter()
+
+    def add(self, document: Document) -> None:
+        """Take it in, and let go of what is now too many."""
+        heap = self._heaps.setdefault(document.source, [])
+        heapq.heappush(heap, (draw(document.id), document))
+        self._bytes[document.source] += len(document.text.encode())
+        while self._bytes[document.source] - (last := len(heap[0][1].text.encode())) >= MEASURED_BYTES:
+            heapq.heappop(heap)
+            self._bytes[document.source] -= last
+
+    def documents(self) -> Iterator[Document]:
+        """By source, the highest draw first."""
+        for _, heap in sorted(self._heaps.items()):
+            yield from (document for _, document in sorted(heap, reverse=True))
+
+
+def _survey(shard: Path, folder: Path) -> dict[str, dict[str, int]]:
+    """UTF-8 bytes and the lowest draw of each source that has text; in a file, what may have to be measured."""
+    sizes: Counter[str] = Counter()
+    lowest: dict[str, int] = {}
+    highest = _Highest()
+    for document in read_documents(shard):
+        if document.text:
+            number, source = draw(document.id), document.source
+            sizes[source] += len(document.text.encode())
+            lowest[source] = min(number, lowest.get(source, number))
+            highest.add(document)
+    write_documents(folder / MEASURED, highest.documents())
+    return {"bytes": dict(sizes), "lowest": lowest}
+
+
+def _count(pattern: PatternName, ceilings: dict[str, int], shard: Path, folder: Path) -> dict[str, int]:
+    """UTF-8 bytes by source of the documents that draw less than its ceiling; and in a file, their pre-tokens."""
+    from tasks.tokenizer.bpe.pretokens import count_pretokens
+    from tasks.tokenizer.split import Cut, Splitter
+
+    sizes: Counter[str] = Counter()
+
+    def texts() -> Iterator[pa.Array]:
+        for _, batch in read_batches(shard, ["id", "source", "text"]):
+            drawn = zip(batch["id"].to_pylist(), batch["source"].to_pylist(), strict=True)
+            chosen = batch.filter(pa.array([draw(id) < ceilings.get(source, 0) for id, source in drawn], pa.bool_()))
+            for source, size in zip(
+                chosen["source"].to_pylist(), pc.binary_length(chosen["text"]).to_pylist(), strict=True
+            ):
+                sizes[source] += size
+            yield chosen["text"]
+
+    def pieces(cut: Cut) -> Pieces:
+        return cut.data, np.concatenate([np.zeros(1, np.int64), cut.ends])[:-1], cut.ends
+
+    splitter = Splitter(pattern)
+    count_pretokens(pieces, (cut for column in texts() for cut in splitter.split(column))).save(folder / PRETOKENS)
+    return dict(sizes)

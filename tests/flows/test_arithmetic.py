@@ -1,0 +1,99 @@
+"""The arithmetic of a profile: its words reach the formulas, and `plan` prints what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from flows.arithmetic import TrainingPlan, training_plan
+from flows.commands.plan import show_plan
+from flows.commands.training import show_training
+from models.memory import Setup
+from profiles.load import load
+from storage.errors import ConfigError
+from tasks.peak import measure_peak
+
+
+def planned(name: str, *overrides: str, device: str = "h100") -> TrainingPlan:
+    return training_plan(load(name, list(overrides)), device)
+
+
+def printed(plan: TrainingPlan) -> str:
+    console = Console(width=160)
+    with console.capture() as captured:
+        show_training(console, plan)
+    return captured.get()
+
+
+def test_the_words_of_a_profile_reach_the_formulas(tmp_path: Path) -> None:
+    assert planned("gpu").setup == Setup(precision="mixed", micro_batch=32, micro_steps=16)
+    hosts = tmp_path / "hostfile"
+    hosts.write_text("# eight hosts\n" + "".join(f"host{number} slots=8\n" for number in range(8)))
+    cluster = planned("cluster", f"runtime.hostfile={hosts}").setup
+    assert (cluster.devices, cluster.zero_stage, cluster.recompute, cluster.micro_batch) == (64, 3, "full", 2)
+    assert planned("cluster").setup.devices == 8  # a hostfile that is elsewhere: one host
+    isolated = planned("gpu", "pretrain.isolate_documents=true", "pretrain.precision=float32")
+    assert (isolated.setup.isolate, isolated.setup.precision) == (True, "float32")
+    assert isolated.memory.activations > planned("gpu").memory.activations
+
+
+def test_a_micro_batch_that_is_not_given_is_the_engines() -> None:
+    tiny = training_plan(load("tiny"))
+    assert (tiny.device.name, tiny.setup.precision, tiny.setup.cuda) == ("cpu", "float32", False)
+    assert tiny.setup.micro_batch == 8  # all of a small global batch
+    assert training_plan(load("tiny", ["pretrain.global_batch=64"])).setup.micro_batch == 16  # 4,096 tokens of 256
+    assert tiny.bill.hours is not None
+    assert tiny.bill.money is None
+
+
+def test_time_and_money_follow_the_device_and_what_replaces_its_assumptions() -> None:
+    profile = load("gpu")
+    usual, own = training_plan(profile), training_plan(profile, "h100", price=1.5, utilisation=0.2)
+    assert usual.device.name == "h100"
+    assert usual.bill.hours is not None
+    assert usual.bill.money is not None
+    assert own.bill.hours == pytest.approx(2 * usual.bill.hours)
+    assert own.bill.money == pytest.approx(usual.bill.money)
+    assert planned("cluster").executed_flops == pytest.approx(4 / 3 * planned("cluster").flops, rel=0.1)
+
+
+def test_a_device_that_nobody_knows_and_devices_that_cant_be_shared_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no device h101.*Choose one of cpu, h200"):
+        planned("gpu", device="h101")
+
+
+def test_what_does_not_fit_says_so_with_the_way_out() -> None:
+    fits, large = planned("gpu"), planned("gpu", "pretrain.model.depth=24", device="rtx4090")
+    assert fits.fits
+    assert "fits: 1" in printed(fits)
+    assert not large.fits
+    text = printed(large)
+    assert "does not fit" in text
+    remedy = large.remedy()
+    assert remedy
+    assert f"It would fit with {', '.join(f'{name} {value}' for name, value in remedy.items())}." in text
+    changed = [f"runtime.micro_batch={remedy.get('micro_batch', 32)}", "runtime.recompute=full"]
+    if remedy.get("recompute") == "full":
+        assert planned("gpu", "pretrain.model.depth=24", *changed, device="rtx4090").fits
+
+
+def test_plan_prints_every_table(tmp_path: Path) -> None:
+    console = Console(width=160)
+    with console.capture() as captured:
+        show_plan(console, "gpu", [f"runtime.store={tmp_path / 'store'}"], device="a100")
+    text = captured.get()
+    for line in ("The model", "The run", "tokens a parameter", "compute-optimal", "Memory: mixed, ZeRO 0", "optimizer"):
+        assert line in text
+    for line in ("NVIDIA A100 80GB", "a checkpoint", "assumed 40% of 312 TFLOP/s", "USD", "mid-2025"):
+        assert line in text
+
+
+def test_the_peak_of_this_machine_is_measured_in_no_time() -> None:
+    import time
+
+    started = time.perf_counter()
+    peak = measure_peak(threads=1)
+    assert 1e9 < peak < 1e13
+    assert time.perf_counter() - started < 10  # a second on a quiet machine

@@ -1,0 +1,47 @@
+"""Weights, gradients and optimizer states are those that DeepSpeed and FSDP really hold, in two processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from models.memory import Setup, checkpoint_bytes, training_memory
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_states_of_each_engine_and_stage_are_those_that_it_holds(tmp_path: Path) -> None:
+    from tests.models.engine_memory import SHAPE
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)),
+            *("-m", "tests.models.engine_memory", str(tmp_path)),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+        check=True,
+        capture_output=True,
+        timeout=600,
+    )
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert len(results) == 10  # ZeRO 0 to 3 and FSDP, in float32 and in mixed precision
+    for name, measured in results.items():
+        engine, stage, precision = name.split()
+        setup = Setup(engine=engine, zero_stage=int(stage), precision=precision, devices=2, cuda=False)
+        told = training_memory(SHAPE, setup)
+        states = told.weights + told.gradients + told.optimizer
+        assert measured["held"] == pytest.approx(states, rel=0.02), name
+        if "peak" in measured:
+            assert measured["peak"] == pytest.approx(told.total, rel=0.05), name
+        if "checkpoint" in measured:  # a file has a head for each tensor, which weighs with a model this small
+            assert measured["checkpoint"] == pytest.approx(checkpoint_bytes(SHAPE, setup), rel=0.05), name
