@@ -59,7 +59,8 @@ class Runtime(BaseModel):
     insight_every: int | None = Field(
         None,
         ge=1,
-        description="pretraining steps between two looks into the layers: activations, gradients, updates, attention",
+        description="pretraining steps between two looks into the layers: activations, gradients, updates, attention. "
+        "Such a step takes a few times as long, and a copy of the weights",
     )
     profile_steps: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (), description="pretraining steps that torch's profiler records, a trace each"

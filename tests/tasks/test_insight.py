@@ -8,6 +8,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ from tasks.pretrain.insight.speed import speed_table, summarise
 from tasks.pretrain.insight.trackers import open_trackers
 from tasks.pretrain.spec import TrainSpec
 from tasks.progress import Observer
-from tasks.stage import MAX_PLOT_BYTES
+from tasks.stage import MAX_PLOT_BYTES, report
 from tests.storage.conftest import Make, make  # noqa: F401
 from tests.tasks.test_pretrain import CONFIG, data, output  # noqa: F401
 
@@ -258,6 +259,16 @@ def test_each_attention_is_seen_and_the_logits_are_the_models(family: Any) -> No
     assert probe(model, ids_BT, None)[1] == {"logit_max": 0.0, "logit_entropy": pytest.approx(math.log(50))}
 
 
+def test_documents_that_dont_see_each_other_are_probed_apart() -> None:
+    torch.manual_seed(0)
+    model = Transformer(SHAPE)
+    model.blocks[0].attention.qkv.weight.data.zero_()  # attention is uniform over what is visible
+    ids_BT, positions_BT = torch.randint(50, (1, 16)), torch.arange(8).repeat(2)[None]
+    entropies, logits = probe(model, ids_BT, positions_BT)
+    assert entropies[0].tolist() == pytest.approx([mean_log(8)] * 4, rel=1e-5)
+    assert logits["logit_max"] == pytest.approx(float(model(ids_BT, None, positions_BT).abs().max()), rel=1e-5)
+
+
 def test_the_entropy_is_that_of_the_attention_that_torch_computes() -> None:
     generator = torch.Generator().manual_seed(1)
     q, k, v = (torch.randn(1, 2, 5, 4, generator=generator) for _ in range(3))
@@ -270,7 +281,7 @@ def test_the_entropy_is_that_of_the_attention_that_torch_computes() -> None:
 # --- speed -------------------------------------------------------------------------------------------------------
 
 
-def report(step: int, steps: int, training: float, mfu: float, checkpoints: float = 0.0) -> dict[str, Any]:
+def reported(step: int, steps: int, training: float, mfu: float, checkpoints: float = 0.0) -> dict[str, Any]:
     seconds = dict.fromkeys(KINDS, 0.0) | {"training": training, "checkpoints": checkpoints, "logging": 0.1}
     speed = {"tokens_per_second": 100 * mfu, "mfu": mfu}
     return {"step": step, "steps": steps, **speed, "memory_bytes": step, "seconds": seconds}
@@ -280,10 +291,10 @@ def test_a_killed_runs_speed_counts_what_the_kill_cost() -> None:
     start = {"starting_seconds": 5.0, "peak_flops": 1e11, "precision": "float32"}
     rows = [
         {**start, "begun": 0},
-        report(10, 10, 4.0, 0.5),
-        report(20, 10, 4.0, 0.4, checkpoints=0.7),
+        reported(10, 10, 4.0, 0.5),
+        reported(20, 10, 4.0, 0.4, checkpoints=0.7),
         {**start, "begun": 15},
-        report(25, 10, 4.0, 0.6),
+        reported(25, 10, 4.0, 0.6),
     ]
     found = summarise(rows)
     assert (found["mfu"], found["tokens_per_second"], found["training_seconds"]) == (0.5, 50.0, 12.0)
@@ -423,6 +434,17 @@ def test_insight_stays_while_its_artifact_is_needed(folder: Store, make: Make) -
     aside.mkdir(parents=True)
     collect(folder, find_garbage(folder, 1))
     assert aside.is_dir()
+
+
+def test_a_stages_page_shows_how_it_went_beside_what_it_made(folder: Store, make: Make) -> None:  # noqa: F811
+    made = make(folder, "pretrain", {"a": b"a"})
+    assert made.manifest is not None
+    out = Output.at(folder.local / "plain")
+    out.table("Shape", [{"name": "depth"}])
+    out.fact_table("Speed", [{"measure": "peak memory"}])
+    update = {"counts": out.counts, "facts": {**out.facts, "seconds": 1.0}}
+    text = report(replace(made, manifest=made.manifest.model_copy(update=update)), cached=True)
+    assert text.index("### Shape") < text.index("| depth |") < text.index("### Speed") < text.index("| peak memory |")
 
 
 @pytest.fixture

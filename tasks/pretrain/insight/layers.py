@@ -6,7 +6,7 @@ after clipping, which the weights really follow.
 
 What is not given: gradients where the optimizer holds other tensors than the model (DeepSpeed in a lower precision or
 from ZeRO 1 on); weights and updates under ZeRO 3, where no rank has them; activations inside compiled blocks, which
-hooks don't reach.
+hooks don't reach (that of the whole block is seen). Under tensor parallelism norms are those of a rank's share.
 """
 
 from __future__ import annotations

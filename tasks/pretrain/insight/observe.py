@@ -112,7 +112,8 @@ class Insight:
         if whole:  # a stage of a pipeline has not all layers, under ZeRO 3 nobody has the weights
             with self.engine.autocast():
                 entropies, logits = probe(model, batch[0], batch[2])
-            for name, heads in zip(attentions, entropies, strict=False):
+            seen = entropies if len(entropies) == len(attentions) else []  # compiled blocks show none
+            for name, heads in zip(attentions, seen, strict=False):
                 found[name] |= {"entropy": float(heads.mean()), "lowest_entropy": float(heads.min())}
         everywhere: list[tuple[dict[str, Stats], Stats]] = [(found, logits)] * self.world.size
         if self.world.size > 1:

@@ -85,6 +85,7 @@ class Page:
         if missed:
             out.note(f"runtime.profile_steps: {missed} had been trained before, there is no trace")
         if looks or operators:
+            out.note(f"what was seen of the run lies in {self.spec.insight}")
             (self.spec.insight / "page.md").write_text(self.write(), encoding="utf-8")
         if self.rows:
             out.page("live", self.write, last=True)
