@@ -30,7 +30,7 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     Reads train/ and validation/ of the token shards; writes model/ in the format of transformers, log.jsonl with a row
     a step, loss.png and samples.md. Killed at any instant it goes on from its last checkpoint, bit for bit on a CPU.
     Refuses shards of another tokenizer (TokenizerMismatch) or with changed bytes (DamagedArtifact); a loss that is no
-    number is a TrainingError. What is seen of the run (speeds, layers, traces) lies beside the artifact, in `out.aside`.
+    number is a TrainingError. What is seen of the run (speeds, layers, traces) lies beside the artifact: `out.aside`.
     """
     digest = tokenizer_digest(tokenizer.path)
     train, validation = tokens.files("train/*.tokens"), tokens.files("validation/*.tokens")
