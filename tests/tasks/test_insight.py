@@ -40,7 +40,7 @@ from tasks.pretrain.insight.probe import attention_entropy, probe
 from tasks.pretrain.insight.profiler import StepProfiler
 from tasks.pretrain.insight.settings import check_insight
 from tasks.pretrain.insight.speed import speed_table, summarise
-from tasks.pretrain.insight.trackers import open_trackers
+from tasks.pretrain.insight.trackers import by_step, open_trackers
 from tasks.pretrain.spec import TrainSpec
 from tasks.progress import Observer
 from tasks.stage import MAX_PLOT_BYTES, report
@@ -367,7 +367,7 @@ def test_a_tracker_that_is_not_installed_is_refused_with_its_extra() -> None:
 def test_a_row_that_json_cant_hold_is_null_and_a_resume_cuts_back(tmp_path: Path) -> None:
     row = _finite({"step": 3, "layers": {"norm": {"rms": math.nan, "max": 1.23456789}}})
     assert row == {"step": 3, "layers": {"norm": {"rms": None, "max": 1.23457}}}
-    assert flattened(row) == {"layers/norm/max": 1.23457}
+    assert flattened(row) == {"step": 3, "layers/norm/max": 1.23457}
     append_log(tmp_path / "a.jsonl", [{"step": step} for step in (2, 4, 6)])
     _cut(tmp_path / "a.jsonl", 4)
     assert [row["step"] for row in read_log(tmp_path / "a.jsonl")] == [2, 4]
@@ -450,6 +450,11 @@ def test_a_stages_page_shows_how_it_went_beside_what_it_made(folder: Store, make
 @pytest.fixture
 def folder(tmp_path: Path) -> Store:
     return Store(str(tmp_path / "store"))
+
+
+def test_trackers_are_told_of_each_step_once_and_in_order() -> None:
+    rows = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 1, "logit_max": 9.0}, {"step": 2, "mfu": 0.5}]
+    assert by_step(rows) == [(1, {"loss": 3.0, "logit_max": 9.0}), (2, {"loss": 2.0, "mfu": 0.5})]
 
 
 def test_tensorboard_gets_the_curves(tmp_path: Path) -> None:

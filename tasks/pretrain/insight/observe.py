@@ -26,7 +26,7 @@ from tasks.pretrain.insight.clock import Clock
 from tasks.pretrain.insight.layers import LayerStats, Stats, merged
 from tasks.pretrain.insight.probe import probe
 from tasks.pretrain.insight.profiler import StepProfiler
-from tasks.pretrain.insight.trackers import open_trackers
+from tasks.pretrain.insight.trackers import by_step, open_trackers
 from tasks.pretrain.spec import TrainSpec
 
 
@@ -44,7 +44,7 @@ class Insight:
         self.layers = LayerStats(_model(engine), _renaming(engine)) if spec.runtime.insight_every else None
         self.profiler = StepProfiler(self.folder, self.world.device)
         self.looks = self.profiles = False
-        self.tokens, self.reported, self.last_row = 0, begun, begun
+        self.tokens, self.reported = 0, begun
         self.waiting: list[dict[str, Any]] = []  # rows of layers that no tracker has yet
         if self.world.first:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -88,14 +88,12 @@ class Insight:
         told = {"tokens_per_second": speed, "mfu": speed * self.flops / self.peak, "memory_bytes": self._memory()}
         row = {"step": step, "steps": step - self.reported, "tokens": self.tokens, **told}
         self._append("speed", {**row, "seconds": {kind: round(spent, 6) for kind, spent in seconds.items()}})
-        new = [row for row in rows[-(step - self.last_row) :] if row["step"] > self.last_row]
-        for tracker in self.trackers:
-            for logged in new:
-                tracker.scalars(logged["step"], {name: v for name, v in logged.items() if name != "step"})
-            for looked in self.waiting:
-                tracker.scalars(looked["step"], flattened(looked))
-            tracker.scalars(step, {f"speed/{name}": value for name, value in told.items()})
-        self.tokens, self.reported, self.last_row, self.waiting = 0, step, step, []
+        new = [row for row in rows[-(step - self.reported) :] if row["step"] > self.reported]
+        speeds = {"step": step, **{f"speed/{name}": value for name, value in told.items()}}
+        for number, values in by_step([*new, *map(flattened, self.waiting), speeds]) if self.trackers else ():
+            for tracker in self.trackers:
+                tracker.scalars(number, values)
+        self.tokens, self.reported, self.waiting = 0, step, []
         validated = [row["validation_loss"] for row in new if "validation_loss" in row]
         return {**told, **({"validation_loss": validated[-1]} if validated else {})}
 
@@ -153,7 +151,7 @@ def seconds_since_start() -> float:
 
 def flattened(row: Mapping[str, Any]) -> dict[str, float]:
     """A row of insight.jsonl as one level of names: `layers/blocks.0.attention/rms`."""
-    flat = {name: value for name, value in row.items() if name not in ("step", "layers")}
+    flat = {name: value for name, value in row.items() if name != "layers"}
     for layer, stats in row["layers"].items():
         flat |= {f"layers/{layer}/{name}": value for name, value in stats.items()}
     return {name: value for name, value in flat.items() if value is not None}

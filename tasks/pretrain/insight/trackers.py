@@ -10,7 +10,7 @@ import importlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -119,6 +119,14 @@ def open_trackers(spec: TrainSpec, begun: int) -> list[Tracker]:
         folder.mkdir(parents=True, exist_ok=True)
         opened.append(TRACKERS[name](folder, spec, begun))
     return opened
+
+
+def by_step(rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    """What all rows say of a step together, in the order of steps: W&B drops what comes after a later step."""
+    steps: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        steps.setdefault(row["step"], {}).update(row)
+    return [(step, {name: v for name, v in steps[step].items() if name != "step"}) for step in sorted(steps)]
 
 
 def _settings_of(spec: TrainSpec) -> dict[str, Any]:
