@@ -6,14 +6,17 @@ The command line prints both and exits with 1; anything else is a defect and kee
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class GristmillError(Exception):
-    """Something named is wrong, and `remedy` says what to do about it."""
+    """Something named is wrong, and `remedy` says what to do about it. `facts` are JSON for whoever acts on it."""
 
-    def __init__(self, message: str, remedy: str = "") -> None:
+    def __init__(self, message: str, remedy: str = "", **facts: Any) -> None:
         super().__init__(message, remedy)
         self.message = message
         self.remedy = remedy
+        self.facts = facts
 
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}".strip()
@@ -53,6 +56,18 @@ class TokenizerMismatch(GristmillError):
 
 class TrainingError(GristmillError):
     """A training run ended without a usable model."""
+
+
+class Divergence(TrainingError):
+    """A training loss or gradient is no number, or the loss left its course."""
+
+
+class OutOfMemory(TrainingError):
+    """A training process asked for more memory than there is."""
+
+
+class LostProcess(TrainingError):
+    """A training process died without a word, or gives no sign of life."""
 
 
 class ParityError(GristmillError):

@@ -73,6 +73,18 @@ class Runtime(BaseModel):
     )
     timeout_minutes: float | None = Field(None, gt=0, description="a training child older than this is ended")
 
+    restarts: int = Field(
+        2,
+        ge=0,
+        description="how often a pretraining whose process died or hangs is started again from its last checkpoint; "
+        "counted anew from each later checkpoint, 0 for never",
+    )
+    hang_minutes: float = Field(
+        30,
+        gt=0,
+        description="a pretraining that takes longer than this from one step to the next hangs, and is ended",
+    )
+
     @property
     def working_memory(self) -> int:
         """`memory_limit` in bytes; without one, a quarter of the machine's memory."""

@@ -8,6 +8,10 @@ The two sides talk in JSON lines on the child's standard output (`emit`); whatev
 
     stage:  run_module("tasks.pretrain.train", spec, out, on_line=…)
     child:  if __name__ == "__main__": run_as_child(train)          # def train(spec: Path) -> None
+
+Words with a meaning for this file: `error`, the child's last, with its message, remedy and facts; `crash`, any other
+exception; and `beat`, in how many seconds it will beat again. A child that beats and then stays silent for longer
+hangs, and is ended.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import contextlib
 import ctypes
 import errno
 import json
+import math
 import os
 import selectors
 import signal
@@ -25,11 +30,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from storage import errors
-from storage.errors import GristmillError, TrainingError
+from storage.errors import GristmillError, LostProcess, TrainingError
 
 if TYPE_CHECKING:
     from tasks.child_spec import ChildSpec
@@ -37,7 +44,9 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1
 GRACE_SECONDS = 5.0  # between TERM and KILL
+LEAVE_SECONDS = 20.0  # between a child's error and its end; a rank may wait for others that will never come
 POLL_SECONDS = 0.5
+LAUNCHER_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)  # as 256 − signal
 LAST_LINES = 12  # of the log, quoted when a child fails
 STAGE_PID = "GRISTMILL_STAGE_PID"
 
@@ -52,14 +61,16 @@ def run_child(
 ) -> None:
     """Run `command` to its end; `on_line` gets each JSON object that it prints. `environment` is the whole of it.
 
-    Raises the GristmillError that the child reported, or a TrainingError with the last lines of `log` when it ended
-    otherwise than well or outlived `out.runtime.timeout_minutes`. On any exception, Ctrl-C too, the child's whole
-    process group is ended before the exception goes on.
+    Raises the GristmillError that the child reported (the first, where several ranks did), a LostProcess with the last
+    lines of `log` when it ended otherwise than well or hangs, or a TrainingError when it outlived
+    `out.runtime.timeout_minutes`. The first two have the `exit_code` and the `last_lines` among their facts. On any
+    exception, Ctrl-C too, the child's whole process group is ended before the exception goes on.
     """
-    minutes = out.runtime.timeout_minutes
-    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    limits = _Limits(out.stage, out.runtime.timeout_minutes)
     log.parent.mkdir(parents=True, exist_ok=True)
+    begun = log.stat().st_size if log.exists() else 0
     reported: dict[str, Any] | None = None
+    crash = ""
     with log.open("ab", buffering=0) as log_file:
         process = subprocess.Popen(
             # `main` below sets the death signal and then becomes the command: safer than code between fork and exec
@@ -71,19 +82,31 @@ def run_child(
             start_new_session=True,
         )
         try:
-            for line in _lines(process, deadline):
+            for line in _lines(process, limits):
                 message = _message(line)
                 if message is None:
                     log_file.write(line)
                 elif "error" in message:
-                    reported = message
+                    reported = reported or message
+                    limits.leave()
+                elif "crash" in message:
+                    crash = crash or message["crash"]  # the first; that of other ranks comes of it
+                    limits.leave()
+                elif "beat" in message:
+                    limits.beat(message["beat"])
                 elif on_line is not None:
                     on_line(message)
-            code = process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(limits.left())
+        except LostProcess as error:
+            error.facts["last_lines"] = _last_lines(log, begun)
+            raise
         finally:
-            _end(process)
+            code = _end(process)
+    if reported:
+        raise _typed(reported, code, _last_lines(log, begun))
     if code != 0:
-        raise _typed(reported) if reported else _failed(out.stage, code, log)
+        raise _failed(out.stage, code, crash, log, _last_lines(log, begun))
 
 
 def run_module(
@@ -158,12 +181,14 @@ def _free_port() -> int:
 
 
 def run_as_child(function: Callable[[Path], None]) -> None:
-    """The child's side: tie this process to its parent, run `function(spec)`, pass a GristmillError on as it is."""
+    """The child's side: tie this process to its parent, run `function(spec)`, pass a GristmillError on as it is, and
+    the first line of any other exception beside its traceback."""
     die_with_parent()
+    sys.excepthook = _crash
     try:
         function(Path(sys.argv[-1]))
     except GristmillError as error:
-        emit(error=type(error).__name__, message=error.message, remedy=error.remedy)
+        emit(error=type(error).__name__, message=error.message, remedy=error.remedy, facts=error.facts)
         sys.exit(1)
     except OSError as error:
         if error.errno != errno.ENOSPC:
@@ -171,6 +196,12 @@ def run_as_child(function: Callable[[Path], None]) -> None:
         remedy = "Free space (`gristmill store gc`) and run again: it goes on from the last checkpoint."
         emit(error="StoreError", message=f"The disk is full: {error}.", remedy=remedy)
         sys.exit(1)
+
+
+def _crash(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+    rank = f"rank {os.environ['RANK']}: " if "RANK" in os.environ else ""
+    emit(crash=f"{rank}{kind.__name__}: {value}".splitlines()[0])
+    sys.__excepthook__(kind, value, trace)
 
 
 def emit(**fields: Any) -> None:
@@ -194,7 +225,47 @@ def main() -> None:
     os.execvp(command[0], command)
 
 
-def _lines(process: subprocess.Popen[bytes], deadline: float | None) -> Iterator[bytes]:
+@dataclass
+class _Limits:
+    """How long a child may go on: in all, until its next beat, and after its error."""
+
+    stage: str
+    minutes: float | None
+    begun: float = field(default_factory=time.monotonic)
+    silence: float = math.inf  # seconds that it asked for with its last beat
+    heard: float = 0.0
+    leaves_by: float = math.inf
+
+    def beat(self, seconds: float) -> None:
+        """It is alive, and will be heard of within so many seconds."""
+        self.silence, self.heard = seconds, time.monotonic()
+
+    def leave(self) -> None:
+        """It said why it ends, and has a moment to do so."""
+        self.silence, self.leaves_by = math.inf, min(self.leaves_by, time.monotonic() + LEAVE_SECONDS)
+
+    def left(self) -> float | None:
+        """Seconds that the child has to end by itself; None for as long as it takes."""
+        return None if math.isinf(self.leaves_by) else max(0.0, self.leaves_by - time.monotonic())
+
+    def passed(self) -> bool:
+        """Whether a child that said why it ends should have ended. Raises for one that is not ending but must."""
+        now = time.monotonic()
+        if self.minutes is not None and now > self.begun + 60 * self.minutes:
+            raise TrainingError(
+                "A training child ran longer than runtime.timeout_minutes and was ended.",
+                "Raise it, or train fewer steps; a rerun goes on from the last checkpoint.",
+            )
+        if now > self.heard + self.silence:
+            raise LostProcess(
+                f"The training of {self.stage} gave no sign of life for {self.silence:,.0f} seconds and was ended.",
+                "If its steps do take so long, raise runtime.hang_minutes; a rerun goes on from the last checkpoint.",
+                how="hung",
+            )
+        return now > self.leaves_by
+
+
+def _lines(process: subprocess.Popen[bytes], limits: _Limits) -> Iterator[bytes]:
     """Lines of the child's output until it ends. Polled: a stray grandchild that holds the pipe must not block us."""
     pipe = process.stdout
     assert pipe is not None
@@ -211,11 +282,8 @@ def _lines(process: subprocess.Popen[bytes], deadline: float | None) -> Iterator
                     break
             elif ended:
                 break
-            if deadline is not None and time.monotonic() > deadline:
-                raise TrainingError(
-                    "A training child ran longer than runtime.timeout_minutes and was ended.",
-                    "Raise it, or train fewer steps; a rerun goes on from the last checkpoint.",
-                )
+            if limits.passed():
+                break
     if rest:
         yield rest + b"\n"
 
@@ -230,17 +298,18 @@ def _message(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """TERM, then KILL, to the whole group: ranks and helpers that outlived the child too."""
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """TERM, then KILL, to the whole group: ranks and helpers that outlived the child too. The child's exit code."""
     pipe: IO[bytes] | None = process.stdout
     if process.poll() is None:
         _signal(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_SECONDS)
     _signal(process.pid, signal.SIGKILL)
-    process.wait()
+    code = process.wait()
     if pipe is not None:
         pipe.close()
+    return code
 
 
 def _signal(group: int, number: signal.Signals) -> None:
@@ -248,18 +317,31 @@ def _signal(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
-def _typed(message: Mapping[str, Any]) -> GristmillError:
+def _typed(message: Mapping[str, Any], code: int, last_lines: list[str]) -> GristmillError:
     kind = getattr(errors, str(message["error"]), TrainingError)
-    return kind(message.get("message", ""), message.get("remedy", ""))
+    facts = {**message.get("facts", {}), "exit_code": code, "last_lines": last_lines}
+    return kind(message.get("message", ""), message.get("remedy", ""), **facts)
 
 
-def _failed(stage: str, code: int, log: Path) -> TrainingError:
-    lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+def _failed(stage: str, code: int, crash: str, log: Path, last_lines: list[str]) -> LostProcess:
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return TrainingError(
-        f"The training process of {stage} {how}:\n" + "\n".join(f"  {line}" for line in lines),
+    if 256 - code in LAUNCHER_SIGNALS:
+        how += f" (one of its ranks was killed by {signal.Signals(256 - code).name})"
+    how += f", {crash}" if crash else ""
+    return LostProcess(
+        f"The training process of {stage} {how}:\n" + "\n".join(f"  {line}" for line in last_lines),
         f"\nThe whole log is {log}; a rerun goes on from the last checkpoint.",
+        how=how,
+        exit_code=code,
+        last_lines=last_lines,
     )
+
+
+def _last_lines(log: Path, begun: int) -> list[str]:
+    """The end of what this child, which began at a byte of the log, wrote into it."""
+    with log.open("rb") as file:
+        file.seek(begun)
+        return file.read().decode(errors="replace").splitlines()[-LAST_LINES:]
 
 
 if __name__ == "__main__":

@@ -13,6 +13,13 @@ optimizers.py   the optimizer
 schedule.py     the learning rate of a step
 marks.py        the special tokens of fill-in-the-middle, by their ids
 loader/         samples in an order that only the seed decides, by source and by document
+course.py       batches that a healed run leaves out, learning rates that it lowers
+divergence.py   when a loss has left its course
+healing.py      what to do about a fault
+supervisor.py   the child watched, and started again
+beat.py         signs of life
+memory.py       how memory that ran out shows
+drills.py       faults on purpose
 checkpoints.py  atomic checkpoints and exact resume
 evaluation.py   validation loss, samples
 """

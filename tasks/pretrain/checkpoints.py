@@ -38,17 +38,17 @@ class Checkpoints:
         """
         if self.world.first:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for path in self.folder.iterdir():
+            for path in self.folder.glob("step-*"):  # DeepSpeed puts a script of its own beside them
                 if not (path / MARKER).is_file():
                     shutil.rmtree(path)
         self.world.wait()
-        tags = self._tags()
-        if not tags:
+        steps = whole_steps(self.folder)
+        if not steps:
             return 0
-        found = self._marker(tags[-1])
-        if found["identity"] != self.identity:
-            raise self._refused(tags[-1], "other data, another tokenizer or another config")
-        return int(found["step"])
+        folder = self.folder / _tag(steps[-1])
+        if self._marker(folder)["identity"] != self.identity:
+            raise self._refused(folder, "other data, another tokenizer or another config")
+        return steps[-1]
 
     def save(self, engine: Engine, step: int) -> None:
         """Write the checkpoint of `step`; older ones than the last two go."""
@@ -63,9 +63,8 @@ class Checkpoints:
             draft.write_text(json.dumps({"identity": self.identity, "step": step, "layout": dict(engine.layout)}))
             _flush(draft)
             draft.rename(folder / MARKER)
-            for old in self._tags()[:-KEPT]:
-                (old / MARKER).unlink()  # first, so that a kill in between leaves no half checkpoint
-                shutil.rmtree(old)
+            for old in whole_steps(self.folder)[:-KEPT]:
+                remove(self.folder, old)
         self.world.wait()
 
     def load(self, engine: Engine, step: int) -> None:
@@ -90,8 +89,16 @@ class Checkpoints:
             f"Run with what it was made with, or delete {self.folder} to begin anew.",
         )
 
-    def _tags(self) -> list[Path]:
-        return sorted(path.parent for path in self.folder.glob(f"step-*/{MARKER}"))
+
+def whole_steps(folder: Path) -> list[int]:
+    """The steps of the whole checkpoints in a folder, in order."""
+    return sorted(int(path.parent.name.rpartition("-")[2]) for path in folder.glob(f"step-*/{MARKER}"))
+
+
+def remove(folder: Path, step: int) -> None:
+    """Remove the checkpoint of a step: its marker first, so that a kill in between leaves no half checkpoint."""
+    (folder / _tag(step) / MARKER).unlink()
+    shutil.rmtree(folder / _tag(step))
 
 
 def _tag(step: int) -> str:

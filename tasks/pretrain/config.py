@@ -21,6 +21,29 @@ class MixtureChange(StageConfig):
     mixture: Mixture = Field(min_length=1, description="as pretrain.mixture")
 
 
+class HealingConfig(StageConfig):
+    """What becomes of a run whose loss is no number or rises and stays up: it goes back to a checkpoint and leaves out
+    the batches that led there; the second time it also lowers the learning rate; the third time it ends."""
+
+    enabled: bool = Field(
+        True, description="off: a loss that is no number ends the run, a rising one is not looked for"
+    )
+    spike_deviations: float = Field(
+        6.0, gt=0, description="standard deviations of the trailing losses that a loss must rise above their mean"
+    )
+    spike_window: int = Field(50, ge=2, description="trailing steps that a loss is judged by")
+    skip_batches: int = Field(
+        16,
+        ge=1,
+        description="batches left out, the last of them that of the step that diverged; twice as many the second time. "
+        "Fewer, if no checkpoint is kept from before them",
+    )
+    again_within: int = Field(
+        200, ge=1, description="a divergence within so many steps of the one before is the second, or the third"
+    )
+    rate_factor: float = Field(0.5, gt=0, lt=1, description="what the second one multiplies the learning rate by")
+
+
 class PretrainConfig(StageConfig):
     """The length is given as steps or as tokens; with neither, it is the compute-optimal 20 tokens a parameter."""
 
@@ -85,6 +108,7 @@ class PretrainConfig(StageConfig):
         ("The", "In the year", "What is"), description="beginnings that the trained model continues in samples.md"
     )
     sample_tokens: int = Field(48, ge=1, description="length of a continuation")
+    healing: HealingConfig = Field(HealingConfig(), description="what becomes of a run that diverges")
 
     @model_validator(mode="after")
     def _one_length(self) -> PretrainConfig:

@@ -5,6 +5,7 @@ Shapes: B windows, T tokens of context.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -27,9 +28,9 @@ class Validation:
         self.stream, self.context, self.world = stream, context, world
         self.windows = spread_windows(stream, context, tokens)
 
-    def loss(self, engine: Engine) -> float:
+    def loss(self, engine: Engine, beat: Callable[[], None]) -> float:
         """Mean cross-entropy in nats a token. Every rank must call it: where weights are sharded, a forward pass needs
-        all."""
+        all. `beat` is called after each pass."""
         total = torch.zeros(2, dtype=torch.float64, device=self.world.device)
         share = engine.micro_batch
         for start in range(0, len(self.windows), share * engine.data_ranks):
@@ -40,6 +41,7 @@ class Validation:
             loss = engine.loss(ids_BT, targets_BT)
             if count:  # a rank without windows left has still to run along
                 total += torch.stack((loss.double() * count, count.double()))
+            beat()
         nats, tokens = self.world.sum(total).tolist()
         return nats / tokens
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from storage.errors import TrainingError
 from tasks.logs import append_log
+from tasks.pretrain.divergence import Watch
 from tasks.pretrain.world import World
 
 
@@ -21,15 +20,20 @@ class Log:
 
     path: Path
     world: World
+    watch: Watch
     rows: list[dict[str, Any]]
     waiting: list[tuple[int, float, Tensor, Tensor]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            self.watch.see(row)
 
     def add(self, step: int, rate: float, loss: Tensor, norm: Tensor) -> None:
         """Note a step; this rank's loss and the global gradient norm."""
         self.waiting.append((step, rate, loss, norm))
 
     def flush(self, validation_loss: float | None = None) -> None:
-        """Write what waits; `validation_loss` belongs to the last step. Raises TrainingError for NaN or infinity."""
+        """Write what waits; `validation_loss` belongs to the last step. Raises Divergence, alike on every rank."""
         if not self.waiting:
             return
         losses = self.world.mean(torch.stack([loss for _, _, loss, _ in self.waiting])).tolist()
@@ -40,12 +44,7 @@ class Log:
             new[-1]["validation_loss"] = validation_loss
         self.waiting = []
         for row in new:
-            for name, value in row.items():
-                if not math.isfinite(value):
-                    raise TrainingError(
-                        f"Step {row['step']}: {name} is {value}.",
-                        "Lower pretrain.learning_rate or gradient_clip, or lengthen the warmup, and run again.",
-                    )
+            self.watch.see(row)
         self.rows += new
         if self.world.first:
             append_log(self.path, new)

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from tasks.launch import emit
+from tasks.pretrain.beat import Beat
 from tasks.pretrain.checkpoints import Checkpoints
+from tasks.pretrain.drills import Drills
 from tasks.pretrain.engines import Engine, MicroBatch
 from tasks.pretrain.evaluation import Validation
 from tasks.pretrain.insight.observe import Insight
@@ -31,6 +33,8 @@ class Training:
     checkpoints: Checkpoints
     log: Log
     insight: Insight
+    beat: Beat
+    drills: Drills
     begun: int
 
     def run(self) -> None:
@@ -49,13 +53,14 @@ class Training:
             insight.after_step(step, batches)
             if validates or reports or saves:
                 insight.lap("training", wait=True)
-                validation_loss = self.validation.loss(self.engine) if validates else None
+                validation_loss = self.validation.loss(self.engine, self.beat) if validates else None
                 insight.lap("validation")
                 self.log.flush(validation_loss)
                 insight.lap("logging")
-            if saves:
+            if saves and self.log.watch.calm:
                 self.checkpoints.save(self.engine, step)
                 insight.lap("checkpoints")
+            self.beat()
             if reports and self.engine.world.first:
                 emit(step=step, loss=self.log.rows[-1]["loss"], **insight.report(step, self.log.rows))
                 insight.lap("logging")
@@ -67,15 +72,18 @@ class Training:
             step, steps=self.spec.steps, peak=config.learning_rate, warmup_steps=config.warmup_steps,
             final_share=config.final_share,
         )  # fmt: skip
-        loss, norm = self.engine.step(batches, rate)
+        rate *= self.spec.course.rate_scale(step)
+        with self.drills.at(step, rate) as drilled_rate:
+            loss, norm = self.engine.step(batches, drilled_rate)
         self.log.add(step, rate, loss, norm)
 
     def _batches(self, step: int) -> list[MicroBatch]:
         """This rank's micro-batches of a step, in memory that a GPU, if there is one, copies from while it computes."""
         engine = self.engine
         served = self.loader.micro_batches(
-            step, rank=engine.data_rank, ranks=engine.data_ranks, size=engine.micro_batch
-        )
+            step, rank=engine.data_rank, ranks=engine.data_ranks, size=engine.micro_batch,
+            number=self.spec.course.batch(step),
+        )  # fmt: skip
         pinned = engine.world.device.type == "cuda"
 
         def tensor(part: npt.NDArray[np.int64]) -> Tensor:

@@ -10,6 +10,7 @@ from pathlib import Path
 from models.presets import ModelShape
 from tasks.child_spec import ChildSpec
 from tasks.pretrain.config import PretrainConfig
+from tasks.pretrain.course import Course
 from tasks.pretrain.marks import Marks
 
 
@@ -26,11 +27,17 @@ class TrainSpec(ChildSpec):
     tokenizer: Path
     marks: Marks | None
     aside: Path | None = None  # see Output.aside
+    course: Course = Course()  # of no identity: it only ever changes after the checkpoint that a run goes on from
 
     @property
     def insight(self) -> Path:
         """Where what is seen of the run lies, which is no part of its artifact."""
         return self.aside or self.scratch / "insight"
+
+    @property
+    def drills(self) -> Path:
+        """Marks of the faults on purpose that have happened."""
+        return self.scratch / "drills"
 
     @property
     def identity(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -11,15 +10,16 @@ from models.presets import count_parameters, derive, explain, flops_per_token
 from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
 from storage.tokens import open_tokens
-from tasks.launch import run_module
 from tasks.logs import read_log
 from tasks.output import Output
 from tasks.plots import plot_loss
+from tasks.pretrain import supervisor
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.insight.page import Page
 from tasks.pretrain.insight.settings import check_insight
 from tasks.pretrain.marks import read_marks
 from tasks.pretrain.spec import TrainSpec
+from tasks.pretrain.supervisor import train_healed
 from tasks.stage import stage
 
 
@@ -29,8 +29,10 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
 
     Reads train/ and validation/ of the token shards; writes model/ in the format of transformers, log.jsonl with a row
     a step, loss.png and samples.md. Killed at any instant it goes on from its last checkpoint, bit for bit on a CPU.
-    Refuses shards of another tokenizer (TokenizerMismatch) or with changed bytes (DamagedArtifact); a loss that is no
-    number is a TrainingError. What is seen of the run (speeds, layers, traces) lies beside the artifact: `out.aside`.
+    Refuses shards of another tokenizer (TokenizerMismatch) or with changed bytes (DamagedArtifact). A loss that is no
+    number or leaves its course, memory that runs out, and processes that die or hang are healed as healing.py says and
+    listed in the table "Events"; what can't be healed is a TrainingError that says what to change. What is seen of the
+    run (speeds, layers, traces) lies beside the artifact: `out.aside`.
     """
     digest = tokenizer_digest(tokenizer.path)
     train, validation = tokens.files("train/*.tokens"), tokens.files("validation/*.tokens")
@@ -60,11 +62,13 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
         out.progress(line["step"], spec.steps, "steps", page.add(line))
 
     out.progress(0, spec.steps, "steps", "starting")
-    measured = run_module("tasks.pretrain.train", spec, out, on_line=on_line)
+    measured, healing = train_healed(spec, out, on_line)
     rows = read_log(out.path / "log.jsonl")
     plot_loss(rows, out.path / "loss.png", title=f"{shape.family}, {count_parameters(shape):,} parameters")
     _report(spec, measured, out)
     page.report(out)
+    supervisor.report(healing, spec, out)
+    supervisor.forget(spec)
 
 
 def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
@@ -109,4 +113,3 @@ def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
             {"measure": "validation bits per byte", "value": f"{results['validation_bits_per_byte']:.3f}"},
         ],
     )
-    shutil.rmtree(spec.checkpoints, ignore_errors=True)

@@ -1,33 +1,60 @@
 """The training child: `python -m tasks.pretrain.train SPEC`, once a rank.
 
-A step is a pure function of (weights, optimizer states, step number): data order, learning rate and validation
-windows all follow from the number. So a resume is a load, and nothing else has to be remembered.
+A step is a pure function of (weights, optimizer states, step number, course): data order, learning rate and validation
+windows all follow from the number, and from what a healed run leaves out. So a resume is a load, and nothing else has
+to be remembered.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from models.convert import save
+from storage.errors import OutOfMemory
 from storage.token_stream import TokenStream
-from tasks.launch import run_as_child
-from tasks.logs import cut_log
+from tasks.launch import emit, run_as_child
+from tasks.logs import cut_log, read_log
+from tasks.pretrain.beat import Beat
 from tasks.pretrain.checkpoints import Checkpoints
+from tasks.pretrain.course import learned
+from tasks.pretrain.divergence import Watch
+from tasks.pretrain.drills import Drills
 from tasks.pretrain.engines import open_engine
 from tasks.pretrain.evaluation import Validation, write_samples
 from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import open_loader
 from tasks.pretrain.log import Log
 from tasks.pretrain.loop import Training
+from tasks.pretrain.memory import is_out_of_memory
 from tasks.pretrain.spec import TrainSpec
-from tasks.pretrain.world import join
+from tasks.pretrain.world import World, join
 
 
 def train(path: Path) -> None:
-    """Train as the spec says, from the last checkpoint if there is one; rank 0 leaves the model and the result."""
+    """Train as the spec says, from the last checkpoint if there is one; rank 0 leaves the model and the result.
+
+    Raises OutOfMemory for every way in which memory runs out, on the rank where it does.
+    """
     spec = TrainSpec.model_validate_json(path.read_text())
-    world = join(spec.runtime)
+    beat = Beat(first=os.environ.get("RANK", "0") == "0", seconds=60 * spec.runtime.hang_minutes)
+    beat.slow()
+    try:
+        _train(spec, join(spec.runtime), beat)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        what = f"Memory ran out: {str(error).splitlines()[0]}" if str(error) else "Memory ran out."
+        raise OutOfMemory(what, "Lower runtime.micro_batch, or set runtime.recompute.") from error
+    finally:
+        beat.stop()
+
+
+def _train(spec: TrainSpec, world: World, beat: Beat) -> None:
+    if world.first:
+        emit(ranks=world.size)
+    drills = Drills(spec.drills, world)
     loader = open_loader(
         spec.train, spec.config, context=spec.shape.context, tokenizer_digest=spec.tokenizer_digest, marks=spec.marks
     )
@@ -40,11 +67,17 @@ def train(path: Path) -> None:
     engine = open_engine(spec, world)
     if begun:
         checkpoints.load(engine, begun)
-    log = Log(spec.log, world, cut_log(spec.log, begun) if world.first or begun else [])
+    rows = cut_log(spec.log, begun) if world.first else []
     world.wait()
+    if begun and not world.first:
+        rows = read_log(spec.log)[:begun]
+    log = Log(spec.log, world, Watch(spec.config, spec.course), rows)
+    if world.first:
+        emit(micro_batch=engine.micro_batch, share=engine.micro_batch * engine.micro_steps)
     insight = Insight(spec, engine, begun)
-    training = Training(spec, engine, loader, validation, checkpoints, log, insight, begun)
+    training = Training(spec, engine, loader, validation, checkpoints, log, insight, beat, drills, begun)
     training.run()
+    beat.slow()
     _finish(training)
     world.leave()
 
@@ -60,7 +93,7 @@ def _finish(training: Training) -> None:
     last = [row["loss"] for row in rows[-max(1, min(20, spec.steps // 10)) :]]
     measured = {
         "windows": training.loader.samples.windows,
-        "sources": training.loader.samples.report(spec.steps * spec.config.global_batch),
+        "sources": learned(training.loader.samples.report, spec.course, spec.steps, spec.config.global_batch),
         "fim": training.loader.fim_report(spec.steps),
         "train_loss": sum(last) / len(last),
         "validation_loss": rows[-1]["validation_loss"],

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from storage.errors import ParityError, TrainingError
+from storage.errors import LostProcess, OutOfMemory, ParityError, TrainingError
 from tasks.config import Runtime
 from tasks.launch import run_child, training_environment
 from tasks.output import Output
@@ -71,6 +71,18 @@ def test_any_other_end_quotes_the_log_and_names_it(script: str, named: str, tmp_
     assert str(tmp_path / "log") in caught.value.remedy
 
 
+def test_the_first_crash_of_several_ranks_is_named(tmp_path: Path) -> None:
+    rank = "from tasks.launch import run_as_child\ndef fail(spec): raise OSError('torn')\nrun_as_child(fail)"
+    script = (
+        f"import os, subprocess, sys\nfor rank in '10':\n"
+        f"    subprocess.run([sys.executable, '-c', {rank!r}], env={{**os.environ, 'RANK': rank}})\nsys.exit(1)"
+    )
+    with pytest.raises(LostProcess) as caught:
+        run(tmp_path, script)
+    assert caught.value.facts["how"] == "ended with exit code 1, rank 1: OSError: torn"
+    assert (tmp_path / "log").read_text().count("OSError: torn") == 2
+
+
 def test_a_child_that_runs_too_long_is_ended_with_its_own_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +95,32 @@ def test_a_child_that_runs_too_long_is_ended_with_its_own_children(
     with pytest.raises(TrainingError, match="timeout_minutes"):
         run(tmp_path, script, timeout_minutes=0.05)
     assert wait_until_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_child_that_beats_and_then_falls_silent_hangs_and_is_ended(tmp_path: Path) -> None:
+    script = (
+        "import time; from tasks.launch import emit\nfor beat in range(3): emit(beat=1.0, step=beat); time.sleep(0.6)\n"
+        "print('last words', flush=True); time.sleep(600)"
+    )
+    began = time.monotonic()
+    with pytest.raises(LostProcess, match="no sign of life for 1 seconds") as caught:
+        run(tmp_path, script)
+    assert caught.value.facts["how"] == "hung"
+    assert caught.value.facts["last_lines"] == ["last words"]
+    assert time.monotonic() - began < 60
+
+
+def test_a_child_that_said_why_it_ends_and_does_not_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.launch.LEAVE_SECONDS", 0.5)
+    script = (
+        "import time; from tasks.launch import emit\n"
+        "emit(error='OutOfMemory', message='Full.', remedy='Less.', facts={'step': 3})\n"
+        "emit(error='TrainingError', message='Another rank, which this one took with it.')\ntime.sleep(600)"
+    )
+    with pytest.raises(OutOfMemory, match=r"Full\. Less\.") as caught:
+        run(tmp_path, script)
+    assert caught.value.facts["step"] == 3
+    assert caught.value.facts["exit_code"] == -signal.SIGTERM
 
 
 def test_kill_9_of_the_stage_ends_the_child(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from tasks.logs import cut_log, read_log
 from tasks.output import Output
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.checkpoints import Checkpoints
+from tasks.pretrain.course import Course
+from tasks.pretrain.divergence import Watch
 from tasks.pretrain.loader import WindowLoader, permute
 from tasks.pretrain.log import Log
 from tasks.pretrain.schedule import learning_rate
@@ -196,12 +198,14 @@ def test_what_cant_work_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=named):
         pretrain.function(CONFIG.model_copy(update=change), *data, output(tmp_path, micro_batch=4))
+    assert not (tmp_path / "scratch" / "healing.json").exists()  # it would come again, so it is not tried again
 
 
 def test_a_checkpoint_of_another_run_is_refused_and_a_torn_one_removed(tmp_path: Path) -> None:
     (tmp_path / "step-000000003").mkdir()
     (tmp_path / "step-000000003" / "complete.json").write_text(json.dumps({"identity": "mine", "step": 3}))
     (tmp_path / "step-000000006").mkdir()
+    (tmp_path / "zero_to_fp32.py").touch()  # as DeepSpeed leaves it there
     assert Checkpoints(tmp_path, "mine", world=ALONE).latest() == 3
     assert not (tmp_path / "step-000000006").exists()
     with pytest.raises(TrainingError, match="refused"):
@@ -209,7 +213,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_a_torn_one_removed(tmp_path:
 
 
 def test_a_nan_ends_the_run_and_names_its_step(tmp_path: Path) -> None:
-    log = Log(tmp_path / "log.jsonl", ALONE, [])
+    log = Log(tmp_path / "log.jsonl", ALONE, Watch(CONFIG, Course()), [])
     log.add(1, 0.1, torch.tensor(2.0), torch.tensor(1.0))
     log.add(2, 0.1, torch.tensor(math.nan), torch.tensor(1.0))
     with pytest.raises(TrainingError, match="Step 2: loss is nan"):

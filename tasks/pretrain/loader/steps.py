@@ -51,11 +51,11 @@ class StepLoader:
                 marks, eos_id=eos_id, rate=config.fim_rate, spm_share=config.fim_spm_share, seed=config.seed
             )
 
-    def micro_batches(self, step: int, *, rank: int, ranks: int, size: int) -> list[Batch]:
-        """This rank's micro-batches of a step, each of `size` samples."""
-        served = (step - 1) * self.config.global_batch
+    def micro_batches(self, step: int, *, rank: int, ranks: int, size: int, number: int | None = None) -> list[Batch]:
+        """This rank's micro-batches of a step, each of `size` samples, from batch `number`, or else the step's own."""
+        served = ((number or step) - 1) * self.config.global_batch
         count = self.config.global_batch // (size * ranks)
-        return [self._serve(step, served + (number * ranks + rank) * size, size) for number in range(count)]
+        return [self._serve(step, served + (part * ranks + rank) * size, size) for part in range(count)]
 
     def fim_report(self, steps: int) -> dict[str, float] | None:
         """What `fim_rate` did in a training of so many steps, measured on samples evenly spread: documents rearranged

@@ -1,0 +1,1 @@
+"""A run of pretraining beside peers' loops, and beside what the machine can multiply."""

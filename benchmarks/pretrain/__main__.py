@@ -1,0 +1,115 @@
+"""`python -m benchmarks.pretrain`: a training step by our pretrain stage beside peers' loops, and beside the machine.
+
+Every side trains a model of the same shape on the same ids, in float32, with fused AdamW and clipped gradients, batch
+8 × 256 tokens, in the environment of our training child (its allocator settings and threads). A run is a fresh process;
+sides take turns; figures are medians. Start-up and the first steps are not counted. LLaMA's shape: transformers'
+Trainer and litgpt (in the peers' environment), as it is and compiled. GPT-2's shape: a plain loop over a plain module.
+`of peak` is the share of the matrix-product peak that each of our runs measures at its start, by the model's FLOPs.
+
+The ids are those that the profile `tiny` trains on; its data stages run first, once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks import peer_environment
+from benchmarks.measure import DATA, ROOT, Failed, measure
+from benchmarks.pretrain.ours import ENGINES
+from benchmarks.pretrain.sizes import BATCH, CONTEXT, SIZES, VOCAB, Task
+from models.config import ModelConfig
+from models.presets import count_parameters, derive, flops_per_token
+from storage import refs
+from storage.store import Store
+from tasks.config import Runtime
+from tasks.launch import training_environment
+from tasks.output import Output
+
+PEERS = {"llama": ("transformers Trainer", "litgpt", "litgpt, compiled"), "gpt2": ("plain loop",)}
+
+
+def main() -> None:
+    """Run the sides in turns and print a table for each family."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pretrain", description=__doc__, formatter_class=raw)
+    parser.add_argument("sizes", nargs="*", default=list(SIZES), help=f"of {', '.join(SIZES)} (default all)")
+    parser.add_argument("--families", nargs="*", default=list(PEERS), choices=list(PEERS))
+    parser.add_argument("--runs", type=int, default=5, help="of each side (default 5)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="(default all cores)")
+    parser.add_argument("--data", type=Path, default=DATA, help="where the token shards lie")
+    options = parser.parse_args()
+    tokens, tokenizer = _data(options.data.resolve())
+    for family in options.families:
+        sides = (*ENGINES, *PEERS[family])
+        for size in options.sizes:
+            tasks = [Task(side, family, size, options.threads, str(tokens), str(tokenizer)) for side in sides]
+            _compare(tasks, options.runs)
+
+
+def _data(folder: Path) -> tuple[Path, Path]:
+    """Token shards and tokenizer of `tiny`, made by its own stages."""
+    url = str(folder / "tiny-store")
+    command = [sys.executable, "-m", "flows.cli", "run", "tiny", "--to", "tokenize", f"--set=runtime.store={url}"]
+    subprocess.run(command, cwd=ROOT.parent, stdout=sys.stderr, check=True)
+    store = Store(url)
+    found = (store.get(refs.resolve(store, f"tiny/{stage}")).path for stage in ("tokenize", "tokenizer"))
+    tokens, tokenizer = found
+    return tokens, tokenizer
+
+
+def _compare(tasks: list[Task], runs: int) -> None:
+    taken: dict[str, list[dict[str, float]]] = {task.side: [] for task in tasks}
+    for number in range(runs):
+        for task in tasks:
+            print(f"run {number + 1}/{runs}: {task.side}, {task.family}, {task.size}", file=sys.stderr)
+            try:
+                taken[task.side].append(_run(task))
+            except Failed as error:
+                print(f"{task.side}: {error}", file=sys.stderr)
+    first = tasks[0]
+    config = ModelConfig(
+        family=first.family,  # type: ignore[arg-type]
+        depth=first.shape.depth, width=first.shape.width, heads=first.shape.heads, context=CONTEXT,
+        kv_heads=first.shape.kv_heads if first.family == "llama" else None,
+        feed_forward=first.shape.feed_forward if first.family == "llama" else None, tie_embeddings=True,
+    )  # fmt: skip
+    shape = derive(config, VOCAB)
+    peak = statistics.median(run["peak_flops"] for run in taken[first.side])
+    print(
+        f"\n{platform.machine()}, {first.threads} threads, {first.family}, {count_parameters(shape):,} parameters, "
+        f"batch {BATCH} × {CONTEXT}, peak {peak / 1e9:,.0f} GFLOP/s, medians of {runs}\n"
+    )
+    print("| side | tokens a second | gristmill / it | of peak | peak memory (MB) | loss |\n|---|---|---|---|---|---|")
+    seconds = {side: statistics.median(run["seconds"] for run in found) for side, found in taken.items() if found}
+    for side, took in seconds.items():
+        speed = BATCH * CONTEXT / took
+        memory = statistics.median(run["peak"] for run in taken[side]) / 1e6
+        loss = statistics.median(run["loss"] for run in taken[side])
+        print(
+            f"| {side} | {speed:,.0f} | {took / seconds[first.side]:.2f} | {speed * flops_per_token(shape) / peak:.1%} "
+            f"| {memory:,.0f} | {loss:.3f} |",
+            flush=True,
+        )
+
+
+def _run(task: Task) -> dict[str, float]:
+    module, python = "ours", sys.executable
+    if task.side.startswith("litgpt"):
+        peer_environment.ensure()
+        module, python = "litgpt_side", str(peer_environment.PYTHON)
+    elif task.side not in ENGINES:
+        module = "peers"
+    variables = training_environment(Output("benchmark", Path(), Path(), Runtime(threads=task.threads, device="cpu")))
+    variables["PYTHONPATH"] = str(ROOT.parent)
+    found: dict[str, float] = measure([python, "-m", f"benchmarks.pretrain.{module}", task.to_json()], variables).result
+    return found
+
+
+if __name__ == "__main__":
+    main()
