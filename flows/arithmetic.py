@@ -100,13 +100,18 @@ def setup_of(profile: Profile, shape: ModelShape, *, cuda: bool) -> Setup:
     """How the profile's runtime trains, in the words of `models/memory.py`."""
     config, runtime = profile.pretrain, profile.runtime
     devices = runtime.processes * _hosts(runtime)
-    share = max(1, config.global_batch // devices)
-    size = runtime.micro_batch or usual_micro_batch(share, shape.context, cuda=cuda)
+    replicas = max(1, devices // (runtime.tensor_parallel * runtime.pipeline_parallel))
+    share = max(1, config.global_batch // replicas)
+    stages = runtime.pipeline_parallel
+    size = runtime.micro_batch or usual_micro_batch(share, shape.context, cuda=cuda, stages=stages)
     return Setup(
         engine=runtime.engine,
         zero_stage=runtime.zero_stage,
         precision=_precision(config.precision, cuda),
         devices=devices,
+        tensor_parallel=runtime.tensor_parallel,
+        pipeline_parallel=stages,
+        offload=runtime.offload,
         recompute=runtime.recompute,
         micro_batch=size,
         micro_steps=max(1, share // size),
@@ -118,13 +123,13 @@ def setup_of(profile: Profile, shape: ModelShape, *, cuda: bool) -> Setup:
 def _precision(asked: str, cuda: bool) -> Precision:
     if asked == "auto":
         return "mixed" if cuda else "float32"
-    return "mixed" if asked == "bfloat16" else "float32"
+    return "float32" if asked == "float32" else "mixed"
 
 
 def _hosts(runtime: Runtime) -> int:
-    """Lines of the hostfile; one where it does not lie on this machine."""
+    """Lines of the hostfile; without one on this machine, what meets at the rendezvous."""
     if runtime.hostfile is None or not Path(runtime.hostfile).is_file():
-        return 1
+        return runtime.hosts
     lines = (line.partition("#")[0].strip() for line in Path(runtime.hostfile).read_text().splitlines())
     return max(1, sum(bool(line) for line in lines))
 

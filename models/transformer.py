@@ -52,7 +52,12 @@ class Embedding(nn.Embedding):
 
 
 class Head(Linear):
-    """The output layer: logits, or the loss itself, so that the logits of a whole batch need never exist."""
+    """The output layer: logits, or the loss itself, so that the logits of a whole batch need never exist.
+
+    `z_loss` adds its weight × log² Z to what is learned, not to the loss that is returned (PaLM, section 5).
+    """
+
+    z_loss = 0.0
 
     def forward(self, x_BTC: Tensor, targets_BT: Tensor | None = None) -> Tensor:
         """Logits (B, T, V), or with targets the mean cross-entropy in nats over those that are not IGNORED."""
@@ -60,56 +65,70 @@ class Head(Linear):
             return F.linear(x_BTC, self.weight)
         x_NC, targets_N = x_BTC.flatten(0, 1), targets_BT.flatten()
         if torch.is_grad_enabled():
-            return ChunkedCrossEntropy.apply(x_NC, self.weight, targets_N)  # type: ignore[no-untyped-call]
+            return ChunkedCrossEntropy.apply(x_NC, self.weight, targets_N, self.z_loss)  # type: ignore[no-untyped-call]
         return _cross_entropy(x_NC, self.weight, targets_N, None, None)
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
-    """Mean cross-entropy of `x_NC @ weight_VC.T`, a chunk of tokens at a time.
+    """Mean cross-entropy of `x_NC @ weight_VC.T`, a chunk of tokens at a time; its gradient is that of the
+    cross-entropy + `z_loss` × log² Z, Z being what the softmax divides by.
 
     The gradient with respect to the logits is known as soon as the logits are, so the forward pass computes both
     gradients chunk by chunk and drops the logits: the same three matrix products as the plain way, without (N, V)
-    in memory (Hsu et al. 2024, Liger Kernel, section 3.2).
+    in memory (Hsu et al. 2024, Liger Kernel, section 3.2). In float16 they are divided by the number of tokens only
+    with the gradient that comes back, which bears the loss scale: before, most would round to 0.
     """
 
     @staticmethod
-    def forward(ctx: Any, x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor) -> Tensor:
+    def forward(ctx: Any, x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, z_loss: float) -> Tensor:
         dx_NC = torch.empty_like(x_NC) if x_NC.requires_grad else None
         # Summed over chunks in float32: in bf16 the small late terms would be rounded away.
         dweight_VC = torch.zeros_like(weight_VC, dtype=torch.float32) if weight_VC.requires_grad else None
-        loss = _cross_entropy(x_NC, weight_VC, targets_N, dx_NC, dweight_VC)
+        kind = x_NC.device.type
+        half = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_NC.dtype
+        ctx.divisor = (targets_N != IGNORED).sum() if half == torch.float16 else None
+        loss = _cross_entropy(x_NC, weight_VC, targets_N, dx_NC, dweight_VC, z_loss, divided=ctx.divisor is None)
         ctx.dx_NC, ctx.dweight_VC, ctx.dtype, ctx.given = dx_NC, dweight_VC, weight_VC.dtype, False
         return loss
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         if ctx.given:
             raise RuntimeError("a second backward pass through one loss: its gradients are gone, compute it again")
+        if ctx.divisor is not None:
+            dloss = dloss / ctx.divisor
         # Scaled in place and let go: a copy of the head's would be as large as the head
         dx_NC = None if ctx.dx_NC is None else ctx.dx_NC.mul_(dloss)
         dweight_VC = None if ctx.dweight_VC is None else ctx.dweight_VC.mul_(dloss).to(ctx.dtype)
         ctx.dx_NC, ctx.dweight_VC, ctx.given = None, None, True
-        return dx_NC, dweight_VC, None
+        return dx_NC, dweight_VC, None, None
 
 
 def _cross_entropy(
-    x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, dx_NC: Tensor | None, dweight_VC: Tensor | None
-) -> Tensor:
-    """Mean loss; fills `dx_NC` and adds to `dweight_VC` where given. With no target at all: NaN, as torch's."""
+    x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, dx_NC: Tensor | None, dweight_VC: Tensor | None,
+    z_loss: float = 0.0, *, divided: bool = True,
+) -> Tensor:  # fmt: skip
+    """Mean loss; fills `dx_NC` and adds to `dweight_VC` where given, as gradients of the mean or, not `divided`, of the
+    sum. With no target at all: NaN, as torch's."""
     kept_N = targets_N != IGNORED
     count = kept_N.sum()
     total = torch.zeros((), dtype=torch.float32, device=x_NC.device)
     for start in range(0, len(x_NC), LOSS_CHUNK):
         part = slice(start, start + LOSS_CHUNK)
         safe_N1 = targets_N[part].clamp(min=0)[:, None]
-        logp_NV = F.log_softmax(F.linear(x_NC[part], weight_VC).float(), dim=-1)
+        logits_NV = F.linear(x_NC[part], weight_VC).float()
+        logp_NV = F.log_softmax(logits_NV, dim=-1)
+        log_z_N1 = (logits_NV[:, :1] - logp_NV[:, :1]) if z_loss else None
+        del logits_NV
         total -= (logp_NV.gather(1, safe_N1)[:, 0] * kept_N[part]).sum()
         if dx_NC is None and dweight_VC is None:
             continue
         dlogits_NV = logp_NV.exp_()
+        if log_z_N1 is not None:
+            dlogits_NV *= 1 + 2 * z_loss * log_z_N1
         dlogits_NV.scatter_add_(1, safe_N1, torch.full_like(safe_N1, -1, dtype=torch.float32))
-        dlogits_NV *= (kept_N[part] / count)[:, None]
+        dlogits_NV *= (kept_N[part] / count if divided else kept_N[part])[:, None]
         dlogits_NV = dlogits_NV.to(x_NC.dtype)
         if dx_NC is not None:
             dx_NC[part] = dlogits_NV @ weight_VC
@@ -235,7 +254,9 @@ class Transformer(nn.Module):
     attention gave, and makes only the cheap rest again (in the spirit of Korthikanti et al. 2022).
     """
 
-    def __init__(self, shape: ModelShape, generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self, shape: ModelShape, generator: torch.Generator | None = None, *, mup_base_width: int | None = None
+    ) -> None:
         super().__init__()
         self.shape = shape
         self.recompute: Recompute = "none"
@@ -246,20 +267,28 @@ class Transformer(nn.Module):
         self.head = Head(shape.width, shape.vocab_size, bias=False)
         if shape.tie_embeddings:
             self.head.weight = self.embedding.weight
-        self.initialise(generator)
+        self.initialise(generator, mup_base_width=mup_base_width)
 
     @torch.no_grad()
-    def initialise(self, generator: torch.Generator | None = None) -> None:
+    def initialise(self, generator: torch.Generator | None = None, *, mup_base_width: int | None = None) -> None:
         """Fill all weights: N(0, 0.02), divided by sqrt(2 × depth) where a layer writes into the residual stream
-        (GPT-2, section 2.3); biases 0, norm scales 1. Same generator state, same weights; None is torch's own."""
+        (GPT-2, section 2.3); biases 0, norm scales 1. Same generator state, same weights; None is torch's own.
+
+        With muP's base width (Yang et al. 2022, table 8) the blocks' matrices are divided by the root of width / base,
+        and the output by width / base. That multiplier stands in the scale of the last norm, where every runtime
+        applies it, whether the head is tied or not; Adam's rate for it is divided likewise, which is the same.
+        """
+        wider = self.shape.width / mup_base_width if mup_base_width else 1.0
         residual_std = INIT_STD / math.sqrt(2 * self.shape.depth)
         for name, parameter in self.named_parameters():
             if name.endswith("norm.weight"):
-                parameter.fill_(1.0)
+                parameter.fill_(1 / wider if name == "norm.weight" else 1.0)
             elif name.endswith("bias"):
                 parameter.zero_()
             else:
                 std = residual_std if name.endswith(("output.weight", "down.weight")) else INIT_STD
+                if name.startswith("blocks."):
+                    std /= math.sqrt(wider)
                 parameter.normal_(0.0, std, generator=generator)
 
     def forward(self, ids_BT: Tensor, targets_BT: Tensor | None = None, positions_BT: Tensor | None = None) -> Tensor:
@@ -327,12 +356,3 @@ class Transformer(nn.Module):
             if stop is not None and bool((next_B1 == stop).all()):
                 break
         return ids_BT
-
-
-def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Two optimizer groups: matrices decay, biases and norm scales don't. Each parameter stands in exactly one."""
-    parameters = list(model.parameters())
-    return [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]

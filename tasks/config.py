@@ -39,15 +39,38 @@ class Runtime(BaseModel):
         "auto", description="where models run; auto takes a GPU if there is one"
     )
     processes: int = Field(1, ge=1, description="training processes on each host; one a GPU")
+    launcher: Literal["auto", "deepspeed", "torchrun"] = Field(
+        "auto", description="what starts training processes: auto is DeepSpeed's runner for a hostfile, else torchrun"
+    )
     hostfile: str | None = Field(None, description="DeepSpeed hostfile for training on many hosts")
+    rendezvous: str | None = Field(
+        None, pattern=r"^[^\s:]+:\d+$", description="host:port of one host, at which the others join a training"
+    )
+    hosts: int = Field(1, ge=1, description="hosts that meet at the rendezvous; under Slurm they are the allocation's")
     micro_batch: int | None = Field(
         None, ge=1, description="sequences a forward pass; the global batch stays as the profile says"
     )
-    engine: Literal["deepspeed", "ddp"] = Field(
-        "deepspeed", description="what spreads pretraining over processes: DeepSpeed's ZeRO, or torch's DDP"
+    engine: Literal["deepspeed", "ddp", "fsdp"] = Field(
+        "deepspeed",
+        description="what spreads pretraining over processes: DeepSpeed's ZeRO, or torch's DDP (whole models) or FSDP "
+        "(shares of all)",
     )
     zero_stage: Literal[0, 1, 2, 3] = Field(
-        0, description="what DeepSpeed shards over processes: 1 optimizer states, 2 gradients too, 3 weights too"
+        0,
+        description="what DeepSpeed shards over processes: 1 optimizer states, 2 gradients too, 3 weights too. FSDP "
+        "shards all three; under 3 it gathers weights again for the backward pass",
+    )
+    offload: Literal["none", "optimizer"] = Field(
+        "none", description="optimizer: its states, and its step, in the CPU's memory (deepspeed with ZeRO, fsdp)"
+    )
+    tensor_parallel: int = Field(
+        1, ge=1, description="processes that share each layer's heads and feed-forward rows (engine ddp or fsdp)"
+    )
+    pipeline_parallel: int = Field(
+        1, ge=1, description="processes that hold a run of blocks each; micro-batches flow through (engine ddp)"
+    )
+    compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = Field(
+        "off", description="torch.compile of each block, and how hard it looks for fast kernels (engine ddp or fsdp)"
     )
     recompute: Literal["none", "selective", "full"] = Field(
         "none",

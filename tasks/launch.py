@@ -16,7 +16,6 @@ hangs, and is ended.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import ctypes
 import errno
@@ -25,7 +24,6 @@ import math
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -37,6 +35,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from storage import errors
 from storage.errors import GristmillError, LostProcess, TrainingError
+from tasks.launchers import joining_command, training_command
 
 if TYPE_CHECKING:
     from tasks.child_spec import ChildSpec
@@ -118,7 +117,9 @@ def run_module(
     """
     path = out.scratch / "spec.json"
     path.write_text(spec.model_dump_json())
-    command = training_command(module, path, out) if ranks else [sys.executable, "-m", module, str(path)]
+    command = training_command(module, path, out.runtime) if ranks else [sys.executable, "-m", module, str(path)]
+    if ranks and out.runtime.rendezvous is not None:
+        out.note(f"on each of the other hosts run: {joining_command(module, path)}")
     log = out.scratch / "child.log"
     run_child(command, out=out, environment=training_environment(out), log=log, on_line=on_line)
     result: dict[str, Any] = json.loads(spec.result.read_text())
@@ -155,29 +156,6 @@ def training_environment(out: Output) -> dict[str, str]:
         environment["DS_ACCELERATOR"] = "cpu"
         environment["CUDA_VISIBLE_DEVICES"] = ""
     return environment
-
-
-def training_command(module: str, spec: Path, out: Output) -> list[str]:
-    """`python -m module spec` as one process, as several by DeepSpeed's launcher, or on many hosts by its runner.
-
-    Many hosts must see the store and the scratch folder under the same path.
-    """
-    runtime = out.runtime
-    if runtime.hostfile is not None:
-        runner = [sys.executable, "-m", "deepspeed.launcher.runner", "--hostfile", runtime.hostfile]
-        return [*runner, "--num_gpus", str(runtime.processes), "--no_local_rank", "--module", module, str(spec)]
-    if runtime.processes == 1:
-        return [sys.executable, "-m", module, str(spec)]
-    # The launcher and not the runner, which starts it: one parent less that could die without its children
-    hosts = base64.urlsafe_b64encode(json.dumps({"localhost": list(range(runtime.processes))}).encode()).decode()
-    launcher = [sys.executable, "-m", "deepspeed.launcher.launch", f"--world_info={hosts}", "--master_addr=127.0.0.1"]
-    return [*launcher, f"--master_port={_free_port()}", "--no_local_rank", "--module", module, str(spec)]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def run_as_child(function: Callable[[Path], None]) -> None:

@@ -9,8 +9,9 @@ log.py          what each step measured
 insight/        where the time goes, what the layers do, the live curve: nothing of it in the artifact
 world.py        the processes: how they join and part
 engines/        how a model is trained by one process or many
-optimizers.py   the optimizer
-schedule.py     the learning rate of a step
+optimizers.py   AdamW, or Muon with it; rates by width (muP)
+schedule.py     the learning rate of a step, and warmups by doubling
+precision.py    the numbers that it computes in
 marks.py        the special tokens of fill-in-the-middle, by their ids
 loader/         samples in an order that only the seed decides, by source and by document
 course.py       batches that a healed run leaves out, learning rates that it lowers

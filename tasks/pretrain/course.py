@@ -63,12 +63,13 @@ class Course(BaseModel):
 
 
 def learned(
-    report: Callable[[int], list[dict[str, Any]]], course: Course, steps: int, global_batch: int
+    report: Callable[[int], list[dict[str, Any]]], course: Course, steps: int, samples: Callable[[int], int]
 ) -> list[dict[str, Any]]:
-    """A loader's report by source, which is of the first so many samples, without those that the course leaves out."""
-    rows = report(course.batch(steps) * global_batch)
+    """A loader's report by source, which is of the first so many samples, without those that the course leaves out.
+    `samples` tells how many the first so many batches hold."""
+    rows = report(samples(course.batch(steps)))
     for first, last in course.skipped_before(steps):
-        before, after = report((first - 1) * global_batch), report(last * global_batch)
+        before, after = report(samples(first - 1)), report(samples(last))
         for row, begun, ended in zip(rows, before, after, strict=True):
             row["served"] -= ended["served"] - begun["served"]
             row["epochs"] = round(row["served"] / row["windows"], 4) if row["windows"] else 0.0

@@ -16,7 +16,7 @@ decided is written before anything is done about it: killed in between, a rerun 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +31,10 @@ from tasks.pretrain.course import Course
 
 STRIKES = 3
 LARGEST_ZERO_STAGE = 3
-SHARING = ("processes", "hostfile", "engine", "device")  # of the runtime: what fits depends on them too
+SHARING = (  # of the runtime: what fits depends on them too
+    "processes", "hosts", "hostfile", "rendezvous", "engine", "tensor_parallel", "pipeline_parallel", "offload",
+    "device",
+)  # fmt: skip
 Error = TypeVar("Error", bound=TrainingError)
 Kind = Literal["divergence", "out of memory", "lost process"]
 
@@ -94,7 +97,7 @@ class Situation:
     """What is known when a fault is met."""
 
     config: HealingConfig
-    global_batch: int
+    samples: Callable[[int], int]  # how many the first so many batches hold
     runtime: Runtime  # as the user asked
     checkpoints: Sequence[int]  # steps of those that are whole, in order
     ranks: int = 0  # processes that joined, 0 if they never did
@@ -129,7 +132,7 @@ def _diverged(healing: Healing, error: Divergence, now: Situation) -> Decision:
         ended = _diagnosis(healing, error, now, chain) if now.config.enabled else _again(error)
         return Decision(_after(healing, event), checkpoint, ended)
     left_out = (healing.course.batch(first), healing.course.batch(step))
-    action = f"left out {_named(left_out, now.global_batch)}"
+    action = f"left out {_named(left_out, now.samples)}"
     course = healing.course.without(first, step)
     if chain:
         course = course.slower(first, now.config.rate_factor)
@@ -166,7 +169,7 @@ def _diagnosis(healing: Healing, error: Divergence, now: Situation, chain: Seque
     losses, norms = (
         ", ".join(_short(row.get(name)) for row in rows) or "unknown" for name in ("loss", "gradient_norm")
     )
-    left_out = "; ".join(_named(run, now.global_batch) for run in healing.course.skipped)
+    left_out = "; ".join(_named(run, now.samples) for run in healing.course.skipped)
     before = " and ".join(f"{event.step:,}" for event in chain[-2:])
     rate = _short(rows[-1].get("learning_rate")) if rows else "less than was asked for"
     return Divergence(
@@ -211,8 +214,9 @@ def _less_memory(runtime: Runtime, now: Situation) -> tuple[str, int | str, int 
         if runtime.recompute == "selective":
             return "recompute", "full", "selective"
     sharded = runtime.engine != "ddp" and runtime.zero_stage < LARGEST_ZERO_STAGE
-    if now.ranks > 1 and sharded and not now.checkpoints:  # states lie otherwise in the files of another stage
-        return "zero_stage", runtime.zero_stage + 1, runtime.zero_stage
+    if now.ranks > 1 and sharded:
+        stage = LARGEST_ZERO_STAGE if runtime.engine == "fsdp" else runtime.zero_stage + 1
+        return "zero_stage", stage, runtime.zero_stage
     return None
 
 
@@ -261,10 +265,10 @@ def _after(healing: Healing, event: Event, **changes: Any) -> Healing:
     return healing.model_copy(update={**changes, "events": (*healing.events, event)})
 
 
-def _named(batches: tuple[int, int], global_batch: int) -> str:
+def _named(batches: tuple[int, int], samples: Callable[[int], int]) -> str:
     first, last = batches
     number = f"batch {first:,}" if first == last else f"batches {first:,} to {last:,}"
-    return f"{number} (samples {(first - 1) * global_batch:,} to {last * global_batch - 1:,})"
+    return f"{number} (samples {samples(first - 1):,} to {samples(last) - 1:,})"
 
 
 def _short(value: Any) -> str:

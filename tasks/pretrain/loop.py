@@ -67,12 +67,7 @@ class Training:
         insight.close()
 
     def _step(self, step: int, batches: list[MicroBatch]) -> None:
-        config = self.spec.config
-        rate = learning_rate(
-            step, steps=self.spec.steps, peak=config.learning_rate, warmup_steps=config.warmup_steps,
-            final_share=config.final_share,
-        )  # fmt: skip
-        rate *= self.spec.course.rate_scale(step)
+        rate = learning_rate(self.spec.config, step, self.spec.steps) * self.spec.course.rate_scale(step)
         with self.drills.at(step, rate) as drilled_rate:
             loss, norm = self.engine.step(batches, drilled_rate)
         self.log.add(step, rate, loss, norm)

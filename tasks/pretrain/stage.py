@@ -25,7 +25,7 @@ from tasks.stage import stage
 
 @stage(version=1)
 def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out: Output) -> None:
-    """Train a decoder from nothing on token shards, by next-token prediction, under DeepSpeed (AdamW, cosine).
+    """Train a decoder from nothing on token shards, by next-token prediction.
 
     Reads train/ and validation/ of the token shards; writes model/ in the format of transformers, log.jsonl with a row
     a step, loss.png and samples.md. Killed at any instant it goes on from its last checkpoint, bit for bit on a CPU.
@@ -64,6 +64,9 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     out.progress(0, spec.steps, "steps", "starting")
     measured, healing = train_healed(spec, out, on_line)
     rows = read_log(out.path / "log.jsonl")
+    skipped = sum("skipped" in row for row in rows)
+    if skipped:
+        out.note(f"{skipped} steps overflowed in float16 and were left out")
     plot_loss(rows, out.path / "loss.png", title=f"{shape.family}, {count_parameters(shape):,} parameters")
     _report(spec, measured, out)
     page.report(out)
@@ -73,8 +76,8 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
 
 def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
     config, shape = spec.config, spec.shape
-    seen = spec.steps * config.global_batch * shape.context
-    epochs = spec.steps * config.global_batch / measured["windows"]
+    samples = config.samples(spec.steps)
+    seen, epochs = samples * shape.context, samples / measured["windows"]
     out.fact(**measured["facts"])
     results = {name: round(measured[name], 6) for name in ("train_loss", "validation_loss", "validation_bits_per_byte")}
     out.count(

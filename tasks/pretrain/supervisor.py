@@ -50,7 +50,7 @@ def train_healed(
             fault = named(error, kills() - killed)
             now = Situation(
                 config=spec.config.healing,
-                global_batch=spec.config.global_batch,
+                samples=spec.config.samples,
                 runtime=spec.runtime,
                 checkpoints=whole_steps(spec.checkpoints),
                 ranks=heard["ranks"],

@@ -71,7 +71,7 @@ def _train(spec: TrainSpec, world: World, beat: Beat) -> None:
     world.wait()
     if begun and not world.first:
         rows = read_log(spec.log)[:begun]
-    log = Log(spec.log, world, Watch(spec.config, spec.course), rows)
+    log = Log(spec.log, world, Watch(spec.config, spec.course), rows, may_skip=engine.precision == "float16")
     if world.first:
         emit(micro_batch=engine.micro_batch, share=engine.micro_batch * engine.micro_steps)
     insight = Insight(spec, engine, begun)
@@ -93,7 +93,7 @@ def _finish(training: Training) -> None:
     last = [row["loss"] for row in rows[-max(1, min(20, spec.steps // 10)) :]]
     measured = {
         "windows": training.loader.samples.windows,
-        "sources": learned(training.loader.samples.report, spec.course, spec.steps, spec.config.global_batch),
+        "sources": learned(training.loader.samples.report, spec.course, spec.steps, spec.config.samples),
         "fim": training.loader.fim_report(spec.steps),
         "train_loss": sum(last) / len(last),
         "validation_loss": rows[-1]["validation_loss"],

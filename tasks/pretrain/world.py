@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
 from tasks.config import Runtime
+
+PATIENCE = timedelta(hours=1)  # for the others; one of them may have large states to put together before a resume
 
 
 @dataclass(frozen=True)
@@ -68,5 +71,5 @@ def join(runtime: Runtime) -> World:
     if size == 1:
         torch.distributed.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     else:
-        torch.distributed.init_process_group(backend)
+        torch.distributed.init_process_group(backend, timeout=PATIENCE)
     return World(rank, size, device)

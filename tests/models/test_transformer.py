@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from models.config import ModelConfig
 from models.convert import from_transformers, to_transformers
 from models.presets import LOSS_CHUNK, ModelShape, Recompute, count_parameters, derive, flops_per_token
-from models.transformer import IGNORED, Transformer, additive, decay_groups
+from models.transformer import IGNORED, Transformer, additive
 
 FAMILIES = {
     "gpt2": {},
@@ -195,15 +195,6 @@ def test_no_token_sees_a_later_one_nor_one_outside_the_window() -> None:
     changed[0, 10] = (changed[0, 10] + 1) % 300
     moved = ((model(changed) - before).abs().amax(-1)[0] > 1e-6).nonzero().flatten().tolist()
     assert moved == [10, 11, 12, 13, 14]  # a window of five, itself included
-
-
-def test_matrices_decay_and_vectors_do_not_and_nothing_is_left_out() -> None:
-    model = build(shape_of("gpt2"))
-    decayed, plain = decay_groups(model, 0.1)
-    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
-    assert {p.dim() for p in decayed["params"]} == {2}
-    assert {p.dim() for p in plain["params"]} == {1}
-    assert sum(p.numel() for group in (decayed, plain) for p in group["params"]) == model.num_parameters()
 
 
 @torch.no_grad()

@@ -155,7 +155,7 @@ def test_switched_off_only_what_is_no_number_is_seen() -> None:
 def situation(**changes: Any) -> Situation:
     known: dict[str, Any] = {
         "config": CONFIG.healing,
-        "global_batch": 8,
+        "samples": CONFIG.samples,
         "runtime": Runtime(),
         "checkpoints": [20, 30],
         **changes,
@@ -256,11 +256,14 @@ def test_memory_is_saved_step_by_step_and_the_global_batch_stays() -> None:
     assert healing.runtime(otherwise) == otherwise  # another wish is followed
 
 
-def test_a_model_that_does_not_fit_is_sharded_at_once_and_never_under_a_checkpoint() -> None:
-    fits_not = decide(Healing(), OutOfMemory("Full."), situation(ranks=2, checkpoints=[]))
-    assert fits_not.healing.events[-1].action == "zero_stage 1 instead of 0"
-    for ranks, checkpoints in ((1, []), (2, [20])):
-        assert decide(Healing(), OutOfMemory("Full."), situation(ranks=ranks, checkpoints=checkpoints)).error
+@pytest.mark.parametrize(("engine", "stage"), [("deepspeed", 1), ("fsdp", 3)])
+def test_a_model_that_does_not_fit_is_sharded_at_once_among_several_processes(engine: str, stage: int) -> None:
+    runtime = Runtime.model_validate({"engine": engine})
+    for checkpoints in ([], [20]):
+        now = situation(ranks=2, checkpoints=checkpoints, runtime=runtime)
+        fits_not = decide(Healing(), OutOfMemory("Full."), now)
+        assert fits_not.healing.events[-1].action == f"zero_stage {stage} instead of 0"
+    assert decide(Healing(), OutOfMemory("Full."), situation(ranks=1, checkpoints=[], runtime=runtime)).error
 
 
 def test_restarts_are_counted_anew_from_a_later_checkpoint_and_after_a_stop() -> None:
@@ -387,7 +390,7 @@ def test_the_report_by_source_counts_what_was_learned_alone(data: tuple[Artifact
     for step in range(1, 61):
         sources, _ = loader.samples.order.places((course.batch(step) - 1) * 8, 8)
         counted += np.bincount(sources, minlength=2)
-    rows = learned(loader.samples.report, course, 60, 8)
+    rows = learned(loader.samples.report, course, 60, mixed.samples)
     assert {row["source"]: row["served"] for row in rows} == {"even": counted[0], "odd": counted[1]}
     assert [row["epochs"] for row in rows] == [round(row["served"] / row["windows"], 4) for row in rows]
 

@@ -144,6 +144,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mixed": {"mixture": {"a": 1, "b": 2}, "curriculum": [{"from_step": 4, "mixture": {"c": 1, "a": 1}}]},
     "apart": {"isolate_documents": True, "context_warmup_steps": 6, "context_warmup_parts": 4},
     "filled": {"fim_rate": 0.5},
+    "growing": {"batch_warmup_steps": 9, "batch_warmup_parts": 4},
 }
 OPTIONS["all"] = OPTIONS["mixed"] | OPTIONS["apart"] | OPTIONS["filled"]
 GOLDEN = {
@@ -152,6 +153,7 @@ GOLDEN = {
     "apart": "0ce2e40e7b6fcd016ef8620c255f9d093ad638bba361ec8c16735b98ba50fede",
     "filled": "915251389b64fbf492f99fd0ed991c425d69b61a857f54b0a52d7ef10f6157f9",
     "all": "b4c698df4daa0487554230af5890937f3df86c96087a45f28637e6ca8bbc7e89",
+    "growing": "403135d868fa443452a9a17854e1f80d6f8a7c80bb13ee990fd892f260a79950",
 }
 
 
@@ -177,8 +179,38 @@ def test_ranks_micro_batches_and_a_kill_change_nothing_of_the_global_sequence(na
         assert digest(serve(range(1, 41), ranks, size)) == whole, (ranks, size)
     killed = serve(range(1, 18), 4, 2) + serve(range(18, 41), 1, 16)
     assert digest(killed) == whole
-    print(f"{name}: 640 samples for 1, 2 and 4 ranks and across a kill, SHA-256 {whole}")
+    print(f"{name}: {config.samples(40)} samples for 1, 2 and 4 ranks and across a kill, SHA-256 {whole}")
     assert whole == GOLDEN[name]
+
+
+def test_a_growing_batch_serves_the_same_samples_in_the_same_order(shards: list[Path]) -> None:
+    plain, growing = (
+        open_loader(shards, config_of(**OPTIONS[name]), context=CONTEXT, tokenizer_digest=DIGEST)
+        for name in ("plain", "growing")
+    )
+    steps = [growing.micro_batches(step, rank=0, ranks=1, size=BATCH) for step in range(1, 13)]
+    assert [sum(len(batch.ids) for batch in step) for step in steps] == [4] * 5 + [8] * 4 + [16] * 3
+    served = np.concatenate([batch.ids for step in steps for batch in step])
+    assert np.array_equal(served, plain.samples.batch(0, 100).ids)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 12])
+def test_while_the_batch_grows_micro_batches_are_of_sizes_that_divide_it(size: int, shards: list[Path]) -> None:
+    config = config_of(global_batch=12, batch_warmup_steps=2, batch_warmup_parts=4)
+    loader = open_loader(shards, config, context=CONTEXT, tokenizer_digest=DIGEST)
+    for step, batch in ((1, 3), (2, 6), (3, 12)):
+        sizes = [len(part.ids) for part in loader.micro_batches(step, rank=0, ranks=1, size=size)]
+        assert sum(sizes) == batch
+        assert len(set(sizes)) == 1
+        assert sizes[0] <= size
+
+
+def test_a_mixture_changes_at_its_step_also_when_the_batch_grows(shards: list[Path]) -> None:
+    config = config_of(**OPTIONS["mixed"], **OPTIONS["growing"])
+    loader = open_loader(shards, config, context=CONTEXT, tokenizer_digest=DIGEST)
+    first, later = loader.samples.report(config.samples(3)), loader.samples.report(config.samples(5))
+    assert [row["source"] for row in first if not row["served"]] == ["c"]
+    assert sum(row["served"] for row in later if row["source"] == "c") > 0  # type: ignore[misc]
 
 
 @given(st.lists(st.lists(st.sampled_from([0, 5, 6]), min_size=8, max_size=8), min_size=1, max_size=4))

@@ -17,19 +17,21 @@ from torch import Tensor
 from models.transformer import IGNORED, Transformer
 from storage.errors import ConfigError
 from tasks.pretrain.micro_batch import usual_micro_batch
+from tasks.pretrain.precision import DTYPES, precision, prepare
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 
 MicroBatch = tuple[Tensor, Tensor, Tensor | None]  # ids, targets, positions
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SPECIAL = {"muon", "float16", "float8"}  # choices of a profile that an engine has to be made for
 
 
 class Engine(ABC):
     """One model in training, on this rank."""
 
     def __init__(self, spec: TrainSpec, world: World, *, model_ranks: int = 1) -> None:
-        """`model_ranks` processes in a row hold one copy of the model. Raises ConfigError for shares that don't fit."""
+        """`model_ranks` processes in a row hold one copy of the model. Raises ConfigError for shares that don't fit and
+        for what this engine does not offer."""
         if world.size % model_ranks:
             raise ConfigError(
                 f"{world.size} processes can't hold copies of a model that takes {model_ranks} of them.",
@@ -39,7 +41,19 @@ class Engine(ABC):
         self.data_rank, self.data_ranks = world.rank // model_ranks, world.size // model_ranks
         self.micro_batch = micro_batch(spec, world, self.data_ranks)
         self.micro_steps = self.config.global_batch // (self.micro_batch * self.data_ranks)
-        self.dtype = DTYPES[precision(spec, world)]
+        self.precision = precision(spec, world)
+        self.dtype = DTYPES[self.precision]
+        missing = {self.config.optimizer, self.precision} & SPECIAL - self.offers
+        if missing:
+            raise ConfigError(
+                f"runtime.engine {spec.runtime.engine} can't train with {' and '.join(sorted(missing))}.",
+                "Choose runtime.engine ddp, or another pretrain.optimizer and pretrain.precision.",
+            )
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """Which of SPECIAL this engine can do, as it is set up."""
+        return frozenset()
 
     @property
     def layout(self) -> Mapping[str, int | str]:
@@ -51,7 +65,8 @@ class Engine(ABC):
         """One optimizer step over this rank's micro-batches of (B, T) ids, targets and, for documents apart, positions.
 
         Returns a loss whose mean over the ranks is the mean over the tokens of the step, and the global gradient norm
-        before clipping, both still on the device.
+        before clipping, both still on the device. In float16 a norm that is no number tells that the scaled gradient
+        overflowed: the scale is lowered, and the step has changed nothing.
         """
 
     @abstractmethod
@@ -71,10 +86,12 @@ class Engine(ABC):
         """The weights in float32 on the CPU, gathered from all ranks; None on every rank but the first."""
 
     def new_model(self) -> Transformer:
-        """The model with the profile's initial weights, the same on each rank, on the CPU."""
+        """The model with the profile's initial weights, the same on each rank, on torch's default device."""
         torch.manual_seed(self.config.seed)
-        model = Transformer(self.spec.shape)
+        model = Transformer(self.spec.shape, mup_base_width=self.config.mup_base_width)
         model.recompute = self.spec.runtime.recompute
+        model.head.z_loss = self.config.z_loss
+        prepare(model, self.precision)
         return model
 
     def autocast(self) -> AbstractContextManager[object]:
@@ -94,6 +111,7 @@ class Engine(ABC):
 
 def micro_batch(spec: TrainSpec, world: World, data_ranks: int) -> int:
     """Sequences of a forward pass on one rank: the runtime's, or the most that divides evenly and is not too much.
+    While the batch warms up they may be fewer.
 
     Raises ConfigError when the global batch can't be shared out evenly.
     """
@@ -105,11 +123,10 @@ def micro_batch(spec: TrainSpec, world: World, data_ranks: int) -> int:
             f"with a runtime.micro_batch of {asked or 'any size'}.",
             "Choose a global batch that is a multiple of processes × micro_batch.",
         )
-    return asked or usual_micro_batch(share, spec.shape.context, cuda=world.device.type == "cuda")
-
-
-def precision(spec: TrainSpec, world: World) -> str:
-    """The profile's precision; auto is bfloat16 on a GPU that has it, else float32."""
-    if spec.config.precision != "auto":
-        return spec.config.precision
-    return "bfloat16" if world.device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+    if config.batch(1) % data_ranks:
+        raise ConfigError(
+            f"The first batch is {config.batch(1)}, which {data_ranks} processes can't share evenly.",
+            "Lower pretrain.batch_warmup_parts, or the number of processes.",
+        )
+    cuda, stages = world.device.type == "cuda", spec.runtime.pipeline_parallel
+    return asked or usual_micro_batch(share, spec.shape.context, cuda=cuda, stages=stages)

@@ -1,59 +1,80 @@
 """DeepSpeed, tamed: ZeRO 0 to 3 with nothing compiled behind our back.
 
 DeepSpeed would compile an operator for shared memory (75 s of CPU) that only its inference uses, and its own Adam; both
-are declined. Gradients are clipped here at stage 0 in float32, where DeepSpeed clips without telling the norm.
+are declined, the latter for optimizer states in the CPU's memory too. Gradients are clipped here at stage 0 in float32,
+where DeepSpeed clips without telling the norm.
 """
 
 from __future__ import annotations
 
+import math
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.transformer import Transformer
 from storage.errors import TrainingError
 from tasks.pretrain.engines.base import Engine, MicroBatch
-from tasks.pretrain.optimizers import new_optimizer
+from tasks.pretrain.engines.universal import Topology, convert, load_whole
+from tasks.pretrain.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 
 
 class DeepSpeedEngine(Engine):
     """ZeRO (Rajbhandari et al. 2020): stage 1 shards optimizer states over the processes, 2 gradients too, 3 weights
-    too. In bfloat16 weights are, the optimizer keeps float32 masters."""
+    too. In 16 bits weights are, the optimizer keeps float32 masters; float16 has a loss scale that finds itself."""
 
     def __init__(self, spec: TrainSpec, world: World) -> None:
+        super().__init__(spec, world)
         import deepspeed
         import deepspeed.ops
 
-        super().__init__(spec, world)
         # Only DeepSpeed's inference uses this operator; its dict of compatible operators is meant to be edited
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
         self.zero_stage = spec.runtime.zero_stage
-        bfloat16 = self.dtype == torch.bfloat16
-        self.clips = self.zero_stage == 0 and not bfloat16
-        config, model = self.config, self.new_model()
-        optimizer = new_optimizer(config, model)
-        settings: dict[str, Any] = {
-            "train_batch_size": config.global_batch,
+        self.clips = self.zero_stage == 0 and self.dtype == torch.float32
+        model = self.new_model()
+        self.sizes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        optimizer = new_optimizer(self.config, model)
+        self.topology = Topology(
+            self.zero_stage, world.size if self.zero_stage else 0, str(self.dtype), _names(model, optimizer)
+        )
+        self.deepspeed, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=self._settings())
+        if self.zero_stage == 0 and not self.clips:
+            self.deepspeed.optimizer.optimizer.state.clear()  # it took a step on nothing, which Adam would have counted
+
+    def _settings(self) -> dict[str, Any]:
+        zero: dict[str, Any] = {"stage": self.zero_stage}
+        if self.spec.runtime.offload == "optimizer":
+            zero["offload_optimizer"] = {"device": "cpu"}
+        return {
+            "train_batch_size": self.config.global_batch,
             "train_micro_batch_size_per_gpu": self.micro_batch,
             "gradient_accumulation_steps": self.micro_steps,
-            "gradient_clipping": 0.0 if self.clips else config.gradient_clip,
-            "zero_optimization": {"stage": self.zero_stage},
-            "bf16": {"enabled": bfloat16},
+            "gradient_clipping": 0.0 if self.clips else self.config.gradient_clip,
+            "zero_optimization": zero,
+            "zero_force_ds_cpu_optimizer": False,
+            "bf16": {"enabled": self.dtype == torch.bfloat16},
+            "fp16": {"enabled": self.dtype == torch.float16},
             "steps_per_print": None,
         }
-        self.deepspeed, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """float16 with ZeRO's own loss scale, on a GPU."""
+        runtime = self.spec.runtime
+        return frozenset({"float16"} if self.world.device.type == "cuda" and runtime.zero_stage else ())
 
     @property
     def layout(self) -> Mapping[str, int | str]:
-        """Sharded states belong to as many ranks as wrote them."""
-        ranks = self.world.size if self.zero_stage else 0
-        return {"states": "deepspeed", "zero_stage": self.zero_stage, "ranks": ranks}
+        """Another number of processes, or another stage, is no obstacle."""
+        return {"states": "deepspeed"}
 
     @property
     def model(self) -> Transformer:
@@ -62,12 +83,14 @@ class DeepSpeedEngine(Engine):
 
     def step(self, batches: list[MicroBatch], learning_rate: float) -> tuple[Tensor, Tensor]:
         """As in the interface."""
-        for group in self.deepspeed.optimizer.param_groups:
-            group["lr"] = learning_rate
+        set_learning_rate(self.deepspeed.optimizer.param_groups, learning_rate)
+        # The batch may warm up: how many micro-batches a step has is ours to say
+        self.deepspeed.set_train_batch_size(len(batches) * self.micro_batch * self.data_ranks)
         total = torch.zeros((), device=self.world.device)
         norm = torch.zeros(())
         weights = self.weights(batches)
         for number, batch in enumerate(batches, 1):
+            self.deepspeed.set_gradient_accumulation_boundary(number == len(batches))
             loss = self.deepspeed(*batch)
             if weights is not None:
                 loss = loss * weights[number - 1]
@@ -77,7 +100,8 @@ class DeepSpeedEngine(Engine):
             self.deepspeed.step()
             total += loss.detach()
         if not self.clips:
-            norm = torch.as_tensor(self.deepspeed.get_global_grad_norm())
+            skipped = self.dtype == torch.float16 and self.deepspeed.optimizer.overflow  # until the loss scale fits
+            norm = torch.as_tensor(math.inf if skipped else self.deepspeed.get_global_grad_norm())
         return total / len(batches), norm.detach()
 
     @torch.no_grad()
@@ -91,9 +115,41 @@ class DeepSpeedEngine(Engine):
     def save(self, folder: Path) -> None:
         """As DeepSpeed writes it, under the folder's name as tag."""
         self.deepspeed.save_checkpoint(str(folder.parent), tag=folder.name, save_latest=False)
+        if self.world.first:
+            self.topology.write(folder)
 
     def load(self, folder: Path) -> None:
         """As in the interface. Raises TrainingError where DeepSpeed only warns."""
+        saved = Topology.read(folder)
+        if saved == self.topology:
+            self._load(folder)
+        else:
+            self._load_converted(folder, saved)
+
+    def _load_converted(self, folder: Path, saved: Topology) -> None:
+        optimizer = self.deepspeed.optimizer
+        together = self.spec.scratch / "universal" / folder.name
+        if self.world.first:
+            convert(folder, together, saved, optimizer.param_groups, self.sizes)
+        self.world.wait()
+        if self.zero_stage == 0:
+            load_whole(together, self.model, optimizer, self.topology)
+        else:
+            before = [dict(group) for group in optimizer.param_groups]
+            self.deepspeed._config.load_universal_checkpoint = True  # a setting of one load, not of the engine
+            self._load(together)
+            self.deepspeed._config.load_universal_checkpoint = False
+            # At stage 3 DeepSpeed gives every group what the first one has, its weight decay too, and one counter of
+            # steps to all, which each would then advance
+            for group, kept in zip(optimizer.param_groups, before, strict=True):
+                group |= {key: value for key, value in kept.items() if key != "params"}
+            for state in optimizer.optimizer.state.values():
+                state["step"] = state["step"].clone()
+        self.world.wait()
+        if self.world.first:
+            shutil.rmtree(together.parent)
+
+    def _load(self, folder: Path) -> None:
         path, _ = self.deepspeed.load_checkpoint(str(folder.parent), tag=folder.name)
         if path is None:
             raise TrainingError(f"DeepSpeed found no checkpoint in {folder}.", f"Delete {folder.parent} to begin anew.")
@@ -108,3 +164,8 @@ class DeepSpeedEngine(Engine):
             whole = Transformer(self.spec.shape)
             whole.load_state_dict({name: value.float().cpu() for name, value in self.model.state_dict().items()})
             return whole.eval()
+
+
+def _names(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[tuple[str, ...], ...]:
+    by_parameter = {parameter: name for name, parameter in model.named_parameters()}
+    return tuple(tuple(by_parameter[held] for held in group["params"]) for group in optimizer.param_groups)

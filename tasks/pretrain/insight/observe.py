@@ -170,7 +170,7 @@ def _model(engine: Engine) -> nn.Module:
 def _renaming(engine: Engine) -> Any:
     """A pipeline stage counts its blocks from 0, and knows the name of a parameter in the whole model."""
     whole_name = getattr(engine, "whole_name", None)
-    return (lambda name: whole_name(f"{name}.weight").removesuffix(".weight")) if whole_name else str
+    return (lambda name: whole_name(f"{name}.part").removesuffix(".part")) if whole_name else str
 
 
 def _cut(path: Path, step: int) -> None:

@@ -1,12 +1,13 @@
 """The micro-batches of a step and a rank, as the profile wants them served.
 
-Sample numbers run through the whole training: step k is samples (k − 1)·G to k·G of it, G the global batch, and
-micro-batch m of rank r is the (m · ranks + r)-th of these. So a resume may change ranks and micro-batch and goes on in
-the same global order.
+Sample numbers run through the whole training: a step's are those that follow the step before, as many as its batch has,
+and micro-batch m of rank r is the (m · ranks + r)-th of these. So a resume may change ranks and micro-batch and goes on
+in the same global order.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -52,9 +53,12 @@ class StepLoader:
             )
 
     def micro_batches(self, step: int, *, rank: int, ranks: int, size: int, number: int | None = None) -> list[Batch]:
-        """This rank's micro-batches of a step, each of `size` samples, from batch `number`, or else the step's own."""
-        served = ((number or step) - 1) * self.config.global_batch
-        count = self.config.global_batch // (size * ranks)
+        """This rank's micro-batches of a step, each of `size` samples, or fewer where the batch warms up; from batch
+        `number`, or else the step's own."""
+        number = number or step
+        served, batch = self.config.samples(number - 1), self.config.batch(number)
+        size = math.gcd(size, batch // ranks)
+        count = batch // (size * ranks)
         return [self._serve(step, served + (part * ranks + rank) * size, size) for part in range(count)]
 
     def fim_report(self, steps: int) -> dict[str, float] | None:
@@ -62,9 +66,12 @@ class StepLoader:
         a window, and the share of the tokens that were cut off for their marks. None where nothing is rearranged."""
         if self._fim is None:
             return None
-        batch = self.config.global_batch
-        numbers = range(0, steps * batch, -(-steps * batch // MEASURED))
-        ids = np.concatenate([self._serve(number // batch + 1, number, 1).ids.ravel() for number in numbers])
+        firsts = np.cumsum([0, *(self.config.batch(step) for step in range(1, steps + 1))])
+        numbers = range(0, int(firsts[-1]), -(-int(firsts[-1]) // MEASURED))
+        steps_of = np.searchsorted(firsts, numbers, side="right")
+        ids = np.concatenate(
+            [self._serve(step, number, 1).ids.ravel() for step, number in zip(steps_of.tolist(), numbers, strict=True)]
+        )
         marks = self._fim.marks
         return {
             "rearranged_a_window": round(int((ids == marks.prefix).sum()) / len(numbers), 4),
@@ -93,7 +100,7 @@ def open_loader(
         stream = TokenStream(paths, tokenizer_digest=tokenizer_digest)
         return StepLoader(WindowLoader(stream, context=context, seed=config.seed), config, eos_id=eos_id, marks=marks)
     later = ((change.from_step, change.mixture) for change in config.curriculum)
-    phases = [Phase((step - 1) * config.global_batch, mixture) for step, mixture in ((1, config.mixture), *later)]
+    phases = [Phase(config.samples(step - 1), mixture) for step, mixture in ((1, config.mixture), *later)]
     streams = source_streams(paths, tokenizer_digest=tokenizer_digest)
     samples = MixtureLoader(streams, phases, context=context, seed=config.seed)
     return StepLoader(samples, config, eos_id=eos_id, marks=marks)

@@ -1,0 +1,63 @@
+"""Weights, gradients and optimizer states in shares: torch's fully_shard (FSDP2), block by block.
+
+Each block's weights are gathered just before they are used (Zhao et al. 2023). Under zero_stage 3 they are dropped
+after the forward pass and gathered again for the backward pass; otherwise they stay until that. Gradients are shared
+out with each micro-batch, so that they never exist whole. Masters and reductions are float32; in bfloat16 the gathered
+weights are, and with them all activations.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+from tasks.pretrain.engines.native import NativeEngine
+from tasks.pretrain.engines.pieces import Piece, local
+
+
+class FsdpEngine(NativeEngine):
+    """Every data rank holds an equal share of the rows of each parameter."""
+
+    def spread(self) -> nn.Module:
+        """As in NativeEngine."""
+        lower = self.dtype != torch.float32
+        precision = MixedPrecisionPolicy(param_dtype=self.dtype if lower else None, reduce_dtype=torch.float32)
+        offloads = self.spec.runtime.offload == "optimizer"
+        pinned = self.world.device.type == "cuda"
+        offload = CPUOffloadPolicy(pin_memory=pinned) if offloads else OffloadPolicy()
+        for module in (*self.model.blocks, self.model):
+            fully_shard(
+                module,
+                mesh=self.mesh["data"],
+                mp_policy=precision,
+                offload_policy=offload,
+                reshard_after_forward=self.spec.runtime.zero_stage == 3,
+            )
+        self.fill(torch.device("cpu") if offloads else self.world.device)
+        return self.model
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Nothing: the gathered weights have the lower precision themselves."""
+        return nullcontext()
+
+    def held_piece(self, name: str, parameter: nn.Parameter) -> Piece:
+        """The rows that this data rank holds of the rows that its tensor rank holds."""
+        share = -(-parameter.shape[0] // self.data_ranks)
+        start = min(self.data_rank * share, parameter.shape[0])
+        return super().held_piece(name, parameter).cut(start, start + local(parameter).shape[0])
+
+    def copies(self, name: str) -> int:
+        """No two data ranks hold the same."""
+        return super().copies(name) // self.data_ranks
+
+    def speaks_for(self, name: str) -> bool:
+        """Each data rank for its own rows."""
+        return super().copies(name) // self.data_ranks == 1 or self.tensor_rank == 0
+
+    @property
+    def shares_model(self) -> bool:
+        """Always, with more than one rank."""
+        return self.world.size > 1

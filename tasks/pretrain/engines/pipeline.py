@@ -1,0 +1,184 @@
+"""Pipeline parallelism: each rank holds a run of blocks, and micro-batches flow through them (1F1B).
+
+torch.distributed.pipelining moves activations and gradients and keeps no more micro-batches in flight than there are
+stages (Narayanan et al. 2021, PipeDream-Flush). A stage is the plain model with the blocks of others left out, and what
+lies before or after them replaced by nothing. A tied embedding stands in the first and in the last stage; both copies
+get the sum of both gradients, and so stay equal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+from models.transformer import IGNORED
+from storage.errors import ConfigError
+from tasks.pretrain.engines.base import MicroBatch
+from tasks.pretrain.engines.native import NativeEngine
+from tasks.pretrain.spec import TrainSpec
+from tasks.pretrain.world import World
+
+TIED = {"head.weight": "embedding.weight"}
+
+
+class PipelineEngine(NativeEngine):
+    """Stages of whole models, each kept by all its data ranks; gradients are averaged over those at the step's end."""
+
+    def __init__(self, spec: TrainSpec, world: World) -> None:
+        stages, depth = spec.runtime.pipeline_parallel, spec.shape.depth
+        if depth < stages:
+            raise ConfigError(
+                f"runtime.pipeline_parallel is {stages}, but the model has {depth} blocks.",
+                "Choose no more stages than blocks.",
+            )
+        super().__init__(spec, world)
+        if self.micro_steps < stages:
+            raise ConfigError(
+                f"A step has {self.micro_steps} micro-batches, too few to fill {stages} pipeline stages.",
+                "Lower runtime.micro_batch, or raise pretrain.global_batch.",
+            )
+        self.schedules: dict[object, Schedule1F1B] = {}
+        self.tied = self._tied_group()
+
+    def spread(self) -> nn.Module:
+        """As in NativeEngine."""
+        model, stages, depth = self.model, self.pipeline_parallel, self.spec.shape.depth
+        first, last = (depth * stage // stages for stage in (self.pipeline_rank, self.pipeline_rank + 1))
+        self.first_block = first
+        self.is_first, self.is_last = self.pipeline_rank == 0, self.pipeline_rank == stages - 1
+        model.blocks = nn.ModuleList(list(model.blocks)[first:last])
+        if not self.is_first:
+            model.add_module("embedding", _Nothing())
+            model.positions = None
+        if not self.is_last:
+            model.add_module("norm", _Nothing())
+            model.add_module("head", _Nothing())
+        self.fill(self.world.device)
+        return _Stage(self)
+
+    def whole_name(self, name: str) -> str:
+        """Blocks are counted from the model's first; a tied output layer is the embedding."""
+        if name.startswith("blocks."):
+            _, number, rest = name.split(".", 2)
+            return f"blocks.{int(number) + self.first_block}.{rest}"
+        return TIED.get(name, name) if self.spec.shape.tie_embeddings else name
+
+    def copies(self, name: str) -> int:
+        """A tied embedding stands in two stages."""
+        return super().copies(name) * (2 if self._is_tied(name) else 1)
+
+    def speaks_for(self, name: str) -> bool:
+        """The first stage for a tied embedding."""
+        return super().speaks_for(name) and (self.is_first or not self._is_tied(name))
+
+    def backward(self, batches: list[MicroBatch]) -> Tensor:
+        """As in NativeEngine; the loss is the last stage's, times the stages, so that the mean over all ranks is it."""
+        weights = self.weights(batches)
+        ids, targets, positions = (
+            None if parts[0] is None else torch.cat(parts) for parts in zip(*batches, strict=True)
+        )
+        assert ids is not None
+        mean = None if weights is None else _targets(batches[0][1]) / weights[0]
+        losses: list[Tensor] = []
+        arguments: dict[str, Any] = {} if positions is None else {"positions_BT": positions}
+        if self.is_last:
+            arguments |= {"targets_BT": targets, "target": targets, "losses": losses, "loss_kwargs": {"mean": mean}}
+        schedule = self._schedule(len(batches), ids.shape, positions is not None)
+        schedule.step(*((ids,) if self.is_first else ()), return_outputs=False, **arguments)
+        self._share_gradients()
+        if not self.is_last:
+            return torch.zeros((), device=self.world.device)
+        return torch.stack(losses).detach().sum() * self.pipeline_parallel
+
+    def _schedule(self, micro_batches: int, size: torch.Size, isolated: bool) -> Schedule1F1B:
+        """The schedule for inputs of this size: a stage learns the sizes of what it receives once."""
+        key = (micro_batches, size, isolated)
+        if key not in self.schedules:
+            stage = PipelineStage(
+                self.module,
+                self.pipeline_rank,
+                self.pipeline_parallel,
+                self.world.device,
+                group=self.mesh.get_group("pipeline"),
+            )
+
+            def share(loss: Tensor, targets_BT: Tensor, mean: Tensor | None) -> Tensor:
+                if mean is not None:
+                    loss = loss * (_targets(targets_BT) / mean)
+                return loss / micro_batches
+
+            self.schedules[key] = Schedule1F1B(stage, micro_batches, loss_fn=share, scale_grads=False)
+        return self.schedules[key]
+
+    def _share_gradients(self) -> None:
+        for name, (parameter, _) in self.parameters.items():
+            if self.tied is not None and self._is_tied(name):
+                assert parameter.grad is not None
+                dist.all_reduce(parameter.grad, group=self.tied)
+        if self.data_ranks == 1:
+            return
+        gradients = [held.grad for held, _ in self.parameters.values() if held.grad is not None]
+        group = self.mesh.get_group("data")
+        for work in [dist.all_reduce(gradient, group=group, async_op=True) for gradient in gradients]:
+            work.wait()
+        torch._foreach_div_(gradients, self.data_ranks)
+
+    @torch.no_grad()
+    def loss(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """As in the interface. One batch after the other: nothing flows beside it."""
+        group = self.mesh.get_group("pipeline")
+        x = ids_BT
+        if not self.is_first:
+            x = torch.empty(*ids_BT.shape, self.spec.shape.width, device=self.world.device)
+            dist.recv(x, group=group, group_src=self.pipeline_rank - 1)
+        y: Tensor = self.module(x, targets_BT=targets_BT if self.is_last else None)
+        if not self.is_last:
+            dist.send(y, group=group, group_dst=self.pipeline_rank + 1)
+            y = torch.zeros((), device=self.world.device)
+        dist.broadcast(y, group=group, group_src=self.pipeline_parallel - 1)
+        return y
+
+    def _is_tied(self, name: str) -> bool:
+        return self.spec.shape.tie_embeddings and name in TIED.values()
+
+    def _tied_group(self) -> dist.ProcessGroup | None:
+        """First and last stage of this rank's pipeline. Every rank makes every group, as torch asks."""
+        if not self.spec.shape.tie_embeddings:
+            return None
+        mine = None
+        ranks = self.mesh.mesh
+        for data in range(self.data_ranks):
+            for tensor in range(self.tensor_parallel):
+                ends = [int(ranks[data, stage, tensor]) for stage in (0, self.pipeline_parallel - 1)]
+                group = dist.new_group(ends)
+                if self.world.rank in ends:
+                    mine = group
+        return mine
+
+
+class _Nothing(nn.Module):
+    """Stands where another stage has a layer, and hands on what it gets."""
+
+    def forward(self, x: Tensor, targets_BT: Tensor | None = None) -> Tensor:
+        return x
+
+
+class _Stage(nn.Module):
+    """A part of the model, in the precision of matrix products: activations out, or the loss from the last."""
+
+    def __init__(self, engine: PipelineEngine) -> None:
+        super().__init__()
+        self.model, self.autocast = engine.model, engine.autocast
+
+    def forward(self, x: Tensor, positions_BT: Tensor | None = None, targets_BT: Tensor | None = None) -> Tensor:
+        with self.autocast():
+            y: Tensor = self.model(x, targets_BT, positions_BT)
+        return y
+
+
+def _targets(targets_BT: Tensor) -> Tensor:
+    return (targets_BT != IGNORED).sum()

@@ -1,0 +1,190 @@
+"""Weights and optimizer states in torch's distributed checkpoint, under whole tensors.
+
+Each rank writes its pieces and reads those that it needs, wherever they lie: the number of ranks, and how they share a
+tensor, may be another at each. Nothing is gathered. torch's own planners know tensors that are cut evenly in one piece;
+ours know `Piece`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from storage.errors import TrainingError
+from tasks.pretrain.engines.pieces import Piece, local
+
+Held = tuple[Tensor, Piece]
+Parameters = Mapping[str, tuple[nn.Parameter, Piece]]
+GROUPS, LOSS_SCALE = "optimizer groups", "loss scale"
+
+
+def save_states(
+    folder: Path, parameters: Parameters, optimizer: torch.optim.Optimizer, scale: Mapping[str, int | float]
+) -> None:
+    """Write this rank's share of weights and optimizer states, by the names of the whole model's parameters; and the
+    loss scale's numbers, if there is one."""
+    states: dict[str, Held] = {name: (local(held.detach()), piece) for name, (held, piece) in parameters.items()}
+    for name, (held, piece) in parameters.items():
+        for key, value in optimizer.state.get(held, {}).items():
+            states[_state_name(name, key)] = _held(name, key, value, held, piece)
+    for number, group in enumerate(optimizer.param_groups):
+        for key, value in _numbers(group).items():
+            tensor = torch.tensor(value, dtype=torch.float64)
+            states[f"{GROUPS}/{number}/{key}"] = (tensor, Piece.whole(tensor))
+    for key, value in scale.items():
+        tensor = torch.tensor(value, dtype=torch.float64)
+        states[f"{LOSS_SCALE}/{key}"] = (tensor, Piece.whole(tensor))
+    tensors = {name: tensor for name, (tensor, _) in states.items()}
+    save(tensors, checkpoint_id=folder, planner=_PieceSaver(_pieces(states)))
+
+
+def load_states(
+    folder: Path, parameters: Parameters, optimizer: torch.optim.Optimizer, scale: Mapping[str, int | float]
+) -> dict[str, int | float]:
+    """Take over what `save_states` wrote, on any number of ranks; the loss scale as it was, in the form of `scale`.
+    Raises TrainingError for what is not in the files."""
+    stored = FileSystemReader(folder).read_metadata().state_dict_metadata
+    states: dict[str, Held] = {name: (local(held.detach()), piece) for name, (held, piece) in parameters.items()}
+    by_name: dict[str, list[str]] = {}
+    for name in stored:
+        owner, slash, key = name.partition("/")
+        if slash and owner in parameters:
+            by_name.setdefault(owner, []).append(key)
+    for name, keys in by_name.items():
+        held, piece = parameters[name]
+        like_parameter = {key for key in keys if _size(stored[_state_name(name, key)])}
+        for key in keys:
+            value = torch.zeros_like(held) if key in like_parameter else torch.zeros((), device=_counter(optimizer))
+            optimizer.state[held][key] = value
+            states[_state_name(name, key)] = _held(name, key, value, held, piece)
+    numbers = [torch.zeros((), dtype=torch.float64) for group in optimizer.param_groups for _ in _numbers(group)]
+    places = [(number, key) for number, group in enumerate(optimizer.param_groups) for key in _numbers(group)]
+    for (number, key), tensor in zip(places, numbers, strict=True):
+        states[f"{GROUPS}/{number}/{key}"] = (tensor, Piece.whole(tensor))
+    scales = {key: torch.zeros((), dtype=torch.float64) for key in scale}
+    for key, tensor in scales.items():
+        states[f"{LOSS_SCALE}/{key}"] = (tensor, Piece.whole(tensor))
+    missing = states.keys() - stored.keys()
+    if missing:
+        raise TrainingError(
+            f"The checkpoint {folder} lacks {', '.join(sorted(missing)[:3])}.", f"Delete {folder.parent} to begin anew."
+        )
+    tensors = {name: tensor for name, (tensor, _) in states.items()}
+    load(tensors, checkpoint_id=folder, planner=_PieceLoader(_pieces(states)))
+    for (number, key), tensor in zip(places, numbers, strict=True):
+        group = optimizer.param_groups[number]
+        group[key] = type(group[key])(tensor.item())
+    return {key: type(scale[key])(tensor.item()) for key, tensor in scales.items()}
+
+
+def _state_name(name: str, key: str) -> str:
+    return f"{name}/{key}"
+
+
+def _held(name: str, key: str, value: Any, parameter: nn.Parameter, piece: Piece) -> Held:
+    if isinstance(value, Tensor) and value.shape == parameter.shape:
+        return local(value), piece
+    if isinstance(value, Tensor) and not value.dim():
+        return value, Piece.whole(value)
+    raise TrainingError(
+        f"The optimizer's {key} of {name} is neither a number nor shaped as the parameter, and can't be saved.",
+        "Choose another optimizer, or runtime.engine=deepspeed.",
+    )
+
+
+def _numbers(group: Mapping[str, Any]) -> dict[str, int | float]:
+    """What an optimizer may count for a group of parameters; flags say how it computes, and stay as they are."""
+    return {
+        key: value for key, value in group.items() if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def _counter(optimizer: torch.optim.Optimizer) -> torch.device:
+    """Where the optimizer counts its steps: a fused one beside the parameters."""
+    group = optimizer.param_groups[0]
+    beside = group.get("fused") or group.get("capturable")
+    device: torch.device = group["params"][0].device
+    return device if beside else torch.device("cpu")
+
+
+def _size(stored: object) -> tuple[int, ...]:
+    return tuple(stored.size) if isinstance(stored, TensorStorageMetadata) else ()
+
+
+def _pieces(states: Mapping[str, Held]) -> dict[str, Piece]:
+    return {name: piece for name, (_, piece) in states.items()}
+
+
+def _views(tensors: Mapping[str, Any], pieces: Mapping[str, Piece]) -> Iterator[tuple[str, MetadataIndex, Tensor]]:
+    for name, piece in pieces.items():
+        for offsets, view in piece.chunks(tensors[name]):
+            yield name, MetadataIndex(name, torch.Size(offsets)), view
+
+
+class _PieceSaver(DefaultSavePlanner):
+    """Writes each run of a piece as a chunk; what several ranks hold is written by one."""
+
+    def __init__(self, pieces: Mapping[str, Piece]) -> None:
+        super().__init__(flatten_state_dict=False)
+        self.pieces = pieces
+
+    def create_local_plan(self) -> SavePlan:
+        """What this rank could write."""
+        self.views: dict[MetadataIndex, Tensor] = {}
+        items = []
+        for name, index, view in _views(self.state_dict, self.pieces):
+            self.views[index] = view
+            chunk = ChunkStorageMetadata(offsets=index.offset or torch.Size(), sizes=view.shape)
+            data = TensorWriteData(chunk, TensorProperties.create_from_tensor(view), self.pieces[name].size)
+            items.append(WriteItem(index=index, type=WriteItemType.SHARD, tensor_data=data))
+        self.plan = SavePlan(items)
+        return self.plan
+
+    def resolve_data(self, write_item: WriteItem) -> Tensor:
+        """The run that an item stands for."""
+        return self.views[write_item.index].detach()
+
+
+class _PieceLoader(DefaultLoadPlanner):
+    """Reads the parts of stored chunks that overlap each run of a piece."""
+
+    def __init__(self, pieces: Mapping[str, Piece]) -> None:
+        super().__init__(flatten_state_dict=False)
+        self.pieces = pieces
+
+    def create_local_plan(self) -> LoadPlan:
+        """What this rank needs, from wherever it lies."""
+        assert self.metadata is not None
+        self.views: dict[MetadataIndex, Tensor] = {}
+        chunks: dict[str, list[ChunkStorageMetadata]] = {}
+        for name, index, view in _views(self.state_dict, self.pieces):
+            self.views[index] = view
+            chunks.setdefault(name, []).append(ChunkStorageMetadata(index.offset or torch.Size(), view.shape))
+        items: list[ReadItem] = []
+        for name, wanted in chunks.items():
+            stored = self.metadata.state_dict_metadata[name]
+            assert isinstance(stored, TensorStorageMetadata)
+            items += create_read_items_for_chunk_list(name, stored, wanted)
+        return LoadPlan(items)
+
+    def resolve_tensor(self, read_item: ReadItem) -> Tensor:
+        """Where what is read belongs."""
+        view = self.views[read_item.dest_index].detach()
+        place = zip(read_item.dest_offsets, read_item.lengths, strict=True)
+        return view[tuple(slice(at, at + length) for at, length in place)]

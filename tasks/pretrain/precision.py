@@ -1,0 +1,64 @@
+"""Which numbers a training computes in, and what a device or an engine must have for them.
+
+Weights and optimizer states stay in float32 unless an engine says otherwise; the precision is that of the matrix
+products. float16 needs a loss scale that adapts (Micikevicius et al. 2018), float8 a GPU with units for it and torchao.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+from torch import nn
+
+from models.transformer import Head
+from storage.errors import ConfigError
+from tasks.pretrain.spec import TrainSpec
+from tasks.pretrain.world import World
+
+DTYPES = {
+    "float32": torch.float32,
+    "tf32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float8": torch.bfloat16,  # of all that torchao leaves alone
+}
+FLOAT8_CAPABILITY = (8, 9)  # Ada and Hopper
+
+
+def precision(spec: TrainSpec, world: World) -> str:
+    """The profile's precision; auto is bfloat16 on a GPU that has it, else float32.
+
+    Raises ConfigError for one that this device can't compute in.
+    """
+    name, cuda = spec.config.precision, world.device.type == "cuda"
+    if name == "auto":
+        return "bfloat16" if cuda and torch.cuda.is_bf16_supported() else "float32"
+    if name == "tf32" and not cuda:
+        raise ConfigError("pretrain.precision tf32 is made by GPUs only.", "Choose float32 on a CPU.")
+    if name == "float8":
+        if not cuda or torch.cuda.get_device_capability(world.device) < FLOAT8_CAPABILITY:
+            raise ConfigError(
+                "pretrain.precision float8 needs a GPU of compute capability 8.9 or later.",
+                "Train on an Ada, Hopper or Blackwell GPU, or choose bfloat16.",
+            )
+        if importlib.util.find_spec("torchao") is None:
+            raise ConfigError("pretrain.precision float8 needs torchao.", "pip install torchao, or choose bfloat16.")
+    return name
+
+
+def prepare(model: nn.Module, name: str) -> None:
+    """Make matrix products TF32, or the blocks' linear layers float8 (scales found anew each time, one a tensor), in
+    place. Names and weights stay as they are."""
+    if name == "tf32":
+        torch.set_float32_matmul_precision("high")
+    if name == "float8":
+        float8 = importlib.import_module("torchao.float8")
+        float8.convert_to_float8_training(model, module_filter_fn=lambda module, _: _fits_float8(module))
+
+
+def _fits_float8(module: nn.Module) -> bool:
+    """The head stays as it is (it computes the loss), and so do sizes that float8 kernels don't take."""
+    if not isinstance(module, nn.Linear) or isinstance(module, Head):
+        return False
+    return module.in_features % 16 == 0 and module.out_features % 16 == 0
