@@ -109,7 +109,8 @@ class Insight:
         whole = all(p.numel() for p in model.parameters()) and len(attentions) == self.spec.shape.depth
         if whole:  # a stage of a pipeline has not all layers, under ZeRO 3 nobody has the weights
             with self.engine.autocast():
-                entropies, logits = probe(model, batch[0], batch[2])
+                in_parts = self.spec.runtime.tensor_parallel > 1
+                entropies, logits = probe(model, batch[0], batch[2], batch[1] if in_parts else None)
             seen = entropies if len(entropies) == len(attentions) else []  # compiled blocks show none
             for name, heads in zip(attentions, seen, strict=False):
                 found[name] |= {"entropy": float(heads.mean()), "lowest_entropy": float(heads.min())}

@@ -124,6 +124,7 @@ def layers_text(look: Mapping[str, Any]) -> str:
     if look.get("logit_max") is not None:
         parts.append(f"Logits: largest {look['logit_max']:.3g}, entropy {_short(look['logit_entropy'])} nats.")
     missing = [told for name, told in MEASURES.items() if name not in _given(look)]
+    missing += [] if "logit_max" in look else ["logits"]
     if missing:
         parts.append(f"Not to be seen with this engine: {', '.join(missing)}.")
     return "\n\n".join(parts)

@@ -57,14 +57,19 @@ class _Attentions(TorchFunctionMode):
 
 
 @torch.no_grad()
-def probe(model: nn.Module, ids_BT: Tensor, positions_BT: Tensor | None) -> tuple[list[Tensor], dict[str, float]]:
+def probe(
+    model: nn.Module, ids_BT: Tensor, positions_BT: Tensor | None, targets_BT: Tensor | None = None
+) -> tuple[list[Tensor], dict[str, float]]:
     """The entropies (H,) of each attention in order, and the logits' largest magnitude and mean entropy in nats.
 
-    Of the first row alone. Where ranks hold parts of a model every one of them must call it.
+    Of the first row alone. Where ranks hold parts of a model every one of them must call it. With targets the model is
+    asked for its loss, and there are no logits: an output layer in parts has none.
     """
     row, positions = ids_BT[:1, :TOKENS], None if positions_BT is None else positions_BT[:1, :TOKENS]
     with _Attentions() as seen:
-        logits_BTV: Tensor = model(row, None, positions)
+        logits_BTV: Tensor = model(row, None if targets_BT is None else targets_BT[:1, :TOKENS], positions)
+    if targets_BT is not None:
+        return seen.entropies, {}
     logp_BTV = F.log_softmax(logits_BTV.float(), dim=-1)
     entropy = -(logp_BTV.exp() * logp_BTV).sum(-1).mean()
     return seen.entropies, {"logit_max": float(logits_BTV.abs().max()), "logit_entropy": float(entropy)}
