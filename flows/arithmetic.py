@@ -16,7 +16,6 @@ from profiles.schema import Profile
 from storage.errors import ConfigError
 from tasks.config import Runtime
 from tasks.peak import measure_peak
-from tasks.pretrain.checkpoints import KEPT
 from tasks.pretrain.micro_batch import usual_micro_batch
 
 USUAL_GPU = "h100"  # where a profile asks for a GPU, and nobody says which
@@ -34,6 +33,7 @@ class TrainingPlan:
     device: Device
     memory: TrainingMemory
     checkpoint: int  # bytes
+    kept: int  # checkpoints
     bill: Bill
 
     @property
@@ -54,7 +54,7 @@ class TrainingPlan:
     @property
     def disk(self) -> int:
         """Bytes for the checkpoints of a run at its fullest."""
-        return checkpoint_disk(self.checkpoint, KEPT)
+        return checkpoint_disk(self.checkpoint, self.kept)
 
     @property
     def fits(self) -> bool:
@@ -93,7 +93,8 @@ def training_plan(
         ) from error
     executed = executed_flops_per_token(shape, recompute=setup.recompute) * tokens
     cost = bill(executed, chosen, devices=setup.devices, float32=setup.precision == "float32")
-    return TrainingPlan(shape, tokens, steps, setup, chosen, memory, checkpoint_bytes(shape, setup), cost)
+    kept = profile.runtime.keep_checkpoints
+    return TrainingPlan(shape, tokens, steps, setup, chosen, memory, checkpoint_bytes(shape, setup), kept, cost)
 
 
 def setup_of(profile: Profile, shape: ModelShape, *, cuda: bool) -> Setup:
@@ -108,6 +109,7 @@ def setup_of(profile: Profile, shape: ModelShape, *, cuda: bool) -> Setup:
         engine=runtime.engine,
         zero_stage=runtime.zero_stage,
         precision=_precision(config.precision, cuda),
+        optimizer=config.optimizer,
         devices=devices,
         tensor_parallel=runtime.tensor_parallel,
         pipeline_parallel=stages,
@@ -123,7 +125,7 @@ def setup_of(profile: Profile, shape: ModelShape, *, cuda: bool) -> Setup:
 def _precision(asked: str, cuda: bool) -> Precision:
     if asked == "auto":
         return "mixed" if cuda else "float32"
-    return "float32" if asked == "float32" else "mixed"
+    return "float32" if asked in ("float32", "tf32") else "mixed"
 
 
 def _hosts(runtime: Runtime) -> int:

@@ -154,6 +154,35 @@ def chat(
 
 
 @app.command()
+def doctor(
+    profile: Annotated[
+        str | None, typer.Argument(help="a profile, whose pretraining is tried; without one, the installation")
+    ] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Look for what would spoil a run before it begins: a line a check, ✓, ! (costs time) or ✗ with the remedy.
+
+    [bold]gristmill doctor[/] looks at the installation: libraries and versions, the store, disk, cores or GPU.
+
+    [bold]gristmill doctor tiny[/] tries the profile's pretraining for seconds, as a run would do it:
+
+    - a fresh model knows nothing, gradients reach every parameter
+    - no token sees a later one, one batch is learned by heart
+    - shards are whole, batches and checkpoints come out the same twice
+    - all processes begin with equal weights and see samples of their own
+    - a step fits into memory, the run on the disk
+
+    [bold]gristmill doctor gpu --set runtime.micro_batch=64[/] says whether a larger micro-batch fits.
+
+    Ends with 1 if a check failed. A run of 500 steps or more does the same by itself: runtime.preflight.
+    """
+    from flows.commands.doctor import examine
+
+    if not examine(console, profile, overrides or []):
+        raise typer.Exit(1)
+
+
+@app.command()
 def ui(port: Annotated[int, typer.Option(help="where the server listens, on 127.0.0.1")] = 4200) -> None:
     """Start a Prefect server with the deployments and a worker, and print its address. Ctrl-C ends all three."""
     from flows.commands.ui import serve

@@ -79,6 +79,16 @@ class Runtime(BaseModel):
     )
     log_every: int = Field(10, ge=1, description="training steps between two lines of progress")
     checkpoint_every: int = Field(100, ge=1, description="training steps between two checkpoints")
+    keep_checkpoints: int = Field(2, ge=1, description="checkpoints of pretraining that are kept, the newest")
+    async_checkpoints: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="write checkpoints of pretraining while it goes on, where the engine can; auto does so on a GPU",
+    )
+    preflight: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="check, before the first step, that the run can learn, fits and resumes; auto does so before 500 "
+        "steps or more that begin anew",
+    )
     insight_every: int | None = Field(
         None,
         ge=1,

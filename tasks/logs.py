@@ -30,5 +30,7 @@ def cut_log(path: Path, step: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
     if [row["step"] for row in rows] != list(range(1, step + 1)):
         raise TrainingError(f"{path} does not hold every step up to {step}.", f"Delete {path.parent} to begin anew.")
-    path.write_text("".join(f"{line}\n" for line in lines))
+    draft = path.with_name(f"{path.name}.draft")
+    draft.write_text("".join(f"{line}\n" for line in lines))
+    draft.rename(path)  # whole or not at all: without its rows a checkpoint is worth nothing
     return rows

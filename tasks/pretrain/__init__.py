@@ -22,6 +22,11 @@ beat.py         signs of life
 memory.py       how memory that ran out shows
 drills.py       faults on purpose
 checkpoints.py  atomic checkpoints and exact resume
+saved_states.py what a checkpoint's files hold, read back
+background.py   saving while training goes on
+snapshots.py    models kept along the way
+disk.py         room for all of it
+preflight/      whether a long run can learn, fits and resumes, before it begins
 evaluation.py   validation loss, samples
 """
 

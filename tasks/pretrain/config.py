@@ -143,6 +143,9 @@ class PretrainConfig(StageConfig):
         description="auto: bfloat16 on a GPU that has it, float32 on a CPU (where others are 100 × slower). "
         "tf32: float32 but for the matrix products; float16 with a loss scale that adapts; float8 by torchao",
     )
+    snapshot_every: int | None = Field(
+        None, ge=1, description="steps between two snapshots: models kept in snapshots/step-N/ for those who study them"
+    )
     validation_every: int = Field(100, ge=1, description="steps between two measures of the validation loss")
     validation_tokens: int = Field(
         65_536,

@@ -19,6 +19,7 @@ from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import StepLoader, ahead
 from tasks.pretrain.log import Log
 from tasks.pretrain.schedule import learning_rate
+from tasks.pretrain.snapshots import Snapshots
 from tasks.pretrain.spec import TrainSpec
 
 
@@ -31,6 +32,7 @@ class Training:
     loader: StepLoader
     validation: Validation
     checkpoints: Checkpoints
+    snapshots: Snapshots
     log: Log
     insight: Insight
     beat: Beat
@@ -57,13 +59,15 @@ class Training:
                 insight.lap("validation")
                 self.log.flush(validation_loss)
                 insight.lap("logging")
+            self.snapshots.take(self.engine, step)
             if saves and self.log.watch.calm:
                 self.checkpoints.save(self.engine, step)
-                insight.lap("checkpoints")
+            insight.lap("checkpoints")
             self.beat()
             if reports and self.engine.world.first:
                 emit(step=step, loss=self.log.rows[-1]["loss"], **insight.report(step, self.log.rows))
                 insight.lap("logging")
+        self.checkpoints.finish()
         insight.close()
 
     def _step(self, step: int, batches: list[MicroBatch]) -> None:

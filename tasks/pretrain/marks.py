@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from models.tokenizer import FIM_TOKENS
+from models.tokenizer import FIM_TOKENS, SPECIAL_TOKENS
 from storage.errors import ConfigError
 
 
@@ -17,6 +17,11 @@ class Marks(NamedTuple):
     prefix: int
     suffix: int
     middle: int
+
+
+def usual_marks() -> Marks:
+    """The marks of a tokenizer that this pipeline trained: special tokens have the ids of their places."""
+    return Marks(*map(SPECIAL_TOKENS.index, FIM_TOKENS))
 
 
 def read_marks(tokenizer: Path, vocab_size: int) -> Marks:

@@ -40,6 +40,17 @@ class TrainSpec(ChildSpec):
         return self.scratch / "drills"
 
     @property
+    def snapshots(self) -> Path:
+        """Where snapshots wait until the artifact is made of them."""
+        return self.scratch / "snapshots"
+
+    @property
+    def snapshot_steps(self) -> range:
+        """The steps that leave a snapshot; the last one leaves the model itself."""
+        every = self.config.snapshot_every
+        return range(every, self.steps, every) if every else range(0)
+
+    @property
     def identity(self) -> str:
         """SHA-256 over all that decides the weights, paths and runtime left out: a checkpoint of another is refused."""
         decides = {

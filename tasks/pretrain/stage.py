@@ -15,9 +15,11 @@ from tasks.output import Output
 from tasks.plots import plot_loss
 from tasks.pretrain import supervisor
 from tasks.pretrain.config import PretrainConfig
+from tasks.pretrain.disk import check_room
 from tasks.pretrain.insight.page import Page
 from tasks.pretrain.insight.settings import check_insight
 from tasks.pretrain.marks import read_marks
+from tasks.pretrain.preflight import before_training
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.supervisor import train_healed
 from tasks.stage import stage
@@ -58,7 +60,12 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     check_insight(out.runtime, spec.steps)
     page = Page(spec, out)
 
+    check_room(spec)
+    before_training(spec, out)
+
     def on_line(line: dict[str, Any]) -> None:
+        if "note" in line:
+            return out.note(line["note"])
         out.progress(line["step"], spec.steps, "steps", page.add(line))
 
     out.progress(0, spec.steps, "steps", "starting")
@@ -69,6 +76,12 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
         out.note(f"{skipped} steps overflowed in float16 and were left out")
     plot_loss(rows, out.path / "loss.png", title=f"{shape.family}, {count_parameters(shape):,} parameters")
     _report(spec, measured, out)
+    if spec.snapshot_steps:
+        taken = [
+            {"step": step, "folder": f"snapshots/step-{step}", **_losses(rows[step - 1])}
+            for step in spec.snapshot_steps
+        ]
+        out.table("Snapshots", taken)
     page.report(out)
     supervisor.report(healing, spec, out)
     supervisor.forget(spec)
@@ -116,3 +129,7 @@ def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
             {"measure": "validation bits per byte", "value": f"{results['validation_bits_per_byte']:.3f}"},
         ],
     )
+
+
+def _losses(row: dict[str, Any]) -> dict[str, str]:
+    return {name: f"{row[name]:.3f}" if name in row else "" for name in ("loss", "validation_loss")}

@@ -39,7 +39,7 @@ def train_healed(
 
         def hear(line: dict[str, Any], heard: dict[str, int] = heard) -> None:
             heard.update({name: line[name] for name in heard if name in line})
-            if "loss" in line:
+            if "loss" in line or "note" in line:
                 on_line(line)
 
         killed = kills()

@@ -16,6 +16,7 @@ from storage.errors import OutOfMemory
 from storage.token_stream import TokenStream
 from tasks.launch import emit, run_as_child
 from tasks.logs import cut_log, read_log
+from tasks.pretrain.background import writes_behind
 from tasks.pretrain.beat import Beat
 from tasks.pretrain.checkpoints import Checkpoints
 from tasks.pretrain.course import learned
@@ -28,6 +29,7 @@ from tasks.pretrain.loader import open_loader
 from tasks.pretrain.log import Log
 from tasks.pretrain.loop import Training
 from tasks.pretrain.memory import is_out_of_memory
+from tasks.pretrain.snapshots import Snapshots
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join
 
@@ -62,20 +64,25 @@ def _train(spec: TrainSpec, world: World, beat: Beat) -> None:
         TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest),
         context=spec.shape.context, tokens=spec.config.validation_tokens, world=world,
     )  # fmt: skip
-    checkpoints = Checkpoints(spec.checkpoints, spec.identity, world=world)
-    begun = checkpoints.latest()
     engine = open_engine(spec, world)
+    checkpoints = Checkpoints(
+        spec.checkpoints, spec.identity, world=world, keep=spec.runtime.keep_checkpoints, behind=writes_behind(engine),
+        tell=lambda sentence: emit(note=sentence),
+    )  # fmt: skip
+    begun = checkpoints.latest()
+    snapshots = Snapshots(spec)
+    if world.first:
+        snapshots.cut(begun)
+        cut_log(spec.log, begun)
+    world.wait()  # so that no rank reads a log that is just being cut
     if begun:
         checkpoints.load(engine, begun)
-    rows = cut_log(spec.log, begun) if world.first else []
-    world.wait()
-    if begun and not world.first:
-        rows = read_log(spec.log)[:begun]
-    log = Log(spec.log, world, Watch(spec.config, spec.course), rows, may_skip=engine.precision == "float16")
+    watch = Watch(spec.config, spec.course)
+    log = Log(spec.log, world, watch, read_log(spec.log), may_skip=engine.precision == "float16")
     if world.first:
         emit(micro_batch=engine.micro_batch, share=engine.micro_batch * engine.micro_steps)
     insight = Insight(spec, engine, begun)
-    training = Training(spec, engine, loader, validation, checkpoints, log, insight, beat, drills, begun)
+    training = Training(spec, engine, loader, validation, checkpoints, snapshots, log, insight, beat, drills, begun)
     training.run()
     beat.slow()
     _finish(training)
@@ -88,6 +95,7 @@ def _finish(training: Training) -> None:
     if model is None:
         return
     save(model, spec.out / "model", spec.tokenizer)
+    training.snapshots.publish(spec.out / "snapshots")
     write_samples(model, spec.config, spec.tokenizer, spec.out / "samples.md")
     (spec.out / "log.jsonl").write_bytes(spec.log.read_bytes())
     last = [row["loss"] for row in rows[-max(1, min(20, spec.steps // 10)) :]]

@@ -146,7 +146,7 @@ def test_explain_tells_a_documents_whole_story(tmp_path: Path) -> None:
 
 def test_help_teaches_and_the_schema_is_json() -> None:
     text = gristmill("--help").stdout
-    for command in ("run", "plan", "why", "stage", "store", "explain", "chat", "ui", "profile"):
+    for command in ("run", "plan", "why", "stage", "store", "explain", "chat", "doctor", "ui", "profile"):
         assert command in text
     schema = json.loads(gristmill("profile", "schema").stdout)
     assert "pretrain" in schema["properties"]

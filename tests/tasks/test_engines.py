@@ -51,6 +51,10 @@ SAME = [
     *(case(f"tensor, {shape}", 2, shape, tensor_parallel=2) for shape in ISOLATED),
     *(case(f"pipeline, {shape}", 2, shape, pipeline_parallel=2) for shape in ISOLATED),
 ]
+Z_LOSS = [
+    case(f"z-loss, {processes}", processes, tensor_parallel=processes) | {"config": {"z_loss": 0.1}}
+    for processes in (1, 2)
+]
 HALF = [
     case(f"zero {stage}, bfloat16", 2, engine="deepspeed", zero_stage=stage) | {"config": {"precision": "bfloat16"}}
     for stage in (0, 1)
@@ -123,7 +127,7 @@ def launch(folder: Path, cases: list[dict[str, Any]], processes: int) -> Results
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    cases = [*ALONE_FIRST, *SAME, *HALF, HALF_GOES_ON, *GOES_ON, *REFUSED, *GOES_ON_ALONE]
+    cases = [*ALONE_FIRST, Z_LOSS[0], *SAME, Z_LOSS[1], *HALF, HALF_GOES_ON, *GOES_ON, *REFUSED, *GOES_ON_ALONE]
     return launch(tmp_path_factory.mktemp("pair"), cases, 2)
 
 
@@ -145,6 +149,12 @@ def test_every_engine_learns_what_one_process_learns(name: str, results: Results
     assert found["norms"] == pytest.approx(expected["norms"], abs=5 * TOLERANCE)
     assert found["validation"] == pytest.approx(expected["validation"], abs=TOLERANCE)
     assert found["whole"] == pytest.approx(found["validation"], abs=TOLERANCE)
+
+
+def test_words_shared_among_ranks_are_learned_with_the_z_loss(results: Results) -> None:
+    alone, shared = (results[name]["losses"] for name in names(Z_LOSS))
+    assert shared == pytest.approx(alone, abs=TOLERANCE)
+    assert abs(alone[-1] - results["one llama"]["losses"][-1]) > 100 * TOLERANCE
 
 
 @pytest.mark.parametrize("name", names(FOURFOLD[:-1]))

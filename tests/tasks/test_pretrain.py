@@ -202,7 +202,7 @@ def test_what_cant_work_is_refused_by_name(
 
 def test_a_checkpoint_of_another_run_is_refused_and_a_torn_one_removed(tmp_path: Path) -> None:
     (tmp_path / "step-000000003").mkdir()
-    (tmp_path / "step-000000003" / "complete.json").write_text(json.dumps({"identity": "mine", "step": 3}))
+    (tmp_path / "step-000000003" / "complete.json").write_text(json.dumps({"identity": "mine", "step": 3, "files": {}}))
     (tmp_path / "step-000000006").mkdir()
     (tmp_path / "zero_to_fp32.py").touch()  # as DeepSpeed leaves it there
     assert Checkpoints(tmp_path, "mine", world=ALONE).latest() == 3

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -76,6 +77,12 @@ class Engine(ABC):
     @abstractmethod
     def save(self, folder: Path) -> None:
         """Write weights and optimizer states into `folder`. Every rank must call it."""
+
+    saves_behind = False  # whether `save_behind` can be called
+
+    def save_behind(self, folder: Path) -> Future[None]:
+        """As `save`, but copy first and write while training goes on. Every rank must call it."""
+        raise NotImplementedError
 
     @abstractmethod
     def load(self, folder: Path) -> None:

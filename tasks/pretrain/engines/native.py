@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import cast
@@ -19,7 +20,7 @@ from models.presets import ModelShape
 from models.transformer import Transformer
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.engines.pieces import Piece, local
-from tasks.pretrain.engines.states import load_states, save_states
+from tasks.pretrain.engines.states import load_states, save_states, save_states_behind
 from tasks.pretrain.engines.tensor import cut_for_rank, piece_of
 from tasks.pretrain.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
@@ -159,6 +160,12 @@ class NativeEngine(Engine):
     def save(self, folder: Path) -> None:
         """A file a rank, under the names and shapes of the whole model."""
         save_states(folder, self.parameters, self.optimizer, self.scaler.state_dict())
+
+    saves_behind = True
+
+    def save_behind(self, folder: Path) -> Future[None]:
+        """As in the interface."""
+        return save_states_behind(folder, self.parameters, self.optimizer, self.scaler.state_dict())
 
     def load(self, folder: Path) -> None:
         """As in the interface."""

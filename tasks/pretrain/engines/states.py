@@ -8,6 +8,7 @@ ours know `Piece`s.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from storage.errors import TrainingError
+from tasks.pretrain.background import save_behind
 from tasks.pretrain.engines.pieces import Piece, local
 
 Held = tuple[Tensor, Piece]
@@ -39,6 +41,21 @@ def save_states(
 ) -> None:
     """Write this rank's share of weights and optimizer states, by the names of the whole model's parameters; and the
     loss scale's numbers, if there is one."""
+    tensors, planner = _shared_out(parameters, optimizer, scale)
+    save(tensors, checkpoint_id=folder, planner=planner)
+
+
+def save_states_behind(
+    folder: Path, parameters: Parameters, optimizer: torch.optim.Optimizer, scale: Mapping[str, int | float]
+) -> Future[None]:
+    """The same, written while training goes on (background.py)."""
+    tensors, planner = _shared_out(parameters, optimizer, scale)
+    return save_behind(tensors, folder, planner)
+
+
+def _shared_out(
+    parameters: Parameters, optimizer: torch.optim.Optimizer, scale: Mapping[str, int | float]
+) -> tuple[dict[str, Tensor], _PieceSaver]:
     states: dict[str, Held] = {name: (local(held.detach()), piece) for name, (held, piece) in parameters.items()}
     for name, (held, piece) in parameters.items():
         for key, value in optimizer.state.get(held, {}).items():
@@ -50,8 +67,7 @@ def save_states(
     for key, value in scale.items():
         tensor = torch.tensor(value, dtype=torch.float64)
         states[f"{LOSS_SCALE}/{key}"] = (tensor, Piece.whole(tensor))
-    tensors = {name: tensor for name, (tensor, _) in states.items()}
-    save(tensors, checkpoint_id=folder, planner=_PieceSaver(_pieces(states)))
+    return {name: tensor for name, (tensor, _) in states.items()}, _PieceSaver(_pieces(states))
 
 
 def load_states(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
-from models.transformer import IGNORED
+from models.transformer import IGNORED, Head
 from tasks.pretrain.engines.sums import SummedBackward, SummedForward
 
 CHUNK = 1_024  # tokens whose logits exist at a time
@@ -41,11 +41,12 @@ class CutEmbedding(nn.Module):
 
 
 class CutHead(nn.Module):
-    """The mean cross-entropy in nats over targets that are not IGNORED, the same on each rank."""
+    """The mean cross-entropy in nats over targets that are not IGNORED, the same on each rank; learned with the layer's
+    own z-loss."""
 
-    def __init__(self, layer: nn.Linear, first: int, group: ProcessGroup) -> None:
+    def __init__(self, layer: Head, first: int, group: ProcessGroup) -> None:
         super().__init__()
-        self.weight, self.first, self.group = layer.weight, first, group
+        self.weight, self.first, self.group, self.z_loss = layer.weight, first, group, layer.z_loss
 
     def forward(self, x_BTC: Tensor, targets_BT: Tensor) -> Tensor:
         x_NC, targets_N = x_BTC.flatten(0, 1), targets_BT.flatten()
@@ -53,7 +54,7 @@ class CutHead(nn.Module):
             return _cross_entropy(x_NC, self.weight, targets_N, self.first, self.group, None, None)
         x_NC = SummedBackward.apply(x_NC, self.group)  # type: ignore[no-untyped-call]
         loss: Tensor = _CutCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            x_NC, self.weight, targets_N, self.first, self.group
+            x_NC, self.weight, targets_N, self.first, self.group, self.z_loss
         )
         return loss
 
@@ -63,18 +64,18 @@ class _CutCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, first: int, group: ProcessGroup
+        ctx: Any, x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, first: int, group: ProcessGroup, z_loss: float
     ) -> Tensor:
         dx_NC = torch.empty_like(x_NC)
         dweight_VC = torch.zeros_like(weight_VC, dtype=torch.float32)
-        loss = _cross_entropy(x_NC, weight_VC, targets_N, first, group, dx_NC, dweight_VC)
+        loss = _cross_entropy(x_NC, weight_VC, targets_N, first, group, dx_NC, dweight_VC, z_loss)
         ctx.dx_NC, ctx.dweight_VC, ctx.dtype = dx_NC, dweight_VC, weight_VC.dtype
         return loss
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        return ctx.dx_NC * dloss, (ctx.dweight_VC * dloss).to(ctx.dtype), None, None, None
+    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+        return ctx.dx_NC * dloss, (ctx.dweight_VC * dloss).to(ctx.dtype), None, None, None, None
 
 
 def _cross_entropy(
@@ -85,6 +86,7 @@ def _cross_entropy(
     group: ProcessGroup,
     dx_NC: Tensor | None,
     dweight_VC: Tensor | None,
+    z_loss: float = 0.0,
 ) -> Tensor:
     """Mean loss; fills `dx_NC` and adds to `dweight_VC` where given."""
     kept_N = targets_N != IGNORED
@@ -107,6 +109,8 @@ def _cross_entropy(
         if dx_NC is None or dweight_VC is None:
             continue
         dlogits_NV = exponentials_NV.div_(shared_2N[1][:, None])
+        if z_loss:
+            dlogits_NV *= 1 + 2 * z_loss * (shared_2N[1].log() + highest_N)[:, None]
         dlogits_NV.scatter_add_(1, word_N1, -mine_N[:, None].float())
         dlogits_NV *= (kept_N[part] / count)[:, None]
         dlogits_NV = dlogits_NV.to(x_NC.dtype)

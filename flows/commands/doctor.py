@@ -1,0 +1,102 @@
+"""`gristmill doctor`: is the installation sound, and would a profile's pretraining learn, fit and resume?"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from flows.plan import plan
+from flows.progress import duration
+from flows.session import session_of
+from models.presets import count_parameters, derive
+from profiles.load import load
+from profiles.schema import Profile
+
+MARKS = {"passed": "[green]✓[/]", "advice": "[yellow]![/]", "failed": "[bold red]✗[/]"}
+NAME = 18  # characters of the longest name of a check
+
+
+def examine(console: Console, name: str | None, overrides: list[str]) -> bool:
+    """Print a line a check as it is done, then the verdict; whether none failed. Raises what a profile's errors are."""
+    lines = _installation(console, overrides) if name is None else _profile(console, load(name, overrides))
+    return conclude(console, lines)
+
+
+def conclude(console: Console, lines: list[dict[str, Any]]) -> bool:
+    """The last line, and whether no check failed."""
+    failed = [line["name"] for line in lines if line["state"] == "failed"]
+    advised = [line["name"] for line in lines if line["state"] == "advice"]
+    console.print()
+    if failed:
+        console.print(f"[bold red]{len(failed)} of {len(lines)} checks failed:[/] {', '.join(failed)}.")
+    else:
+        told = f", with advice on {', '.join(advised)}" if advised else ""
+        console.print(f"[bold green]All {len(lines)} checks passed[/]{told}.")
+    return not failed
+
+
+def show(console: Console, line: dict[str, Any]) -> None:
+    """`✓ name  value  0.3 s`, and below it the remedy of what did not pass."""
+    table = Table(box=None, pad_edge=False, show_header=False, expand=True)
+    table.add_column(width=1)
+    table.add_column(width=NAME)
+    table.add_column(ratio=1, overflow="fold")
+    table.add_column(justify="right")
+    seconds = line.get("seconds", 0.0)
+    told = escape(line["value"]) + (f"\n[yellow]→ {escape(line['remedy'])}[/]" if line["remedy"] else "")
+    took = f"[dim]{duration(seconds)}[/]" if seconds >= 0.1 else ""
+    table.add_row(MARKS[line["state"]], f"[bold]{line['name']}[/]", told, took)
+    console.print(table)
+
+
+def _installation(console: Console, overrides: list[str]) -> list[dict[str, Any]]:
+    from tasks.installation import checks
+
+    store = load("tiny", overrides).runtime.store
+    console.print("[bold]The installation[/] [dim](with a profile: its pretraining, `gristmill doctor tiny`)[/]\n")
+    with console.status("looking"):
+        return _shown(console, (check.as_line() for check in checks(store)))
+
+
+def _shown(console: Console, lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    done = []
+    for line in lines:
+        show(console, line)
+        done.append(line)
+    return done
+
+
+def _profile(console: Console, profile: Profile) -> list[dict[str, Any]]:
+    from tasks.output import Output
+    from tasks.pretrain.disk import existing
+    from tasks.pretrain.preflight.by_hand import check_by_hand
+
+    tokens = token_shards(profile)
+    shape = derive(profile.pretrain.model, profile.tokenizer.vocab_size)
+    data = "on its token shards" if tokens else "on made-up tokens, as the store has none of this profile yet"
+    console.print(
+        f"[bold]{profile.name}[/] [dim]{count_parameters(shape):,} parameters, "
+        f"{profile.pretrain.total_steps(shape):,} steps; {data}[/]\n"
+    )
+    beside = existing(session_of(profile).store.local)  # the run's own disk, though there is no store yet
+    with tempfile.TemporaryDirectory(dir=beside, prefix=".doctor-") as folder, console.status("looking"):
+        out = Output.at(Path(folder), stage="pretrain", runtime=profile.runtime)
+        return check_by_hand(
+            profile.pretrain, out, tokens=tokens, vocab_size=profile.tokenizer.vocab_size,
+            on_check=lambda line: show(console, line),
+        )  # fmt: skip
+
+
+def token_shards(profile: Profile) -> Path | None:
+    """The token shards that a run of the profile would train on, if the store has them."""
+    line = next(line for line in plan(profile, until="tokenize") if line.name == "tokenize")
+    if not line.hit or line.payload is None:
+        return None
+    found = session_of(profile).store.find("tokenize", line.payload.key())
+    return found.path if found else None

@@ -1,0 +1,59 @@
+"""The pre-flight's child: `python -m tasks.pretrain.preflight SPEC`, once a rank."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tasks.check import Check
+from tasks.launch import emit, run_as_child
+from tasks.pretrain.preflight import learning, machine, repeating
+from tasks.pretrain.preflight.bench import Bench
+from tasks.pretrain.spec import TrainSpec
+from tasks.pretrain.world import World, join
+
+# The cheap first; `checkpoint` and `by_heart` change the small engine, so they follow what wants a fresh one
+CHECKS: tuple[Callable[[Bench], Check], ...] = (
+    machine.libraries, machine.device, machine.threads, machine.allocator, machine.disk,
+    repeating.shards, repeating.loader,
+    learning.first_loss, repeating.ranks, learning.gradients, learning.causality, learning.by_heart,
+    repeating.checkpoint, machine.memory,
+)  # fmt: skip
+
+
+def check_all(path: Path) -> None:
+    """Every check on every rank; rank 0 tells of each. Data that can't be read ends it: nothing could follow."""
+    spec = TrainSpec.model_validate_json(path.read_text())
+    world = join(spec.runtime)
+    bench, lines = Bench(spec, world), []
+    for check in CHECKS:
+        started = time.perf_counter()
+        found = worst(check(bench), world)
+        line: dict[str, Any] = {**found.as_line(), "seconds": round(time.perf_counter() - started, 2)}
+        lines.append(line)
+        if world.first:
+            emit(check=line)
+        if check is repeating.shards and found.state == "failed":
+            break
+    if world.first:
+        spec.result.write_text(json.dumps({"checks": lines}))
+    world.leave()
+
+
+def worst(check: Check, world: World) -> Check:
+    """The check as all ranks found it: failed if it failed on one."""
+    if world.size == 1:
+        return check
+    found: list[Any] = [None] * world.size
+    torch.distributed.all_gather_object(found, check)
+    order = ("failed", "advice", "passed")
+    return min(found, key=lambda one: order.index(one.state))
+
+
+if __name__ == "__main__":
+    run_as_child(check_all)

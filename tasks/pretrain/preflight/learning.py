@@ -1,0 +1,119 @@
+"""Whether the model can learn: what a fresh one says, what its gradients reach, what it sees, what it can memorise.
+
+Shapes: B rows, T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from models.presets import ModelShape
+from models.transformer import INIT_STD, Transformer
+from tasks.check import Check, verdict
+from tasks.pretrain.engines import Engine, MicroBatch
+from tasks.pretrain.preflight.bench import Bench
+
+TOLERANCE = 0.05  # of the first loss
+MEMORISED = 0.1  # share of the first loss that is left of a batch known by heart
+LONGEST, WARMUP = 200, 8  # steps; at a rate that suits the model two dozen are enough
+CAUSAL_TOLERANCE = 1e-4  # of a logit: products over other rows may be rounded differently
+
+
+def first_loss(bench: Bench) -> Check:
+    """A fresh model knows nothing: all tokens are as likely."""
+    ids_BT, targets_BT, _ = bench.batches[0]
+    return judge_first_loss(float(bench.engine.loss(ids_BT, targets_BT)), bench.small.shape)
+
+
+def judge_first_loss(loss: float, shape: ModelShape) -> Check:
+    """ln V within 5 %. Logits of a fresh model vary by σ² = 0.02² × width, which adds σ²/2 at the most."""
+    expected, spread = math.log(shape.vocab_size), INIT_STD**2 * shape.width / 2
+    good = (1 - TOLERANCE) * expected <= loss <= (1 + TOLERANCE) * (expected + spread)
+    return verdict(
+        "first loss",
+        good,
+        f"{loss:.3f} nats a token, ln({shape.vocab_size:,}) = {expected:.3f}",
+        "The initial weights have the wrong scale, or targets don't belong to inputs: look at what changed in models/.",
+    )
+
+
+def gradients(bench: Bench) -> Check:
+    """The loss reaches every parameter."""
+    return judge_gradients(bench.model, bench.batches[0], bench.depth)
+
+
+def judge_gradients(model: nn.Module, batch: MicroBatch, depth: str = "") -> Check:
+    """Each parameter has a gradient that is finite and not all zero."""
+    model.zero_grad()
+    model(*batch).backward()
+    wrong = []
+    parameters = list(model.named_parameters())
+    for name, parameter in parameters:
+        norm = None if parameter.grad is None else float(parameter.grad.norm())
+        if norm is None or norm == 0:
+            wrong.append(f"{name} has {'none' if norm is None else 'zeros'}")
+        elif not math.isfinite(norm):
+            wrong.append(f"{name} has {norm}")
+    model.zero_grad()
+    more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+    return verdict(
+        "gradients",
+        not wrong,
+        "; ".join(wrong[:3]) + more if wrong else f"finite and alive for all {len(parameters)} parameters{depth}",
+        "A parameter that the loss does not reach never learns: look for what cuts it off in models/.",
+    )
+
+
+def causality(bench: Bench) -> Check:
+    """No token sees a later one, nor, where documents are kept apart, one of another document."""
+    return judge_causality(bench.model, bench.batches[0], bench.depth)
+
+
+@torch.no_grad()
+def judge_causality(model: Transformer, batch: MicroBatch, depth: str = "") -> Check:
+    """Change one token: logits before it stay as they are, those from it on change."""
+    ids_T, _, positions_BT = batch[0][0], batch[1], batch[2]
+    tokens = len(ids_T)
+    places = sorted({tokens // 4, tokens // 2, tokens - 1} - {0})
+    changed_BT = ids_T.repeat(len(places) + 1, 1)
+    for row, place in enumerate(places, 1):
+        changed_BT[row, place] = (changed_BT[row, place] + 1) % model.shape.vocab_size
+    given = None if positions_BT is None else positions_BT[:1].expand(len(changed_BT), -1)
+    logits_BTV = model(changed_BT, None, given).float()
+    leaked, blind = 0.0, []
+    for row, place in enumerate(places, 1):
+        difference_T = (logits_BTV[row] - logits_BTV[0]).abs().amax(-1)
+        leaked = max(leaked, float(difference_T[:place].max()))
+        if float(difference_T[place]) <= CAUSAL_TOLERANCE:
+            blind.append(place)
+    good = leaked <= CAUSAL_TOLERANCE and not blind
+    value = f"a later token changes an earlier logit by {leaked:.1e} at the most{depth}"
+    if blind:
+        value = f"changing token {blind[0]} changes nothing from there on"
+    return verdict("causality", good, value, "The attention mask is wrong: look at what changed in models/.")
+
+
+def by_heart(bench: Bench) -> Check:
+    """One small batch is learned by heart, by the run's own engine, optimizer and peak rate."""
+    return judge_by_heart(bench.engine, bench.batches, bench.depth)
+
+
+def judge_by_heart(engine: Engine, batches: list[MicroBatch], depth: str = "") -> Check:
+    """The loss on the same few hundred tokens falls to a tenth within a few dozen steps."""
+    peak = engine.config.learning_rate
+    losses: list[float] = []
+    for step in range(1, LONGEST + 1):
+        loss, _ = engine.step(batches, peak * min(1.0, step / WARMUP))
+        losses.append(float(engine.world.mean(loss.clone())))
+        if losses[-1] <= MEMORISED * losses[0] or not math.isfinite(losses[-1]):
+            break
+    tokens = sum(ids_BT.numel() for ids_BT, _, _ in batches)
+    return verdict(
+        "one batch by heart",
+        losses[-1] <= MEMORISED * losses[0],
+        f"{tokens} tokens: loss {losses[0]:.2f} → {losses[-1]:.2f} in {len(losses)} steps{depth}",
+        "Lower pretrain.learning_rate (or raise it, if the loss hardly moved), and look at the optimizer's settings.",
+    )

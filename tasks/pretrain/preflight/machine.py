@@ -1,0 +1,144 @@
+"""The machine under the run: memory of a step, room on the disk, threads, allocator, device, libraries."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import resource
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from tasks.check import Check, advice, verdict
+from tasks.pretrain.disk import Room, rooms
+from tasks.pretrain.engines import open_engine
+from tasks.pretrain.engines.base import micro_batch
+from tasks.pretrain.precision import precision
+from tasks.pretrain.preflight.bench import PARTS, Bench
+
+FULL = 0.95  # share of the memory above which a run lives dangerously
+LESS_MEMORY = (
+    "Lower runtime.micro_batch, set runtime.recompute, or spread the model: runtime.zero_stage, more processes."
+)
+ALLOCATOR = ("MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
+
+
+def disk(bench: Bench) -> Check:
+    """Room for checkpoints, model and snapshots."""
+    return judge_disk(rooms(bench.spec))
+
+
+def judge_disk(found: list[Room]) -> Check:
+    """Each file system by itself."""
+    short = [room for room in found if not room.enough]
+    return verdict(
+        "disk",
+        not short,
+        "; ".join(str(room) for room in short or found),
+        "Free space (`gristmill store gc`), lower runtime.keep_checkpoints or raise pretrain.snapshot_every.",
+    )
+
+
+def memory(bench: Bench) -> Check:
+    """Two steps of the whole model at the run's micro-batch: what they held at the most.
+
+    The optimizer's states come with the first step; more micro-batches hold no more than two.
+    """
+    spec, world = bench.spec, bench.world
+    data_ranks = bench.engine.data_ranks
+    size = micro_batch(spec, world, data_ranks)
+    steps = min(spec.config.global_batch // (size * data_ranks), PARTS * world.size // data_ranks)
+    whole = bench.shortened(spec, rows=size, batch=size * data_ranks * steps)
+    bench.release()
+    try:
+        engine = open_engine(whole, world)
+        batches = bench.cut(engine, bench.open_loader(whole), spec.shape.context)
+        for _ in range(2):
+            engine.step(batches, 0.0)
+    except torch.OutOfMemoryError as error:
+        return Check("memory", "failed", f"out of memory on {world.device}: {error}", LESS_MEMORY)
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 * spec.runtime.processes
+    held = [(resident, host_memory(), "this machine")]
+    if world.device.type == "cuda":
+        total = torch.cuda.get_device_properties(world.device).total_memory
+        held.insert(0, (torch.cuda.max_memory_allocated(), total, torch.cuda.get_device_name(world.device)))
+    return judge_memory(held, size)
+
+
+def judge_memory(held: Sequence[tuple[int, int, str]], rows: int) -> Check:
+    """The peak of a step against what there is, both in bytes, of each memory: the device's, the host's."""
+    named = " and ".join(f"{peak / 1e9:.2f} GB of {total / 1e9:.1f} GB of {where}" for peak, total, where in held)
+    fits = all(peak <= FULL * total for peak, total, _ in held)
+    return verdict("memory", fits, f"{named}, with micro-batches of {rows}", LESS_MEMORY)
+
+
+def host_memory() -> int:
+    """Bytes that this process may use: the machine's, or fewer where a container is given fewer."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    given = limit.read_text().strip() if limit.is_file() else "max"
+    return min(machine, int(given)) if given.isdigit() else machine
+
+
+def threads(bench: Bench) -> Check:
+    """Threads against cores."""
+    runtime = bench.spec.runtime
+    return judge_threads(runtime.threads, runtime.processes, len(os.sched_getaffinity(0)))
+
+
+def judge_threads(each: int, processes: int, cores: int) -> Check:
+    """Threads that wait for a core spend the time of those that have one."""
+    return advice(
+        "threads",
+        each * processes <= cores,
+        f"{processes} × {each} on {cores} cores",
+        f"More threads than cores slow training down several times: set runtime.threads={max(1, cores // processes)}.",
+    )
+
+
+def allocator(bench: Bench) -> Check:
+    """The memory of freed tensors is kept."""
+    return judge_allocator(os.environ)
+
+
+def judge_allocator(environment: Mapping[str, str]) -> Check:
+    """glibc's settings, or another allocator loaded before it."""
+    other = [name for name in ("tcmalloc", "jemalloc") if name in environment.get("LD_PRELOAD", "")]
+    missing = [name for name in ALLOCATOR if name not in environment]
+    return advice(
+        "allocator",
+        bool(other) or not missing,
+        other[0] if other else f"{', '.join(missing)} not set" if missing else "keeps what tensors free",
+        "Start training through the pipeline, which sets it: small models are a third faster.",
+    )
+
+
+def device(bench: Bench) -> Check:
+    """Where it runs and in which precision."""
+    world, spec = bench.world, bench.spec
+    chosen = precision(spec, world)
+    if world.device.type == "cuda":
+        name = torch.cuda.get_device_name(world.device)
+        bf16 = torch.cuda.is_bf16_supported()
+        slow = chosen == "bfloat16" and not bf16
+    else:
+        name, bf16 = "CPU", torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        slow = chosen != "float32" and not bf16
+    value = f"{name}, trains in {chosen}, bfloat16 {'in hardware' if bf16 else 'not in hardware'}"
+    return advice("device", not slow, value, f"{chosen} is many times slower here: pretrain.precision=float32.")
+
+
+def libraries(bench: Bench) -> Check:
+    """The engine's library is there."""
+    engine = bench.spec.runtime.engine
+    needed = ["torch", *(["deepspeed"] if engine == "deepspeed" else [])]
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    value = ", ".join(f"{name} {version(name)}" for name in needed if name not in missing)
+    return verdict(
+        "libraries",
+        not missing,
+        f"{', '.join(missing)} can't be imported" if missing else f"engine {engine}: {value}",
+        "Install it again (`make install`), or choose runtime.engine=ddp.",
+    )

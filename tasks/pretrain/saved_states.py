@@ -1,0 +1,213 @@
+"""What a checkpoint's files hold, read back from the disk: is every parameter there, in its shape, with sound numbers?
+
+Files are mapped and looked at tensor by tensor, so that no second copy of a model is in memory. Nothing is unpickled
+but tensors, numbers and four harmless classes of DeepSpeed.
+
+Two kinds of files are known. torch's distributed checkpoint keeps each parameter and its optimizer states under names.
+DeepSpeed keeps the weights under names; ZeRO's optimizer states, and at stage 3 the weights too, lie end to end in flat
+vectors, each rank's part in a file of its own, with the addresses beside them or following from the shapes.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Shapes = Mapping[str, tuple[int, ...]]
+# What torch raises for a file that is torn or is not what it seems
+UNREADABLE = (RuntimeError, OSError, EOFError, pickle.UnpicklingError, KeyError, ValueError, AttributeError)
+
+
+@dataclass
+class Found:
+    """What was seen of one parameter, in one file or in several."""
+
+    shape: tuple[int, ...] | None = None
+    squares: float = 0.0  # sum of the squared weights; NaN or infinity tell of such a number among them
+    states: bool = False  # optimizer states were seen
+    state_squares: float = 0.0
+
+
+def expected_shapes(shape: Any) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a model's parameters, tied ones once, without building it. `shape` is a ModelShape."""
+    from models.transformer import Transformer
+
+    with torch.device("meta"):
+        model = Transformer(shape)
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+
+
+def read_back(folder: Path, layout: Mapping[str, Any], expected: Shapes, *, rank: int, ranks: int) -> dict[str, Found]:
+    """This rank's share of what lies in `folder`; the shares are put together by `merge`.
+
+    Raises one of UNREADABLE for a file that can't be read.
+    """
+    if layout["states"] == "deepspeed":
+        return _read_deepspeed(folder, rank, ranks)
+    return _read_torch(folder, sorted(expected)[rank::ranks])
+
+
+def merge(parts: Iterable[Mapping[str, Found]]) -> dict[str, Found]:
+    """What all ranks found."""
+    whole: dict[str, Found] = {}
+    for part in parts:
+        for name, found in part.items():
+            known = whole.setdefault(name, Found())
+            known.shape = known.shape or found.shape
+            known.squares += found.squares
+            known.states |= found.states
+            known.state_squares += found.state_squares
+    return whole
+
+
+def problems(found: Mapping[str, Found], expected: Shapes) -> list[str]:
+    """What is wrong with the states, by the parameter's name; nothing for sound ones."""
+    wrong = []
+    for name, shape in expected.items():
+        seen = found.get(name)
+        if seen is None or seen.shape is None:
+            wrong.append(f"the parameter {name} is missing")
+        elif seen.shape != shape:
+            wrong.append(f"the parameter {name} has the shape {seen.shape} instead of {shape}")
+        elif not math.isfinite(seen.squares):
+            wrong.append(f"the parameter {name} holds NaN or infinity")
+        elif len(shape) > 1 and seen.squares == 0:
+            wrong.append(f"the matrix {name} is all zeros")
+        elif not seen.states:
+            wrong.append(f"the optimizer states of {name} are missing")
+        elif not math.isfinite(seen.state_squares):
+            wrong.append(f"the optimizer states of {name} hold NaN or infinity")
+    return wrong
+
+
+def _squares(tensor: Tensor) -> float:
+    """Sum of squares; NaN when a number is none."""
+    return float(torch.linalg.vector_norm(tensor.detach().float())) ** 2 if tensor.numel() else 0.0
+
+
+def _read_torch(folder: Path, names: Sequence[str]) -> dict[str, Found]:
+    """Parameter by parameter through the metadata: sharded ones are put together, one at a time."""
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    saved = FileSystemReader(folder).read_metadata().state_dict_metadata
+    tensors = {name: value for name, value in saved.items() if isinstance(value, TensorStorageMetadata)}
+    found = {}
+    for name in names:
+        if name not in tensors:
+            continue
+        states = [other for other in tensors if other.startswith(f"{name}/")]
+        wanted = {one: torch.empty(tensors[one].size, dtype=tensors[one].properties.dtype) for one in (name, *states)}
+        load(wanted, checkpoint_id=folder, no_dist=True)
+        found[name] = Found(
+            shape=tuple(tensors[name].size),
+            squares=_squares(wanted[name]),
+            states=bool(states),
+            state_squares=math.fsum(_squares(wanted[state]) for state in states),
+        )
+    return found
+
+
+def _read_deepspeed(folder: Path, rank: int, ranks: int) -> dict[str, Found]:
+    models = sorted(folder.glob("*model_states.pt"))
+    parts = sorted(folder.glob("*optim_states.pt"))
+    found = []
+    for path in models[rank::ranks]:
+        held = _load(path)
+        shapes = held.get("param_shapes")
+        found.append(_named_weights(held["module"], {} if shapes is None else _flat(shapes)))
+        if held["optimizer"] is not None:
+            found.append(_numbered_states(held["optimizer"], held["module"], held.get("shared_params") or {}))
+    shapes = _flat(_load(models[0])["param_shapes"] or []) if parts else {}
+    found += [_flat_states(_load(path)["optimizer_state_dict"], shapes, len(parts)) for path in parts[rank::ranks]]
+    return merge(found)
+
+
+def _load(path: Path) -> Any:
+    """A file of DeepSpeed's, mapped; of classes only those that it keeps beside the tensors are let in."""
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    known = [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]
+    with torch.serialization.safe_globals(known):
+        return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+
+
+def _flat(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(shape) for group in groups for name, shape in group.items()}
+
+
+def _named_weights(module: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Found]:
+    """At stage 3 the weights here are empty, and only their shapes are told."""
+    return {
+        name: Found(shape=tuple(value.shape) if value.numel() else shapes.get(name), squares=_squares(value))
+        for name, value in module.items()
+    }
+
+
+def _numbered_states(
+    optimizer: Mapping[str, Any], module: Mapping[str, Tensor], shared: Mapping[str, str]
+) -> dict[str, Found]:
+    """Stage 0: a whole optimizer, whose states are numbered. Which number is whose follows from the groups, which hold
+    matrices first; told apart here by shape, so that as many must be there as there are parameters of the shape."""
+    inner = optimizer.get("optimizer_state_dict", optimizer)
+    waiting: dict[tuple[int, ...], list[list[Tensor]]] = {}
+    for states in inner["state"].values():
+        tensors = [value for value in states.values() if torch.is_tensor(value) and value.numel() > 1]
+        waiting.setdefault(tuple(tensors[0].shape), []).append(tensors)
+    found: dict[str, Found] = {}
+    pointers: set[int] = set()
+    for name, value in module.items():
+        if name in shared or value.untyped_storage().data_ptr() in pointers:
+            continue
+        pointers.add(value.untyped_storage().data_ptr())
+        same = waiting.get(tuple(value.shape))
+        if same:
+            found[name] = Found(states=True, state_squares=math.fsum(map(_squares, same.pop(0))))
+    return found
+
+
+def _flat_states(held: Mapping[str, Any], shapes: Shapes, ranks: int) -> dict[str, Found]:
+    """One rank's flat vectors, cut into parameters."""
+    masters = held.get("fp32_flat_groups")
+    inner = held["base_optimizer_state"] if masters is None else held["optimizer_state_dict"]
+    state = inner["state"]
+    found: dict[str, Found] = {}
+    addresses = (
+        _addresses_by_group(held["param_slice_mappings"])
+        if masters is None
+        else _addresses_by_shape(shapes, [len(group) for group in masters], ranks)
+    )
+    for name, group, start, length in addresses:
+        vectors = [value for value in state[group].values() if torch.is_tensor(value) and value.dim()]
+        cut = [vector[start : start + length] for vector in vectors]
+        weights = 0.0 if masters is None else _squares(masters[group][start : start + length])
+        found[name] = Found(squares=weights, states=bool(cut), state_squares=math.fsum(map(_squares, cut)))
+    return found
+
+
+def _addresses_by_group(mappings: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, int, int, int]]:
+    """Stages 1 and 2: (name, group, start, length) as DeepSpeed wrote them down."""
+    for group, addresses in enumerate(mappings):
+        for name, address in addresses.items():
+            yield name, group, address.start, address.numel
+
+
+def _addresses_by_shape(shapes: Shapes, lengths: Sequence[int], ranks: int) -> Iterator[tuple[str, int, int, int]]:
+    """Stage 3: each parameter is cut evenly among the ranks, the last part padded; they follow in order."""
+    group = start = 0
+    for name, shape in shapes.items():
+        length = -(-math.prod(shape) // ranks)
+        while start >= lengths[group]:
+            group, start = group + 1, 0
+        yield name, group, start, length
+        start += length

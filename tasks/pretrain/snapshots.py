@@ -1,0 +1,59 @@
+"""Snapshots: the model as it was along the way, kept for those who study how it learns (Biderman et al. 2023, Pythia).
+
+They wait in the scratch folder, whole or not there, so that a resumed run keeps those before its checkpoint; at the
+end they become part of the artifact.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.pretrain.checkpoints import flush
+from tasks.pretrain.spec import TrainSpec
+
+if TYPE_CHECKING:
+    from tasks.pretrain.engines import Engine
+
+
+class Snapshots:
+    """Models in the format of transformers, `step-N/`, every so many steps."""
+
+    def __init__(self, spec: TrainSpec) -> None:
+        self.folder, self.tokenizer, self.steps = spec.snapshots, spec.tokenizer, spec.snapshot_steps
+
+    def cut(self, step: int) -> None:
+        """Drop those later than `step`, from which the run goes on, and what a kill left half-written. For one rank."""
+        kept = {f"step-{one}" for one in self.steps if one <= step}
+        for path in self.folder.glob("*"):
+            if path.name not in kept:
+                shutil.rmtree(path)
+
+    def take(self, engine: Engine, step: int) -> None:
+        """Write the model of `step` if it is one to keep. Every rank must call it."""
+        if step not in self.steps:
+            return
+        model = engine.whole_model()
+        if model is None:
+            return
+        from models.convert import save
+
+        draft = self.folder / f"draft-{step}"
+        save(model, draft, self.tokenizer)
+        for path in draft.iterdir():
+            flush(path)
+        draft.rename(self.folder / f"step-{step}")
+
+    def publish(self, folder: Path) -> None:
+        """Put them into the artifact under `folder`. Linked, not moved: a run killed after this resumes with them."""
+        if self.steps:
+            shutil.copytree(self.folder, folder, copy_function=_link)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target)
