@@ -1,12 +1,15 @@
 """Who watches a run: a person at a terminal, and the Prefect UI.
 
 On a terminal the current stage has one live line (how far, how fast, how long yet); elsewhere a line every ten
-seconds. In Prefect, a stage that takes long has a progress artifact, updated at most every two seconds.
+seconds. In Prefect, a stage that takes long has a progress artifact, updated at most every two seconds, and training
+has a page with its curve, at most every half minute.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -22,6 +25,7 @@ from tasks.stage import prefect_key
 LINE_SECONDS = 10.0
 LIVE_SECONDS = 0.25
 PREFECT_SECONDS = 2.0
+PAGE_SECONDS = 30.0
 NAME = 16  # characters of the longest name of a stage
 
 
@@ -47,10 +51,11 @@ class Pace:
 
 
 class PrefectObserver(Observer):
-    """Progress artifacts for long stages, and Prefect's log for the rest."""
+    """Progress artifacts for long stages, a page for those that have one, and Prefect's log for the rest."""
 
     def __init__(self) -> None:
         self.artifacts: dict[str, UUID] = {}
+        self.pages: dict[str, tuple[UUID, float]] = {}  # and when each was shown
         self.shown = time.monotonic()
 
     def noted(self, stage: str, message: str) -> None:
@@ -78,6 +83,26 @@ class PrefectObserver(Observer):
             self.artifacts[progress.stage] = made
         else:
             update_progress_artifact(made, percent)
+
+    def paged(self, stage: str, name: str, write: Callable[[], str], *, last: bool) -> None:
+        """One artifact a page and run, `STAGE-NAME`: made at once, then changed in place (a version for each change
+        would fill the database) at most every `PAGE_SECONDS`, and when it is the last time."""
+        from prefect.artifacts import create_markdown_artifact
+        from prefect.client.orchestration import get_client
+        from prefect.client.schemas.actions import ArtifactUpdate
+        from prefect.context import TaskRunContext
+
+        key, now = prefect_key(f"{stage}-{name}"), time.monotonic()
+        made, shown = self.pages.get(key, (None, -math.inf))
+        if TaskRunContext.get() is None or (now - shown < PAGE_SECONDS and not last):
+            return
+        if made is None:
+            made = create_markdown_artifact(markdown=write(), key=key, description=stage)  # type: ignore[assignment]
+            assert isinstance(made, UUID)
+        else:
+            with get_client(sync_client=True) as client:
+                client.update_artifact(made, ArtifactUpdate(data=write()))
+        self.pages[key] = made, now
 
 
 class TerminalObserver(PrefectObserver):

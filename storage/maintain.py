@@ -19,7 +19,8 @@ from storage.store import Store
 
 @dataclass(frozen=True)
 class Garbage:
-    """What a collection would delete: artifacts and abandoned working folders, with their sizes in bytes."""
+    """What a collection would delete: artifacts, and folders that nobody works on (abandoned work, insight into runs
+    whose artifact is gone), with their sizes in bytes."""
 
     artifacts: dict[str, int]
     workspaces: dict[Path, int]
@@ -43,10 +44,16 @@ def find_garbage(store: Store, keep_last: int) -> Garbage:
             manifest = store.manifest(location)
             artifacts[location] = manifest.size if manifest else 0
     workspaces = {
-        path: sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        path: _size(path)
         for path in sorted((store.local / "work").glob("*"))
         if not locks.is_held(store.local / "locks" / path.name)
     }
+    kept = {location.partition(".")[0] for location in store.locations() if location not in artifacts}
+    for path in sorted((store.local / "insight").glob("*/*")):
+        if f"{path.parent.name}/{path.name}" not in kept and not locks.is_held(
+            store.local / "locks" / f"{path.parent.name}-{path.name}"
+        ):
+            workspaces[path] = _size(path)
     return Garbage(artifacts, workspaces)
 
 
@@ -81,6 +88,10 @@ def adopt(store: Store, folder: Path, payload: KeyPayload, origins: Mapping[str,
         artifact = store.publish(draft, manifest)
         shutil.rmtree(store.workspace(payload.stage, payload.key()), ignore_errors=True)
         return artifact
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def _mark(store: Store, location: str, needed: set[str]) -> None:

@@ -3,6 +3,7 @@
     artifacts/<stage>/<key>/…       an artifact; exists when its manifest.json does
     artifacts/<stage>/<key>.2/…     the same key made again (--refresh) with other bytes: nothing is overwritten
     refs/<name>.json                human names with their history
+    insight/<stage>/<key>/…         what a stage saw of its own run: on the local disk only, no part of the artifact
     locks/  work/                   on the local disk only: one lock a key, one working folder a key
 
 A working folder is named by its key and survives kill -9, so that the next run of the same key finds its shards and
@@ -170,6 +171,10 @@ class Store:
         path = self.local / "work" / f"{stage}-{key}"
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    def aside(self, stage: str, key: str) -> Path:
+        """Where what a stage sees of its own run outlasts it, beside the artifact of the key; made by who writes."""
+        return self.local / "insight" / stage / key
 
     def publish(self, folder: Path, manifest: Manifest) -> Artifact:
         """Make `folder` the artifact of `manifest.key`: flush, write the manifest last, rename (or upload).

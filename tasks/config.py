@@ -7,7 +7,7 @@ nothing in it may change a result, and it never enters a key. A choice belongs t
 from __future__ import annotations
 
 import os
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field
 
@@ -88,6 +88,21 @@ class Runtime(BaseModel):
         "auto",
         description="check, before the first step, that the run can learn, fits and resumes; auto does so before 500 "
         "steps or more that begin anew",
+    )
+    insight_every: int | None = Field(
+        None,
+        ge=1,
+        description="pretraining steps between two looks into the layers: activations, gradients, updates, attention. "
+        "Such a step takes a few times as long, and a copy of the weights",
+    )
+    profile_steps: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (), description="pretraining steps that torch's profiler records, a trace each"
+    )
+    trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = Field(
+        (), description="who else is told of pretraining's curves; each is an extra to install"
+    )
+    wandb_online: bool = Field(
+        False, description="Weights & Biases sends what it is told to its server; else it stays on this machine"
     )
     timeout_minutes: float | None = Field(None, gt=0, description="a training child older than this is ended")
 

@@ -124,7 +124,8 @@ def main() -> None:
     module, spec = sys.argv[1], Path(sys.argv[2])
     runtime = Runtime.model_validate(json.loads(spec.read_text())["runtime"])
     command = training_command(module, spec, runtime)
-    os.execvpe(command[0], command, training_environment(Output("training", spec.parent, spec.parent, runtime)))
+    out = Output("training", spec.parent, spec.parent, spec.parent, runtime)
+    os.execvpe(command[0], command, training_environment(out))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Only `path` becomes the artifact. `scratch` is where shards and checkpoints wait for a resume; it is named by the key,
 so what lies there was begun with the same config and the same inputs. `earlier` gives what the stage made before: a
-stage may take from it what it would make again byte for byte, and nothing else.
+stage may take from it what it would make again byte for byte, and nothing else. `aside` outlasts the run and is
+no part of the artifact: there lies what a stage saw of its own work (speeds, curves, traces), which no two runs share.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Output:
     stage: str
     path: Path
     scratch: Path
+    aside: Path
     runtime: Runtime = field(default_factory=Runtime)
     observer: Observer = field(default_factory=Observer)
     counts: dict[str, Any] = field(default_factory=dict)
@@ -42,8 +44,8 @@ class Output:
 
     @classmethod
     def at(cls, folder: Path, *, stage: str = "stage", runtime: Runtime | None = None) -> Output:
-        """An output on a plain folder, for tests and notebooks: `folder/out` and `folder/scratch`."""
-        output = cls(stage, folder / "out", folder / "scratch", runtime or Runtime())
+        """An output on a plain folder, for tests and notebooks: `folder/out`, `folder/scratch`, `folder/insight`."""
+        output = cls(stage, folder / "out", folder / "scratch", folder / "insight", runtime or Runtime())
         output.path.mkdir(parents=True, exist_ok=True)
         output.scratch.mkdir(parents=True, exist_ok=True)
         return output
@@ -68,6 +70,10 @@ class Output:
     def table(self, title: str, rows: Sequence[Row]) -> None:
         """A table for people, shown in the Prefect UI on every run, cached or not."""
         self.counts.setdefault("tables", {})[title] = [dict(row) for row in rows]
+
+    def fact_table(self, title: str, rows: Sequence[Row]) -> None:
+        """As `table`, of circumstances: what another run of the same would measure otherwise."""
+        self.facts.setdefault("tables", {})[title] = [dict(row) for row in rows]
 
     def account(self, *, documents_in: int, kept: int, removed: Mapping[str, int], quarantined: int = 0) -> None:
         """Account for every document (law 2): in = kept + removed by reason + quarantined. Raises AccountingError."""
@@ -95,6 +101,11 @@ class Output:
     def progress(self, done: float, total: float, unit: str, note: str = "") -> None:
         """Tell whoever watches how far the stage is."""
         self.observer.progressed(Progress(self.stage, done, total, unit, note))
+
+    def page(self, name: str, write: Callable[[], str], *, last: bool = False) -> None:
+        """Show a page of Markdown that changes while the stage works, such as a curve. `write` is called where
+        somebody looks, and not each time; `last` says that it will not change any more."""
+        self.observer.paged(self.stage, name, write, last=last)
 
     def note(self, message: str) -> None:
         """Tell whoever watches something worth a line."""

@@ -14,7 +14,7 @@ SMOOTHED_ABOVE = 100  # rows; fewer are shown as they are
 
 def plot_loss(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str, unit: str = "loss (nats a token)") -> None:
     """Draw `loss` over `step`, and `validation_loss` where a row has it."""
-    figure = _figure(4)
+    figure = new_figure(4)
     axes = figure.subplots()
     steps, losses = [row["step"] for row in rows], [row["loss"] for row in rows]
     smooth = len(rows) > SMOOTHED_ABOVE
@@ -37,7 +37,7 @@ def plot_loss(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str, unit
 
 def plot_funnel(left: Mapping[str, int], path: Path, *, title: str, unit: str) -> None:
     """Draw what is left after each step, from top to bottom."""
-    figure = _figure(1 + 0.22 * len(left))
+    figure = new_figure(1 + 0.22 * len(left))
     axes = figure.subplots()
     axes.barh(list(left), list(left.values()), color="#2171b5")
     axes.invert_yaxis()
@@ -46,7 +46,8 @@ def plot_funnel(left: Mapping[str, int], path: Path, *, title: str, unit: str) -
     figure.savefig(path, format="png", metadata={"Software": None})
 
 
-def _figure(height: float) -> Figure:
+def new_figure(height: float) -> Figure:
+    """An empty figure 7 inches wide and `height` inches high."""
     # The object interface: pyplot would keep global state and look for a display
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

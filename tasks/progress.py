@@ -6,6 +6,7 @@ runs in a test or a notebook with nothing around it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from storage.artifact import Artifact
@@ -30,6 +31,9 @@ class Observer:
 
     def progressed(self, progress: Progress) -> None:
         """A stage got further."""
+
+    def paged(self, stage: str, name: str, write: Callable[[], str], *, last: bool) -> None:
+        """A stage's page changed; `write` makes it, as Markdown. See `Output.page`."""
 
     def noted(self, stage: str, message: str) -> None:
         """Something worth a line that is no error."""

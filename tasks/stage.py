@@ -184,10 +184,12 @@ class Stage:
         self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Artifact], refresh: bool
     ) -> Artifact:
         work = session.store.workspace(self.name, payload.key())
+        aside = session.store.aside(self.name, payload.key())
         if refresh:
             shutil.rmtree(work / "scratch", ignore_errors=True)
+            shutil.rmtree(aside, ignore_errors=True)
         shutil.rmtree(work / "out", ignore_errors=True)
-        out = Output(self.name, work / "out", work / "scratch", session.runtime, session.observer)
+        out = Output(self.name, work / "out", work / "scratch", aside, session.runtime, session.observer)
         if not refresh:
             out.find_earlier = functools.partial(find_earlier, session.store, payload, self.source)
         out.path.mkdir(parents=True)
@@ -317,7 +319,7 @@ def report(artifact: Artifact, *, cached: bool) -> str:
     assert manifest is not None
     state = "from the store" if cached else f"made in {manifest.facts['seconds']:.1f} s"
     lines = [f"## {manifest.stage}: {state}", "", f"`{artifact.location}` · {manifest.size:,} bytes"]
-    for name, rows in manifest.counts.get("tables", {}).items():
+    for name, rows in {**manifest.counts.get("tables", {}), **manifest.facts.get("tables", {})}.items():
         lines += ["", f"### {name}", "", markdown_table(rows)]
     for plot in embed_plots(artifact):
         lines += ["", plot]
@@ -326,7 +328,7 @@ def report(artifact: Artifact, *, cached: bool) -> str:
 
 def embed_plots(artifact: Artifact) -> list[str]:
     """The artifact's plots as Markdown images that need no file."""
-    return [_embed(plot) for plot in sorted(artifact.path.glob("*.png"))]
+    return [embed_plot(plot) for plot in sorted(artifact.path.glob("*.png"))]
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -339,7 +341,8 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _embed(plot: Path) -> str:
+def embed_plot(plot: Path) -> str:
+    """A PNG file as a Markdown image that needs no file."""
     data = plot.read_bytes()
     if len(data) > MAX_PLOT_BYTES:
         return f"({plot.name} is too large to show here)"

@@ -6,6 +6,7 @@ spec.py         what the child is told, and the identity that a resume must matc
 train.py        the child: puts it all together, leaves the model
 loop.py         the steps, and what happens between them
 log.py          what each step measured
+insight/        where the time goes, what the layers do, the live curve: nothing of it in the artifact
 world.py        the processes: how they join and part
 engines/        how a model is trained by one process or many
 optimizers.py   AdamW, or Muon with it; rates by width (muP)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +15,7 @@ from tasks.pretrain.checkpoints import Checkpoints
 from tasks.pretrain.drills import Drills
 from tasks.pretrain.engines import Engine, MicroBatch
 from tasks.pretrain.evaluation import Validation
+from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import StepLoader, ahead
 from tasks.pretrain.log import Log
 from tasks.pretrain.schedule import learning_rate
@@ -34,48 +34,47 @@ class Training:
     checkpoints: Checkpoints
     snapshots: Snapshots
     log: Log
+    insight: Insight
     beat: Beat
     drills: Drills
     begun: int
-    seconds: float = 0.0  # of training, validation and checkpoints left out
 
     def run(self) -> None:
         """The steps that are left."""
+        insight = self.insight
         steps = range(self.begun + 1, self.spec.steps + 1)
         prepared = ahead(self._batches, steps)
-        reported = (self.begun, 0.0)
         for step in steps:
             reports = step % self.spec.runtime.log_every == 0 or step == self.spec.steps
-            started = time.perf_counter()
-            self._step(step, _moved(next(prepared), self.engine.world.device))
             validates = step % self.spec.config.validation_every == 0 or step == self.spec.steps
-            if reports and not validates:
-                self.log.flush()
-            self.seconds += time.perf_counter() - started
-            if validates:
-                self.log.flush(self.validation.loss(self.engine, self.beat))
+            saves = step % self.spec.runtime.checkpoint_every == 0 and step < self.spec.steps
+            insight.before_step(step)
+            batches = _moved(next(prepared), self.engine.world.device)
+            insight.lap("data")
+            self._step(step, batches)
+            insight.after_step(step, batches)
+            if validates or reports or saves:
+                insight.lap("training", wait=True)
+                validation_loss = self.validation.loss(self.engine, self.beat) if validates else None
+                insight.lap("validation")
+                self.log.flush(validation_loss)
+                insight.lap("logging")
             self.snapshots.take(self.engine, step)
-            if step % self.spec.runtime.checkpoint_every == 0 and step < self.spec.steps:
-                self.log.flush()
-                if self.log.watch.calm:
-                    self.checkpoints.save(self.engine, step)
+            if saves and self.log.watch.calm:
+                self.checkpoints.save(self.engine, step)
+            insight.lap("checkpoints")
             self.beat()
             if reports and self.engine.world.first:
-                self._report(step, *reported)
-                reported = (step, self.seconds)
+                emit(step=step, loss=self.log.rows[-1]["loss"], **insight.report(step, self.log.rows))
+                insight.lap("logging")
         self.checkpoints.finish()
+        insight.close()
 
     def _step(self, step: int, batches: list[MicroBatch]) -> None:
         rate = learning_rate(self.spec.config, step, self.spec.steps) * self.spec.course.rate_scale(step)
         with self.drills.at(step, rate) as drilled_rate:
             loss, norm = self.engine.step(batches, drilled_rate)
         self.log.add(step, rate, loss, norm)
-
-    def _report(self, step: int, last_step: int, last_seconds: float) -> None:
-        config = self.spec.config
-        tokens = (config.samples(step) - config.samples(last_step)) * self.spec.shape.context
-        speed = tokens / max(self.seconds - last_seconds, 1e-9)
-        emit(step=step, loss=self.log.rows[-1]["loss"], tokens_per_second=speed)
 
     def _batches(self, step: int) -> list[MicroBatch]:
         """This rank's micro-batches of a step, in memory that a GPU, if there is one, copies from while it computes."""

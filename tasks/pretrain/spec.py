@@ -26,7 +26,13 @@ class TrainSpec(ChildSpec):
     validation: list[Path]
     tokenizer: Path
     marks: Marks | None = None  # only where fim_rate wants them
+    aside: Path | None = None  # see Output.aside
     course: Course = Course()  # of no identity: it only ever changes after the checkpoint that a run goes on from
+
+    @property
+    def insight(self) -> Path:
+        """Where what is seen of the run lies, which is no part of its artifact."""
+        return self.aside or self.scratch / "insight"
 
     @property
     def drills(self) -> Path:

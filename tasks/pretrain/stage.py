@@ -16,6 +16,8 @@ from tasks.plots import plot_loss
 from tasks.pretrain import supervisor
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.disk import check_room
+from tasks.pretrain.insight.page import Page
+from tasks.pretrain.insight.settings import check_insight
 from tasks.pretrain.marks import read_marks
 from tasks.pretrain.preflight import before_training
 from tasks.pretrain.spec import TrainSpec
@@ -31,7 +33,8 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     a step, loss.png and samples.md. Killed at any instant it goes on from its last checkpoint, bit for bit on a CPU.
     Refuses shards of another tokenizer (TokenizerMismatch) or with changed bytes (DamagedArtifact). A loss that is no
     number or leaves its course, memory that runs out, and processes that die or hang are healed as healing.py says and
-    listed in the table "Events"; what can't be healed is a TrainingError that says what to change.
+    listed in the table "Events"; what can't be healed is a TrainingError that says what to change. What is seen of the
+    run (speeds, layers, traces) lies beside the artifact: `out.aside`.
     """
     digest = tokenizer_digest(tokenizer.path)
     train, validation = tokens.files("train/*.tokens"), tokens.files("validation/*.tokens")
@@ -52,7 +55,10 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
         marks=read_marks(tokenizer.path, shape.vocab_size) if config.fim_rate else None,
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
+        aside=out.aside.resolve(),
     )
+    check_insight(out.runtime, spec.steps)
+    page = Page(spec, out)
 
     check_room(spec)
     before_training(spec, out)
@@ -60,8 +66,7 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     def on_line(line: dict[str, Any]) -> None:
         if "note" in line:
             return out.note(line["note"])
-        note = f"loss {line['loss']:.2f}, {line['tokens_per_second']:,.0f} tokens/s"
-        out.progress(line["step"], spec.steps, "steps", note)
+        out.progress(line["step"], spec.steps, "steps", page.add(line))
 
     out.progress(0, spec.steps, "steps", "starting")
     measured, healing = train_healed(spec, out, on_line)
@@ -77,6 +82,7 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
             for step in spec.snapshot_steps
         ]
         out.table("Snapshots", taken)
+    page.report(out)
     supervisor.report(healing, spec, out)
     supervisor.forget(spec)
 

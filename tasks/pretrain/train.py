@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 from pathlib import Path
-
-import torch
 
 from models.convert import save
 from storage.errors import OutOfMemory
@@ -27,6 +24,7 @@ from tasks.pretrain.divergence import Watch
 from tasks.pretrain.drills import Drills
 from tasks.pretrain.engines import open_engine
 from tasks.pretrain.evaluation import Validation, write_samples
+from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import open_loader
 from tasks.pretrain.log import Log
 from tasks.pretrain.loop import Training
@@ -83,7 +81,8 @@ def _train(spec: TrainSpec, world: World, beat: Beat) -> None:
     log = Log(spec.log, world, watch, read_log(spec.log), may_skip=engine.precision == "float16")
     if world.first:
         emit(micro_batch=engine.micro_batch, share=engine.micro_batch * engine.micro_steps)
-    training = Training(spec, engine, loader, validation, checkpoints, snapshots, log, beat, drills, begun)
+    insight = Insight(spec, engine, begun)
+    training = Training(spec, engine, loader, validation, checkpoints, snapshots, log, insight, beat, drills, begun)
     training.run()
     beat.slow()
     _finish(training)
@@ -99,10 +98,6 @@ def _finish(training: Training) -> None:
     training.snapshots.publish(spec.out / "snapshots")
     write_samples(model, spec.config, spec.tokenizer, spec.out / "samples.md")
     (spec.out / "log.jsonl").write_bytes(spec.log.read_bytes())
-    samples = spec.config.samples(spec.steps)
-    tokens = (samples - spec.config.samples(training.begun)) * spec.shape.context
-    cuda = engine.world.device.type == "cuda"
-    peak = torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     last = [row["loss"] for row in rows[-max(1, min(20, spec.steps // 10)) :]]
     measured = {
         "windows": training.loader.samples.windows,
@@ -112,9 +107,6 @@ def _finish(training: Training) -> None:
         "validation_loss": rows[-1]["validation_loss"],
         "validation_bits_per_byte": training.validation.bits_per_byte(rows[-1]["validation_loss"]),
         "facts": {
-            "training_seconds": round(training.seconds, 2),
-            "tokens_per_second": round(tokens / training.seconds, 1) if training.seconds else 0.0,
-            "peak_memory_bytes": peak,
             "resumed_from_step": training.begun,
             "device": engine.world.device.type,
             "processes": engine.world.size,

@@ -69,12 +69,54 @@ def test_prefects_refresh_cache_is_honoured(server: None, tmp_path: Path) -> Non
     assert states == ["Completed", "Cached", "Completed"]
 
 
+def test_a_page_changes_in_place_and_no_oftener_than_it_may(server: None) -> None:
+    from prefect import flow, task
+
+    from flows.progress import PrefectObserver
+
+    written: list[str] = []
+
+    def write() -> str:
+        written.append(f"# Step {len(written) + 1}")
+        return written[-1]
+
+    observer = PrefectObserver()
+    observer.paged("pretrain", "live", write, last=False)
+    assert not written, "there is no task to show it in"
+
+    @task
+    def training() -> None:
+        for _ in range(3):
+            observer.paged("pretrain", "live", write, last=False)
+        observer.paged("pretrain", "live", write, last=True)
+
+    @flow
+    def one_task() -> None:
+        training()
+
+    one_task()
+    assert written == ["# Step 1", "# Step 2"]
+    assert asyncio.run(versions("pretrain-live")) == ["# Step 2"]
+
+
 def test_the_deployments_are_a_paused_schedule_and_two_by_hand() -> None:
     declared = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
     assert [deployment["name"] for deployment in declared] == ["nightly", "by-hand", "one-stage"]
     (schedule,) = declared[0]["schedules"]
     assert schedule["active"] is False
     assert "cron" in schedule
+
+
+async def versions(key: str) -> list[str]:
+    """What each version of an artifact says."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+
+    async with get_client() as client:
+        found = await client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
+        newest = await client.read_latest_artifacts()
+    assert [artifact.data for artifact in newest if artifact.key == key] == [found[0].data]
+    return [str(artifact.data) for artifact in found]
 
 
 async def seen() -> tuple[list[dict[str, str]], set[str]]:

@@ -1,0 +1,61 @@
+"""Layers by steps, a panel a measure: where in the depth, and when, something goes wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.plots import new_figure
+from tasks.stage import MAX_PLOT_BYTES
+
+PANELS = {
+    "rms": "RMS of the output, log10",
+    "gradient_norm": "norm of the gradient, log10",
+    "update_ratio": "update / weights, log10",
+    "entropy": "attention entropy, nats",
+}
+MAX_STEPS = 100  # columns; of more looks every n-th is drawn
+ROW, PANEL = 0.12, 3.0  # inches: of a layer, and at most of a panel, so that the picture of a deep model stays small
+
+
+def plot_heatmaps(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the rows of insight.jsonl; measures that none of them has are left out."""
+    from matplotlib import colormaps
+
+    rows = rows[:: -(-len(rows) // MAX_STEPS)]
+    panels = {name: _layers(rows, name) for name in PANELS}
+    panels = {name: layers for name, layers in panels.items() if layers}
+    heights = [0.6 + min(PANEL, ROW * len(layers)) for layers in panels.values()]
+    figure = new_figure(0.8 + sum(heights))
+    grid = figure.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    colours = colormaps["viridis"].resampled(24)  # fewer colours make a smaller file
+    for axes, (name, layers) in zip(grid, panels.items(), strict=True):
+        values = [[_value(row, layer, name) for row in rows] for layer in layers]
+        image = axes.imshow(values, aspect="auto", interpolation="nearest", cmap=colours)
+        axes.set_title(PANELS[name], fontsize=9)
+        stride = -(-len(layers) * ROW // PANEL)
+        axes.set_yticks(range(0, len(layers), int(stride)), layers[:: int(stride)], fontsize=6)
+        figure.colorbar(image, ax=axes)
+    shown = range(0, len(rows), -(-len(rows) // 8))
+    grid[-1].set_xticks(shown, [rows[number]["step"] for number in shown], fontsize=7)
+    grid[-1].set_xlabel("step")
+    for dpi in (100, 60):  # coarser where it would be too large to be shown
+        figure.savefig(path, format="png", dpi=dpi, metadata={"Software": None})
+        if path.stat().st_size <= MAX_PLOT_BYTES:
+            break
+
+
+def _layers(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+    found = rows[-1]["layers"].items()
+    return [layer for layer, stats in found if name in stats and not layer.endswith("_norm")]
+
+
+def _value(row: Mapping[str, Any], layer: str, name: str) -> float:
+    value = row["layers"].get(layer, {}).get(name)
+    if value is None:
+        return math.nan
+    if name == "entropy":
+        return float(value)
+    return math.log10(value) if value > 0 else math.nan

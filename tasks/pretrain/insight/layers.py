@@ -1,0 +1,154 @@
+"""What each layer did in one optimizer step: activations, gradients, weights, and how far the step moved them.
+
+Hooks are there during that step only: other steps pay nothing. They read, and hand everything on as it was. Gradients
+are taken where any optimizer begins its step, so that they are whole, over all micro-batches and ranks; they are those
+after clipping, which the weights really follow.
+
+What is not given: gradients where the optimizer holds other tensors than the model (DeepSpeed in a lower precision or
+from ZeRO 1 on); weights and updates under ZeRO 3, where no rank has them; activations inside compiled blocks, which
+hooks don't reach (that of the whole block is seen). Under tensor parallelism norms are those of a rank's share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+OUTLIER = 6.0  # an activation above so many times its layer's RMS (Dettmers et al. 2022 speak of outlier features)
+
+Stats = dict[str, float]
+
+
+class LayerStats:
+    """Statistics of the layers of a model over one step, between `start` and `stop`."""
+
+    def __init__(self, model: nn.Module, rename: Callable[[str], str] = str) -> None:
+        """`rename` gives a module's name in the whole model, where `model` is a part of it."""
+        self.model = model
+        self.layers = {rename(name): module for name, module in _layers(model)}
+        self.owners = {name: _owner(rename(name), self.layers) for name, _ in model.named_parameters()}
+        self.handles: list[Any] = []
+        self.activations: dict[str, list[Tensor]] = {}
+        self.gradients: dict[int, Tensor] = {}
+        self.before: dict[str, Tensor] = {}
+
+    def start(self) -> None:
+        """Put the hooks in place, and remember the weights (a copy of them, for as long as the step)."""
+        for name, module in self.layers.items():
+            self.handles.append(module.register_forward_hook(self._activation_hook(name)))
+        self.handles.append(register_optimizer_step_pre_hook(self._read_gradients))
+        self.before = {name: p.detach().clone() for name, p in self.model.named_parameters() if p.numel()}
+
+    def stop(self) -> dict[str, Stats]:
+        """Take the hooks away; what they saw, by layer. Every rank must call it where weights are sharded."""
+        for handle in self.handles:
+            handle.remove()
+        found = {name: _of_activations(seen) for name, seen in self.activations.items()}
+        for name, stats in self._of_parameters().items():
+            found.setdefault(name, {}).update(stats)
+        self.handles, self.activations, self.gradients, self.before = [], {}, {}, {}
+        return {name: found[name] for name in self.layers if name in found}
+
+    def _activation_hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def read(module: nn.Module, given: Any, output: Any) -> None:
+            first = output[0] if isinstance(output, tuple) else output
+            if isinstance(first, Tensor) and first.dim() > 1:  # the output layer may hand out the loss itself
+                self.activations.setdefault(name, []).append(activation_stats(first))
+
+        return read
+
+    @torch.no_grad()
+    def _read_gradients(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self.gradients[id(parameter)] = _norm(parameter.grad)
+
+    @torch.no_grad()
+    def _of_parameters(self) -> dict[str, Stats]:
+        norms: dict[str, dict[str, list[Tensor]]] = {}
+        incomplete: set[str] = set()
+        for name, parameter in self.model.named_parameters():
+            layer = norms.setdefault(self.owners[name], {"gradient_norm": [], "weight_norm": [], "update": []})
+            if id(parameter) in self.gradients:
+                layer["gradient_norm"].append(self.gradients[id(parameter)])
+            if name in self.before and parameter.shape == self.before[name].shape:
+                layer["weight_norm"].append(_norm(self.before[name]))
+                layer["update"].append(_norm(parameter.detach() - self.before[name]))
+            else:
+                incomplete.add(self.owners[name])
+        for name in incomplete:  # ZeRO 3 keeps small parameters whole and shards the rest: half a layer says nothing
+            norms[name] |= {"weight_norm": [], "update": []}
+        return {name: _of_norms(layer) for name, layer in norms.items()}
+
+
+@torch.no_grad()
+def activation_stats(x: Tensor) -> Tensor:
+    """(4,) of any tensor: mean square, largest magnitude, share of exact zeros, share above `OUTLIER` × RMS."""
+    magnitudes = x.detach().float().abs()
+    mean_square = magnitudes.square().mean()
+    zeros = (magnitudes == 0).float().mean()
+    outliers = (magnitudes > OUTLIER * mean_square.sqrt()).float().mean()
+    return torch.stack((mean_square, magnitudes.max(), zeros, outliers))
+
+
+def merged(parts: Iterable[Mapping[str, Stats]]) -> dict[str, Stats]:
+    """One table of those of all ranks: of maxima the largest, of RMS the mean of squares, else the mean."""
+    values: dict[str, dict[str, list[float]]] = {}
+    for part in parts:
+        for layer, stats in part.items():
+            for name, value in stats.items():
+                values.setdefault(layer, {}).setdefault(name, []).append(value)
+    return {layer: {n: _together(n, v) for n, v in stats.items()} for layer, stats in values.items()}
+
+
+def _together(name: str, values: list[float]) -> float:
+    if name == "max":
+        return max(values)
+    if name == "rms":
+        return math.sqrt(sum(value * value for value in values) / len(values))
+    return sum(values) / len(values)
+
+
+def _of_activations(seen: list[Tensor]) -> Stats:
+    table = torch.stack(seen)
+    mean_square, _, zeros, outliers = table.mean(0).tolist()
+    return {"rms": math.sqrt(mean_square), "max": float(table[:, 1].max()), "zeros": zeros, "outliers": outliers}
+
+
+def _of_norms(layer: Mapping[str, list[Tensor]]) -> Stats:
+    found = {
+        name: math.sqrt(sum(float(norm) ** 2 for norm in norms)) if norms else None for name, norms in layer.items()
+    }
+    weight, update = found["weight_norm"], found.pop("update")
+    if weight and update is not None:
+        found["update_ratio"] = update / weight
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    """The Euclidean norm in float32; of a DTensor that of the whole, which every rank must ask for."""
+    norm = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float32)
+    whole: Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    return whole
+
+
+def _layers(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
+    """What is looked at: the parts of the model, each block (its output is the residual stream), the parts of each."""
+    for name, module in model.named_children():
+        if not isinstance(module, nn.ModuleList):
+            yield name, module
+            continue
+        for number, block in enumerate(module):
+            yield from ((f"{name}.{number}.{part}", child) for part, child in block.named_children())
+            yield f"{name}.{number}", block
+
+
+def _owner(parameter: str, layers: Iterable[str]) -> str:
+    """The innermost layer that a parameter belongs to."""
+    return max((name for name in layers if parameter.startswith(f"{name}.")), key=len, default=parameter)

@@ -1,0 +1,40 @@
+"""insight.jsonl as it grows: read on from where reading stopped, and thinned, since a row of a deep model is 100 kB."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+KEPT = 200  # rows in memory, evenly spread
+
+
+class Looks:
+    """The looks that a run has taken into its layers."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.forget()
+
+    def forget(self) -> None:
+        """Read from the beginning again: the run went on from an earlier step, and cut the file back."""
+        self.offset, self.stride, self.count = 0, 1, 0
+        self.kept: list[dict[str, Any]] = []
+
+    def read(self) -> list[dict[str, Any]]:
+        """Every n-th row until now, and the newest."""
+        if not self.path.is_file():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            *lines, unfinished = file.read().split(b"\n")
+            self.offset = file.tell() - len(unfinished)
+        for line in lines:
+            if self.kept and (self.count - 1) % self.stride:
+                self.kept.pop()  # it was there as the newest alone
+            self.kept.append(json.loads(line))
+            self.count += 1
+            if len(self.kept) > KEPT:
+                newest = [] if len(self.kept) % 2 else self.kept[-1:]
+                self.kept, self.stride = self.kept[::2] + newest, 2 * self.stride
+        return list(self.kept)

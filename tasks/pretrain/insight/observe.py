@@ -1,0 +1,190 @@
+"""What the loop holds to be looked into: it says when a step begins and ends, and what the time went for.
+
+Without `insight_every` and `profile_steps` a step costs two comparisons and a clock. With them those steps take longer
+and learn the same, bit for bit: hooks read, and the one forward pass more draws nothing at random.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from models.presets import flops_per_token
+from storage.errors import ConfigError
+from tasks.peak import measured_peak
+from tasks.pretrain.engines import Engine, MicroBatch
+from tasks.pretrain.insight.clock import Clock
+from tasks.pretrain.insight.layers import LayerStats, Stats, merged
+from tasks.pretrain.insight.probe import probe
+from tasks.pretrain.insight.profiler import StepProfiler
+from tasks.pretrain.insight.trackers import by_step, open_trackers
+from tasks.pretrain.spec import TrainSpec
+
+
+class Insight:
+    """One a rank; the first rank writes. Every rank must call `before_step`, `after_step` and `lap` alike."""
+
+    def __init__(self, spec: TrainSpec, engine: Engine, begun: int) -> None:
+        """`begun` is the step that the run goes on from. Raises ConfigError where there is nothing to look into."""
+        self.spec, self.engine, self.world, self.folder = spec, engine, engine.world, spec.insight
+        self.flops = flops_per_token(spec.shape)
+        peak = torch.tensor(
+            measured_peak(self.world.device, engine.dtype, torch.get_num_threads()), dtype=torch.float64
+        )
+        self.peak = float(self.world.sum(peak.to(self.world.device)))  # of all ranks, who measured at the same time
+        self.layers = LayerStats(_model(engine), _renaming(engine)) if spec.runtime.insight_every else None
+        self.profiler = StepProfiler(self.folder, self.world.device)
+        self.looks = self.profiles = False
+        self.tokens, self.reported = 0, begun
+        self.waiting: list[dict[str, Any]] = []  # rows of layers that no tracker has yet
+        if self.world.first:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _cut(self.folder / "insight.jsonl", begun)
+            self._append("speed", self._circumstances(begun))
+        self.trackers = open_trackers(spec, begun) if self.world.first else []
+        self.clock = Clock(self.world.device)
+
+    def before_step(self, step: int) -> None:
+        """Before the batch of `step` is taken."""
+        runtime = self.spec.runtime
+        self.looks = runtime.insight_every is not None and step % runtime.insight_every == 0
+        self.profiles = step in runtime.profile_steps and self.world.first
+        if self.layers and self.looks:
+            self.layers.start()
+        if self.profiles:
+            self.profiler.start()
+        if self.looks or self.profiles:
+            self.clock.lap("insight")
+
+    def after_step(self, step: int, batches: Sequence[MicroBatch]) -> None:
+        """After the optimizer's step; `batches` are this rank's."""
+        self.tokens += sum(ids_BT.numel() for ids_BT, _, _ in batches) * self.engine.data_ranks
+        self.lap("training", wait=self.looks or self.profiles)
+        if self.profiles:
+            self.profiler.stop(step)
+        if self.layers and self.looks:
+            self._look(step, batches[0], self.layers)
+        if self.looks or self.profiles:
+            self.clock.lap("insight")
+
+    def lap(self, kind: str, *, wait: bool = False) -> None:
+        """All since the last lap was `kind` (see clock.py)."""
+        self.clock.lap(kind, wait=wait)
+
+    def report(self, step: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Note how fast it went since the last report, and tell the trackers; `rows` are the log's. What is worth a
+        line of progress. For the first rank alone."""
+        seconds = self.clock.take()
+        speed = self.tokens / max(seconds["data"] + seconds["training"], 1e-9)
+        told = {"tokens_per_second": speed, "mfu": speed * self.flops / self.peak, "memory_bytes": self._memory()}
+        row = {"step": step, "steps": step - self.reported, "tokens": self.tokens, **told}
+        self._append("speed", {**row, "seconds": {kind: round(spent, 6) for kind, spent in seconds.items()}})
+        new = [row for row in rows[-(step - self.reported) :] if row["step"] > self.reported]
+        speeds = {"step": step, **{f"speed/{name}": value for name, value in told.items()}}
+        for number, values in by_step([*new, *map(flattened, self.waiting), speeds]) if self.trackers else ():
+            for tracker in self.trackers:
+                tracker.scalars(number, values)
+        self.tokens, self.reported, self.waiting = 0, step, []
+        validated = [row["validation_loss"] for row in new if "validation_loss" in row]
+        return {**told, **({"validation_loss": validated[-1]} if validated else {})}
+
+    def close(self) -> None:
+        """Let the trackers write what they hold."""
+        for tracker in self.trackers:
+            tracker.close()
+
+    def _look(self, step: int, batch: MicroBatch, layers: LayerStats) -> None:
+        found = layers.stop()
+        logits: Stats = {}
+        model, attentions = _model(self.engine), [name for name in layers.layers if name.endswith(".attention")]
+        whole = all(p.numel() for p in model.parameters()) and len(attentions) == self.spec.shape.depth
+        if whole:  # a stage of a pipeline has not all layers, under ZeRO 3 nobody has the weights
+            with self.engine.autocast():
+                in_parts = self.spec.runtime.tensor_parallel > 1
+                entropies, logits = probe(model, batch[0], batch[2], batch[1] if in_parts else None)
+            seen = entropies if len(entropies) == len(attentions) else []  # compiled blocks show none
+            for name, heads in zip(attentions, seen, strict=False):
+                found[name] |= {"entropy": float(heads.mean()), "lowest_entropy": float(heads.min())}
+        everywhere: list[tuple[dict[str, Stats], Stats]] = [(found, logits)] * self.world.size
+        if self.world.size > 1:
+            torch.distributed.all_gather_object(everywhere, (found, logits))
+        if not self.world.first:
+            return
+        outputs = merged({"": logits} for _, logits in everywhere).get("", {})
+        row = {"step": step, **outputs, "layers": merged(found for found, _ in everywhere)}
+        self._append("insight", row)
+        self.waiting += [row] if self.trackers else []
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        with (self.folder / f"{name}.jsonl").open("a") as file:
+            file.write(json.dumps(_finite(row)) + "\n")
+
+    def _memory(self) -> int:
+        """Peak bytes: of the GPU's tensors, or of this process."""
+        if self.world.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.world.device)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def _circumstances(self, begun: int) -> dict[str, Any]:
+        return {
+            "begun": begun,
+            "starting_seconds": round(seconds_since_start(), 3),
+            "peak_flops": self.peak,
+            "flops_per_token": self.flops,
+            "precision": str(self.engine.dtype).removeprefix("torch."),
+        }
+
+
+def seconds_since_start() -> float:
+    """How long this process runs already, by the kernel's clock (Linux)."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def flattened(row: Mapping[str, Any]) -> dict[str, float]:
+    """A row of insight.jsonl as one level of names: `layers/blocks.0.attention/rms`."""
+    flat = {name: value for name, value in row.items() if name != "layers"}
+    for layer, stats in row["layers"].items():
+        flat |= {f"layers/{layer}/{name}": value for name, value in stats.items()}
+    return {name: value for name, value in flat.items() if value is not None}
+
+
+def _model(engine: Engine) -> nn.Module:
+    model = getattr(engine, "model", None)  # no part of the interface: an engine may hold none
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"{type(engine).__name__} has no modules to look into.",
+            "Leave runtime.insight_every out, or change engine.",
+        )
+    return model
+
+
+def _renaming(engine: Engine) -> Any:
+    """A pipeline stage counts its blocks from 0, and knows the name of a parameter in the whole model."""
+    whole_name = getattr(engine, "whole_name", None)
+    return (lambda name: whole_name(f"{name}.part").removesuffix(".part")) if whole_name else str
+
+
+def _cut(path: Path, step: int) -> None:
+    """Take back what lies after the checkpoint that the run goes on from."""
+    if path.is_file():
+        kept = [line for line in path.read_text().splitlines() if json.loads(line)["step"] <= step]
+        path.write_text("".join(f"{line}\n" for line in kept))
+
+
+def _finite(value: Any) -> Any:
+    """Six digits of each number, which do; NaN and infinity as null: JSON has neither."""
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value

@@ -1,0 +1,147 @@
+"""The page of a training run: its curve and figures while it trains, its layers and operators where they are looked at.
+
+Whoever watches decides how often it is written (see `Output.page`); a run that nobody watches never draws.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.logs import read_log
+from tasks.output import Output
+from tasks.plots import plot_loss
+from tasks.pretrain.insight.heatmaps import plot_heatmaps
+from tasks.pretrain.insight.looks import Looks
+from tasks.pretrain.insight.speed import speed_table, summarise
+from tasks.pretrain.spec import TrainSpec
+from tasks.stage import embed_plot, markdown_table
+
+CURVE_ROWS = 2000  # points of the live curve: drawing more takes longer than anybody sees
+MEASURES = {
+    "rms": "RMS", "max": "max", "zeros": "zeros", "outliers": "outliers", "gradient_norm": "gradient norm",
+    "weight_norm": "weight norm", "update_ratio": "update / weights", "entropy": "attention entropy",
+    "lowest_entropy": "lowest head's",
+}  # fmt: skip
+
+
+class Page:
+    """What the child tells, line by line, as a page."""
+
+    def __init__(self, spec: TrainSpec, out: Output) -> None:
+        self.spec, self.out = spec, out
+        # A run that goes on has a beginning
+        self.rows: list[dict[str, Any]] = read_log(spec.log) if spec.log.is_file() else []
+        self.begun = (time.monotonic(), self.rows[-1]["step"] if self.rows else 0)
+        self.newest: dict[str, Any] = {}
+        self.looks = Looks(spec.insight / "insight.jsonl")
+        self.drawn = 0  # the newest step in the heatmaps
+
+    def add(self, line: Mapping[str, Any]) -> str:
+        """Take what the child told at a step, and show it. The remark for a line of progress."""
+        while self.rows and self.rows[-1]["step"] >= line["step"]:  # it went on from an earlier step
+            self.rows.pop()
+            self.looks.forget()
+        self.rows.append({name: line[name] for name in ("step", "loss", "validation_loss") if name in line})
+        self.newest |= line
+        self.out.page("live", self.write)
+        return f"loss {line['loss']:.2f}, {line['tokens_per_second']:,.0f} tokens/s, MFU {line['mfu']:.0%}"
+
+    def write(self) -> str:
+        """The page as Markdown, pictures and all."""
+        step, steps = self.rows[-1]["step"], self.spec.steps
+        parts = [f"## Step {step:,} of {steps:,}", markdown_table(self._figures())]
+        if len(self.rows) > 1:
+            self.spec.insight.mkdir(parents=True, exist_ok=True)
+            curve = self.spec.insight / "live.png"
+            plot_loss(_thinned(self.rows), curve, title="")
+            parts.append(embed_plot(curve))
+        looks = self.looks.read()
+        if looks:
+            picture = self.spec.insight / "layers.png"
+            if looks[-1]["step"] != self.drawn:
+                plot_heatmaps(looks, picture)
+                self.drawn = looks[-1]["step"]
+            parts += [embed_plot(picture), f"### Layers at step {looks[-1]['step']:,}", layers_text(looks[-1])]
+        for number, operators in self._operators().items():
+            parts += [f"### Costliest operators, step {number:,}", markdown_table(operators)]
+        return "\n\n".join(parts)
+
+    def report(self, out: Output) -> None:
+        """When all is done: the run's figures into its facts, and the page for good."""
+        found = read_log(self.spec.insight / "speed.jsonl")
+        summary = summarise(found)
+        out.fact(**summary)
+        out.fact_table("Speed", speed_table(summary, str(found[0]["precision"])))
+        looks, operators = self.looks.read(), self._operators()
+        if looks:
+            out.fact_table(f"Layers at step {looks[-1]['step']:,}", layer_rows(looks[-1]))
+        for step, rows in operators.items():
+            out.fact_table(f"Costliest operators, step {step:,}", rows)
+        missed = [step for step in self.spec.runtime.profile_steps if step not in operators]
+        if missed:
+            out.note(f"runtime.profile_steps: {missed} had been trained before, there is no trace")
+        if looks or operators:
+            out.note(f"what was seen of the run lies in {self.spec.insight}")
+            (self.spec.insight / "page.md").write_text(self.write(), encoding="utf-8")
+        if self.rows:
+            out.page("live", self.write, last=True)
+
+    def _figures(self) -> list[dict[str, str]]:
+        newest, (started, first) = self.newest, self.begun
+        rows = {"loss": f"{self.rows[-1]['loss']:.4f} nats a token"}
+        if "validation_loss" in newest:
+            rows["validation loss"] = f"{newest['validation_loss']:.4f} nats a token"
+        if "mfu" in newest:
+            rows["speed"] = f"{newest['tokens_per_second']:,.0f} tokens/s, {newest['mfu']:.1%} of the device's peak"
+            rows["peak memory"] = f"{newest['memory_bytes'] / 1e6:,.0f} MB"
+        done, left = self.rows[-1]["step"] - first, self.spec.steps - self.rows[-1]["step"]
+        if done > 0 and left:
+            rows["time left"] = f"{(time.monotonic() - started) * left / done / 60:,.1f} min"
+        return [{"measure": name, "value": value} for name, value in rows.items()]
+
+    def _operators(self) -> dict[int, list[dict[str, Any]]]:
+        files = sorted(self.spec.insight.glob("operators-*.json"))
+        return {_step_of(path): json.loads(path.read_text()) for path in files}
+
+
+def layer_rows(look: Mapping[str, Any]) -> list[dict[str, str]]:
+    """A row of insight.jsonl as a table. The norms are left out: the file has them."""
+    given = _given(look)
+    return [
+        {"layer": layer, **{MEASURES[name]: _short(stats.get(name)) for name in given}}
+        for layer, stats in look["layers"].items()
+        if not layer.endswith("_norm")
+    ]
+
+
+def layers_text(look: Mapping[str, Any]) -> str:
+    """The table, what the logits are, and what this engine does not let be seen."""
+    parts = [markdown_table(layer_rows(look))]
+    if look.get("logit_max") is not None:
+        parts.append(f"Logits: largest {look['logit_max']:.3g}, entropy {_short(look['logit_entropy'])} nats.")
+    missing = [told for name, told in MEASURES.items() if name not in _given(look)]
+    missing += [] if "logit_max" in look else ["logits"]
+    if missing:
+        parts.append(f"Not to be seen with this engine: {', '.join(missing)}.")
+    return "\n\n".join(parts)
+
+
+def _given(look: Mapping[str, Any]) -> list[str]:
+    return [name for name in MEASURES if any(name in stats for stats in look["layers"].values())]
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    stride = -(-len(rows) // CURVE_ROWS)
+    return [row for number, row in enumerate(rows) if number % stride == 0 or "validation_loss" in row]
+
+
+def _step_of(path: Path) -> int:
+    return int(path.stem.partition("-")[2])

@@ -1,0 +1,62 @@
+"""speed.jsonl summed up: how fast a run was, and what share of its time was not training.
+
+A row a report, and one at each start of the child, so that what a kill cost is in the sums too.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+OVERHEAD = ("starting", "checkpoints", "logging")  # what no result comes of
+
+
+def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Figures of a run: tokens a second and utilisation are medians over the reports, shares are of all seconds."""
+    starts = [row for row in rows if "begun" in row]
+    reports = [row for row in rows if "steps" in row]
+    seconds = {"starting": sum(row["starting_seconds"] for row in starts)}
+    for row in reports:
+        for kind, spent in row["seconds"].items():
+            seconds[kind] = seconds.get(kind, 0.0) + spent
+    total = sum(seconds.values()) or 1.0
+    shares = {f"{kind}_share": round(spent / total, 5) for kind, spent in seconds.items()}
+    return {
+        "training_seconds": round(seconds.get("data", 0.0) + seconds.get("training", 0.0), 2),
+        "tokens_per_second": round(_median(reports, "tokens_per_second"), 1),
+        "mfu": round(_median(reports, "mfu"), 4),
+        "peak_flops": starts[-1]["peak_flops"] if starts else 0.0,
+        "peak_memory_bytes": max((row["memory_bytes"] for row in reports), default=0),
+        "overhead_share": round(sum(seconds.get(kind, 0.0) for kind in OVERHEAD) / total, 5),
+        "redone_steps": _redone(rows),
+        **shares,
+    }
+
+
+def speed_table(summary: Mapping[str, Any], precision: str) -> list[dict[str, str]]:
+    """The summary for people."""
+    rows = {
+        "tokens a second, median": f"{summary['tokens_per_second']:,.0f}",
+        "model FLOPs utilisation, median": f"{summary['mfu']:.1%} of {summary['peak_flops'] / 1e9:,.0f} GFLOP/s, the "
+        f"measured peak of {precision} matrix products",
+        "peak memory": f"{summary['peak_memory_bytes'] / 1e6:,.0f} MB",
+    }
+    shares = {name.removesuffix("_share"): value for name, value in summary.items() if name.endswith("_share")}
+    overhead = shares.pop("overhead")
+    rows |= {f"time in {kind}": f"{share:.2%}" for kind, share in shares.items()}
+    rows["overhead (starting, checkpoints, logging)"] = f"{overhead:.2%}"
+    return [{"measure": name, "value": value} for name, value in rows.items()]
+
+
+def _redone(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Steps that were reported, then taken again from an earlier checkpoint."""
+    redone, reached = 0, 0
+    for row in rows:
+        redone += max(0, reached - row["begun"]) if "begun" in row else 0
+        reached = row.get("step", row.get("begun", reached))
+    return redone
+
+
+def _median(rows: Sequence[Mapping[str, Any]], name: str) -> float:
+    return statistics.median(row[name] for row in rows) if rows else 0.0
