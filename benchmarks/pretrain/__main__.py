@@ -15,18 +15,16 @@ import argparse
 import os
 import platform
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 from benchmarks import peer_environment
 from benchmarks.measure import DATA, ROOT, Failed, measure
+from benchmarks.pretrain.data import data_of
 from benchmarks.pretrain.ours import ENGINES
 from benchmarks.pretrain.sizes import BATCH, CONTEXT, SIZES, VOCAB, Task
 from models.config import ModelConfig
 from models.presets import count_parameters, derive, flops_per_token
-from storage import refs
-from storage.store import Store
 from tasks.config import Runtime
 from tasks.launch import training_environment
 from tasks.output import Output
@@ -44,23 +42,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="(default all cores)")
     parser.add_argument("--data", type=Path, default=DATA, help="where the token shards lie")
     options = parser.parse_args()
-    tokens, tokenizer = _data(options.data.resolve())
+    tokens, tokenizer = data_of("tiny", options.data.resolve())
     for family in options.families:
         sides = (*ENGINES, *PEERS[family])
         for size in options.sizes:
             tasks = [Task(side, family, size, options.threads, str(tokens), str(tokenizer)) for side in sides]
             _compare(tasks, options.runs)
-
-
-def _data(folder: Path) -> tuple[Path, Path]:
-    """Token shards and tokenizer of `tiny`, made by its own stages."""
-    url = str(folder / "tiny-store")
-    command = [sys.executable, "-m", "flows.cli", "run", "tiny", "--to", "tokenize", f"--set=runtime.store={url}"]
-    subprocess.run(command, cwd=ROOT.parent, stdout=sys.stderr, check=True)
-    store = Store(url)
-    found = (store.get(refs.resolve(store, f"tiny/{stage}")).path for stage in ("tokenize", "tokenizer"))
-    tokens, tokenizer = found
-    return tokens, tokenizer
 
 
 def _compare(tasks: list[Task], runs: int) -> None:

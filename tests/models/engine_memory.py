@@ -19,7 +19,7 @@ import torch
 
 from models.config import ModelConfig
 from models.presets import ModelShape, derive
-from models.transformer import Transformer, decay_groups
+from models.transformer import Transformer
 from tests.models.live import LiveStorages
 
 BUCKET = 1_000
@@ -42,7 +42,7 @@ def held_by_deepspeed(shape: ModelShape, stage: int, bfloat16: bool, folder: Pat
     }  # fmt: skip
     with LiveStorages(peaks=False) as live:
         model = Transformer(shape)
-        optimizer = torch.optim.AdamW(decay_groups(model, 0.1), fused=True)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
         ids_BT = torch.randint(0, shape.vocab_size, (1, shape.context))
         del model

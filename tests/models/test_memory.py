@@ -23,7 +23,7 @@ from models.memory import (
     training_memory,
 )
 from models.presets import ModelShape, Recompute, ShapeError, block_matrices, count_parameters, derive
-from models.transformer import Transformer, decay_groups
+from models.transformer import Transformer
 from tests.models.live import LiveStorages, total
 
 FAMILIES = {
@@ -164,7 +164,7 @@ def test_what_autograd_saves_is_what_is_counted_as_kept(family: str) -> None:
 def test_weights_gradients_and_adamw_states_are_those_that_torch_allocates(family: str, precision: Precision) -> None:
     shape = shape_of(family)
     model = Transformer(shape).to(getattr(torch, precision))
-    optimizer = torch.optim.AdamW(decay_groups(model, 0.1), fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     model(ids_BT := torch.randint(0, 300, (1, 64)), ids_BT).backward()
     optimizer.step()
     parameters = list(model.parameters())

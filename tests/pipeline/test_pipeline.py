@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ import pytest
 from profiles.schema import STAGE_NAMES
 from storage.inspect import verify
 from storage.store import Store
+from tests.pipeline.pin_losses import PINNED, first_losses
 
 ROOT = Path(__file__).parents[2]
 SIGNALS = ("form", "language", "pii", "contamination", "toxicity_model", "toxicity")
@@ -72,6 +74,10 @@ def test_raw_text_becomes_a_release(undisturbed: tuple[Path, str]) -> None:
     opened = Store(str(store))
     for location in opened.locations():
         assert verify(opened, location) == []
+
+
+def test_the_first_losses_are_those_that_they_were(undisturbed: tuple[Path, str]) -> None:
+    assert first_losses(undisturbed[0]) == pytest.approx(json.loads(PINNED.read_text()), abs=1e-5)
 
 
 def test_a_second_run_takes_everything_from_the_store(undisturbed: tuple[Path, str]) -> None:

@@ -103,6 +103,21 @@ def test_it_learns_and_leaves_a_model_a_log_a_plot_and_samples(
     assert measured.bits_per_byte == pytest.approx(undisturbed.counts["validation_bits_per_byte"], abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    "engine", [{"engine": "ddp"}, *({"engine": "deepspeed", "zero_stage": stage} for stage in (1, 2, 3))], ids=str
+)
+def test_two_processes_of_which_one_is_killed_end_with_the_same_bytes(
+    engine: dict[str, Any], data: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed, killed = (output(tmp_path / name, processes=2, **engine) for name in ("undisturbed", "killed"))
+    pretrain.function(CONFIG, *data, undisturbed)
+    monkeypatch.setenv("GRISTMILL_DRILL", "kill:1@8")  # SIGKILL to the second rank
+    pretrain.function(CONFIG, *data, killed)
+    assert killed.facts["resumed_from_step"] == 6
+    assert killed.facts["restarts"] == 1
+    assert tree_digest(list_files(killed.path)) == tree_digest(list_files(undisturbed.path))
+
+
 @pytest.mark.parametrize("step", [2, 8])
 def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
     step: int, undisturbed: Output, data: tuple[Artifact, Artifact], tmp_path: Path

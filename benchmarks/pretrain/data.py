@@ -1,0 +1,23 @@
+"""Token shards and tokenizer of a profile, made by its own stages in a store beside the other benchmarks' data."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.measure import ROOT
+from storage import refs
+from storage.store import Store
+
+
+def data_of(profile: str, folder: Path) -> tuple[Path, Path]:
+    """Folders of the token shards and of the tokenizer; they are made on the first call."""
+    url = str(folder / "store")
+    command = [sys.executable, "-m", "flows.cli", "run", profile, "--to", "tokenize", f"--set=runtime.store={url}"]
+    subprocess.run(command, cwd=ROOT.parent, stdout=sys.stderr, check=True)
+    store = Store(url)
+    tokens, tokenizer = (
+        store.get(refs.resolve(store, f"{profile}/{stage}")).path for stage in ("tokenize", "tokenizer")
+    )
+    return tokens, tokenizer

@@ -1,0 +1,69 @@
+"""`python -m benchmarks.pretrain.engines`: the profile `smoke` by every engine on several CPU processes, over gloo.
+
+What is learned must be the same: each line is a training of its own, its last losses beside those of one process. The
+model's two kv_heads can be shared out by tensor parallelism, otherwise it is smoke's. CPU seconds are those of the
+whole tree of processes, start included, where most of such a small training's time goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import DATA
+from benchmarks.pretrain.data import data_of
+from profiles.load import load
+from storage.artifact import Artifact
+from tasks.output import Output
+from tasks.pretrain import pretrain
+
+ONE = "one process"
+ENGINES: dict[str, dict[str, Any]] = {
+    ONE: {"engine": "ddp"},
+    "DDP, 2 processes": {"engine": "ddp", "processes": 2},
+    "FSDP2, 2": {"engine": "fsdp", "processes": 2},
+    "FSDP2 resharding, 2": {"engine": "fsdp", "zero_stage": 3, "processes": 2},
+    "ZeRO 0, 2": {"engine": "deepspeed", "processes": 2},
+    "ZeRO 1, 2": {"engine": "deepspeed", "zero_stage": 1, "processes": 2},
+    "ZeRO 2, 2": {"engine": "deepspeed", "zero_stage": 2, "processes": 2},
+    "ZeRO 3, 2": {"engine": "deepspeed", "zero_stage": 3, "processes": 2},
+    "tensor parallel, 2": {"engine": "ddp", "tensor_parallel": 2, "processes": 2},
+    "pipeline parallel, 2": {"engine": "ddp", "pipeline_parallel": 2, "processes": 2},
+    "FSDP2 × tensor parallel, 4": {"engine": "fsdp", "tensor_parallel": 2, "processes": 4},
+    "DDP × pipeline parallel, 4": {"engine": "ddp", "pipeline_parallel": 2, "processes": 4},
+}
+
+
+def main() -> None:
+    """Train by each engine, print a row for each."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--data", type=Path, default=DATA, help="where the token shards lie")
+    tokens, tokenizer = data_of("smoke", parser.parse_args().data.resolve())
+    profile = load("smoke", ["pretrain.model.kv_heads=2"])
+    print("| engine, processes | training loss | validation loss | from one process | CPU s |\n|---|---|---|---|---|")
+    alone = 0.0
+    for name, changes in ENGINES.items():
+        print(name, file=sys.stderr)
+        runtime = profile.runtime.model_copy(update={"threads": 1, "preflight": "never", **changes})
+        before = _cpu_seconds()
+        with tempfile.TemporaryDirectory() as folder:
+            out = Output.at(Path(folder), stage="pretrain", runtime=runtime)
+            pretrain.function(profile.pretrain, Artifact.at(tokens), Artifact.at(tokenizer), out)
+        train, validation = out.counts["train_loss"], out.counts["validation_loss"]
+        alone = alone or validation
+        took = _cpu_seconds() - before
+        print(f"| {name} | {train:.6f} | {validation:.6f} | {abs(validation - alone):.1e} | {took:.1f} |", flush=True)
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    main()
