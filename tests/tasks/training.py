@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from models.presets import derive
 from models.tokenizer import tokenizer_digest
@@ -26,13 +27,14 @@ RUNTIME = Runtime(workers=1, threads=1, device="cpu", engine="ddp", preflight="n
 @contextmanager
 def alone() -> Iterator[World]:
     """A world of one process in this one, gone afterwards with what it left in the environment."""
-    environment, threads = dict(os.environ), torch.get_num_threads()
+    environment, threads, linear = dict(os.environ), torch.get_num_threads(), F.linear
     world = join(RUNTIME)
     try:
         yield world
     finally:
         world.leave()
         torch.set_num_threads(threads)
+        F.linear = linear  # DeepSpeed's ZeRO 3 leaves its own in its place
         os.environ.clear()
         os.environ.update(environment)
 
