@@ -14,7 +14,7 @@ run: $(STAMP) ## raw text to release: the profile `tiny`, end to end
 test: $(STAMP) ## everything that must hold, in under 15 minutes on 2 cores
 	$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP) ## ruff on all, mypy --strict on all
 	$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
