@@ -38,13 +38,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pretrain", description=__doc__, formatter_class=raw)
     parser.add_argument("sizes", nargs="*", default=list(SIZES), help=f"of {', '.join(SIZES)} (default all)")
     parser.add_argument("--families", nargs="*", default=list(PEERS), choices=list(PEERS))
+    parser.add_argument("--sides", nargs="*", help="only those whose name holds one of these words, and gristmill")
     parser.add_argument("--runs", type=int, default=5, help="of each side (default 5)")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="(default all cores)")
     parser.add_argument("--data", type=Path, default=DATA, help="where the token shards lie")
     options = parser.parse_args()
     tokens, tokenizer = data_of("tiny", options.data.resolve())
     for family in options.families:
-        sides = (*ENGINES, *PEERS[family])
+        every = (*ENGINES, *PEERS[family])
+        words = options.sides
+        sides = [side for side in every if words is None or side == every[0] or any(word in side for word in words)]
         for size in options.sizes:
             tasks = [Task(side, family, size, options.threads, str(tokens), str(tokenizer)) for side in sides]
             _compare(tasks, options.runs)
