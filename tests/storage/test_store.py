@@ -188,13 +188,15 @@ main(sys.argv[1])
 def test_kill_9_at_any_instant_leaves_the_store_sound(tmp_path: Path) -> None:
     """A process publishes one artifact after another and is killed at odd moments; what exists is always whole."""
     url = str(tmp_path / "store")
-    Store(url)
-    for delay in (0.25, 0.4, 0.55, 0.7, 0.85):
+    store = Store(url)
+    for delay in (0.0, 0.05, 0.11, 0.2, 0.35):
+        published = len(list(store.locations()))
         child = subprocess.Popen([sys.executable, "-c", PUBLISH, url], cwd=Path(__file__).parents[2])
+        while len(list(store.locations())) == published:  # however long it takes to start
+            assert child.poll() is None, "the child ended without publishing"
+            time.sleep(0.005)
         time.sleep(delay)
         child.kill()
         child.wait()
-        store = Store(url)
         for location in store.locations():
             assert inspect.verify(store, location) == []
-    assert list(Store(url).locations()), "the child never got as far as publishing: raise the delays"
