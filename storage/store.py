@@ -28,6 +28,7 @@ from storage import locks
 from storage.artifact import Artifact
 from storage.digests import sums
 from storage.errors import DamagedArtifact, StoreError
+from storage.flush import flush, flush_tree
 from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
 
 MARKER = "gristmill.json"
@@ -218,19 +219,3 @@ class Store:
         self.fs.rm(remote, recursive=True)
         if not self.is_folder:
             shutil.rmtree(self.local / "artifacts" / location, ignore_errors=True)
-
-
-def flush(path: Path) -> None:
-    """fsync a file or a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def flush_tree(folder: Path) -> None:
-    """fsync every file and folder below `folder`, and itself."""
-    for path in folder.rglob("*"):
-        flush(path)
-    flush(folder)

@@ -13,6 +13,7 @@ from litgpt.config import Config
 from litgpt.model import GPT
 from litgpt.utils import chunked_cross_entropy
 
+from benchmarks.pretrain.ids import ids_of
 from benchmarks.pretrain.sizes import (
     BATCH,
     BETAS,
@@ -23,10 +24,7 @@ from benchmarks.pretrain.sizes import (
     WARM,
     WEIGHT_DECAY,
     Task,
-    token_files,
 )  # fmt: skip
-
-HEADER_BYTES = 256
 
 
 def run(task: Task) -> dict[str, float]:
@@ -45,8 +43,7 @@ def run(task: Task) -> dict[str, float]:
     optimizer = fabric.setup_optimizers(
         torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
     )
-    path = max(token_files(task.tokens), key=lambda path: path.stat().st_size)
-    ids = np.memmap(path, "<u2", "r", HEADER_BYTES, (int(np.fromfile(path, "<u8", 1, offset=24)[0]),))
+    ids = ids_of(task)
     generator, seconds = np.random.default_rng(0), []
     for step in range(WARM + shape.steps):
         started = time.perf_counter()

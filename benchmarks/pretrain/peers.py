@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.pretrain.ids import ids_of
 from benchmarks.pretrain.plain_gpt import PlainGpt
 from benchmarks.pretrain.sizes import (
     BATCH,
@@ -27,17 +28,7 @@ from benchmarks.pretrain.sizes import (
     WARM,
     WEIGHT_DECAY,
     Task,
-    token_files,
 )  # fmt: skip
-
-HEADER_BYTES = 256  # of a token shard
-
-
-def ids_of(task: Task) -> np.memmap[Any, np.dtype[np.uint16]]:
-    """The ids of the largest shard, as a map."""
-    path = max(token_files(task.tokens), key=lambda path: path.stat().st_size)
-    count = int(np.fromfile(path, "<u8", 1, offset=24)[0])
-    return np.memmap(path, "<u2", "r", HEADER_BYTES, (count,))
 
 
 def draw(ids: np.memmap[Any, np.dtype[np.uint16]], generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,6 @@ wrong there is raised at the next save or at the end.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +26,7 @@ import torch
 
 from storage.digests import FileEntry, file_digest
 from storage.errors import TrainingError
+from storage.flush import flush
 from tasks.pretrain.kept import MARKER, remove, tag, whole_steps
 from tasks.pretrain.saved_states import UNREADABLE, expected_shapes, merge, problems, read_back
 
@@ -236,12 +236,3 @@ def _file_damage(path: Path, entry: FileEntry) -> str | None:
     if path.stat().st_size != entry.size:
         return f"has {path.stat().st_size:,} bytes instead of {entry.size:,}"
     return None if file_digest(path) == entry.sha256 else "has changed bytes"
-
-
-def flush(path: Path) -> None:
-    """What was written to a file, or the names in a folder, are on the disk after this."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

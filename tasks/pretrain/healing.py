@@ -15,7 +15,6 @@ decided is written before anything is done about it: killed in between, a rerun 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from storage.errors import Divergence, LostProcess, OutOfMemory, TrainingError
+from storage.flush import flush
 from tasks.config import Runtime
 from tasks.pretrain.config import HealingConfig
 from tasks.pretrain.course import Course
@@ -76,14 +76,10 @@ class Healing(BaseModel):
     def write(self, path: Path) -> None:
         """Keep it, whole or not at all."""
         draft = path.with_suffix(".draft")
-        with draft.open("w") as file:
-            file.write(self.model_dump_json(indent=1))
-            file.flush()
-            os.fsync(file.fileno())
+        draft.write_text(self.model_dump_json(indent=1))
+        flush(draft)
         draft.rename(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+        flush(path.parent)
 
     def runtime(self, runtime: Runtime) -> Runtime:
         """How to run: as asked, but for what did not fit into memory when it was asked in the same way."""
