@@ -83,7 +83,7 @@ def a_word_made_special(settings: dict[str, Any]) -> None:
 DECODED_BY_ID = {"content": "the", "special": False, "lstrip": False, "rstrip": False, "single_word": False}
 TOKENIZER: dict[str, tuple[Change, str]] = {
     "a byte without a token": (renamed, "has no token for 1 of the 256 bytes"),
-    "two bytes of one id": (of_one_id, "does not give byte 0x7a back"),
+    "two bytes of one id": (of_one_id, "does not give byte 0x7[1a] back"),
     "an id beyond": (lambda s: s["model"]["vocab"].update(zzzz=5000), "does not have the ids 0 to"),
     "no decoder": (lambda s: s.update(decoder=None), "does not put characters together"),
     "normalised": (lambda s: s.update(normalizer={"type": "NFC"}), "does not bring back"),
