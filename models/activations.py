@@ -85,8 +85,8 @@ def activations(
     if head:
         # Autocast holds on to its casts until the forward pass ends, whether they are kept for the backward or not
         held = 0 if recompute == "none" else casts * blocks
-        # The last norm's input, and the loss's gradient with respect to its output
-        last = tokens * (_norm(shape, form) + form.residual * shape.width)
+        # The last norm's numbers, its output, and the loss's gradient with respect to that
+        last = tokens * (_norm(shape, form) + 2 * form.residual * shape.width)
         loss = last + held + _loss(shape, form, tokens, ways)
     again = 0 if recompute == "none" else tokens * (block - saved) + casts
     return Activations(kept * in_flight, loss, again + _flowing(shape, form, tokens, ways, head))
@@ -133,14 +133,15 @@ def _norm(shape: ModelShape, form: Numbers) -> int:
 
 
 def _loss(shape: ModelShape, form: Numbers, tokens: int, ways: int) -> int:
-    """The most that the chunked loss has at a time: the head's gradient in float32, and with it either a chunk's
-    logits twice in float32, or their gradients in both precisions with a product of the head's size."""
-    vocabulary = ceil_div(shape.vocab_size, ways)
-    head, chunk = vocabulary * shape.width, min(LOSS_CHUNK, tokens) * vocabulary
-    cast = 2 * head if form.product == 2 else 0  # the head for autocast, or its gradient in 16 bits
-    if form.autocast:
-        return 4 * head + cast + 8 * chunk
-    return 4 * head + max(8 * chunk, (4 + form.product) * chunk + cast)
+    """The most that the chunked loss has at a time: the head's gradient and a chunk's logits in float32, and with them
+    a product of the chunk with the head; or in 16 bits the logits and the hidden states of the chunk once more, with a
+    product of the head's size."""
+    vocabulary, rows = ceil_div(shape.vocab_size, ways), min(LOSS_CHUNK, tokens)
+    head, logits, hidden = vocabulary * shape.width, rows * vocabulary, rows * shape.width
+    if form.product == 4:
+        return 4 * (head + logits + hidden)
+    cast = 2 * head if form.autocast else 0  # of the head
+    return 4 * (head + logits) + 2 * (logits + hidden + head) + cast
 
 
 def _heads(shape: ModelShape, ways: int) -> tuple[int, int]:

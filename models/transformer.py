@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
-from models.presets import LOSS_CHUNK, ModelShape, Recompute
+from models.cross_entropy import ChunkedCrossEntropy, cross_entropy
+from models.presets import ModelShape, Recompute
 
-IGNORED = -100  # a target that carries no loss, as in torch.nn.functional.cross_entropy
 INIT_STD = 0.02  # GPT-2, section 2.3, and LLaMA
 _ATEN = torch.ops.aten
 # What selective recomputation keeps: all that costs more than a pass over memory. Each device has its own attention.
@@ -66,78 +64,7 @@ class Head(Linear):
         x_NC, targets_N = x_BTC.flatten(0, 1), targets_BT.flatten()
         if torch.is_grad_enabled():
             return ChunkedCrossEntropy.apply(x_NC, self.weight, targets_N, self.z_loss)  # type: ignore[no-untyped-call]
-        return _cross_entropy(x_NC, self.weight, targets_N, None, None)
-
-
-class ChunkedCrossEntropy(torch.autograd.Function):
-    """Mean cross-entropy of `x_NC @ weight_VC.T`, a chunk of tokens at a time; its gradient is that of the
-    cross-entropy + `z_loss` × log² Z, Z being what the softmax divides by.
-
-    The gradient with respect to the logits is known as soon as the logits are, so the forward pass computes both
-    gradients chunk by chunk and drops the logits: the same three matrix products as the plain way, without (N, V)
-    in memory (Hsu et al. 2024, Liger Kernel, section 3.2). In float16 they are divided by the number of tokens only
-    with the gradient that comes back, which bears the loss scale: before, most would round to 0.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, z_loss: float) -> Tensor:
-        dx_NC = torch.empty_like(x_NC) if x_NC.requires_grad else None
-        # Summed over chunks in float32: in bf16 the small late terms would be rounded away.
-        dweight_VC = torch.zeros_like(weight_VC, dtype=torch.float32) if weight_VC.requires_grad else None
-        kind = x_NC.device.type
-        half = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_NC.dtype
-        ctx.divisor = (targets_N != IGNORED).sum() if half == torch.float16 else None
-        loss = _cross_entropy(x_NC, weight_VC, targets_N, dx_NC, dweight_VC, z_loss, divided=ctx.divisor is None)
-        ctx.dx_NC, ctx.dweight_VC, ctx.dtype, ctx.given = dx_NC, dweight_VC, weight_VC.dtype, False
-        return loss
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        if ctx.given:
-            raise RuntimeError("a second backward pass through one loss: its gradients are gone, compute it again")
-        if ctx.divisor is not None:
-            dloss = dloss / ctx.divisor
-        # Scaled in place and let go: a copy of the head's would be as large as the head
-        dx_NC = None if ctx.dx_NC is None else ctx.dx_NC.mul_(dloss)
-        dweight_VC = None if ctx.dweight_VC is None else ctx.dweight_VC.mul_(dloss).to(ctx.dtype)
-        ctx.dx_NC, ctx.dweight_VC, ctx.given = None, None, True
-        return dx_NC, dweight_VC, None, None
-
-
-def _cross_entropy(
-    x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, dx_NC: Tensor | None, dweight_VC: Tensor | None,
-    z_loss: float = 0.0, *, divided: bool = True,
-) -> Tensor:  # fmt: skip
-    """Mean loss; fills `dx_NC` and adds to `dweight_VC` where given, as gradients of the mean or, not `divided`, of the
-    sum. With no target at all: NaN, as torch's."""
-    kept_N = targets_N != IGNORED
-    count = kept_N.sum()
-    total = torch.zeros((), dtype=torch.float32, device=x_NC.device)
-    for start in range(0, len(x_NC), LOSS_CHUNK):
-        part = slice(start, start + LOSS_CHUNK)
-        safe_N1 = targets_N[part].clamp(min=0)[:, None]
-        logits_NV = F.linear(x_NC[part], weight_VC).float()
-        logp_NV = F.log_softmax(logits_NV, dim=-1)
-        log_z_N1 = (logits_NV[:, :1] - logp_NV[:, :1]) if z_loss else None
-        del logits_NV
-        total -= (logp_NV.gather(1, safe_N1)[:, 0] * kept_N[part]).sum()
-        if dx_NC is None and dweight_VC is None:
-            continue
-        dlogits_NV = logp_NV.exp_()
-        if log_z_N1 is not None:
-            dlogits_NV *= 1 + 2 * z_loss * log_z_N1
-        dlogits_NV.scatter_add_(1, safe_N1, torch.full_like(safe_N1, -1, dtype=torch.float32))
-        dlogits_NV *= (kept_N[part] / count if divided else kept_N[part])[:, None]
-        dlogits_NV = dlogits_NV.to(x_NC.dtype)
-        if dx_NC is not None:
-            dx_NC[part] = dlogits_NV @ weight_VC
-        if dweight_VC is not None and dlogits_NV.dtype == dweight_VC.dtype:
-            dweight_VC.addmm_(dlogits_NV.T, x_NC[part])
-        elif dweight_VC is not None:
-            dweight_VC += dlogits_NV.T @ x_NC[part]
-        del logp_NV, dlogits_NV  # else they would live beside the next chunk's
-    return total / count
+        return cross_entropy(x_NC, self.weight, targets_N)
 
 
 def rotary(tokens: int, head_dim: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:

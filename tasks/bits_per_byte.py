@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.transformer import IGNORED
+from models.cross_entropy import IGNORED
 from storage.token_stream import TokenStream
 
 WINDOWS = 8  # of a forward pass

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import torch
 
+from models.cross_entropy import IGNORED
 from models.tokenizer import EOS, load_tokenizer
-from models.transformer import IGNORED, Transformer
+from models.transformer import Transformer
 from storage.token_stream import TokenStream
 from tasks.bits_per_byte import Likelihood, read_windows, spread_windows
 from tasks.pretrain.config import PretrainConfig

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from models.config import ModelConfig
+from models.cross_entropy import IGNORED
 from models.presets import LOSS_CHUNK, ModelShape, derive
-from models.transformer import IGNORED, INIT_STD, Head, Transformer
+from models.transformer import INIT_STD, Head, Transformer
 
 WIDTH, VOCAB = 24, 50
 

@@ -15,8 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from models.config import ModelConfig
 from models.convert import from_transformers, to_transformers
+from models.cross_entropy import IGNORED
 from models.presets import LOSS_CHUNK, ModelShape, Recompute, count_parameters, derive, flops_per_token
-from models.transformer import IGNORED, Transformer, additive
+from models.transformer import Transformer, additive
 
 FAMILIES = {
     "gpt2": {},

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.cross_entropy import IGNORED
 from models.presets import ModelShape
-from models.transformer import IGNORED, Transformer
+from models.transformer import Transformer
 from storage.errors import GristmillError
 from tasks.config import Runtime
 from tasks.pretrain import PretrainConfig

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from models.transformer import IGNORED
+from models.cross_entropy import IGNORED
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
 from storage.errors import ConfigError, DamagedArtifact, EmptyOutput

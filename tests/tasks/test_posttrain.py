@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from models.convert import load
+from models.cross_entropy import IGNORED
 from models.tokenizer import load_tokenizer
-from models.transformer import IGNORED
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, EmptyOutput, SourceError, TokenizerMismatch, TrainingError

@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from models.transformer import IGNORED, Transformer
+from models.cross_entropy import IGNORED
+from models.transformer import Transformer
 from storage.errors import ConfigError
 from tasks.pretrain.micro_batch import usual_micro_batch
 from tasks.pretrain.precision import DTYPES, precision, prepare

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from models.transformer import IGNORED
+from models.cross_entropy import IGNORED
 from storage.errors import ConfigError
 from tasks.pretrain.engines.base import MicroBatch
 from tasks.pretrain.engines.native import NativeEngine

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.transformer import IGNORED
+from models.cross_entropy import IGNORED
 
 Integers = npt.NDArray[np.int64]
 
