@@ -34,6 +34,7 @@ from tasks.filter.perplexity import kernels
 from tasks.filter.perplexity.estimate import estimate
 from tasks.filter.perplexity.model import NgramModel
 from tasks.filter.perplexity.sentences import read_tokens
+from tasks.text.kernels import GOLDEN
 from tasks.text.scan import Scanner
 
 ORDER = 3
@@ -84,7 +85,7 @@ class Lookup:
         """[log10 probability, log10 backoff]."""
         key = 0
         for word in words:
-            key = (key * int(kernels.PRIME) + self.hashes[word]) & MASK
+            key = (key * int(GOLDEN) + self.hashes[word]) & MASK
         return self.found[key]
 
 

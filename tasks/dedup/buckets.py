@@ -1,7 +1,7 @@
 """Grouping rows by key within bounded memory: keys are spilled by partition, each partition is sorted by itself.
 
-Every shard writes one Parquet file with a row group for each (band, range of the key); a partition is the same row
-group of all files. One range a band is enough until the keys of a band pass the memory limit, then there are more.
+A partition is a range of the keys of a band. One range a band is enough until the keys of a band pass the memory limit,
+then there are more.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tasks.dedup.corpus import Rows
+from tasks.dedup.parts import PartWriter, range_of, read_part
 from tasks.shards import ShardResult
 from tasks.text.kernels import Hashes
 
 Places = npt.NDArray[np.uint32]  # of documents in their shard
 
-FILE = "keys.parquet"
 SCHEMA = pa.schema([("key", pa.uint64()), ("place", pa.uint32())])
 BYTES_A_KEY = 48  # key, row, order and their sorted copies, while a partition is grouped
 
@@ -42,31 +41,19 @@ def ranges_needed(keys: int, memory: int) -> int:
 
 
 def spill(folder: Path, bands: Iterable[Hashes], places: Places, ranges: int) -> dict[str, Any]:
-    """Write the keys of a shard's documents, one array a band; the counts name the partition of each row group."""
-    shift = np.uint64(64 - (ranges - 1).bit_length())
-    partitions: list[int] = []
-    plain: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
-    with pq.ParquetWriter(folder / FILE, SCHEMA, **plain) as file:
+    """Write the keys of a shard's documents, one array a band, into the partitions `band * ranges` and on."""
+    with PartWriter(folder, SCHEMA) as file:
         for band, keys in enumerate(bands):
-            cut = np.zeros(len(keys), np.uint64) if ranges == 1 else keys >> shift
-            for number in range(ranges):
-                chosen = slice(None) if ranges == 1 else cut == number
-                if len(keys[chosen]):
-                    file.write_table(pa.table([keys[chosen], places[chosen]], schema=SCHEMA))
-                    partitions.append(band * ranges + number)
-    return {"partitions": partitions}
+            file.write(range_of(keys, ranges), ranges, [keys, places], band * ranges)
+    return file.counts
 
 
 def grouped(spilled: list[ShardResult], starts: list[int], partition: int) -> Groups:
     """The groups of one partition. `starts` are the first rows of the shards."""
     keys, rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for shard, start in zip(spilled, starts, strict=True):
-        partitions = shard.counts["partitions"]
-        if partition in partitions:
-            with pq.ParquetFile(shard.folder / FILE) as file:
-                table = file.read_row_group(partitions.index(partition), use_threads=False)
-            keys.append(table["key"].to_numpy())
-            rows.append(table["place"].to_numpy().astype(np.int64) + start)
+    for shard, table in read_part(spilled, partition):
+        keys.append(table["key"].to_numpy())
+        rows.append(table["place"].to_numpy().astype(np.int64) + starts[shard])
     return group(np.concatenate(keys), np.concatenate(rows))
 
 

@@ -58,7 +58,7 @@ class Candidates:
         self.least = agreement_at(config, -DEVIATIONS)
         self.ranges = ranges_needed(corpus.size, memory)
         work = functools.partial(self._spill_shard, skipped)
-        self.spilled = map_shards(work, corpus.shards, out, f"bands-{self.ranges}", threads=True)
+        self.spilled = map_shards(work, corpus.shards, out, f"band-keys-{self.ranges}", threads=True)
 
     def _spill_shard(self, skipped: Rows, shard: Shard, folder: Path) -> dict[str, Any]:
         places = np.setdiff1d(np.arange(shard.size), skipped - shard.start, assume_unique=True)

@@ -10,18 +10,15 @@ import pyarrow as pa
 
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus, Rows
+from tasks.dedup.preference import standing
 
 Edges = npt.NDArray[np.int64]  # pairs of rows, the smaller first: edges × 2
 
 PREFERENCE = [
     ("cluster", "ascending"),
-    ("earlier", "descending"),  # kept already
+    ("earlier", "descending"),
     ("length", "descending"),
-    ("rank", "ascending"),
-    ("source", "ascending"),
-    ("id", "ascending"),
-    ("content", "ascending"),  # of the shard: of equal documents the same one, whichever shard is read first
-    ("row", "ascending"),
+    *((name, "ascending") for name in ("rank", "source", "id", "content", "row")),
 ]
 
 
@@ -60,14 +57,7 @@ def choose_keepers(config: DedupConfig, corpus: Corpus, components: Components) 
     Kept is what an earlier dedup kept; then the longest; then the most trusted source; then the smallest id.
     """
     rows = components.rows
-    table = corpus.columns(rows, ["id", "source", "length"])
-    rank = {name: number for number, name in enumerate(config.source_order)}
-    sources = table["source"].to_pylist()
-    table = table.append_column("rank", pa.array([rank.get(source, len(rank)) for source in sources], pa.int64()))
-    table = table.append_column("row", pa.array(rows))
-    table = table.append_column("cluster", pa.array(components.labels(rows)))
-    table = table.append_column("earlier", pa.array(corpus.is_earlier(rows).astype(np.int8)))
-    table = table.append_column("content", pa.array(corpus.contents(rows), pa.string()))
+    table = standing(config, corpus, rows).append_column("cluster", pa.array(components.labels(rows)))
     ordered = table.sort_by(PREFERENCE)
     clusters = ordered["cluster"].to_numpy()
     _, first, member_of = np.unique(clusters, return_index=True, return_inverse=True)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tasks.text.kernels import Hashes, Offsets
+from tasks.text.kernels import GOLDEN, Hashes, Offsets
 
 Signatures = npt.NDArray[np.uint32]
 Local = npt.NDArray[np.int32]
@@ -77,7 +77,7 @@ def band_keys(signatures: Signatures, band: int, rows: int, keys: Hashes) -> Non
     for d in range(len(signatures)):
         h = np.uint64(band)
         for p in range(band * rows, (band + 1) * rows):
-            h = (h ^ np.uint64(signatures[d, p])) * np.uint64(0x9E3779B97F4A7C15)
+            h = (h ^ np.uint64(signatures[d, p])) * GOLDEN
             h ^= h >> np.uint64(32)
         keys[d] = h
 

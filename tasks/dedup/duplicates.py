@@ -50,7 +50,7 @@ def exact_copies(corpus: Corpus, memory: int, out: Output) -> Edges:
     """(first row, other row) for every document that is equal to an earlier row once normalised (128-bit xxh3)."""
     ranges = ranges_needed(corpus.size, memory)
     work = functools.partial(_spill_exact, ranges)
-    spilled = map_shards(work, corpus.shards, out, f"exact-{ranges}", threads=True)
+    spilled = map_shards(work, corpus.shards, out, f"exact-keys-{ranges}", threads=True)
     starts = [shard.start for shard in corpus.shards]
     found = []
     for partition in range(ranges):

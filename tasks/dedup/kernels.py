@@ -15,8 +15,7 @@ import numpy.typing as npt
 from numba import njit
 
 from tasks.text.kernels import Codes, Hashes, Offsets, mix64
-
-SHINGLE_PRIME = np.uint64(0x9E3779B97F4A7C15)
+from tasks.text.ngram_kernels import key_of
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -32,10 +31,7 @@ def mix32(h):
 @njit(cache=True, nogil=True, inline="always")
 def shingle(words, first, n):
     """The 64-bit hash of the n words from `first` on."""
-    h = np.uint64(n)
-    for k in range(first, first + n):
-        h = h * SHINGLE_PRIME + words[k]
-    return mix64(h)
+    return mix64(key_of(words, first, n, np.uint64(n)))
 
 
 @njit(cache=True, nogil=True)

@@ -35,6 +35,8 @@ from tasks.dedup import word_kernels
 from tasks.dedup.buckets import group, ranges_needed
 from tasks.dedup.config import DedupConfig, SpansConfig
 from tasks.dedup.corpus import Corpus, Rows, Shard
+from tasks.dedup.parts import PartWriter, range_of, read_part
+from tasks.dedup.preference import standing
 from tasks.output import Output
 from tasks.shards import ShardResult, map_shards
 from tasks.text.characters import Characters, characters
@@ -42,17 +44,20 @@ from tasks.text.kernels import Offsets
 from tasks.text.scan import utf8
 
 REASON = "repeated_span"
-PARTS, REPEATED, SPANS = "parts.parquet", "repeated.npz", "spans.parquet"
+REPEATED, SPANS = "repeated.npz", "spans.parquet"
 WINDOWS_SCHEMA = pa.schema([("key", pa.uint64()), ("place", pa.uint32()), ("word", pa.uint32())])
 MARKS_SCHEMA = pa.schema([("place", pa.int64()), ("word", pa.int64()), ("owner", pa.int64())])
 SPANS_SCHEMA = pa.schema(
     [("place", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("words", pa.int64()), ("owner", pa.string())]
 )
-PLAIN: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
 PORTION = 1 << 22  # bytes of text whose windows are spilled together: some 500,000 windows, 8 MB
 NEAR = 1 << 28  # of memory, as `ranges_needed` reckons it: the counters of such a partition fit into the cache
 ENOUGH = 64  # partitions for the sake of the cache: each row group costs something too
 OWNERS_NAMED = 3
+PREFERENCE = [
+    ("earlier", "descending"),
+    *((name, "ascending") for name in ("rank", "id", "source", "content", "row")),
+]
 
 Standing = tuple[Rows, Rows, pa.Array]  # documents: rows, ascending; the place of each in order; ids in that order
 
@@ -84,20 +89,18 @@ def _spill_windows(
 ) -> dict[str, Any]:
     """Write the windows of a shard by range of their keys."""
     kept = np.setdiff1d(np.arange(shard.size), removed - shard.start, assume_unique=True)
-    written: list[int] = []
-    with pq.ParquetWriter(folder / PARTS, WINDOWS_SCHEMA, **PLAIN) as file:
+    with PartWriter(folder, WINDOWS_SCHEMA) as file:
         for texts, places in _texts(shard.documents, kept):
             hashes, _, ends = word_kernels.find_words(*utf8(texts), *tables)
             keys, text, word = word_kernels.find_windows(hashes, ends, size)
-            part = keys >> np.uint64(65 - parts.bit_length()) if parts > 1 else np.zeros(len(keys), np.uint64)
-            written += _write_parts(file, part, parts, [keys, places.astype(np.uint32)[text], word])
-    return {"parts": written}
+            file.write(range_of(keys, parts), parts, [keys, places.astype(np.uint32)[text], word])
+    return file.counts
 
 
 def _find_repeated(starts: Sequence[int], windows: list[ShardResult], number: int, folder: Path) -> dict[str, Any]:
     """The windows of a partition that share their key, key by key: group g is `rows[ends[g - 1]:ends[g]]`."""
     columns = [(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.uint32))]
-    for shard, table in _read_part(windows, number):
+    for shard, table in read_part(windows, number):
         key, place, word = (column.to_numpy() for column in table.columns)
         columns.append((key, place + np.int64(starts[shard]), word))
     keys, rows, words = (np.concatenate(column) for column in zip(*columns, strict=True))
@@ -110,18 +113,8 @@ def _find_repeated(starts: Sequence[int], windows: list[ShardResult], number: in
 
 def _by_standing(config: DedupConfig, corpus: Corpus, repeated: list[ShardResult]) -> Standing:
     rows = functools.reduce(np.union1d, (np.load(part.folder / REPEATED)["documents"] for part in repeated))
-    table = corpus.columns(rows, ["id", "source"])
-    ranks = {name: number for number, name in enumerate(config.source_order)}
-    preferred = {
-        "own": pa.array(~corpus.is_earlier(rows)).cast(pa.int8()),
-        "rank": pa.array([ranks.get(source, len(ranks)) for source in table["source"].to_pylist()], pa.int64()),
-        "id": table["id"],
-        # Of one id, whose texts are equal: the same one, whichever shard is read first
-        "source": table["source"],
-        "content": pa.array(corpus.contents(rows), pa.string()),
-        "row": pa.array(rows),
-    }
-    order = pc.sort_indices(pa.table(preferred), sort_keys=[(name, "ascending") for name in preferred])
+    table = standing(config, corpus, rows)
+    order = pc.sort_indices(table, sort_keys=PREFERENCE)
     return rows, np.argsort(order.to_numpy()), table["id"].combine_chunks().take(order)
 
 
@@ -137,9 +130,9 @@ def _mark(size: int, corpus: Corpus, documents: Standing, repeated: ShardResult,
     marked = np.flatnonzero(~stays & ~corpus.is_earlier(rows))
     starts = np.array([shard.start for shard in corpus.own])
     shard = np.searchsorted(starts, rows[marked], "right") - 1
-    with pq.ParquetWriter(folder / PARTS, MARKS_SCHEMA, **PLAIN) as file:
-        columns = [rows[marked] - starts[shard], words[marked], owner[marked]]
-        return {"parts": _write_parts(file, shard, len(starts), columns)}
+    with PartWriter(folder, MARKS_SCHEMA) as file:
+        file.write(shard, len(starts), [rows[marked] - starts[shard], words[marked], owner[marked]])
+    return file.counts
 
 
 def _join(
@@ -147,7 +140,7 @@ def _join(
 ) -> dict[str, Any]:
     """Join the marked windows of a shard into spans. Where the owner changes the next span begins, without overlap."""
     number, shard = job
-    table = pa.concat_tables([MARKS_SCHEMA.empty_table(), *(part for _, part in _read_part(marked, number))])
+    table = pa.concat_tables([MARKS_SCHEMA.empty_table(), *(part for _, part in read_part(marked, number))])
     place, word, owner = (column.to_numpy() for column in table.columns)
     order = np.argsort(place << 32 | word)
     place, word, owner = place[order], word[order], owner[order]
@@ -187,28 +180,6 @@ def _texts(path: Path, wanted: Rows) -> Iterator[tuple[pa.Array, Rows]]:
             waiting, done = [], end
     if done < end:
         yield pa.concat_arrays(waiting), wanted[done:end]
-
-
-def _write_parts(
-    file: pq.ParquetWriter, part: npt.NDArray[Any], parts: int, columns: Sequence[npt.NDArray[Any]]
-) -> list[int]:
-    """Write rows as one row group for each part that has any; the numbers of these parts."""
-    order = np.argsort(part.astype(np.min_scalar_type(parts)), kind="stable")  # radix sort, for numbers of 16 bits
-    ends = np.searchsorted(part[order], np.arange(parts), "right")
-    written = np.flatnonzero(np.diff(ends, prepend=0)).tolist()
-    for number in written:
-        chosen = order[ends[number - 1] if number else 0 : ends[number]]
-        file.write_table(pa.table([column[chosen] for column in columns], schema=file.schema))
-    return written
-
-
-def _read_part(results: list[ShardResult], number: int) -> Iterator[tuple[int, pa.Table]]:
-    """What each result wrote for a part, and which result it was."""
-    for writer, result in enumerate(results):
-        groups = [place for place, part in enumerate(result.counts["parts"]) if part == number]
-        if groups:
-            with pq.ParquetFile(result.folder / PARTS) as file:
-                yield writer, file.read_row_groups(groups, use_threads=False)
 
 
 def cut_spans(

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tasks.dedup.kernels import SHINGLE_PRIME
 from tasks.text.characters import SIZE, WORD
-from tasks.text.kernels import FNV_OFFSET, FNV_PRIME, Bytes, Codes, Hashes, Offsets, decode, mix64
+from tasks.text.kernels import FNV_OFFSET, GOLDEN, Bytes, Codes, Hashes, Offsets, code_point, fnv, mix64
+from tasks.text.ngram_kernels import weight_of
 
 Numbers = npt.NDArray[np.uint32]
 SLOTS = 16  # counters a key in `may_repeat`: one in 17 keys that stand alone shares its counter with another
@@ -42,17 +42,14 @@ def find_words(data: Bytes, offsets: Offsets, kinds: Bytes, folded: Codes) -> tu
             hashes[count] = h
             starts[count + d] = first - begin
             first = first if inside else i
-            c = np.uint32(data[i])
-            used = 1
-            if c >= 128:
-                c, used = decode(data, i, end)
+            c, used = code_point(data, i, end)
             kind = 0
             if c < SIZE:
                 kind = np.int64(kinds[c]) & WORD
                 c = folded[c]
             i += used
             count += inside & ~kind
-            h = ((h if inside else FNV_OFFSET) ^ np.uint64(c)) * FNV_PRIME
+            h = fnv(h if inside else FNV_OFFSET, c)
             inside = kind
         hashes[count] = h
         starts[count + d] = first - begin
@@ -70,15 +67,13 @@ def find_windows(hashes: Hashes, ends: Offsets, size: int) -> tuple[Hashes, Numb
     it. The key is a polynomial of the words' hashes, rolled on from window to window, mixed."""
     keys = np.empty(ends[-1], np.uint64)
     texts, words = np.empty(ends[-1], np.uint32), np.empty(ends[-1], np.uint32)
-    leading = np.uint64(1)
-    for _ in range(size):
-        leading *= SHINGLE_PRIME
+    leading = weight_of(size)
     found = 0
     start = 0
     for d in range(len(ends)):
         h = np.uint64(0)
         for w in range(start, ends[d]):
-            h = h * SHINGLE_PRIME + hashes[w]
+            h = h * GOLDEN + hashes[w]
             if w - start >= size:
                 h -= hashes[w - size] * leading
             if w - start >= size - 1:

@@ -21,6 +21,7 @@ Offsets = npt.NDArray[np.int64]
 
 FNV_OFFSET = np.uint64(0xCBF29CE484222325)
 FNV_PRIME = np.uint64(0x100000001B3)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio, odd: spreads what it multiplies (Knuth 1998, 6.4)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -34,8 +35,31 @@ def mix64(h):
 
 
 @njit(cache=True, nogil=True, inline="always")
+def fnv(h, b):
+    """A byte, or a code point, into FNV-1a (Fowler, Noll and Vo), which begins with FNV_OFFSET."""
+    return (h ^ np.uint64(b)) * FNV_PRIME
+
+
+@njit(cache=True, nogil=True, inline="always")
+def same_bytes(a, i, b, k, n):
+    """Whether the n bytes of `a` from i on are those of `b` from k on."""
+    j = 0
+    while j < n and a[i + j] == b[k + j]:
+        j += 1
+    return j == n
+
+
+@njit(cache=True, nogil=True, inline="always")
+def code_point(data, i, end):
+    """(code point, bytes used) of the character at `i`."""
+    if data[i] < 128:
+        return np.uint32(data[i]), 1
+    return decode(data, i, end)
+
+
+@njit(cache=True, nogil=True, inline="always")
 def decode(data, i, end):
-    """(code point, bytes used) at `i`; a sequence that the end cuts off counts as one byte of U+001A."""
+    """`code_point` where it is not ASCII; a sequence that the end cuts off counts as one byte of U+001A."""
     b = np.uint32(data[i])
     if b < 0xE0 and i + 1 < end:
         return ((b & np.uint32(0x1F)) << np.uint32(6)) | (np.uint32(data[i + 1]) & np.uint32(0x3F)), 2
@@ -107,7 +131,7 @@ def scan(
                     words[count] = h
                     letter = (known >> 8) & 1
                     count += inside & (letter ^ 1)
-                    h = ((h if inside else FNV_OFFSET) ^ np.uint64(known & 0xFF)) * FNV_PRIME
+                    h = fnv(h if inside else FNV_OFFSET, known & 0xFF)
                     inside = letter
                 out[at] = known & 0xFF
                 space = (known >> 9) & 1
@@ -128,7 +152,7 @@ def scan(
                 count += inside & ~kind & 1
                 h = h if inside else FNV_OFFSET
                 for place in range(at, after):
-                    h = (h ^ np.uint64(out[place])) * FNV_PRIME
+                    h = fnv(h, out[place])
                 inside = kind & 1
             space = (kind >> 1) & 1
             if not (blank & space):
@@ -141,7 +165,7 @@ def scan(
             if count == first:
                 words[count] = FNV_OFFSET
                 for place in range(begin, at):
-                    words[count] = (words[count] ^ np.uint64(out[place])) * FNV_PRIME
+                    words[count] = fnv(words[count], out[place])
                 count += 1
         out_ends[d] = at
         word_ends[d] = count

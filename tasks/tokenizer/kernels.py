@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tasks.text.kernels import decode
+from tasks.text.kernels import GOLDEN, decode, same_bytes
+from tasks.text.table_kernels import free_row, probe
 from tasks.tokenizer.characters import LETTER, NUMBER, OTHER, SIZE, SPACE
 
 Bytes = npt.NDArray[np.uint8]
@@ -35,8 +36,7 @@ HIGH = np.uint64(0x8080808080808080)
 LOWER = np.uint64(0x2020202020202020)
 FROM_A = np.uint64((0x80 - ord("a")) * 0x0101010101010101)
 BEYOND_Z = np.uint64((0x80 - ord("z") - 1) * 0x0101010101010101)
-ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: Fibonacci hashing (Knuth 1998, section 6.4)
-ODD_TOO = np.uint64(0xD6E8FEB86659FD93)
+ODD = np.uint64(0xD6E8FEB86659FD93)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -210,36 +210,27 @@ def split(
 
 
 @njit(cache=True, nogil=True, inline="always")
-def place_of(key, mask):
-    """Where a search for a pair's key begins."""
-    return np.int64((key * ODD) >> np.uint64(32)) & mask
+def row_of(left, right, pairs):
+    """(key of a pair, its row or the free one where it would go)."""
+    key = (np.uint64(left) << np.uint64(32)) | np.uint64(right)
+    row = np.int64((key * GOLDEN) >> np.uint64(32)) & (len(pairs) - 1)
+    return key, probe(pairs, 0, len(pairs), row, key, NO_PAIR)
 
 
 @njit(cache=True, nogil=True)
 def fill_pairs(left: Ids, right: Ids, joined: Ids, pairs: Words) -> None:
     """Enter merges, in the order of their ranks, into `pairs`: 2**k rows of key, and rank with joined id."""
-    mask = len(pairs) - 1
     pairs[:] = NO_PAIR
     for rank in range(len(left)):
-        key = (np.uint64(left[rank]) << np.uint64(32)) | np.uint64(right[rank])
-        place = place_of(key, mask)
-        while pairs[place, 0] != NO_PAIR and pairs[place, 0] != key:
-            place = (place + 1) & mask
-        pairs[place, 0] = key
-        pairs[place, 1] = (np.uint64(rank) << np.uint64(32)) | np.uint64(joined[rank])
+        key, row = row_of(left[rank], right[rank], pairs)
+        pairs[row, 0] = key
+        pairs[row, 1] = (np.uint64(rank) << np.uint64(32)) | np.uint64(joined[rank])
 
 
 @njit(cache=True, nogil=True)
 def merge_of(left, right, pairs):
     """Rank (upper half) and joined id of a pair, or NO_PAIR."""
-    mask = len(pairs) - 1
-    key = (np.uint64(left) << np.uint64(32)) | np.uint64(right)
-    place = place_of(key, mask)
-    while pairs[place, 0] != key:
-        if pairs[place, 0] == NO_PAIR:
-            return NO_PAIR
-        place = (place + 1) & mask
-    return pairs[place, 1]
+    return pairs[row_of(left, right, pairs)[1], 1]
 
 
 @njit(cache=True, nogil=True)
@@ -317,8 +308,8 @@ def merge_long(symbols, n, pairs):
 @njit(cache=True, nogil=True, inline="always")
 def slot_of(low, high, mask):
     """Where a search for a pre-token's key begins."""
-    h = low ^ (high * ODD_TOO)
-    h = (h ^ (h >> np.uint64(32))) * ODD
+    h = low ^ (high * ODD)
+    h = (h ^ (h >> np.uint64(32))) * GOLDEN
     return np.int64(h >> np.uint64(32)) & mask
 
 
@@ -327,19 +318,10 @@ def long_key(words, start, n):
     """A hash of `n` bytes, more than 8, read 8 at a time; the last 8 overlap."""
     h = np.uint64(n)
     for k in range(start, start + n - 8, 8):
-        h = (h ^ words[k]) * ODD
+        h = (h ^ words[k]) * GOLDEN
         h ^= h >> np.uint64(29)
-    h = (h ^ words[start + n - 8]) * ODD
+    h = (h ^ words[start + n - 8]) * GOLDEN
     return h ^ (h >> np.uint64(29))
-
-
-@njit(cache=True, nogil=True)
-def same_bytes(data, start, n, texts, at):
-    """Whether `n` bytes are the ones that stand in `texts` at `at`."""
-    k = 0
-    while k < n and data[start + k] == texts[at + k]:
-        k += 1
-    return k == n
 
 
 @njit(cache=True, nogil=True)
@@ -381,11 +363,7 @@ def move(table: Words, larger: Words) -> None:
     for row in range(len(table)):
         if table[row, 1] == 0:
             continue
-        slot = slot_of(table[row, 0], table[row, 1], mask)
-        while larger[slot, 1] != 0:
-            slot = (slot + 1) & mask
-        for k in range(4):
-            larger[slot, k] = table[row, k]
+        larger[free_row(larger, slot_of(table[row, 0], table[row, 1], mask), 1)] = table[row]
 
 
 @njit(cache=True, nogil=True)
@@ -436,7 +414,7 @@ def encode(
                         break
                     place = np.int64(table[slot, 2])
                     if n > PACKED:
-                        if not same_bytes(data, start, n, texts, np.int64(pool[place])):
+                        if not same_bytes(data, start, texts, np.int64(pool[place]), n):
                             count = 0
                             slot = (slot + 1) & mask
                             continue

@@ -9,14 +9,16 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from tasks.filter.perplexity.kernels import PRIME, key_of, locate
+from tasks.text.kernels import GOLDEN
+from tasks.text.ngram_kernels import key_of, weight_of
+from tasks.text.table_kernels import locate
 
 
 @njit(cache=True, nogil=True)
 def gather_keys(words, firsts, lengths, keys):
     """The key of each n-gram of `lengths[g]` words from `words[firsts[g]]` on."""
     for g in range(len(firsts)):
-        keys[g] = key_of(words, firsts[g] + lengths[g] - 1, lengths[g])
+        keys[g] = key_of(words, firsts[g], lengths[g])
 
 
 @njit(cache=True, nogil=True)
@@ -37,24 +39,20 @@ def find(words, word_ends, shortest, wanted, shift, table, bits, seen, stamp, te
     `wanted[n]` says whether there are n-grams of n words. `seen` holds for each n-gram the last text that had it, as
     `stamp` and up. Beyond the room in `texts`, matches are only counted.
     """
-    leading = np.uint64(1)
-    for _ in range(shortest - 1):
-        leading *= PRIME
+    leading = weight_of(shortest - 1)
     found = 0
     first = 0
     for d in range(len(word_ends)):
         end = word_ends[d]
-        h = np.uint64(0)
-        for place in range(first, min(first + shortest - 1, end)):
-            h = h * PRIME + words[place]
+        h = key_of(words, first, min(shortest - 1, end - first))
         for place in range(first, end - shortest + 1):
-            h = h * PRIME + words[place + shortest - 1]
+            h = h * GOLDEN + words[place + shortest - 1]
             bit = h >> shift
             if bits[bit >> np.uint64(3)] & np.uint8(1 << (bit & np.uint64(7))):
                 key = h
                 for n in range(shortest, min(len(wanted), end - place + 1)):
                     if n > shortest:
-                        key = key * PRIME + words[place + n - 1]
+                        key = key * GOLDEN + words[place + n - 1]
                     if not wanted[n]:
                         continue
                     slot = locate(table, 0, len(table), key)

@@ -78,7 +78,7 @@ class Classifier:
 
 
 class WordTable(NamedTuple):
-    """Words as `kernels.find` looks them up; see `kernels.Tables`."""
+    """Words as `word_kernels.find` looks them up; see `kernels.Tables`."""
 
     slots: npt.NDArray[np.int32]
     letters: Bytes
@@ -98,7 +98,7 @@ def word_table(words: Sequence[bytes]) -> WordTable:
 
 
 def _hash(word: bytes) -> int:
-    """`kernels.step` over a word."""
+    """`word_kernels.step` over a word."""
     value = 2166136261
     for byte in word:
         value = ((value ^ (byte if byte < 128 else byte | 0xFFFFFF00)) * 16777619) & 0xFFFFFFFF

@@ -17,14 +17,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from tasks.filter.fasttext_model.word_kernels import BREAK, FNV_OFFSET, LETTER, Integers, find, step
 from tasks.text.kernels import Bytes, Offsets, decode
 
 Floats = npt.NDArray[np.float32]
-Integers = npt.NDArray[np.int32]
 
-BREAK, LETTER, ALONE = 0, 1, 2  # what a character does to words: ends one, belongs to one, is one
-FNV_OFFSET = np.uint32(2166136261)
-FNV_PRIME = np.uint32(16777619)
 NGRAM_PRIME = np.uint64(116049371)
 END = np.array([ord(c) for c in "</s>"], np.uint8)  # fastText's word for the end of a line
 KEPT = 1 << 14  # unknown words whose sums are kept during a call: text repeats them, and 1.6 MB stay near the core
@@ -55,30 +52,6 @@ class Tables(NamedTuple):
     shortest: int
     longest: int
     word_ngrams: int
-
-
-@njit(cache=True, nogil=True, inline="always")
-def step(h, b):
-    """One byte into FNV-1a; fastText takes bytes as signed, so those from 128 on spread over the upper bits."""
-    return np.uint32((h ^ np.uint32(np.int32(np.int8(b)))) * FNV_PRIME)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def find(slots, letters, starts, data, start, end, h):
-    """The number of the word `data[start:end]` with hash h, or −1."""
-    slot = np.int64(h) & (len(slots) - 1)
-    word = slots[slot]
-    while word >= 0:
-        begin = starts[word]
-        if starts[word + 1] - begin == end - start:
-            k = 0
-            while k < end - start and letters[begin + k] == data[start + k]:
-                k += 1
-            if k == end - start:
-                break
-        slot = (slot + 1) & (len(slots) - 1)
-        word = slots[slot]
-    return word
 
 
 @njit(cache=True, nogil=True)

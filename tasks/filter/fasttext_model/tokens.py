@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.filter.fasttext_model.kernels import ALONE, BREAK, LETTER
+from tasks.filter.fasttext_model.word_kernels import ALONE, BREAK, LETTER
 from tasks.text.characters import SIZE, WORD, characters
 from tasks.text.kernels import Bytes, Offsets
 from tasks.text.scan import Scanner

@@ -36,7 +36,7 @@ from tasks.filter.form.repeat_kernels import (
     number_words,
     top_characters,
 )
-from tasks.text.kernels import FNV_OFFSET, FNV_PRIME, Bytes, Hashes, Offsets, decode, mix64
+from tasks.text.kernels import FNV_OFFSET, Bytes, Hashes, Offsets, decode, fnv, mix64
 
 Numbers = npt.NDArray[np.int32]
 
@@ -123,7 +123,7 @@ def read_words(data, begin, end, tables, work, row):
             b = data[i]
             kind = classes[b]
             if not kind & SPECIAL:
-                h = (h ^ np.uint64(b)) * FNV_PRIME
+                h = fnv(h, b)
                 seen |= kind
                 last = kind
                 i += 1
@@ -142,7 +142,7 @@ def read_words(data, begin, end, tables, work, row):
             if kind & SPACE:
                 break
             continued += used - 1
-            h = (h ^ np.uint64(c)) * FNV_PRIME
+            h = fnv(h, c)
             seen |= kind
             last = kind
             i += used

@@ -23,7 +23,7 @@ from tasks.filter.form.characters import (
 )
 from tasks.filter.form.phrases import JAVASCRIPT, LOREM_IPSUM, LOW, POLICY, REACH
 from tasks.filter.form.repeat_kernels import hash_span, next_turn, seen_before, table_shift
-from tasks.text.kernels import decode
+from tasks.text.kernels import code_point, same_bytes
 
 EDIT = np.frombuffer(b"edit]", np.uint8)
 NEEDED = np.frombuffer(b"citation needed]", np.uint8)
@@ -53,7 +53,7 @@ def ends_sentence(data, start, end, codes):
         last = end - 1
         while last > start and (data[last] & 0xC0) == 0x80:
             last -= 1
-        c, _ = decode(data, last, end) if data[last] >= 128 else (np.uint32(data[last]), 1)
+        c, _ = code_point(data, last, end)
         kind = codes[c] if c < SIZE else CONTENT
         if not kind & CLOSER:
             return (kind & TERMINAL) != 0
@@ -66,18 +66,15 @@ def citation_length(data, i, end, codes):
     """The length of the citation that starts with the bracket at `i`, in bytes; 0 if none does."""
     j = i + 1
     while j < end and data[j] != 0x5D:
-        c, used = decode(data, j, end) if data[j] >= 128 else (np.uint32(data[j]), 1)
+        c, used = code_point(data, j, end)
         if c >= SIZE or not codes[c] & DECIMAL:
             break
         j += used
     if j < end and data[j] == 0x5D:
         return j + 1 - i
     for phrase in (EDIT, NEEDED):
-        k = 0
-        while k < len(phrase) and i + 1 + k < end and data[i + 1 + k] == phrase[k]:
-            k += 1
-        if k == len(phrase):
-            return k + 1
+        if i + 1 + len(phrase) <= end and same_bytes(data, i + 1, phrase, 0, len(phrase)):
+            return len(phrase) + 1
     return 0
 
 
@@ -140,7 +137,7 @@ def count_sentences(data, end, codes):
     while i <= end:
         c, used = np.uint32(0x20), 1
         if i < end:
-            c, used = decode(data, i, end) if data[i] >= 128 else (np.uint32(data[i]), 1)
+            c, used = code_point(data, i, end)
         if c < SIZE and codes[c] & SPACE:
             if start >= 0:
                 closed = ends_sentence(data, start, i, codes)

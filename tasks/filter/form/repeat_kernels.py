@@ -15,10 +15,9 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
-from tasks.text.kernels import mix64
+from tasks.text.kernels import GOLDEN, mix64
+from tasks.text.table_kernels import HALF
 
-FIBONACCI = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: spreads dense numbers (Knuth 6.4)
-HALF = np.uint64(32)
 LOW = np.uint64(0xFFFFFFFF)
 
 
@@ -42,7 +41,7 @@ def table_shift(keys):
 def find_row(table, shift, turn, key):
     """(row, number) of a key in round `turn`; of a key that is not there the empty row for it and −1."""
     mask = (np.uint64(1) << (np.uint64(64) - shift)) - np.uint64(1)
-    row = (key * FIBONACCI) >> shift
+    row = (key * GOLDEN) >> shift
     while (table[row, 1] >> HALF) == turn:
         if table[row, 0] == key:
             return row, np.int64(table[row, 1] & LOW)
@@ -174,17 +173,17 @@ def load64(typing, data, start):
 @njit(cache=True, nogil=True, inline="always")
 def hash_span(data, start, end):
     """64 bits for the bytes from `start` to `end`, 8 at a time."""
-    h = FIBONACCI ^ np.uint64(end - start)
+    h = GOLDEN ^ np.uint64(end - start)
     i = start
     while i + 8 <= end:
-        h = (h ^ load64(data, i)) * FIBONACCI
+        h = (h ^ load64(data, i)) * GOLDEN
         h ^= h >> HALF
         i += 8
     word = np.uint64(0)
     while i < end:
         word = (word << np.uint64(8)) | np.uint64(data[i])
         i += 1
-    return mix64((h ^ word) * FIBONACCI)
+    return mix64((h ^ word) * GOLDEN)
 
 
 @njit(cache=True, nogil=True, inline="always")

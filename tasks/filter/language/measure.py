@@ -19,6 +19,7 @@ from tasks.download.packages import package_file
 from tasks.filter.fasttext_model import kernels as model_kernels
 from tasks.filter.fasttext_model.classifier import Classifier, LabelTree, label_tree
 from tasks.filter.fasttext_model.file import Floats, read_model
+from tasks.filter.fasttext_model.word_kernels import BREAK, LETTER
 from tasks.filter.language import kernels
 from tasks.filter.language.config import LanguageConfig
 from tasks.filter.language.stage import PACKAGE
@@ -55,8 +56,8 @@ class Identifier(NamedTuple):
 def identifier() -> Identifier:
     """The model from its package, read once a process. Raises SourceError when it is not installed."""
     model = read_model(package_file(PACKAGE, MODEL))
-    kinds = np.full(256, model_kernels.LETTER, np.uint8)
-    kinds[list(SEPARATORS)] = model_kernels.BREAK
+    kinds = np.full(256, LETTER, np.uint8)
+    kinds[list(SEPARATORS)] = BREAK
     alphabetic = np.fromiter((chr(code).isalpha() for code in range(SIZE)), np.bool_, SIZE)
     classifier = Classifier(model, model.rows, kinds)
     return Identifier(classifier, model.labels, model.output, label_tree(model.label_counts), alphabetic)

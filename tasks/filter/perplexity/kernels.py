@@ -13,35 +13,15 @@ import numpy as np
 from numba import njit
 
 from tasks.text.characters import SIZE, WORD
-from tasks.text.kernels import decode
+from tasks.text.kernels import GOLDEN, code_point
+from tasks.text.ngram_kernels import key_of
+from tasks.text.table_kernels import HALF, locate
 
-PRIME = np.uint64(0x9E3779B97F4A7C15)
 # Stand for what is no word: the start and the end of a sentence, and every word that the model has not seen
 START = np.uint64(0xA0761D6478BD642F)
 END = np.uint64(0xE7037ED1A0B428DB)
 UNKNOWN = np.uint64(0x8EBC6AF09C88C6E3)
-HALF = np.uint64(32)
 ONE = np.uint64(1 << 32)  # a count of 1, above the place
-
-
-@njit(cache=True, nogil=True, inline="always")
-def locate(table, start, size, key):
-    """The slot of a key among the `size` slots from `start` on, or the empty one where it would go."""
-    slot = start + np.int64(((key >> HALF) * np.uint64(size)) >> HALF)
-    while table[slot, 0] != key and table[slot, 0] != 0:
-        slot += 1
-        if slot == start + size:
-            slot = start
-    return slot
-
-
-@njit(cache=True, nogil=True, inline="always")
-def key_of(tokens, last, n):
-    """The key of the n tokens that end with number `last`."""
-    key = np.uint64(0)
-    for place in range(last - n + 1, last + 1):
-        key = key * PRIME + tokens[place]
-    return key
 
 
 @njit(cache=True, nogil=True)
@@ -99,7 +79,7 @@ def count_ngrams(tokens, begin, end, tables, used):
         power = np.uint64(1)
         for n in range(1, longest + 1):
             keys[n] = keys[n - 1] + tokens[p - n + 1] * power
-            power *= PRIME
+            power *= GOLDEN
         for n in range(longest, 0, -1):
             table = tables[n - 1]
             slot = locate(table, 0, len(table), keys[n])
@@ -135,7 +115,7 @@ def sum_contexts(tokens, rare, n, table, shorter, discounts, total, freed):
             continue
         count = np.int64(table[slot, 1] >> HALF)
         last = np.int64(table[slot, 1] & np.uint64(0xFFFFFFFF))
-        context = locate(shorter, 0, len(shorter), key_of(tokens, last - 1, n - 1)) if n > 1 else 0
+        context = locate(shorter, 0, len(shorter), key_of(tokens, last - n + 1, n - 1)) if n > 1 else 0
         total[context] += count
         freed[context] += discounts[min(count, 3)] if all_known(rare, last, n) else count
 
@@ -153,8 +133,8 @@ def smooth(tokens, rare, n, table, shorter, discounts, total, freed, below, prob
             continue
         context, suffix = 0, 0
         if n > 1:
-            context = locate(shorter, 0, len(shorter), key_of(tokens, last - 1, n - 1))
-            suffix = locate(shorter, 0, len(shorter), key_of(tokens, last, n - 1))
+            context = locate(shorter, 0, len(shorter), key_of(tokens, last - n + 1, n - 1))
+            suffix = locate(shorter, 0, len(shorter), key_of(tokens, last - n + 2, n - 1))
         own = count - discounts[min(count, 3)]
         probabilities[slot] = (own + freed[context] * below[suffix]) / total[context]
 
@@ -175,9 +155,7 @@ def enter(table, probabilities, total, freed, model, logs, start, size):
 def has_word(text, begin, end, kinds):
     """Whether normalised text holds a word."""
     while begin < end:
-        c, used = np.uint32(text[begin]), 1
-        if c >= 128:
-            c, used = decode(text, begin, end)
+        c, used = code_point(text, begin, end)
         if c < SIZE and kinds[c] & WORD:
             return True
         begin += used
@@ -226,7 +204,7 @@ def score(words, word_ends, tokens, model, logs, starts, scores):
         last = word_ends[d] if tokens[d] else first - 1
         for place in range(first, last + 1):
             key = END if place == last else words[place]
-            power = PRIME
+            power = GOLDEN
             probability = np.float64(unknown)
             matched = 0
             longest = min(order, place - first + 2)
@@ -234,7 +212,7 @@ def score(words, word_ends, tokens, model, logs, starts, scores):
                 if n > 1:
                     before = place - n + 1
                     key += (START if before < first else words[before]) * power
-                    power *= PRIME
+                    power *= GOLDEN
                 slot = locate(model, starts[n - 1], starts[n] - starts[n - 1], key)
                 if model[slot, 0] != key:
                     break

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tasks.filter.fasttext_model.kernels import ALONE, BREAK, FNV_OFFSET, LETTER, Integers, find, step
+from tasks.filter.fasttext_model.word_kernels import ALONE, BREAK, FNV_OFFSET, LETTER, Integers, find, step
 from tasks.text.kernels import Bytes, Offsets, decode
 
 Numbers = npt.NDArray[np.float64]

@@ -1,5 +1,5 @@
-"""The hot loops of BPE training, compiled by numba: count distinct pre-tokens, then merge the commonest pair, again and
-again, touching only the places where it stands.
+"""The hot loops of BPE training, compiled by numba: merge the commonest pair, again and again, touching only the places
+where it stands.
 
 All words lie one after the other in one array, a separator after each. A token writes its id at its first and at its
 last letter, so that both neighbours are found in one step, a merge writes four numbers, and no word is ever copied:
@@ -20,15 +20,15 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tasks.text.kernels import FNV_OFFSET, FNV_PRIME, Bytes, Offsets, mix64
+from tasks.text.kernels import Bytes, Offsets, mix64
+from tasks.text.table_kernels import probe
+from tasks.tokenizer.bpe.queue_kernels import COUNT, FIRST, PAIR, PLACES, Queue, drop_first, push, refill
 
 Ids = npt.NDArray[np.int32]
 Rows = npt.NDArray[np.int64]
 
-HASH, PLACE, LENGTH, TIMES = range(4)  # columns of the table of pre-tokens; a free row was seen no time
 NONE = -1  # a separator, or the inside of a token
 BEFORE, AFTER = range(2)  # a neighbour of the merged pair
-COUNT, PAIR, FIRST, PLACES = range(4)  # columns of the queue
 
 
 class Words(NamedTuple):
@@ -47,16 +47,6 @@ class Pairs(NamedTuple):
     used: Offsets
 
 
-class Queue(NamedTuple):
-    """Rows of (count, pair, first place, places). Those that count at least `limit` are a heap; the rest, unordered,
-    waits for its turn, which for most pairs never comes. `sizes` are of heap and rest."""
-
-    heap: Rows
-    rest: Rows
-    sizes: Offsets
-    limit: Offsets
-
-
 class Changes(NamedTuple):
     """What one merge does to the pairs with the token before, and with the token after: by that token's id the summed
     counts and how many places, the ids in the order found; and the places, each with its id."""
@@ -68,61 +58,6 @@ class Changes(NamedTuple):
     tokens: Ids
     places: Ids
     sizes: Offsets
-
-
-@njit(cache=True, nogil=True)
-def count_words(data, starts, ends, times, begin, rows, letters, used):
-    """Add the words `data[starts[i]:ends[i]]`, from `begin` on, to the table, each `times[i]` times.
-
-    Ends early when the table is half full or `letters` has no room: the number of the first word not added. `used` is
-    (words, letters).
-    """
-    mask = np.uint64(len(rows) - 1)
-    for i in range(begin, len(starts)):
-        first, end = starts[i], ends[i]
-        length = end - first
-        if 2 * used[0] >= len(rows) or used[1] + length > len(letters):
-            return i
-        h = FNV_OFFSET
-        for k in range(first, end):
-            h = (h ^ np.uint64(data[k])) * FNV_PRIME
-        h = mix64(h)
-        slot = h & mask
-        while rows[slot, TIMES] != 0 and not (
-            rows[slot, HASH] == np.int64(h)
-            and rows[slot, LENGTH] == length
-            and same(letters, rows[slot, PLACE], data, first, length)
-        ):
-            slot = (slot + np.uint64(1)) & mask
-        if rows[slot, TIMES] == 0:
-            rows[slot, HASH], rows[slot, PLACE], rows[slot, LENGTH] = np.int64(h), used[1], length
-            for k in range(length):
-                letters[used[1] + k] = data[first + k]
-            used[0] += 1
-            used[1] += length
-        rows[slot, TIMES] += times[i]
-    return len(starts)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def same(a, i, b, k, length):
-    """Whether so many bytes at `i` and at `k` are the same."""
-    n = 0
-    while n < length and a[i + n] == b[k + n]:
-        n += 1
-    return n == length
-
-
-@njit(cache=True, nogil=True)
-def rehash_words(rows, target):
-    """The table's words into a larger, empty one."""
-    mask = np.uint64(len(target) - 1)
-    for i in range(len(rows)):
-        if rows[i, TIMES] != 0:
-            slot = np.uint64(rows[i, HASH]) & mask
-            while target[slot, TIMES] != 0:
-                slot = (slot + np.uint64(1)) & mask
-            copy_row(target, slot, rows, i)
 
 
 @njit(cache=True, nogil=True)
@@ -149,10 +84,7 @@ def key_of(left, right):
 def find_pair(rows, key):
     """The row of a pair, or the free one where it would stand."""
     mask = len(rows) - 1
-    slot = np.int64(mix64(np.uint64(key)) & np.uint64(mask))
-    while rows[slot, 0] != key and rows[slot, 0] != NONE:
-        slot = (slot + 1) & mask
-    return slot
+    return probe(rows, 0, len(rows), np.int64(mix64(np.uint64(key)) & np.uint64(mask)), key, NONE)
 
 
 @njit(cache=True, nogil=True)
@@ -176,86 +108,6 @@ def with_room(pairs, more):
         if pairs.rows[i, 0] != NONE:
             insert_pair(larger, pairs.rows[i, 0], pairs.rows[i, 1])
     return larger
-
-
-@njit(cache=True, nogil=True, inline="always")
-def precedes(count, pair, row):
-    """The greater count, then the smaller pair."""
-    return count > row[COUNT] or (count == row[COUNT] and pair < row[PAIR])
-
-
-@njit(cache=True, nogil=True, inline="always")
-def set_row(rows, i, count, pair, first, places):
-    """Write a row, column by column: compiled in a tenth of the time that slices take."""
-    rows[i, COUNT], rows[i, PAIR], rows[i, FIRST], rows[i, PLACES] = count, pair, first, places
-
-
-@njit(cache=True, nogil=True)
-def copy_row(rows, i, source, k):
-    """Row k of the source becomes row i."""
-    set_row(rows, i, source[k, COUNT], source[k, PAIR], source[k, FIRST], source[k, PLACES])
-
-
-@njit(cache=True, nogil=True)
-def longer(rows):
-    """A copy of twice the length."""
-    copy = np.empty((2 * len(rows), 4), np.int64)
-    for i in range(len(rows)):
-        copy_row(copy, i, rows, i)
-    return copy
-
-
-@njit(cache=True, nogil=True)
-def push(queue, count, pair, first, places):
-    """The queue with one more row."""
-    heap, rest, sizes, limit = queue
-    if count < limit[0]:
-        if sizes[1] == len(rest):
-            rest = longer(rest)
-        set_row(rest, sizes[1], count, pair, first, places)
-        sizes[1] += 1
-        return Queue(heap, rest, sizes, limit)
-    if sizes[0] == len(heap):
-        heap = longer(heap)
-    i = sizes[0]
-    while i > 0 and precedes(count, pair, heap[(i - 1) // 2]):
-        copy_row(heap, i, heap, (i - 1) // 2)
-        i = (i - 1) // 2
-    set_row(heap, i, count, pair, first, places)
-    sizes[0] += 1
-    return Queue(heap, rest, sizes, limit)
-
-
-@njit(cache=True, nogil=True)
-def drop_first(queue):
-    """Take the first row from the heap."""
-    heap, sizes = queue.heap, queue.sizes
-    sizes[0] -= 1
-    last = sizes[0]
-    i = 0
-    while 2 * i + 1 < last:
-        child = 2 * i + 1
-        if child + 1 < last and precedes(heap[child + 1, COUNT], heap[child + 1, PAIR], heap[child]):
-            child += 1
-        if not precedes(heap[child, COUNT], heap[child, PAIR], heap[last]):
-            break
-        copy_row(heap, i, heap, child)
-        i = child
-    copy_row(heap, i, heap, last)
-
-
-@njit(cache=True, nogil=True)
-def refill(queue):
-    """The queue with the greatest of the rest in its heap: those that count a quarter of the greatest, or more."""
-    rest, left = queue.rest, queue.sizes[1]
-    greatest = 0
-    for i in range(left):
-        greatest = max(greatest, rest[i, COUNT])
-    queue.limit[0] = greatest // 4
-    queue.sizes[1] = 0  # rows that stay move down in place
-    for i in range(left):
-        queue = push(queue, rest[i, COUNT], rest[i, PAIR], rest[i, FIRST], rest[i, PLACES])
-    return queue
 
 
 @njit(cache=True, nogil=True)

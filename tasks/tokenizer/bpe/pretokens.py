@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.tokenizer.bpe.kernels import LENGTH, PLACE, TIMES, count_words, rehash_words
+from tasks.tokenizer.bpe.count_kernels import LENGTH, PLACE, TIMES, count_words, rehash_words
 
 T = TypeVar("T")
 Pieces = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]  # data, starts, ends

@@ -1,0 +1,73 @@
+"""Rows spilled by part, so that what belongs together comes together within bounded memory.
+
+Every shard writes one Parquet file with a row group for each part that it has rows of; a part is read from all files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.shards import ShardResult
+from tasks.text.kernels import Hashes
+
+FILE = "parts.parquet"
+
+
+def range_of(keys: Hashes, ranges: int) -> npt.NDArray[np.uint64]:
+    """The range that each key falls into, of so many (a power of two)."""
+    return keys >> np.uint64(65 - ranges.bit_length()) if ranges > 1 else np.zeros(len(keys), np.uint64)
+
+
+class PartWriter:
+    """Writes the file of one shard."""
+
+    def __init__(self, folder: Path, schema: pa.Schema) -> None:
+        self._file = pq.ParquetWriter(
+            folder / FILE, schema, compression="none", use_dictionary=False, write_statistics=False
+        )
+        self._written: list[int] = []
+
+    def __enter__(self) -> PartWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.__exit__(kind, error, trace)
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """What the shard's result must hold for `read_part`: the part of each row group."""
+        return {"parts": self._written}
+
+    def write(self, part: npt.NDArray[Any], parts: int, columns: Sequence[npt.NDArray[Any]], first: int = 0) -> None:
+        """Write rows as one row group for each part that has any: row i goes to part `first + part[i]`, of `parts`."""
+        if parts == 1 and len(part):
+            self._write(first, columns)
+            return
+        order = np.argsort(part.astype(np.min_scalar_type(parts)), kind="stable")  # radix sort, for numbers of 16 bits
+        ends = np.searchsorted(part[order], np.arange(parts), "right")
+        for number in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
+            chosen = order[ends[number - 1] if number else 0 : ends[number]]
+            self._write(first + number, [column[chosen] for column in columns])
+
+    def _write(self, number: int, columns: Sequence[npt.NDArray[Any]]) -> None:
+        self._file.write_table(pa.table(list(columns), schema=self._file.schema))
+        self._written.append(number)
+
+
+def read_part(results: Sequence[ShardResult], number: int) -> Iterator[tuple[int, pa.Table]]:
+    """What each shard wrote for a part, and which shard it was."""
+    for shard, result in enumerate(results):
+        groups = [place for place, part in enumerate(result.counts["parts"]) if part == number]
+        if groups:
+            with pq.ParquetFile(result.folder / FILE) as file:
+                yield shard, file.read_row_groups(groups, use_threads=False)

@@ -1,0 +1,22 @@
+"""What decides which of several documents is preferred: nothing in it depends on the order of documents."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.dedup.config import DedupConfig
+from tasks.dedup.corpus import Corpus, Rows
+
+
+def standing(config: DedupConfig, corpus: Corpus, rows: Rows) -> pa.Table:
+    """Of rows, ascending: `row`, `id`, `source` and `length`; `rank`, the place of the source in the order of trust;
+    `earlier`, 1 for what an earlier dedup kept, else 0; and `content`, what the shard holds: of equal documents the
+    same one is preferred, whichever shard is read first.
+    """
+    table = corpus.columns(rows, ["id", "source", "length"])
+    ranks = {name: number for number, name in enumerate(config.source_order)}
+    rank = [ranks.get(source, len(ranks)) for source in table["source"].to_pylist()]
+    table = table.append_column("row", pa.array(rows)).append_column("rank", pa.array(rank, pa.int64()))
+    table = table.append_column("earlier", pa.array(corpus.is_earlier(rows).astype(np.int8)))
+    return table.append_column("content", pa.array(corpus.contents(rows), pa.string()))

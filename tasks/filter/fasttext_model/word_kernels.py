@@ -1,0 +1,35 @@
+"""Words as fastText knows them, compiled by numba: what a character does to one, its hash, its number."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from tasks.text.kernels import same_bytes
+
+Integers = npt.NDArray[np.int32]
+
+BREAK, LETTER, ALONE = 0, 1, 2  # what a character does to words: ends one, belongs to one, is one
+FNV_OFFSET = np.uint32(2166136261)
+FNV_PRIME = np.uint32(16777619)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def step(h, b):
+    """One byte into FNV-1a; fastText takes bytes as signed, so those from 128 on spread over the upper bits."""
+    return np.uint32((h ^ np.uint32(np.int32(np.int8(b)))) * FNV_PRIME)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def find(slots, letters, starts, data, start, end, h):
+    """The number of the word `data[start:end]` with hash h, or −1."""
+    slot = np.int64(h) & (len(slots) - 1)
+    word = slots[slot]
+    while word >= 0:
+        begin = starts[word]
+        if starts[word + 1] - begin == end - start and same_bytes(letters, begin, data, start, end - start):
+            break
+        slot = (slot + 1) & (len(slots) - 1)
+        word = slots[slot]
+    return word
