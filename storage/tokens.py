@@ -85,21 +85,37 @@ def write_tokens(
 def open_tokens(path: Path, *, tokenizer_digest: str | None = None, verify: bool = False) -> TokenShard:
     """Open a shard. Refuses another tokenizer's (TokenizerMismatch), and one whose size, or with `verify` whose
     checksum or largest id, is not what its header says (DamagedArtifact)."""
+    header = check_header(path, tokenizer_digest=tokenizer_digest)
+    ids = map_ids(path, header)
+    starts = np.fromfile(path, "<u8", offset=HEADER_BYTES + ids.nbytes)
+    if verify:
+        _verify(path, header, ids, starts)
+    return TokenShard(header, ids, starts)
+
+
+def check_header(path: Path, *, tokenizer_digest: str | None = None) -> TokenHeader:
+    """The header of a shard of this tokenizer that has its size. Raises TokenizerMismatch, DamagedArtifact."""
     header = read_header(path)
     if tokenizer_digest is not None and header.tokenizer_digest != tokenizer_digest:
         raise TokenizerMismatch(
             f"{path.name} was made with tokenizer {header.tokenizer_digest[:12]}, not {tokenizer_digest[:12]}.",
             "Tokenize again with this tokenizer: --refresh tokenize.",
         )
-    item = header.dtype.itemsize
-    expected = HEADER_BYTES + header.tokens * item + (header.documents + 1) * 8
-    if path.stat().st_size != expected:
-        raise _damaged(path, f"has {path.stat().st_size:,} bytes instead of {expected:,}")
-    ids = np.memmap(path, header.dtype, "r", HEADER_BYTES, (header.tokens,)) if header.tokens else np.zeros(0, "<u2")
-    starts = np.fromfile(path, "<u8", offset=HEADER_BYTES + header.tokens * item)
-    if verify:
-        _verify(path, header, ids, starts)
-    return TokenShard(header, ids, starts)
+    size, expected = path.stat().st_size, _size(header)
+    if size != expected:
+        raise _damaged(path, f"has {size:,} bytes instead of {expected:,}")
+    return header
+
+
+def map_ids(path: Path, header: TokenHeader) -> TokenArray:
+    """The ids of a shard, memory-mapped: it holds a file descriptor as long as there are views of it. Raises
+    DamagedArtifact where the file has gone since its header was read."""
+    if not header.tokens:
+        return np.zeros(0, header.dtype)
+    try:
+        return np.memmap(path, header.dtype, "r", HEADER_BYTES, (header.tokens,))
+    except FileNotFoundError as error:
+        raise _damaged(path, "is gone") from error
 
 
 def read_header(path: Path) -> TokenHeader:
@@ -116,6 +132,10 @@ def read_header(path: Path) -> TokenHeader:
     if item != header.dtype.itemsize:
         raise _damaged(path, "has a header that contradicts itself")
     return header
+
+
+def _size(header: TokenHeader) -> int:
+    return HEADER_BYTES + header.tokens * header.dtype.itemsize + (header.documents + 1) * 8
 
 
 def _verify(path: Path, header: TokenHeader, ids: TokenArray, starts: npt.NDArray[np.uint64]) -> None:

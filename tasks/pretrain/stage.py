@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from models.presets import count_parameters, derive, explain, flops_per_token
 from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
-from storage.tokens import open_tokens
+from storage.tokens import TokenHeader, open_tokens
 from tasks.logs import read_log
 from tasks.output import Output
 from tasks.plots import plot_loss
@@ -38,9 +39,8 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     """
     digest = tokenizer_digest(tokenizer.path)
     train, validation = tokens.files("train/*.tokens"), tokens.files("validation/*.tokens")
-    verified = partial(open_tokens, tokenizer_digest=digest, verify=True)
     with ThreadPoolExecutor(out.runtime.workers) as pool:  # once here, so that no rank has to
-        headers = [shard.header for shard in pool.map(verified, (*train, *validation))]
+        headers = list(pool.map(partial(_verified, digest=digest), (*train, *validation)))
     shape = derive(config.model, headers[0].vocab_size)
     spec = TrainSpec(
         config=config,
@@ -85,6 +85,10 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     page.report(out)
     supervisor.report(healing, spec, out)
     supervisor.forget(spec)
+
+
+def _verified(path: Path, digest: str) -> TokenHeader:
+    return open_tokens(path, tokenizer_digest=digest, verify=True).header  # and no map stays open
 
 
 def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
