@@ -76,6 +76,18 @@ def test_what_is_measured_is_a_part_that_does_not_depend_on_order(
     assert first.counts["sample_bytes"] == rows[3]["bytes learned from"]
 
 
+def test_of_a_document_longer_than_what_is_measured_the_beginning_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, one of 50 MB would take `tokenizers` ten gigabytes."""
+    monkeypatch.setattr(sample, "MEASURED_BYTES", 2000)
+    documents = [Document.new(" ".join(texts()), "a")]
+    found = trained(tmp_path, documents, TokenizerConfig(vocab_size=500), shards=1, seed=0, workers=1)
+    row = found.counts["tables"]["Bytes per token"][0]
+    assert row["bytes measured"] == row["of them learned from"] == 2000
+    assert row["bytes learned from"] == len(documents[0].text)
+
+
 def test_of_every_source_one_document_is_learned_from_though_its_share_holds_none(tmp_path: Path) -> None:
     documents = [Document.new(text, "many") for text in texts()] + [
         Document.new("one", "few"),
