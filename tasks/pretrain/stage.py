@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from models.presets import count_parameters, derive, explain, flops_per_token
 from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
-from storage.tokens import TokenHeader, open_tokens
+from tasks.checkpoint import check_shard
 from tasks.logs import read_log
 from tasks.output import Output
 from tasks.plots import plot_loss
@@ -40,7 +39,7 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     digest = tokenizer_digest(tokenizer.path)
     train, validation = tokens.files("train/*.tokens"), tokens.files("validation/*.tokens")
     with ThreadPoolExecutor(out.runtime.workers) as pool:  # once here, so that no rank has to
-        headers = list(pool.map(partial(_verified, digest=digest), (*train, *validation)))
+        headers = list(pool.map(partial(check_shard, tokens=tokens, digest=digest), (*train, *validation)))
     shape = derive(config.model, headers[0].vocab_size)
     spec = TrainSpec(
         config=config,
@@ -85,10 +84,6 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     page.report(out)
     supervisor.report(healing, spec, out)
     supervisor.forget(spec)
-
-
-def _verified(path: Path, digest: str) -> TokenHeader:
-    return open_tokens(path, tokenizer_digest=digest, verify=True).header  # and no map stays open
 
 
 def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
