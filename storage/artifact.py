@@ -67,6 +67,15 @@ class Artifact:
             )
         return self.manifest.files[name].sha256
 
+    def check_bytes(self, path: Path) -> None:
+        """One of its files still has the bytes that its stage wrote. A plain folder has no manifest that would know.
+        Raises DamagedArtifact."""
+        if self.manifest is not None and file_digest(path) != self.file_digest(path):
+            raise DamagedArtifact(
+                f"{path.name} of artifact {self.location} has changed bytes.",
+                f"Make it again with --refresh {self.manifest.stage}.",
+            )
+
     @property
     def origin(self) -> InputRef:
         """What a manifest keeps of this input."""

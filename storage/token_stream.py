@@ -2,21 +2,60 @@
 
 A stream is a list of stretches of memory-mapped shards, one after the other. That of a split has a stretch a shard;
 that of a source has one wherever documents of the source stand together.
+
+A map holds a file descriptor and one of the kernel's areas of memory. A process may often have 1,024 of the former and
+has 65,530 of the latter, and a corpus has a shard for every 4 MB of text. So shards are mapped when they are read, and
+let go of again.
 """
 
 from __future__ import annotations
 
+import functools
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from storage.token_sources import source_runs
-from storage.tokens import TokenArray, TokenShard, open_tokens
+from storage.tokens import TokenArray, TokenHeader, check_header, map_ids, open_tokens
 
 Integers = npt.NDArray[np.int64]
+MAPPED = 128  # shards of a stream at a time; to map one again costs less than to read a page of it from a disk
+
+
+class Arrays(Protocol):
+    """The ids of shards, by the number of the shard."""
+
+    def __getitem__(self, number: int, /) -> TokenArray: ...
+
+
+class MappedIds:
+    """The ids of shards by number: those that were read last are mapped. For any number of streams and threads."""
+
+    def __init__(self, paths: Sequence[Path], headers: Sequence[TokenHeader]) -> None:
+        self._paths, self._headers = paths, headers
+        self._mapped = _mapped(paths, headers, mmap.MADV_NORMAL)
+
+    def __getitem__(self, number: int) -> TokenArray:
+        return self._mapped(number)
+
+    def expect_random_reads(self) -> None:
+        """See Stretches."""
+        self._mapped = _mapped(self._paths, self._headers, mmap.MADV_RANDOM)
+
+
+def _mapped(paths: Sequence[Path], headers: Sequence[TokenHeader], advice: int) -> Callable[[int], TokenArray]:
+    @functools.lru_cache(MAPPED)
+    def ids(number: int) -> TokenArray:
+        mapped = map_ids(paths[number], headers[number])
+        if isinstance(mapped.base, mmap.mmap):
+            mapped.base.madvise(advice)
+        return mapped.view(np.ndarray)  # slicing a plain view is several times as fast as a memmap
+
+    return ids
 
 
 class Stretches:
@@ -25,10 +64,8 @@ class Stretches:
     None may be empty. Three numbers a stretch are all that is kept in memory.
     """
 
-    def __init__(self, ids: Sequence[TokenArray], shard: Integers, offset: Integers, length: Integers) -> None:
-        self._maps = ids
-        self._ids = [np.asarray(one) for one in ids]  # slicing a plain view is several times as fast as a memmap
-        self._shard, self._offset = shard, offset
+    def __init__(self, ids: Arrays, shard: Integers, offset: Integers, length: Integers) -> None:
+        self._ids, self._shard, self._offset = ids, shard, offset
         self._starts = np.concatenate(([0], np.cumsum(length)))
         self.tokens = int(self._starts[-1])
 
@@ -47,26 +84,25 @@ class Stretches:
             left = int(self._starts[stretch + 1] - self._starts[stretch]) - skipped
             count = min(left, len(out) - done)
             first = int(self._offset[stretch]) + skipped
-            out[done : done + count] = self._ids[self._shard[stretch]][first : first + count]
+            out[done : done + count] = self._ids[int(self._shard[stretch])][first : first + count]
             done, stretch = done + count, stretch + 1
 
     def expect_random_reads(self) -> None:
         """Have the kernel read the pages that are asked for and no others: a window in random order has no use for
         what follows it, and reading ahead would read most of a large shard many times."""
-        for one in self._maps:
-            if isinstance(one.base, mmap.mmap):
-                one.base.madvise(mmap.MADV_RANDOM)
+        if isinstance(self._ids, MappedIds):
+            self._ids.expect_random_reads()
 
 
 class TokenStream(Stretches):
     """The shards of a split, one after the other. Raises TokenizerMismatch for shards of another tokenizer."""
 
     def __init__(self, paths: Sequence[Path], *, tokenizer_digest: str) -> None:
-        shards = _open(paths, tokenizer_digest)
-        ids = [shard.ids for shard in shards if shard.header.tokens]
-        lengths = np.array([len(one) for one in ids], np.int64)
-        super().__init__(ids, np.arange(len(ids)), np.zeros(len(ids), np.int64), lengths)
-        self.text_bytes = sum(shard.header.text_bytes for shard in shards)
+        headers = [check_header(path, tokenizer_digest=tokenizer_digest) for path in paths]
+        lengths = np.array([header.tokens for header in headers], np.int64)
+        filled = np.flatnonzero(lengths)
+        super().__init__(MappedIds(paths, headers), filled, np.zeros(len(filled), np.int64), lengths[filled])
+        self.text_bytes = sum(header.text_bytes for header in headers)
 
 
 def source_streams(paths: Sequence[Path], *, tokenizer_digest: str) -> dict[str, Stretches]:
@@ -74,20 +110,18 @@ def source_streams(paths: Sequence[Path], *, tokenizer_digest: str) -> dict[str,
 
     Raises TokenizerMismatch for shards of another tokenizer, DamagedArtifact for shards without their sources.
     """
-    shards = _open(paths, tokenizer_digest)
+    headers: list[TokenHeader] = []
     found: dict[str, list[tuple[Integers, Integers, Integers]]] = {}
-    for number, (path, shard) in enumerate(zip(paths, shards, strict=True)):
+    for number, path in enumerate(paths):
+        shard = open_tokens(path, tokenizer_digest=tokenizer_digest)
+        headers.append(shard.header)
         names, sources, borders = source_runs(path, shard)
         lengths = np.diff(borders)
         for index, name in enumerate(names):
             mine = np.flatnonzero((sources == index) & (lengths > 0))
             found.setdefault(name, []).append((np.full(len(mine), number), borders[mine], lengths[mine]))
-    ids = [shard.ids for shard in shards]
+    ids = MappedIds(paths, headers)
     return {
         name: Stretches(ids, *(np.concatenate(column) for column in zip(*parts, strict=True)))
         for name, parts in sorted(found.items())
     }
-
-
-def _open(paths: Sequence[Path], tokenizer_digest: str) -> list[TokenShard]:
-    return [open_tokens(path, tokenizer_digest=tokenizer_digest) for path in paths]

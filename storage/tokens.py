@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +56,66 @@ class TokenShard:
     starts: npt.NDArray[np.uint64]
 
 
+class TokenWriter:
+    """One shard, written while its documents come, so that only a part of them is in memory. A context: left by an
+    error, there is no file; after it `header` is what the shard says of itself."""
+
+    header: TokenHeader
+
+    def __init__(self, path: Path, *, vocab_size: int, eos_id: int, tokenizer_digest: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._draft = TokenHeader(vocab_size, eos_id, 0, 0, 0, tokenizer_digest, "")
+        self._lengths = [np.zeros(1, np.uint64)]
+        self._text_bytes = 0
+        self._checksum = hashlib.sha256()
+
+    def add(self, ids: npt.NDArray[np.integer], lengths: npt.NDArray[np.integer], *, text_bytes: int) -> None:
+        """The next documents: their ids end to end, how many each has, and the bytes of text that they stand for.
+
+        Raises StoreError for an id outside the vocabulary.
+        """
+        vocab_size = self._draft.vocab_size
+        if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+            raise StoreError(
+                f"A token id of {self._path.name} lies outside the vocabulary of {vocab_size:,} "
+                f"({ids.min()} to {ids.max()}).",
+                "The tokenizer and the ids do not belong together: rerun with --refresh tokenizer.",
+            )
+        self._write(ids.astype(self._draft.dtype))
+        self._lengths.append(lengths.astype(np.uint64))
+        self._text_bytes += text_bytes
+
+    def __enter__(self) -> TokenWriter:
+        self._file = self._path.open("wb")
+        self._file.seek(HEADER_BYTES)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        with self._file:
+            if kind is None:
+                self._finish()
+        if kind is not None:
+            self._path.unlink()
+
+    def _write(self, part: npt.NDArray[np.integer]) -> None:
+        self._checksum.update(part.data)
+        self._file.write(part.data)
+
+    def _finish(self) -> None:
+        starts = np.cumsum(np.concatenate(self._lengths), dtype="<u8")
+        self._write(starts)
+        self.header = replace(
+            self._draft,
+            tokens=int(starts[-1]),
+            documents=len(starts) - 1,
+            text_bytes=self._text_bytes,
+            checksum=self._checksum.hexdigest(),
+        )
+        self._file.seek(0)
+        self._file.write(_pack(self.header))
+
+
 def write_tokens(
     path: Path,
     documents: Iterable[npt.NDArray[np.integer]],
@@ -66,40 +126,47 @@ def write_tokens(
     text_bytes: int,
 ) -> TokenHeader:
     """Write one shard from an array of ids a document. Raises StoreError for an id outside the vocabulary."""
-    arrays = list(documents)
-    ids = np.concatenate(arrays) if arrays else np.zeros(0, np.uint32)
-    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
-        raise StoreError(
-            f"A token id of {path.name} lies outside the vocabulary of {vocab_size:,} ({ids.min()} to {ids.max()}).",
-            "The tokenizer and the ids do not belong together: rerun with --refresh tokenizer.",
-        )
-    starts = np.cumsum([0, *(len(array) for array in arrays)]).astype("<u8")
-    draft = TokenHeader(vocab_size, eos_id, int(ids.size), len(arrays), text_bytes, tokenizer_digest, "")
-    payload = ids.astype(draft.dtype).tobytes() + starts.tobytes()
-    header = TokenHeader(**{**draft.__dict__, "checksum": hashlib.sha256(payload).hexdigest()})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(_pack(header).ljust(HEADER_BYTES, b"\0") + payload)
-    return header
+    with TokenWriter(path, vocab_size=vocab_size, eos_id=eos_id, tokenizer_digest=tokenizer_digest) as writer:
+        for ids in documents:
+            writer.add(ids, np.array([len(ids)]), text_bytes=0)
+        writer.add(np.empty(0, np.uint32), np.empty(0, np.int64), text_bytes=text_bytes)
+    return writer.header
 
 
 def open_tokens(path: Path, *, tokenizer_digest: str | None = None, verify: bool = False) -> TokenShard:
     """Open a shard. Refuses another tokenizer's (TokenizerMismatch), and one whose size, or with `verify` whose
     checksum or largest id, is not what its header says (DamagedArtifact)."""
+    header = check_header(path, tokenizer_digest=tokenizer_digest)
+    ids = map_ids(path, header)
+    starts = np.fromfile(path, "<u8", offset=HEADER_BYTES + ids.nbytes)
+    if verify:
+        _verify(path, header, ids, starts)
+    return TokenShard(header, ids, starts)
+
+
+def check_header(path: Path, *, tokenizer_digest: str | None = None) -> TokenHeader:
+    """The header of a shard of this tokenizer that has its size. Raises TokenizerMismatch, DamagedArtifact."""
     header = read_header(path)
     if tokenizer_digest is not None and header.tokenizer_digest != tokenizer_digest:
         raise TokenizerMismatch(
             f"{path.name} was made with tokenizer {header.tokenizer_digest[:12]}, not {tokenizer_digest[:12]}.",
             "Tokenize again with this tokenizer: --refresh tokenize.",
         )
-    item = header.dtype.itemsize
-    expected = HEADER_BYTES + header.tokens * item + (header.documents + 1) * 8
-    if path.stat().st_size != expected:
-        raise _damaged(path, f"has {path.stat().st_size:,} bytes instead of {expected:,}")
-    ids = np.memmap(path, header.dtype, "r", HEADER_BYTES, (header.tokens,)) if header.tokens else np.zeros(0, "<u2")
-    starts = np.fromfile(path, "<u8", offset=HEADER_BYTES + header.tokens * item)
-    if verify:
-        _verify(path, header, ids, starts)
-    return TokenShard(header, ids, starts)
+    size, expected = path.stat().st_size, _size(header)
+    if size != expected:
+        raise _damaged(path, f"has {size:,} bytes instead of {expected:,}")
+    return header
+
+
+def map_ids(path: Path, header: TokenHeader) -> TokenArray:
+    """The ids of a shard, memory-mapped: it holds a file descriptor as long as there are views of it. Raises
+    DamagedArtifact where the file has gone since its header was read."""
+    if not header.tokens:
+        return np.zeros(0, header.dtype)
+    try:
+        return np.memmap(path, header.dtype, "r", HEADER_BYTES, (header.tokens,))
+    except FileNotFoundError as error:
+        raise _damaged(path, "is gone") from error
 
 
 def read_header(path: Path) -> TokenHeader:
@@ -116,6 +183,10 @@ def read_header(path: Path) -> TokenHeader:
     if item != header.dtype.itemsize:
         raise _damaged(path, "has a header that contradicts itself")
     return header
+
+
+def _size(header: TokenHeader) -> int:
+    return HEADER_BYTES + header.tokens * header.dtype.itemsize + (header.documents + 1) * 8
 
 
 def _verify(path: Path, header: TokenHeader, ids: TokenArray, starts: npt.NDArray[np.uint64]) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from models.tokenizer import DIGEST_FIELD, tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, TokenizerMismatch
-from storage.tokens import open_tokens
+from storage.token_sources import SUFFIX
+from storage.tokens import TokenHeader, open_tokens
 
 
 def check_tokenizer(folder: Path, *, expected: str | None = None) -> str:
@@ -34,8 +35,20 @@ def check_tokenizer(folder: Path, *, expected: str | None = None) -> str:
 
 
 def check_shards(tokens: Artifact, digest: str) -> list[Path]:
-    """The token shards of a split, as absolute paths. Raises TokenizerMismatch for those of another tokenizer."""
-    paths = [path.resolve() for path in tokens.files("*.tokens")]
+    """The token shards of a split, as absolute paths, each as `check_shard` wants it."""
+    paths = tokens.files("*.tokens")
     for path in paths:
-        open_tokens(path, tokenizer_digest=digest)
-    return paths
+        check_shard(path, tokens, digest)
+    return [path.resolve() for path in paths]
+
+
+def check_shard(path: Path, tokens: Artifact, digest: str) -> TokenHeader:
+    """The header of a token shard of this tokenizer that is as it was written, its sources too.
+
+    Its own checksum covers the ids; the artifact's manifest covers also what is said of them: EOS, bytes of text, the
+    sources. Raises TokenizerMismatch, DamagedArtifact.
+    """
+    shard = open_tokens(path, tokenizer_digest=digest, verify=True)
+    for file in (path, path.with_suffix(SUFFIX)):
+        tokens.check_bytes(file)
+    return shard.header

@@ -5,8 +5,11 @@ workers, and no text can stand on both sides. Each document ends with EOS; text 
 encoded as text (see tasks/tokenizer).
 
 Ids come from our own kernels (tasks/tokenizer/encode.py), in threads, and are checked: the first document of every
-shard, and one in CHECKED_ONE_IN by the hash of its id, is encoded by `tokenizers` too. One difference, or a
+shard, and one in CHECKED_ONE_IN by the hash of its id, is encoded by `tokenizers` too; of one that is longer than
+CHECKED_CHARACTERS its beginning, since `tokenizers` takes 200 bytes of memory for a byte of text. One difference, or a
 tokenizer.json that the kernels don't know, and `tokenizers` encodes every shard; a note and the counts say so.
+
+A shard goes through a row group at a time: memory hangs on the longest document, not on the shard or the corpus.
 
 A document shard that was encoded before, with this tokenizer and in the same way, is not encoded again: its token files
 are taken from the earlier artifact (see tasks/incremental.py). The artifact is the same, byte for byte and count for
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +37,7 @@ from storage.artifact import Artifact
 from storage.documents import read_batches
 from storage.errors import EmptyOutput
 from storage.token_sources import SUFFIX, write_sources
-from storage.tokens import write_tokens
+from storage.tokens import TokenWriter
 from tasks.config import StageConfig
 from tasks.incremental import map_new_shards
 from tasks.output import Output
@@ -47,6 +51,7 @@ SPLITS = ("train", "validation")
 MEASURES = ("documents", "tokens", "bytes")
 FILES = tuple(f"{split}{suffix}" for split in SPLITS for suffix in (".tokens", SUFFIX))
 CHECKED_ONE_IN = 1000  # documents: `tokenizers` takes over ten times as long for each
+CHECKED_CHARACTERS = 1 << 18  # of a document
 
 Counts = dict[str, dict[str, int]]  # of a split: measures by source
 
@@ -141,53 +146,57 @@ def _tokenize(
     shard: Path, folder: Path, encoder: Encoder, digest: str, share: float, *, check: Encoder | None
 ) -> dict[str, Any]:
     """One shard: at most two token files in `folder`; counts by split and source, and of what was checked."""
-    arrays: dict[str, list[npt.NDArray[np.uint32]]] = {split: [] for split in SPLITS}
     counts: dict[str, Counts] = {split: {} for split in SPLITS}
     sources: dict[str, list[str]] = {split: [] for split in SPLITS}
     checked: Counter[str] = Counter(documents=0, different=0)
-    for first, batch in read_batches(shard, ["id", "text", "source"]):
-        ids, texts = batch.column("id").to_pylist(), batch.column("text")
-        encoded = encoder.encode(texts)
-        held_out = np.array([in_validation(id, share) for id in ids], bool)
-        for split, chosen in zip(SPLITS, (~held_out, held_out), strict=True):
-            arrays[split] += [encoded.document(row) for row in np.flatnonzero(chosen).tolist()]
-            _count(counts[split], batch, encoded, chosen)
-            sources[split] += batch.column("source").filter(pa.array(chosen)).to_pylist()
-        if check is not None:
-            rows = [row for row, id in enumerate(ids) if first + row == 0 or _is_checked(id)]
-            again = check.encode(texts.take(pa.array(rows, pa.int64())))
-            differ = (not np.array_equal(again.document(n), encoded.document(row)) for n, row in enumerate(rows))
-            checked.update(documents=len(rows), different=sum(differ))
+    write = partial(TokenWriter, vocab_size=encoder.vocab_size, eos_id=encoder.eos_id, tokenizer_digest=digest)
+    with ExitStack() as stack:
+        writers = [stack.enter_context(write(folder / f"{split}.tokens")) for split in SPLITS]
+        for first, batch in read_batches(shard, ["id", "text", "source"]):
+            ids, texts = batch.column("id").to_pylist(), batch.column("text")
+            encoded = encoder.encode(texts)
+            held_out = np.array([in_validation(id, share) for id in ids], bool)
+            for split, writer, chosen in zip(SPLITS, writers, (~held_out, held_out), strict=True):
+                sources[split] += batch.column("source").filter(pa.array(chosen)).to_pylist()
+                size = _count(counts[split], batch, encoded.lengths, chosen)
+                writer.add(encoded.ids[np.repeat(chosen, encoded.lengths)], encoded.lengths[chosen], text_bytes=size)
+            if check is not None:
+                rows = [row for row, id in enumerate(ids) if first + row == 0 or _is_checked(id)]
+                checked.update(documents=len(rows), different=_different(texts, encoded, rows, encoder, check))
     for split in SPLITS:
-        if arrays[split]:
+        if sources[split]:
             write_sources(folder / f"{split}{SUFFIX}", sources[split])
-            write_tokens(
-                folder / f"{split}.tokens",
-                arrays[split],
-                vocab_size=encoder.vocab_size,
-                eos_id=encoder.eos_id,
-                tokenizer_digest=digest,
-                text_bytes=sum(count["bytes"] for count in counts[split].values()),
-            )
+        else:
+            (folder / f"{split}.tokens").unlink()
     return {**counts, "checked": dict(checked)}
+
+
+def _different(texts: pa.Array, encoded: Encoded, rows: list[int], encoder: Encoder, check: Encoder) -> int:
+    """How many of these rows `check` encodes otherwise. Of a longer text the beginning is compared, encoded again."""
+    whole = texts.take(pa.array(rows, pa.int64()))
+    given = pc.utf8_slice_codeunits(whole, 0, CHECKED_CHARACTERS)
+    cut = pc.not_equal(pc.binary_length(given), pc.binary_length(whole)).to_pylist()
+    ours, theirs = encoder.encode(given), check.encode(given)
+    found = [ours.document(n) if cut[n] else encoded.document(row) for n, row in enumerate(rows)]
+    return sum(not np.array_equal(theirs.document(n), ids) for n, ids in enumerate(found))
 
 
 def _is_checked(document: str) -> bool:
     return crc32(document.encode()) % CHECKED_ONE_IN == 0
 
 
-def _count(counts: Counts, batch: pa.RecordBatch, encoded: Encoded, chosen: npt.NDArray[np.bool_]) -> None:
-    """Add the chosen documents of a batch to the measures of their sources."""
+def _count(counts: Counts, batch: pa.RecordBatch, lengths: npt.NDArray[np.int64], chosen: npt.NDArray[np.bool_]) -> int:
+    """Add the chosen documents of a batch to the measures of their sources; their UTF-8 bytes."""
     sources = batch.column("source").dictionary_encode()
     codes = sources.indices.to_numpy()
-    tokens = np.diff(encoded.ends, prepend=0)
     sizes = pc.binary_length(batch.column("text")).to_numpy()
     for code, source in enumerate(sources.dictionary.to_pylist()):
         rows = chosen & (codes == code)
         if rows.any():
             count = counts.setdefault(source, dict.fromkeys(MEASURES, 0))
-            for measure, number in zip(MEASURES, (rows, tokens[rows], sizes[rows]), strict=True):
+            for measure, number in zip(MEASURES, (rows, lengths[rows], sizes[rows]), strict=True):
                 count[measure] += int(number.sum())
+    return int(sizes[chosen].sum())
 
 
 def _totals(results: list[ShardResult]) -> dict[tuple[str, str], Counter[str]]:

@@ -9,7 +9,7 @@ from typing import Any
 from models.presets import count_parameters, derive, explain, flops_per_token
 from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
-from storage.tokens import open_tokens
+from tasks.checkpoint import check_shard
 from tasks.logs import read_log
 from tasks.output import Output
 from tasks.plots import plot_loss
@@ -38,9 +38,8 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     """
     digest = tokenizer_digest(tokenizer.path)
     train, validation = tokens.files("train/*.tokens"), tokens.files("validation/*.tokens")
-    verified = partial(open_tokens, tokenizer_digest=digest, verify=True)
     with ThreadPoolExecutor(out.runtime.workers) as pool:  # once here, so that no rank has to
-        headers = [shard.header for shard in pool.map(verified, (*train, *validation))]
+        headers = list(pool.map(partial(check_shard, tokens=tokens, digest=digest), (*train, *validation)))
     shape = derive(config.model, headers[0].vocab_size)
     spec = TrainSpec(
         config=config,

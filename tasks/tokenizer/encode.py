@@ -39,6 +39,11 @@ class Encoded(NamedTuple):
         """The ids of one document, EOS included."""
         return self.ids[int(self.ends[row - 1]) if row else 0 : int(self.ends[row])]
 
+    @property
+    def lengths(self) -> Offsets:
+        """How many ids each document has, EOS included."""
+        return np.diff(self.ends, prepend=0)
+
 
 class Encoder(Protocol):
     """What encodes columns of texts."""

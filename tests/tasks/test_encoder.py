@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -20,6 +21,7 @@ from models.tokenizer import EOS, SPECIAL_TOKENS, load_tokenizer, tokenizer_dige
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
 from storage.tokens import write_tokens
+from tasks import tokenize as stage
 from tasks.config import Runtime
 from tasks.output import Output
 from tasks.tokenize import TokenizeConfig, in_validation, tokenize
@@ -220,14 +222,16 @@ def test_every_document_is_counted_by_source(gpt2: Path, tmp_path: Path) -> None
         assert sum(row["bytes"] for row in found) == sum(len(d.text.encode()) for d in expected)
 
 
+def faulty(settings: dict[str, Any]) -> tables.Tables:
+    """The tables of a tokenizer with two letters exchanged."""
+    made = make_tables(settings)
+    made.symbols[[ord("L"), ord("T")]] = made.symbols[[ord("T"), ord("L")]]
+    return made
+
+
 def test_one_difference_and_the_library_encodes_everything(
     gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def faulty(settings: dict[str, Any]) -> tables.Tables:
-        made = make_tables(settings)
-        made.symbols[[ord("L"), ord("T")]] = made.symbols[[ord("T"), ord("L")]]
-        return made
-
     notes: list[str] = []
     monkeypatch.setattr(tables, "make_tables", faulty)
     monkeypatch.setattr(Output, "note", lambda self, message: notes.append(message))
@@ -236,6 +240,51 @@ def test_one_difference_and_the_library_encodes_everything(
     assert out.counts["encoder"]["by"] == "tokenizers"
     assert out.counts["encoder"]["different"] > 0
     assert "gives other ids than our kernels" in notes[0]
+
+
+def test_of_a_long_document_the_beginning_is_checked(
+    gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, one of 50 MB took `tokenizers` ten gigabytes."""
+    monkeypatch.setattr(stage, "CHECKED_CHARACTERS", 40)
+    lengths: list[int] = []
+    by_library = encode.LibraryEncoder.encode
+
+    def seen(self: encode.LibraryEncoder, given: pa.Array) -> encode.Encoded:
+        lengths.extend(map(len, given.to_pylist()))
+        return by_library(self, given)
+
+    monkeypatch.setattr(encode.LibraryEncoder, "encode", seen)
+    out, made = run(tmp_path / "run", gpt2)
+    assert made == plain_run(tmp_path / "plain", gpt2), "what is written is the whole"
+    assert len(lengths) == out.counts["encoder"]["checked"]
+    assert (max(lengths), out.counts["encoder"]["different"]) == (40, 0)
+
+
+def test_one_difference_in_the_beginning_of_a_long_document_is_one(
+    gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "CHECKED_CHARACTERS", 100)
+    monkeypatch.setattr(tables, "make_tables", faulty)
+    out, made = run(tmp_path / "faulty", gpt2)
+    assert made == plain_run(tmp_path / "plain", gpt2)
+    assert out.counts["encoder"]["by"] == "tokenizers"
+
+
+def test_memory_does_not_grow_with_the_shard(gpt2: Path, tmp_path: Path) -> None:
+    def peak(copies: int) -> int:
+        folder = tmp_path / str(copies)
+        given = (Document.new(f"{number} {text}", "a") for number in range(copies) for text in real_texts())
+        write_documents(folder / "in" / shard_name(0), given)
+        out = Output.at(folder, runtime=RUNTIME)
+        tracemalloc.start()
+        tokenize.function(TokenizeConfig(), Artifact.at(folder / "in"), Artifact.at(gpt2), out)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    few = peak(4)
+    assert peak(16) < few + 8_000_000
 
 
 def test_a_tokenizer_that_the_kernels_dont_know_is_left_to_the_library(gpt2: Path, tmp_path: Path) -> None:

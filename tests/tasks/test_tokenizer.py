@@ -14,14 +14,20 @@ from hypothesis import strategies as st
 from models.tokenizer import EOS, SPECIAL_TOKENS, load_tokenizer, tokenizer_digest
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
-from storage.errors import EmptyOutput, TokenizerMismatch
+from storage.errors import DamagedArtifact, EmptyOutput, TokenizerMismatch
+from storage.store import Store
 from storage.token_stream import TokenStream
 from storage.tokens import open_tokens
+from tasks.checkpoint import check_shards
 from tasks.config import Runtime
 from tasks.output import Output
+from tasks.pretrain import PretrainConfig, pretrain
+from tasks.session import Session, open_session
 from tasks.tokenize import TokenizeConfig, in_validation, tokenize
 from tasks.tokenizer import TokenizerConfig, load_for_documents, sample, train_tokenizer
 from tests.tasks.tiny_model import RUNTIME, make_tokenizer, texts
+
+PRETRAIN = PretrainConfig.model_validate({"model": {"depth": 2, "context": 32}, "steps": 30})
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +80,18 @@ def test_what_is_measured_is_a_part_that_does_not_depend_on_order(
         assert row["of them learned from"] == 0, "the share leaves enough to measure"
         assert 0 < row["bytes learned from"] < sum(len(d.text.encode()) for d in documents if d.source == row["source"])
     assert first.counts["sample_bytes"] == rows[3]["bytes learned from"]
+
+
+def test_of_a_document_longer_than_what_is_measured_the_beginning_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, one of 50 MB would take `tokenizers` ten gigabytes."""
+    monkeypatch.setattr(sample, "MEASURED_BYTES", 2000)
+    documents = [Document.new(" ".join(texts()), "a")]
+    found = trained(tmp_path, documents, TokenizerConfig(vocab_size=500), shards=1, seed=0, workers=1)
+    row = found.counts["tables"]["Bytes per token"][0]
+    assert row["bytes measured"] == row["of them learned from"] == 2000
+    assert row["bytes learned from"] == len(documents[0].text)
 
 
 def test_of_every_source_one_document_is_learned_from_though_its_share_holds_none(tmp_path: Path) -> None:
@@ -135,6 +153,31 @@ def test_token_shards_hold_every_document_once_with_its_end(folder: Path, tmp_pa
     assert found["validation"] == held_out
     with pytest.raises(TokenizerMismatch, match="was made with tokenizer"):
         open_tokens(next(out.path.glob("train/*.tokens")), tokenizer_digest="f" * 64)
+
+
+@pytest.mark.parametrize(
+    ("file", "at"),
+    [("00000.tokens", byte) for byte in (16, 20, 40, 200, 300)] + [("00000.sources", 11)],
+    ids=["vocabulary", "EOS", "bytes of text", "nothing", "ids", "sources"],
+)
+def test_a_shard_of_the_store_with_any_byte_changed_is_refused_by_name(
+    folder: Path, tmp_path: Path, file: str, at: int
+) -> None:
+    write_documents(tmp_path / "in" / shard_name(0), [Document.new(text, "test") for text in texts()])
+    tokenizer = Artifact.at(folder)
+    with open_session(Session(Store(str(tmp_path / "store")), RUNTIME)):
+        made, _ = tokenize.materialize(TokenizeConfig(validation_share=0.2), [Artifact.at(tmp_path / "in"), tokenizer])
+    digest = tokenizer_digest(folder)
+    assert [path.name for path in check_shards(made.part("validation"), digest)] == ["00000.tokens"]
+    for path in made.path.glob(f"*/{file}"):
+        data = bytearray(path.read_bytes())
+        data[at] ^= 1
+        path.write_bytes(data)
+    refused = pytest.raises(DamagedArtifact, match=rf"{file}.* has changed bytes")
+    with refused:
+        check_shards(made.part("validation"), digest)
+    with refused:
+        pretrain.function(PRETRAIN, made, tokenizer, Output.at(tmp_path, runtime=RUNTIME))
 
 
 def test_an_empty_split_ends_the_run(folder: Path, tmp_path: Path) -> None:
