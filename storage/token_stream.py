@@ -6,6 +6,7 @@ that of a source has one wherever documents of the source stand together.
 
 from __future__ import annotations
 
+import itertools
 import mmap
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,6 +51,21 @@ class Stretches:
             out[done : done + count] = self._ids[self._shard[stretch]][first : first + count]
             done, stretch = done + count, stretch + 1
 
+    def document_lengths(self, paths: Sequence[Path]) -> Integers:
+        """Tokens of each document of the stream, EOS included, in its order. `paths` are the shards that it was made
+        from, in their order: their index is read anew, since a stream has no use for it."""
+        parts = [np.empty(0, np.int64)]
+        borders = np.searchsorted(self._shard, np.arange(len(paths) + 1))
+        for path, (first, last) in zip(paths, itertools.pairwise(borders.tolist()), strict=True):
+            if first == last:
+                continue
+            starts = open_tokens(path).starts.astype(np.int64)
+            lengths = np.diff(self._starts[first : last + 1])
+            stretch = np.searchsorted(self._offset[first:last], starts[:-1], side="right") - 1
+            mine = (stretch >= 0) & (starts[:-1] < (self._offset[first:last] + lengths)[stretch])
+            parts.append(np.diff(starts)[mine])
+        return np.concatenate(parts)
+
     def expect_random_reads(self) -> None:
         """Have the kernel read the pages that are asked for and no others: a window in random order has no use for
         what follows it, and reading ahead would read most of a large shard many times."""
@@ -63,9 +79,9 @@ class TokenStream(Stretches):
 
     def __init__(self, paths: Sequence[Path], *, tokenizer_digest: str) -> None:
         shards = _open(paths, tokenizer_digest)
-        ids = [shard.ids for shard in shards if shard.header.tokens]
-        lengths = np.array([len(one) for one in ids], np.int64)
-        super().__init__(ids, np.arange(len(ids)), np.zeros(len(ids), np.int64), lengths)
+        lengths = np.array([shard.header.tokens for shard in shards], np.int64)
+        filled = np.flatnonzero(lengths)
+        super().__init__([shard.ids for shard in shards], filled, np.zeros(len(filled), np.int64), lengths[filled])
         self.text_bytes = sum(shard.header.text_bytes for shard in shards)
 
 

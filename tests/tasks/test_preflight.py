@@ -52,7 +52,9 @@ def fresh(spec: TrainSpec, world: World, folder: Path, **config: Any) -> Bench:
 
 
 @pytest.mark.parametrize(
-    "config", [{}, {"isolate_documents": True, "context_warmup_steps": 4}, {"fim_rate": 0.5}], ids=str
+    "config",
+    [{}, {"isolate_documents": True, "context_warmup_steps": 4}, {"fim_rate": 0.5}, {"packing": "best_fit"}],
+    ids=str,
 )
 def test_a_sound_training_passes_every_check(
     config: dict[str, Any], spec: TrainSpec, world: World, tmp_path: Path
