@@ -11,6 +11,7 @@ let go of again.
 from __future__ import annotations
 
 import functools
+import itertools
 import mmap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -86,6 +87,21 @@ class Stretches:
             first = int(self._offset[stretch]) + skipped
             out[done : done + count] = self._ids[int(self._shard[stretch])][first : first + count]
             done, stretch = done + count, stretch + 1
+
+    def document_lengths(self, paths: Sequence[Path]) -> Integers:
+        """Tokens of each document of the stream, EOS included, in its order. `paths` are the shards that it was made
+        from, in their order: their index is read anew, since a stream has no use for it."""
+        parts = [np.empty(0, np.int64)]
+        borders = np.searchsorted(self._shard, np.arange(len(paths) + 1))
+        for path, (first, last) in zip(paths, itertools.pairwise(borders.tolist()), strict=True):
+            if first == last:
+                continue
+            starts = open_tokens(path).starts.astype(np.int64)
+            lengths = np.diff(self._starts[first : last + 1])
+            stretch = np.searchsorted(self._offset[first:last], starts[:-1], side="right") - 1
+            mine = (stretch >= 0) & (starts[:-1] < (self._offset[first:last] + lengths)[stretch])
+            parts.append(np.diff(starts)[mine])
+        return np.concatenate(parts)
 
     def expect_random_reads(self) -> None:
         """Have the kernel read the pages that are asked for and no others: a window in random order has no use for

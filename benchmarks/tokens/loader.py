@@ -32,6 +32,8 @@ PATTERNS: dict[str, dict[str, Any]] = {
     "documents apart": {"isolate_documents": True},
     "short at first": {"context_warmup_steps": STEPS},
     "fill in the middle": {"fim_rate": 0.5},
+    "best fit": {"packing": "best_fit"},
+    "best fit, mixed, documents apart": {"packing": "best_fit", "mixture": MIXTURE, "isolate_documents": True},
 }
 
 

@@ -108,6 +108,13 @@ class PretrainConfig(StageConfig):
         "Without it sources come in their natural proportions",
     )
     curriculum: tuple[MixtureChange, ...] = Field((), description="other weights later in the run, by step")
+    packing: Literal["stream", "best_fit"] = Field(
+        "stream",
+        description="what a window holds. stream: as many tokens as fit, from where the window before ended, so that "
+        "most windows begin and end within a document. best_fit: whole documents, put together so that little room is "
+        "left over (best-fit decreasing, Ding et al. 2024); only those longer than a window are cut. What is left over "
+        "is padding, which is not learned. What context_warmup_steps shortens is cut all the same",
+    )
     isolate_documents: bool = Field(
         False,
         description="documents of one window don't see each other: attention and positions begin anew at each, and the "

@@ -71,7 +71,8 @@ def learned(
     for first, last in course.skipped_before(steps):
         before, after = report(samples(first - 1)), report(samples(last))
         for row, begun, ended in zip(rows, before, after, strict=True):
-            row["served"] -= ended["served"] - begun["served"]
+            for counted in row.keys() & {"served", "padding"}:
+                row[counted] -= ended[counted] - begun[counted]
             row["epochs"] = round(row["served"] / row["windows"], 4) if row["windows"] else 0.0
     return rows
 

@@ -89,7 +89,8 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
 def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
     config, shape = spec.config, spec.shape
     samples = config.samples(spec.steps)
-    seen, epochs = samples * shape.context, samples / measured["windows"]
+    computed, epochs = samples * shape.context, samples / measured["windows"]
+    seen = computed - sum(row.get("padding", 0) for row in measured["sources"])
     out.fact(**measured["facts"])
     results = {name: round(measured[name], 6) for name in ("train_loss", "validation_loss", "validation_bits_per_byte")}
     out.count(
@@ -105,6 +106,8 @@ def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
         left_out = [row["source"] for row in measured["sources"] if not row["served"]]
         if left_out:
             out.note(f"pretrain.mixture leaves out {', '.join(left_out)}")
+    if measured["packing"] is not None:
+        _report_packing(measured["packing"], out)
     fim = measured["fim"]
     if fim is not None:
         out.count(fim=fim)
@@ -115,7 +118,7 @@ def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
                 {"measure": "cut off for their marks", "value": f"{fim['cut_off_share']:.2%} of the tokens"},
             ],
         )
-    flops = flops_per_token(shape) * seen
+    flops = flops_per_token(shape) * computed
     out.table(
         "Training",
         [
@@ -126,6 +129,35 @@ def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
             {"measure": "training loss, last steps", "value": f"{results['train_loss']:.3f} nats a token"},
             {"measure": "validation loss", "value": f"{results['validation_loss']:.3f} nats a token"},
             {"measure": "validation bits per byte", "value": f"{results['validation_bits_per_byte']:.3f}"},
+        ],
+    )
+
+
+def _report_packing(rows: list[dict[str, Any]], out: Output) -> None:
+    """Padding and cut documents of an epoch of the sources, beside what a stream's windows would have cut."""
+    total = {name: sum(row[name] for row in rows) for name in rows[0] if name != "source"}
+    shares = {name: total[name] / total["documents"] for name in ("cut", "cut_by_stream")}
+    out.count(
+        packing={
+            "padding_share": round(total["padding"] / total["places"], 6),
+            "cut_share": round(shares["cut"], 6),
+            "cut_share_of_stream": round(shares["cut_by_stream"], 6),
+            "too_short": total["too_short"],
+        }
+    )
+    out.table(
+        "Packing",
+        [
+            {
+                "source": row["source"],
+                "documents": row["documents"],
+                "windows": row["windows"],
+                "padding": f"{row['padding'] / row['places']:.2%}",
+                "documents cut": f"{row['cut'] / row['documents']:.2%}",
+                "by a stream": f"{row['cut_by_stream'] / row['documents']:.2%}",
+                "too short": row["too_short"],
+            }
+            for row in rows
         ],
     )
 

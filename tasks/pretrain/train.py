@@ -102,6 +102,7 @@ def _finish(training: Training) -> None:
     measured = {
         "windows": training.loader.samples.windows,
         "sources": learned(training.loader.samples.report, spec.course, spec.steps, spec.config.samples),
+        "packing": training.loader.packing_report(),
         "fim": training.loader.fim_report(spec.steps),
         "train_loss": sum(last) / len(last),
         "validation_loss": rows[-1]["validation_loss"],

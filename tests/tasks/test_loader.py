@@ -30,6 +30,7 @@ from tasks.pretrain import PretrainConfig
 from tasks.pretrain.loader import Batch, MixtureLoader, Phase, WindowLoader, ahead, open_loader
 from tasks.pretrain.loader.batch import isolate, shorten
 from tasks.pretrain.loader.mixture import BLOCK, MixtureOrder, quotas
+from tasks.pretrain.loader.windows import StreamWindows, Windows
 from tasks.pretrain.marks import Marks
 from tasks.tokenize import TokenizeConfig, tokenize
 from tests.tasks.tiny_model import RUNTIME, make_tokenizer, texts
@@ -45,12 +46,14 @@ def config_of(**choices: Any) -> PretrainConfig:
     return PretrainConfig.model_validate({"model": MODEL, "global_batch": BATCH, "warmup_steps": 2, **choices})
 
 
-def numbered(sizes: Mapping[str, int]) -> dict[str, Stretches]:
-    """A stream a source whose tokens are 0, 1, 2 … through all sources: a token tells where it stood."""
+def numbered(sizes: Mapping[str, int]) -> dict[str, Windows]:
+    """Windows of a stream a source, whose tokens are 0, 1, 2 … through all sources: a token tells where it stood."""
     ends = np.cumsum(list(sizes.values()))
     one = np.array([0])
     return {
-        source: Stretches([np.arange(end - size, end, dtype=np.uint32)], one, one, np.array([size]))
+        source: StreamWindows(
+            Stretches([np.arange(end - size, end, dtype=np.uint32)], one, one, np.array([size])), CONTEXT
+        )
         for (source, size), end in zip(sizes.items(), ends.tolist(), strict=True)
     }
 
@@ -80,7 +83,7 @@ def digest(batches: Sequence[Batch]) -> str:
 
 
 def test_without_options_the_order_is_that_of_the_first_release(shards: list[Path]) -> None:
-    loader = WindowLoader(TokenStream(shards, tokenizer_digest=DIGEST), context=CONTEXT, seed=3)
+    loader = WindowLoader(StreamWindows(TokenStream(shards, tokenizer_digest=DIGEST), CONTEXT), seed=3)
     served = [loader.batch(number * 7, 7) for number in range(60)]
     assert loader.windows == 175
     assert digest(served) == "987812f2cdb2782b35b76e65cff9397f0cc7a0d743b922db29f7eb8006971333"
@@ -99,7 +102,7 @@ def test_each_window_of_a_source_is_served_once_an_epoch_whatever_the_weights(
     names = [f"source{number}" for number in range(len(sizes))]
     firsts = np.cumsum([0, *lengths]).tolist()
     phases = [Phase(first, dict(zip(names, some, strict=False))) for first, some in zip(firsts, weights, strict=False)]
-    loader = MixtureLoader(numbered(dict(zip(names, sizes, strict=True))), phases, context=CONTEXT, seed=seed)
+    loader = MixtureLoader(numbered(dict(zip(names, sizes, strict=True))), phases, seed=seed)
     total = firsts[len(phases) - 1] + BLOCK + 37
     ids = np.concatenate([loader.batch(first, 997).ids[:, 0] for first in range(0, total, 997)])[:total]
     ends = np.cumsum(sizes)
@@ -123,7 +126,7 @@ def test_over_a_block_the_shares_are_the_weights(block: int) -> None:
 
 
 def test_an_epoch_of_a_source_has_an_order_of_its_own() -> None:
-    loader = MixtureLoader(numbered({"news": 641}), [Phase(0, {"news": 1})], context=CONTEXT, seed=0)
+    loader = MixtureLoader(numbered({"news": 641}), [Phase(0, {"news": 1})], seed=0)
     epochs = [loader.batch(20 * epoch, 20).ids[:, 0].tolist() for epoch in range(3)]
     assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(epochs[2])
     assert epochs[0] != epochs[1] != epochs[2]
@@ -133,7 +136,7 @@ def test_an_epoch_of_a_source_has_an_order_of_its_own() -> None:
 @given(first=st.integers(0, 3 * BLOCK), count=st.integers(1, 60))
 def test_what_a_sample_is_does_not_depend_on_what_is_read_with_it(first: int, count: int) -> None:
     phases = [Phase(0, {"code": 1, "web": 2}), Phase(BLOCK + 11, {"news": 1, "web": 1})]
-    loader = MixtureLoader(numbered(SIZES), phases, context=CONTEXT, seed=1)
+    loader = MixtureLoader(numbered(SIZES), phases, seed=1)
     together = loader.batch(first, count)
     assert np.array_equal(together.ids[:, 1:], together.targets[:, :-1])
     assert np.array_equal(together.ids, np.concatenate([loader.batch(first + i, 1).ids for i in range(count)]))
@@ -145,8 +148,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "apart": {"isolate_documents": True, "context_warmup_steps": 6, "context_warmup_parts": 4},
     "filled": {"fim_rate": 0.5},
     "growing": {"batch_warmup_steps": 9, "batch_warmup_parts": 4},
+    "packed": {"packing": "best_fit"},
 }
 OPTIONS["all"] = OPTIONS["mixed"] | OPTIONS["apart"] | OPTIONS["filled"]
+OPTIONS["packed, all"] = OPTIONS["all"] | OPTIONS["packed"]
 GOLDEN = {
     "plain": "6b09f828444f082d98a4db13604c98d1156b8a986a4d425a99b3a918227643c9",
     "mixed": "ac93bbce99eacb8cf816d2c4723534f1a20a1f41e2b0faa802bd771079a4d784",
@@ -154,6 +159,8 @@ GOLDEN = {
     "filled": "915251389b64fbf492f99fd0ed991c425d69b61a857f54b0a52d7ef10f6157f9",
     "all": "b4c698df4daa0487554230af5890937f3df86c96087a45f28637e6ca8bbc7e89",
     "growing": "403135d868fa443452a9a17854e1f80d6f8a7c80bb13ee990fd892f260a79950",
+    "packed": "1f8f1b0055afde58561ac2904419a1dd94bed44284ecba246dc97670e2c7989e",
+    "packed, all": "2a45635fd3eff386bd17b6af20756aaf54f0497bb759b3217f87f89e0ff9c03f",
 }
 
 
@@ -381,7 +388,7 @@ def test_a_window_costs_no_more_pages_than_it_touches(tmp_path: Path) -> None:
     write_tokens(
         path, [np.full(2_000_000, 5, np.uint32)], vocab_size=600, eos_id=0, tokenizer_digest=DIGEST, text_bytes=7
     )
-    loader = WindowLoader(TokenStream([path], tokenizer_digest=DIGEST), context=256, seed=0)
+    loader = WindowLoader(StreamWindows(TokenStream([path], tokenizer_digest=DIGEST), 256), seed=0)
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -24,6 +24,7 @@ from tasks.pretrain import pretrain
 from tasks.pretrain.disk import rooms
 from tasks.pretrain.engines import states
 from tasks.pretrain.engines.ddp import DdpEngine
+from tasks.pretrain.marks import read_marks
 from tasks.pretrain.preflight import learning, machine, repeating, wanted
 from tasks.pretrain.preflight.__main__ import CHECKS
 from tasks.pretrain.preflight.bench import Bench
@@ -50,11 +51,16 @@ def fresh(spec: TrainSpec, world: World, folder: Path, **config: Any) -> Bench:
     return Bench(spec.model_copy(update={"scratch": folder, "config": chosen}), world)
 
 
-@pytest.mark.parametrize("config", [{}, {"isolate_documents": True, "context_warmup_steps": 4}], ids=str)
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"isolate_documents": True, "context_warmup_steps": 4}, {"fim_rate": 0.5}, {"packing": "best_fit"}],
+    ids=str,
+)
 def test_a_sound_training_passes_every_check(
     config: dict[str, Any], spec: TrainSpec, world: World, tmp_path: Path
 ) -> None:
-    bench = fresh(spec, world, tmp_path, **config)
+    marks = read_marks(spec.tokenizer, spec.shape.vocab_size)
+    bench = fresh(spec.model_copy(update={"marks": marks}), world, tmp_path, **config)
     found = [check(bench) for check in CHECKS]
     assert [check for check in found if check.state == "failed"] == []
     assert len({check.name for check in found}) == len(CHECKS)

@@ -30,6 +30,7 @@ from tasks.pretrain.checkpoints import Checkpoints
 from tasks.pretrain.course import Course
 from tasks.pretrain.divergence import Watch
 from tasks.pretrain.loader import WindowLoader, permute
+from tasks.pretrain.loader.windows import StreamWindows
 from tasks.pretrain.log import Log
 from tasks.pretrain.world import World
 from tasks.progress import Observer, Progress
@@ -267,4 +268,4 @@ def test_too_few_tokens_for_one_window_are_an_error(data: tuple[Artifact, Artifa
 
 def make_loader(data: tuple[Artifact, Artifact], *, context: int = 32, seed: int = 0) -> WindowLoader:
     stream = TokenStream(data[0].files("train/*.tokens"), tokenizer_digest=tokenizer_digest(data[1].path))
-    return WindowLoader(stream, context=context, seed=seed)
+    return WindowLoader(StreamWindows(stream, context), seed=seed)

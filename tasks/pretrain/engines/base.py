@@ -111,7 +111,7 @@ class Engine(ABC):
     def weights(self, batches: list[MicroBatch]) -> Tensor | None:
         """What makes the mean over micro-batches a mean over tokens, where they don't all bear as many targets: else
         the sharing out among ranks and micro-batches would weigh the tokens."""
-        if batches[0][2] is None:
+        if batches[0][2] is None and self.config.packing == "stream":
             return None
         targets = torch.stack([(targets_BT != IGNORED).sum() for _, targets_BT, _ in batches]).float()
         return targets / self.world.mean(targets.mean())

@@ -2,8 +2,9 @@
 
 permutation.py  a random order that is computed, not stored
 windows.py      windows of a token stream, shuffled
+packing.py      whole documents packed into windows, so that few are cut
 mixture.py      windows of several sources, weighed; weights that change
-batch.py        shorter rows; documents that don't see each other
+batch.py        shorter rows; documents that don't see each other; tokens not to be predicted
 fim.py          documents rearranged, so that the model learns to fill in the middle
 steps.py        the micro-batches of a step and rank
 prefetch.py     work done ahead in a thread

@@ -1,4 +1,5 @@
-"""A batch as the loader serves it, and the two ways to serve it otherwise: shorter rows, documents by themselves.
+"""A batch as the loader serves it, and the ways to serve it otherwise: shorter rows, documents by themselves, tokens
+that are not predicted.
 
 Shapes: B rows, T tokens of context.
 """
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from models.cross_entropy import IGNORED
 
 Integers = npt.NDArray[np.int64]
+Lengths = npt.NDArray[np.int32]
 
 
 class Batch(NamedTuple):
@@ -28,6 +30,12 @@ def shorten(batch: Batch, parts: int) -> Batch:
     """Each row cut into `parts` rows of its own, (B × parts, T ÷ parts): the same tokens, less context."""
     shape = (len(batch.ids) * parts, batch.ids.shape[1] // parts)
     return Batch(batch.ids.reshape(shape), batch.targets.reshape(shape))
+
+
+def mask(batch: Batch) -> Batch:
+    """Rows in which `~id` stands for a token that is read but not predicted: plain ids, and as targets IGNORED."""
+    ids, targets = batch.ids, batch.targets
+    return Batch(np.where(ids < 0, ~ids, ids), np.where(targets < 0, IGNORED, targets))
 
 
 def isolate(batch: Batch, eos_id: int) -> Batch:

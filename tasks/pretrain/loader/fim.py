@@ -12,7 +12,7 @@ rearranged after rows were cut, so that all three pieces stand in one row, a sho
 uniformly over tokens (the paper's best are over characters, which ids don't have); EOS stays at the document's end.
 
 A rearranged document is three marks longer. The row is not: what then hangs over its end, targets included, is cut
-off, as many tokens as marks came in.
+off, as many tokens as marks came in; padding first, where the row has some.
 
 A model learns that after EOS the prefix's mark is as likely as the rate says. Validation, which has no marks, pays for
 that: about -ln(1 - rate) nats a document.
@@ -58,7 +58,8 @@ class FillInTheMiddle:
         eos_D = is_end_RW.ravel()[ends_D].astype(np.int64)
         lengths_D = ends_D + 1 - eos_D - starts_D
         drawn = self._draw(first + starts_D // (width * parts))
-        chosen_D = (drawn[0] < self.rate) & (lengths_D >= SHORTEST)
+        is_text_D = rows_RW.ravel()[starts_D] != ~self.eos_id  # behind the last EOS of a packed row stands padding
+        chosen_D = (drawn[0] < self.rate) & (lengths_D >= SHORTEST) & is_text_D
         if not chosen_D.any():
             return batch
         cuts = np.sort((drawn[2:] * (lengths_D + 1)).astype(np.int64), axis=0)

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from storage.errors import ConfigError
-from storage.token_stream import Stretches
 from tasks.pretrain.loader.batch import Batch, Integers
 from tasks.pretrain.loader.permutation import permute
-from tasks.pretrain.loader.windows import ShuffledWindows
+from tasks.pretrain.loader.windows import ShuffledWindows, Windows
 
 BLOCK = 4096  # samples; a source's share is a multiple of one in so many
 
@@ -111,23 +110,24 @@ class MixtureLoader:
     window.
     """
 
-    def __init__(self, streams: Mapping[str, Stretches], phases: Sequence[Phase], *, context: int, seed: int) -> None:
-        self.context = context
+    def __init__(self, windows: Mapping[str, Windows], phases: Sequence[Phase], *, seed: int) -> None:
         weighed = {source for phase in phases for source in phase.weights}
-        unknown = sorted(weighed - streams.keys())
+        unknown = sorted(weighed - windows.keys())
         if unknown:
             raise ConfigError(
-                f"pretrain.mixture names {', '.join(unknown)}, but the token shards know {', '.join(streams)}.",
+                f"pretrain.mixture names {', '.join(unknown)}, but the token shards know {', '.join(windows)}.",
                 "Name the sources as the table of `tokenize` does.",
             )
-        self._left_out = {source: (streams[source].tokens - 1) // context for source in streams.keys() - weighed}
-        self.sources = [source for source in streams if source in weighed]
+        self._left_out = {source: one.count for source, one in windows.items() if source not in weighed}
+        self.sources = [source for source in windows if source in weighed]
+        self.taken = {source: windows[source] for source in self.sources}
+        self.context = self.taken[self.sources[0]].context
         self.order = MixtureOrder(phases, self.sources, seed=seed)
         self._shuffled = [
-            ShuffledWindows(streams[source], context=context, key=f"{seed} {source}", name=f"The source {source}")
-            for source in self.sources
+            ShuffledWindows(one, key=f"{seed} {source}", name=f"The source {source}")
+            for source, one in self.taken.items()
         ]
-        self.windows = sum(one.windows for one in self._shuffled)
+        self.windows = sum(one.count for one in self._shuffled)
 
     def batch(self, first: int, count: int) -> Batch:
         """Samples `first` to `first + count` of the run."""
@@ -144,11 +144,11 @@ class MixtureLoader:
     def report(self, samples: int) -> list[dict[str, object]]:
         """What the first `samples` of the run took of each source, as rows of a table; nothing of those left out."""
         served = self.order.served(samples)
-        rows: list[dict[str, object]] = [
-            {"source": source, "windows": one.windows, "served": int(count), "epochs": round(count / one.windows, 4)}
+        rows = [
+            one.report(source, count)
             for source, one, count in zip(self.sources, self._shuffled, served.tolist(), strict=True)
         ]
+        nothing = dict.fromkeys(rows[0], 0) | {"epochs": 0.0}
         return rows + [
-            {"source": source, "windows": windows, "served": 0, "epochs": 0.0}
-            for source, windows in sorted(self._left_out.items())
+            nothing | {"source": source, "windows": windows} for source, windows in sorted(self._left_out.items())
         ]

@@ -10,17 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from storage.token_stream import TokenStream, source_streams
+from storage.token_stream import Stretches, TokenStream, source_streams
 from storage.tokens import read_header
 from tasks.pretrain.config import PretrainConfig
-from tasks.pretrain.loader.batch import Batch, isolate, shorten
+from tasks.pretrain.loader.batch import Batch, isolate, mask, shorten
 from tasks.pretrain.loader.fim import FillInTheMiddle
 from tasks.pretrain.loader.mixture import MixtureLoader, Phase
-from tasks.pretrain.loader.windows import WindowLoader
+from tasks.pretrain.loader.packing import PackedWindows, pack
+from tasks.pretrain.loader.windows import StreamWindows, WindowLoader, Windows
 from tasks.pretrain.marks import Marks
 
 MEASURED = 1000  # samples of a report, at the most
@@ -30,9 +31,10 @@ class SampleLoader(Protocol):
     """Samples by their number; `windows` are all there are."""
 
     windows: int
+    taken: dict[str, Windows]  # by source, those that have a weight
 
     def batch(self, first: int, count: int) -> Batch:
-        """Samples `first` to `first + count` of the run."""
+        """Samples `first` to `first + count` of the run; packed ones have `~id` for what is not to be predicted."""
 
     def report(self, samples: int) -> list[dict[str, object]]:
         """What the first `samples` of the run took of each source, as rows of a table."""
@@ -69,22 +71,35 @@ class StepLoader:
         firsts = np.cumsum([0, *(self.config.batch(step) for step in range(1, steps + 1))])
         numbers = range(0, int(firsts[-1]), -(-int(firsts[-1]) // MEASURED))
         steps_of = np.searchsorted(firsts, numbers, side="right")
-        ids = np.concatenate(
-            [self._serve(step, number, 1).ids.ravel() for step, number in zip(steps_of.tolist(), numbers, strict=True)]
-        )
-        marks = self._fim.marks
+        places = list(zip(steps_of.tolist(), numbers, strict=True))
+        ids = np.concatenate([self._rows(step, number, 1).ids.ravel() for step, number in places])
+        marks = np.isin(ids, self._fim.marks)
+        padding = ~self.eos_id
+        into_padding = sum(int((self.samples.batch(number, 1).ids == padding).sum()) for number in numbers)
+        into_padding -= int((ids == padding).sum())
         return {
-            "rearranged_a_window": round(int((ids == marks.prefix).sum()) / len(numbers), 4),
-            "cut_off_share": round(float(np.isin(ids, marks).mean()), 6),
+            "rearranged_a_window": round(int((ids == self._fim.marks.prefix).sum()) / len(numbers), 4),
+            "cut_off_share": round(float(marks.mean()) - into_padding / len(ids), 6),
         }
 
-    def _serve(self, step: int, first: int, size: int) -> Batch:
+    def packing_report(self) -> list[dict[str, Any]] | None:
+        """What best-fit packing made of the documents of each source, as rows of a table; None without it."""
+        if self.config.packing == "stream":
+            return None
+        taken = self.samples.taken.items()
+        return [{"source": source} | one.report() for source, one in taken if isinstance(one, PackedWindows)]
+
+    def _rows(self, step: int, first: int, size: int) -> Batch:
         batch = self.samples.batch(first, size)
         parts = self.config.context_parts(step)
         if parts > 1:
             batch = shorten(batch, parts)
-        if self._fim is not None:
-            batch = self._fim.rearrange(batch, first, parts)
+        return batch if self._fim is None else self._fim.rearrange(batch, first, parts)
+
+    def _serve(self, step: int, first: int, size: int) -> Batch:
+        batch = self._rows(step, first, size)
+        if self.config.packing == "best_fit":
+            batch = mask(batch)
         return isolate(batch, self.eos_id) if self.config.isolate_documents else batch
 
 
@@ -96,11 +111,19 @@ def open_loader(
     Raises TokenizerMismatch, EmptyOutput for too few tokens, ConfigError for a mixture of sources that are not there.
     """
     eos_id = read_header(paths[0]).eos_id
+
+    def windows(stream: Stretches) -> Windows:
+        if config.packing == "stream":
+            return StreamWindows(stream, context)
+        return PackedWindows(stream, pack(stream.document_lengths(paths), context), eos_id=eos_id)
+
+    samples: SampleLoader
     if config.mixture is None:
-        stream = TokenStream(paths, tokenizer_digest=tokenizer_digest)
-        return StepLoader(WindowLoader(stream, context=context, seed=config.seed), config, eos_id=eos_id, marks=marks)
-    later = ((change.from_step, change.mixture) for change in config.curriculum)
-    phases = [Phase(config.samples(step - 1), mixture) for step, mixture in ((1, config.mixture), *later)]
-    streams = source_streams(paths, tokenizer_digest=tokenizer_digest)
-    samples = MixtureLoader(streams, phases, context=context, seed=config.seed)
+        samples = WindowLoader(windows(TokenStream(paths, tokenizer_digest=tokenizer_digest)), seed=config.seed)
+    else:
+        later = ((change.from_step, change.mixture) for change in config.curriculum)
+        phases = [Phase(config.samples(step - 1), mixture) for step, mixture in ((1, config.mixture), *later)]
+        streams = source_streams(paths, tokenizer_digest=tokenizer_digest)
+        sources = {source: windows(stream) for source, stream in streams.items()}
+        samples = MixtureLoader(sources, phases, seed=config.seed)
     return StepLoader(samples, config, eos_id=eos_id, marks=marks)

@@ -1,9 +1,10 @@
 """Windows of a token stream, in an order that only the seed decides.
 
-Window i of a stream is its tokens i·T to i·T + T, and the token after it as the last target. Each epoch visits each
-window once, in the order of a keyed permutation that is computed, not stored: sample s of the endless run is window
-π_e(s mod n) of epoch e = s div n. So the loader's whole state is the number of samples served, and neither the number
-of processes nor the micro-batch can change what a step sees.
+Window i of a stream is its tokens i·T to i·T + T, and the token after it as the last target; or it holds whole
+documents, as packing.py puts them together. Each epoch visits each window once, in the order of a keyed permutation
+that is computed, not stored: sample s of the endless run is window π_e(s mod n) of epoch e = s div n. So the loader's
+whole state is the number of samples served, and neither the number of processes nor the micro-batch can change what a
+step sees.
 
 Shapes: B samples, T tokens of context.
 """
@@ -11,29 +12,61 @@ Shapes: B samples, T tokens of context.
 from __future__ import annotations
 
 import functools
+from typing import Protocol
 
 import numpy as np
 
 from storage.errors import EmptyOutput
 from storage.token_stream import Stretches
 from tasks.pretrain.loader.batch import Batch, Integers
+from tasks.pretrain.loader.packing import PackedWindows
 from tasks.pretrain.loader.permutation import U64, permute
 
 CHUNK = np.uint64(1024)  # samples whose order is computed at once: one costs nearly as much
+SUMMED = 1 << 14  # samples whose padding is summed at once
+
+
+class Windows(Protocol):
+    """What of a stream one sample is: `count` of them."""
+
+    stream: Stretches
+    context: int
+    count: int
+
+    def require_one(self, name: str) -> None:
+        """Raises EmptyOutput when there is not one window; `name` is whose."""
+
+    def read_into(self, row: Integers, window: int) -> None:
+        """Fill `row` with the T + 1 tokens of a window."""
+
+
+class StreamWindows:
+    """The stream as it comes, cut every T tokens."""
+
+    def __init__(self, stream: Stretches, context: int) -> None:
+        self.stream, self.context = stream, context
+        self.count = max(0, stream.tokens - 1) // context
+
+    def require_one(self, name: str) -> None:
+        """As in the protocol."""
+        if self.count < 1:
+            raise EmptyOutput(
+                f"{name} has {self.stream.tokens:,} tokens: less than one window of {self.context:,} and its target.",
+                "Give more documents, or a smaller model.context.",
+            )
+
+    def read_into(self, row: Integers, window: int) -> None:
+        """As in the protocol."""
+        self.stream.read_into(row, window * self.context)
 
 
 class ShuffledWindows:
-    """The windows of one stream, epoch after epoch. Raises EmptyOutput when there is not one; `name` is whose."""
+    """Windows epoch after epoch. Raises EmptyOutput when there is not one; `name` is whose."""
 
-    def __init__(self, stream: Stretches, *, context: int, key: str, name: str) -> None:
-        self.stream, self.context, self.key = stream, context, key
-        self.windows = (stream.tokens - 1) // context
-        if self.windows < 1:
-            raise EmptyOutput(
-                f"{name} has {stream.tokens:,} tokens: less than one window of {context:,} and its target.",
-                "Give more documents, or a smaller model.context.",
-            )
-        stream.expect_random_reads()
+    def __init__(self, windows: Windows, *, key: str, name: str) -> None:
+        windows.require_one(name)
+        self.windows, self.key, self.count = windows, key, windows.count
+        windows.stream.expect_random_reads()
 
     def order(self, served: U64) -> Integers:
         """The window of each of these samples of the stream."""
@@ -41,12 +74,26 @@ class ShuffledWindows:
         windows = np.empty(len(served), np.int64)
         for chunk in np.unique(chunks).tolist():
             inside = chunks == chunk
-            windows[inside] = _chunk(chunk, self.windows, self.key)[served[inside] % CHUNK]
+            windows[inside] = _chunk(chunk, self.count, self.key)[served[inside] % CHUNK]
         return windows
 
     def read_into(self, row: Integers, window: int) -> None:
         """Fill `row` with the T + 1 tokens of a window."""
-        self.stream.read_into(row, window * self.context)
+        self.windows.read_into(row, window)
+
+    def report(self, source: str, served: int) -> dict[str, object]:
+        """What the first `served` samples took, as the row of a table; padding where there can be some."""
+        row = {"source": source, "windows": self.count, "served": served, "epochs": round(served / self.count, 4)}
+        if isinstance(self.windows, PackedWindows):
+            row["padding"] = self._padding(self.windows.packing.padding(), served)
+        return row
+
+    def _padding(self, padding_W: Integers, served: int) -> int:
+        epochs, rest = divmod(served, self.count)
+        begun = range(0, rest, SUMMED)
+        first = epochs * self.count
+        parts = (np.arange(first + start, first + min(start + SUMMED, rest), dtype=np.uint64) for start in begun)
+        return epochs * int(padding_W.sum()) + sum(int(padding_W[self.order(part)].sum()) for part in parts)
 
 
 @functools.lru_cache(maxsize=1024)  # 8 MB; a batch has samples of one chunk of each source
@@ -65,15 +112,15 @@ def _chunk(chunk: int, size: int, key: str) -> Integers:
 class WindowLoader:
     """The split as it comes: documents in the order of the shards, sources in their natural proportions."""
 
-    def __init__(self, stream: Stretches, *, context: int, seed: int) -> None:
-        self.context = context
-        self._shuffled = ShuffledWindows(stream, context=context, key=f"{seed}", name="The training split")
-        self.windows = self._shuffled.windows
+    def __init__(self, windows: Windows, *, seed: int) -> None:
+        self.context = windows.context
+        self._shuffled = ShuffledWindows(windows, key=f"{seed}", name="The training split")
+        self.windows = self._shuffled.count
+        self.taken: dict[str, Windows] = {"all": windows}
 
     def report(self, samples: int) -> list[dict[str, object]]:
         """What the first `samples` of the run took, as the row of a table."""
-        row = {"source": "all", "windows": self.windows, "served": samples, "epochs": round(samples / self.windows, 4)}
-        return [row]
+        return [self._shuffled.report("all", samples)]
 
     def batch(self, first: int, count: int) -> Batch:
         """Samples `first` to `first + count` of the run."""

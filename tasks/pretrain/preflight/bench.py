@@ -63,7 +63,13 @@ class Bench:
 
     def open_loader(self, spec: TrainSpec) -> StepLoader:
         """A loader over the run's data."""
-        return open_loader(spec.train, spec.config, context=spec.shape.context, tokenizer_digest=spec.tokenizer_digest)
+        return open_loader(
+            spec.train,
+            spec.config,
+            context=spec.shape.context,
+            tokenizer_digest=spec.tokenizer_digest,
+            marks=spec.marks,
+        )
 
     @functools.cached_property
     def engine(self) -> Engine:

@@ -1,0 +1,126 @@
+"""Whole documents packed into windows: best-fit decreasing, so that only documents longer than a window are cut.
+
+(Ding et al. 2024, "Fewer truncations improve language modeling".) A window holds T tokens to read and one more that is
+only predicted, as a window of the stream does: T + 1 places. A longer document is cut into pieces that fill a window
+each and a last one that is packed like a document. Longest first, each goes where it leaves the least room. Within a
+window documents stand in the order of the stream.
+
+A piece that goes on from another begins with the last token of that, which was predicted there, but not read: here it
+is read, and not predicted. So an epoch predicts each token of a document once, its first one only behind another
+document, as in the stream. What is left over at a window's end is padding, read as EOS and never predicted.
+
+The plan follows from the documents' lengths alone. Every process makes it when it opens the shards, and every epoch
+serves its windows in another order. It keeps 13 bytes a piece and 8 a window; up to 36 a piece and 16 a document are in
+use while it is made. 10 million documents of 640 tokens on average (log-normal, σ 1.2), windows of 2,048: 2.8 s on one
+core, 350 MB for that long and 167 MB kept; 0.001 % padding, 5.8 % of the documents cut where a stream cuts 25.8 %.
+
+Shapes: P pieces, W windows, D documents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import ConfigError, EmptyOutput
+from storage.token_stream import Stretches
+from tasks.pretrain.loader.batch import Integers, Lengths
+
+MOST_PIECES = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Window w holds the pieces `firsts[w]` up to `firsts[w + 1]`: `sizes` tokens from token `starts` of the stream on.
+
+    Of the `documents`, `cut` are longer than a window; a stream's windows would cut `cut_by_stream`. `too_short` are
+    the documents of one token, EOS, in which there is nothing to predict: they are in no window.
+    """
+
+    context: int
+    starts_P: Integers
+    sizes_P: Lengths
+    goes_on_P: npt.NDArray[np.bool_]  # from another piece: the first token is predicted there
+    firsts_W: Integers  # and the end of the last: W + 1
+    documents: int
+    cut: int
+    cut_by_stream: int
+    too_short: int
+
+    @property
+    def windows(self) -> int:
+        """How many there are."""
+        return len(self.firsts_W) - 1
+
+    def padding(self) -> Integers:
+        """(W,) places of each window's T that hold no token."""
+        if not self.windows:
+            return np.zeros(0, np.int64)
+        filled_W = np.add.reduceat(self.sizes_P, self.firsts_W[:-1], dtype=np.int64)
+        return np.maximum(self.context - filled_W, 0)
+
+
+def pack(lengths_D: Integers, context: int) -> Packing:
+    """The plan for documents of these lengths, EOS included.
+
+    Raises ConfigError for more pieces than can be numbered.
+    """
+    from tasks.pretrain.loader import packing_kernels as kernels  # numba: not for those who read the stream
+
+    pieces, *counts = (int(count) for count in kernels.survey(lengths_D, context))
+    if pieces > MOST_PIECES:
+        raise ConfigError(
+            f"pretrain.packing best_fit can't plan {pieces:,} documents and parts of documents of one source.",
+            "Split the source into several of at most 2 billion documents, or set pretrain.packing to stream.",
+        )
+    found = np.empty(pieces, np.int64), np.empty(pieces, np.int32), np.empty(pieces, np.bool_)
+    kernels.cut(lengths_D, context, *found)
+    sizes_P = found[1]
+    order_P, window_of_P = np.empty(pieces, np.int32), np.empty(pieces, np.int32)
+    kernels.longest_first(sizes_P, context + 1, order_P)
+    windows = kernels.best_fit(sizes_P, order_P, context + 1, window_of_P)
+    del order_P
+    firsts_W = np.zeros(windows + 1, np.int64)
+    arranged = np.empty(pieces, np.int64), np.empty(pieces, np.int32), np.empty(pieces, np.bool_)
+    kernels.arrange(*found, window_of_P, firsts_W, *arranged)
+    return Packing(context, *arranged, firsts_W, len(lengths_D), *counts)
+
+
+class PackedWindows:
+    """The windows of a plan, read from the stream that it was made for."""
+
+    def __init__(self, stream: Stretches, packing: Packing, *, eos_id: int) -> None:
+        self.stream, self.packing, self.eos_id = stream, packing, eos_id
+        self.context, self.count = packing.context, packing.windows
+
+    def require_one(self, name: str) -> None:
+        """Raises EmptyOutput when there is not one window; `name` is whose."""
+        if not self.count:
+            raise EmptyOutput(f"{name} has no document of two tokens or more.", "Give more documents.")
+
+    def report(self) -> dict[str, int]:
+        """The row of a table: how many documents, of these cut, and how much padding an epoch serves."""
+        plan = self.packing
+        return {
+            "documents": plan.documents,
+            "windows": plan.windows,
+            "cut": plan.cut,
+            "cut_by_stream": plan.cut_by_stream,
+            "too_short": plan.too_short,
+            "places": plan.windows * plan.context,
+            "padding": int(plan.padding().sum()),
+        }
+
+    def read_into(self, row: Integers, window: int) -> None:
+        """Fill `row` with the T + 1 places of a window: `~id` for a token that is read but not predicted."""
+        plan, done = self.packing, 0
+        first, last = plan.firsts_W[window : window + 2].tolist()
+        for piece in range(first, last):
+            after = done + int(plan.sizes_P[piece])
+            self.stream.read_into(row[done:after], int(plan.starts_P[piece]))
+            if plan.goes_on_P[piece]:
+                row[done] = ~row[done]
+            done = after
+        row[done:] = ~self.eos_id
