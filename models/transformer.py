@@ -114,6 +114,7 @@ def _cross_entropy(
     kept_N = targets_N != IGNORED
     count = kept_N.sum()
     total = torch.zeros((), dtype=torch.float32, device=x_NC.device)
+    autocast = torch.is_autocast_enabled(x_NC.device.type)  # which leaves products in place in float32, slow on a GPU
     for start in range(0, len(x_NC), LOSS_CHUNK):
         part = slice(start, start + LOSS_CHUNK)
         safe_N1 = targets_N[part].clamp(min=0)[:, None]
@@ -132,7 +133,7 @@ def _cross_entropy(
         dlogits_NV = dlogits_NV.to(x_NC.dtype)
         if dx_NC is not None:
             dx_NC[part] = dlogits_NV @ weight_VC
-        if dweight_VC is not None and dlogits_NV.dtype == dweight_VC.dtype:
+        if dweight_VC is not None and dlogits_NV.dtype == dweight_VC.dtype and not autocast:
             dweight_VC.addmm_(dlogits_NV.T, x_NC[part])
         elif dweight_VC is not None:
             dweight_VC += dlogits_NV.T @ x_NC[part]
