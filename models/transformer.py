@@ -11,14 +11,13 @@ F feed-forward, V vocabulary, N batch × tokens flattened.
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from models.presets import LOSS_CHUNK, ModelShape, Recompute
 
@@ -233,8 +232,15 @@ def _norm(shape: ModelShape) -> nn.Module:
     return kind(shape.width, eps=shape.norm_eps)
 
 
+def _keeping_products() -> Any:
+    return create_selective_checkpoint_contexts(MATRIX_PRODUCTS)
+
+
 class Block(nn.Module):
-    """Pre-norm residual block: attention, then feed-forward."""
+    """Pre-norm residual block: attention, then feed-forward. `recompute` as in Transformer, within the block, so that
+    whoever compiles the block compiles it too."""
+
+    recompute: Recompute = "none"
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
@@ -243,6 +249,13 @@ class Block(nn.Module):
 
     def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Tensor | None) -> Tensor:
         """(B, T, C) to (B, T, C)."""
+        if self.recompute == "none" or not torch.is_grad_enabled():
+            return self._forward(x_BTC, angles, mask)
+        if self.recompute == "selective":
+            return checkpoint(self._forward, x_BTC, angles, mask, use_reentrant=False, context_fn=_keeping_products)
+        return checkpoint(self._forward, x_BTC, angles, mask, use_reentrant=False)
+
+    def _forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Tensor | None) -> Tensor:
         x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), angles, mask)
         return x_BTC + self.feed_forward(self.feed_forward_norm(x_BTC))
 
@@ -260,7 +273,6 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.shape = shape
-        self.recompute: Recompute = "none"
         self.embedding = Embedding(shape.vocab_size, shape.width)
         self.positions = Embedding(shape.context, shape.width) if shape.family == "gpt2" else None
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
@@ -269,6 +281,16 @@ class Transformer(nn.Module):
         if shape.tie_embeddings:
             self.head.weight = self.embedding.weight
         self.initialise(generator, mup_base_width=mup_base_width)
+
+    @property
+    def recompute(self) -> Recompute:
+        """What the backward pass of each block makes again."""
+        return cast(Block, self.blocks[0]).recompute
+
+    @recompute.setter
+    def recompute(self, value: Recompute) -> None:
+        for block in self.blocks:
+            cast(Block, block).recompute = value
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator | None = None, *, mup_base_width: int | None = None) -> None:
@@ -319,13 +341,8 @@ class Transformer(nn.Module):
             mask = document_mask(positions_BT, shape.sliding_window)
         if mask is not None:
             mask = additive(mask, x_BTC)
-        selective = partial(create_selective_checkpoint_contexts, MATRIX_PRODUCTS)
-        contexts = selective if self.recompute == "selective" else noop_context_fn
         for block in self.blocks:
-            if self.recompute == "none" or not torch.is_grad_enabled():
-                x_BTC = block(x_BTC, angles, mask)
-            else:
-                x_BTC = checkpoint(block, x_BTC, angles, mask, use_reentrant=False, context_fn=contexts)
+            x_BTC = block(x_BTC, angles, mask)
         return self.norm(x_BTC)
 
     def num_parameters(self) -> int:
