@@ -97,7 +97,7 @@ def _flowing(shape: ModelShape, form: Numbers, tokens: int, ways: int, head: boo
     residual stream, of the inner numbers (both of a gate's at its product, else one beside a matrix's before it is
     added up), and of a tied head, which waits for the embedding's."""
     inner = ceil_div(shape.feed_forward, ways)
-    tied = ceil_div(shape.vocab_size, ways) * shape.width if shape.tie_embeddings and head else 0
+    tied = words_of_rank(shape, ways) * shape.width if shape.tie_embeddings and head else 0
     stream = form.residual * shape.width + (form.product * shape.width if form.autocast else 0)
     at_down = tokens * (form.product * inner + stream) + form.residual * inner * shape.width
     at_gate = tokens * (form.product * 2 * inner + form.residual * shape.width) if shape.gated else 0
@@ -135,7 +135,7 @@ def _norm(shape: ModelShape, form: Numbers) -> int:
 def _loss(shape: ModelShape, form: Numbers, tokens: int, ways: int) -> int:
     """The most that the chunked loss has at a time: the head's gradient in float32, and with it either a chunk's
     logits twice in float32, or their gradients in both precisions with a product of the head's size."""
-    vocabulary = ceil_div(shape.vocab_size, ways)
+    vocabulary = words_of_rank(shape, ways)
     head, chunk = vocabulary * shape.width, min(LOSS_CHUNK, tokens) * vocabulary
     cast = 2 * head if form.product == 2 else 0  # the head for autocast, or its gradient in 16 bits
     if form.autocast:
@@ -146,6 +146,11 @@ def _loss(shape: ModelShape, form: Numbers, tokens: int, ways: int) -> int:
 def _heads(shape: ModelShape, ways: int) -> tuple[int, int]:
     """Width of the queries, and of the keys, on one device."""
     return shape.head_dim * ceil_div(shape.heads, ways), shape.head_dim * ceil_div(shape.kv_heads, ways)
+
+
+def words_of_rank(shape: ModelShape, ways: int) -> int:
+    """Words of the vocabulary on one device: whole where it can't be shared evenly."""
+    return shape.vocab_size if shape.vocab_size % ways else shape.vocab_size // ways
 
 
 def ceil_div(number: int, ways: int) -> int:

@@ -16,6 +16,8 @@ from models.fit import changes, ways_to_fit
 from models.memory import Setup, training_memory
 from models.presets import ModelShape, Recompute, count_parameters, derive, flops_per_token
 from models.transformer import Transformer
+from tasks.config import Runtime
+from tasks.pretrain.engines import _check
 
 FAMILIES = {
     "gpt2": {},
@@ -122,7 +124,7 @@ def test_the_cheapest_change_with_which_it_fits_is_told() -> None:
     assert ways_to_fit(shape, setup, 10**6) is None
     away = ways_to_fit(shape, Setup(), training_memory(shape, Setup(recompute="full")).total // 2)
     assert away is not None
-    assert changes(Setup(), away) == {"recompute": "full", "offload": "optimizer"}
+    assert changes(Setup(), away) == {"zero_stage": 1, "recompute": "full", "offload": "optimizer"}
 
 
 def test_shards_are_told_where_there_are_devices_to_share_them() -> None:
@@ -133,3 +135,26 @@ def test_shards_are_told_where_there_are_devices_to_share_them() -> None:
     wider = ways_to_fit(llama_7b(), Setup(cuda=False, precision="float32"), 60 * 10**9)
     assert wider is not None
     assert (wider.zero_stage, wider.devices) == (3, 4)
+
+
+def test_what_is_told_is_what_an_engine_takes() -> None:
+    for setup in (
+        Setup(engine="fsdp", devices=8, recompute="full"),
+        Setup(engine="ddp", devices=8, recompute="full"),
+        Setup(engine="fsdp"),
+        Setup(zero_stage=0),
+        Setup(engine="ddp", devices=4),
+    ):
+        for memory in (int(training_memory(llama_7b(), setup).total * share) for share in (0.9, 0.5, 0.2)):
+            found = ways_to_fit(llama_7b(), setup, memory)
+            if found is None:
+                continue
+            _check(Runtime(engine=found.engine, zero_stage=found.zero_stage, offload=found.offload))  # type: ignore[arg-type]
+            assert training_memory(llama_7b(), found).total <= memory
+    again = ways_to_fit(llama_7b(), setup := Setup(engine="fsdp", devices=8, recompute="full"), 20 * 10**9)
+    assert again is not None
+    assert changes(setup, again) == {"zero_stage": 3}
+    shared = ways_to_fit(llama_7b(), setup := Setup(engine="ddp", devices=8, recompute="full"), 40 * 10**9)
+    assert shared is not None
+    assert changes(setup, shared) == {"engine": "fsdp", "zero_stage": 3}
+    assert ways_to_fit(llama_7b(), Setup(engine="ddp", devices=8, optimizer="muon"), 10 * 10**9) is None

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
+from models.presets import LOSS_CHUNK
 from models.transformer import IGNORED, Head
 from tasks.pretrain.engines.sums import SummedBackward, SummedForward
-
-CHUNK = 1_024  # tokens whose logits exist at a time
 
 
 class CutEmbedding(nn.Module):
@@ -92,8 +91,8 @@ def _cross_entropy(
     kept_N = targets_N != IGNORED
     count = kept_N.sum()
     total = torch.zeros((), dtype=torch.float32, device=x_NC.device)
-    for start in range(0, len(x_NC), CHUNK):
-        part = slice(start, start + CHUNK)
+    for start in range(0, len(x_NC), LOSS_CHUNK):
+        part = slice(start, start + LOSS_CHUNK)
         here_N = targets_N[part] - first
         mine_N = kept_N[part] & (here_N >= 0) & (here_N < len(weight_VC))
         word_N1 = here_N.masked_fill(~mine_N, 0)[:, None]
