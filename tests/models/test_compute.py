@@ -72,13 +72,14 @@ def test_what_is_not_seen_is_no_flop_of_the_model() -> None:
 
 def test_hours_and_money_follow_from_flops() -> None:
     flops = 1e18
-    device = Device("one", "One", 1, 1e15, 1e14, price=3.0, utilisation=0.5)
+    device = Device("one", "One", 1, 1e15, 5e14, 1e14, price=3.0, utilisation=0.5)
     cost = bill(flops, device, devices=4)
     assert cost.device_hours == pytest.approx(1e18 / 0.5e15 / 3600)
     assert cost.hours == pytest.approx(cost.device_hours / 4)
     assert cost.money == pytest.approx(cost.device_hours * 3)
-    assert bill(flops, device, float32=True).hours == pytest.approx(10 * bill(flops, device).hours)
-    unknown = bill(flops, Device("cpu", "this CPU", 1, None, 1e11, None))
+    assert bill(flops, device, products="float32").hours == pytest.approx(10 * bill(flops, device).hours)
+    assert bill(flops, device, products="tf32").hours == pytest.approx(2 * bill(flops, device).hours)
+    unknown = bill(flops, Device("cpu", "this CPU", 1, None, None, 1e11, None))
     assert (unknown.hours, unknown.money) == (None, None)
     # LLaMA 7B took 82,432 hours of A100 80GB (Touvron et al. 2023, table 15): 1T tokens of a context of 2,048
     hours = bill(1e12 * flops_per_token(llama_7b()), find_device("a100")).device_hours
@@ -90,7 +91,7 @@ def test_a_device_that_is_not_in_the_table_is_named_with_those_that_are() -> Non
         find_device("h101")
     for name, device in DEVICES.items():
         assert device.name == name
-        assert 0 < device.single <= device.half < 1e16
+        assert 0 < device.single <= device.tf32 <= device.half < 1e16
         assert device.memory >= 24e9
 
 
