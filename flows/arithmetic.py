@@ -9,7 +9,7 @@ from pathlib import Path
 from models.activations import Precision
 from models.compute import Bill, bill, executed_flops_per_token
 from models.devices import DEVICES, Device, Products, UnknownDevice, find_device
-from models.fit import changes, ways_to_fit
+from models.fit import changes, engines, ways_to_fit
 from models.memory import Setup, TrainingMemory, checkpoint_bytes, checkpoint_disk, training_memory
 from models.presets import ModelShape, ShapeError, count_parameters, derive, flops_per_token
 from profiles.schema import Profile
@@ -63,6 +63,10 @@ class TrainingPlan:
     def fits(self) -> bool:
         """Whether the fullest device has the memory."""
         return self.memory.total <= self.device.memory
+
+    def by_engine(self) -> list[tuple[Setup, int]]:
+        """Bytes that the fullest device would need under each engine and stage."""
+        return [(setup, training_memory(self.shape, setup).total) for setup in engines(self.setup)]
 
     def remedy(self) -> dict[str, object] | None:
         """The cheapest changes with which it would fit; None if there are none."""

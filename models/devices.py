@@ -1,9 +1,9 @@
 """Devices that models are trained on: what their makers' data sheets say, and two assumptions that you can override.
 
-Peaks are dense (without sparsity): of 16-bit products summed in float32, of TF32, and of float32 without it. Memory is decimal,
-a few per cent below what the device reports, which leaves room for the CUDA context. Utilisation is the share of the
-peak that training reaches (PaLM 46 %, Llama 3 405B 38 to 43 %). Prices are round figures of on-demand lists, dated
-`PRICED`: an order of magnitude and no offer.
+Peaks are dense (without sparsity): of 16-bit products summed in float32, of TF32, and of float32 without it. Memory
+is decimal, a few per cent below what the device reports, which leaves room for the CUDA context. Utilisation is the
+share of the peak that training reaches (PaLM 46 %, Llama 3 405B 38 to 43 %). Prices are round figures of on-demand
+lists, dated `PRICED`: an order of magnitude and no offer.
 """
 
 from __future__ import annotations

@@ -61,6 +61,18 @@ def _shards(setup: Setup) -> Engine | None:
     return "fsdp" if setup.optimizer == "adamw" and setup.pipeline_parallel == 1 and setup.cuda else None
 
 
+def engines(setup: Setup) -> list[Setup]:
+    """`setup` under each engine and stage that can train so, as it is spread now: what they need can be compared."""
+    shared = setup.tensor_parallel * setup.pipeline_parallel > 1
+    found = [replace(setup, engine="ddp", zero_stage=0, offload="none")]
+    if setup.optimizer == "adamw" and not shared:
+        stages = (replace(setup, engine="deepspeed", zero_stage=stage) for stage in range(4))
+        found += [replace(each, offload=each.offload if each.zero_stage else "none") for each in stages]
+    if setup.optimizer == "adamw" and setup.pipeline_parallel == 1:
+        found += [replace(setup, engine="fsdp", zero_stage=stage) for stage in (0, 3)]
+    return found
+
+
 def changes(before: Setup, after: Setup) -> dict[str, Any]:
     """The fields in which two setups differ, with the new values; steps within a step follow and are left out."""
     names = [each.name for each in fields(Setup) if each.name != "micro_steps"]

@@ -9,6 +9,7 @@ from flows.arithmetic import TrainingPlan
 from flows.progress import size_of
 from models.compute import compute_optimal, judge_ratio
 from models.devices import PRICED
+from models.memory import Setup
 
 TIGHT = 0.9  # of the device's memory: fragmentation takes the rest
 BAR = 24  # characters of the longest bar
@@ -16,9 +17,10 @@ MOMENTS = {"adamw": "AdamW's two moments", "muon": "Muon's moment of the blocks'
 
 
 def show_training(console: Console, plan: TrainingPlan) -> None:
-    """Three tables: the run, the memory of one device, and its time and money."""
+    """The run, the memory of one device, that under each engine, and its time and money: a table each."""
     _show_run(console, plan)
     _show_memory(console, plan)
+    _show_engines(console, plan)
     _show_bill(console, plan)
 
 
@@ -41,8 +43,7 @@ def _show_run(console: Console, plan: TrainingPlan) -> None:
 
 def _show_memory(console: Console, plan: TrainingPlan) -> None:
     memory, setup = plan.memory, plan.setup
-    shared = {"deepspeed": f"ZeRO {setup.zero_stage}", "fsdp": f"FSDP, zero_stage {setup.zero_stage}", "ddp": "DDP"}
-    how = f"{setup.precision}, {shared[setup.engine]}, micro-batch {setup.micro_batch}, recompute {setup.recompute}"
+    how = f"{setup.precision}, {_named(setup)}, micro-batch {setup.micro_batch}, recompute {setup.recompute}"
     if setup.devices > 1:
         how += f", one of {setup.devices} devices"
     table = Table(box=None, pad_edge=False, header_style="dim", title=f"Memory: {how}", title_justify="left")
@@ -80,6 +81,34 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
         else:
             told = ", ".join(f"{name} {value}" for name, value in remedy.items())
             console.print(f"It would fit with {told}.", soft_wrap=True)
+
+
+def _show_engines(console: Console, plan: TrainingPlan) -> None:
+    found = plan.by_engine()
+    if len(found) == 1:
+        return
+    table = _table("Memory by engine and stage: runtime.engine and zero_stage")
+    most = max(total for _, total in found)
+    for setup, total in found:
+        fits = "" if total <= plan.device.memory else "[red]does not fit[/]"
+        bar = f"[cyan]{'█' * max(1, round(BAR * total / most)):<{BAR}}[/]"
+        here = (setup.engine, _stage(setup)) == (plan.setup.engine, _stage(plan.setup))
+        name = f"[bold]{_named(setup)}[/]" if here else _named(setup)
+        table.add_row(name, size_of(total), f"{bar} {'← this profile ' if here else ''}{fits}".rstrip())
+    _show(console, table)
+
+
+def _named(setup: Setup) -> str:
+    if setup.engine == "deepspeed":
+        return f"ZeRO {setup.zero_stage}"
+    return "DDP" if setup.engine == "ddp" else f"FSDP, zero_stage {_stage(setup)}"
+
+
+def _stage(setup: Setup) -> int:
+    """What of the stage the engine looks at: FSDP only whether it is 3."""
+    if setup.engine == "fsdp":
+        return 3 if setup.zero_stage == 3 else 0
+    return setup.zero_stage
 
 
 def _verdict(plan: TrainingPlan) -> str:

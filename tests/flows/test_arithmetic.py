@@ -135,3 +135,19 @@ def test_the_time_of_a_pretraining_that_was_never_made_is_the_arithmetics(tmp_pa
     assert "about 0.0 s" not in text
     assert duration(3600 * 47.5) == "47 h 30 min"
     assert duration(86_400 * 29.8) == "29.8 days"
+
+
+def test_each_engine_and_stage_stands_beside_the_others() -> None:
+    plan = planned("cluster", "runtime.micro_batch=1")
+    sizes = {(setup.engine, setup.zero_stage): total for setup, total in plan.by_engine()}
+    assert sizes["deepspeed", 3] == plan.memory.total
+    zero = [sizes["deepspeed", stage] for stage in range(4)]
+    assert zero == sorted(zero, reverse=True)
+    assert sizes["fsdp", 3] < sizes["fsdp", 0] < sizes["ddp", 0]
+    lines = {line.split("  ")[0]: line for line in printed(plan).splitlines()}
+    assert "does not fit" in lines["DDP"]
+    assert "← this profile" in lines["ZeRO 3"]
+    assert "does not fit" not in lines["FSDP, zero_stage 3"]
+    assert [
+        setup.engine for setup, _ in planned("gpu", "pretrain.optimizer=muon", "runtime.engine=ddp").by_engine()
+    ] == ["ddp"]
