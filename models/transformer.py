@@ -289,6 +289,7 @@ class Transformer(nn.Module):
 
     @recompute.setter
     def recompute(self, value: Recompute) -> None:
+        """For all blocks."""
         for block in self.blocks:
             cast(Block, block).recompute = value
 
