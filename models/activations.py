@@ -24,7 +24,7 @@ class Numbers:
 
     product: int  # bytes of a number in a matrix product
     residual: int  # bytes of a number in the residual stream, and in the weights that autograd sees
-    fused_norm: bool  # RMSNorm is one kernel (CUDA); elsewhere torch composes it, and keeps what lies between
+    cuda: bool  # RMSNorm is one kernel there; elsewhere torch composes it, and keeps what lies between
 
     @property
     def autocast(self) -> bool:
@@ -74,9 +74,9 @@ def activations(
     """
     tokens, ways = micro_batch * shape.context, tensor_parallel
     blocks = shape.depth if blocks is None else blocks
-    block = _block(shape, form, ways)
-    saved = {"none": block, "selective": _selective(shape, form, ways), "full": form.residual * shape.width}[recompute]
     masked = isolate or (shape.sliding_window is not None and shape.sliding_window < shape.context)
+    block = _block(shape, form, ways, repeated=form.cuda and (masked or form.product == 4))
+    saved = {"none": block, "selective": _selective(shape, form, ways), "full": form.residual * shape.width}[recompute]
     mask = form.product * shape.context**2 * (micro_batch if isolate else 1) if masked else 0
     rotary = form.residual * shape.context * shape.head_dim if shape.rope_theta is not None else 0
     casts = 2 * ceil_div(block_matrices(shape), ways) if form.autocast else 0
@@ -104,11 +104,13 @@ def _flowing(shape: ModelShape, form: Numbers, tokens: int, ways: int, head: boo
     return max(at_down, at_gate) + form.residual * tied
 
 
-def _block(shape: ModelShape, form: Numbers, ways: int) -> int:
-    """Bytes a token that a block keeps when nothing is computed again."""
+def _block(shape: ModelShape, form: Numbers, ways: int, *, repeated: bool) -> int:
+    """Bytes a token that a block keeps when nothing is computed again. `repeated`: shared keys and values are copied
+    for each query head (`must_repeat_keys`), so that nothing holds on to the product that they came from."""
     queries, keys = _heads(shape, ways)
     rotated = queries + keys if shape.rope_theta is not None else 0
-    attention = form.product * (queries + 2 * keys + rotated + queries) + 4 * ceil_div(shape.heads, ways)
+    attended = 2 * queries if repeated and keys < queries else queries + 2 * keys
+    attention = form.product * (attended + rotated + queries) + 4 * ceil_div(shape.heads, ways)
     inner = ceil_div(shape.feed_forward, ways)
     feed_forward = form.product * inner * (4 if shape.gated else 2)  # gate, up, SiLU of the gate, and the product
     norms = 2 * (_norm(shape, form) + form.product * shape.width)
@@ -127,7 +129,7 @@ def _norm(shape: ModelShape, form: Numbers) -> int:
     """Bytes a token that a norm keeps, its output left out."""
     if shape.family == "gpt2":
         return form.residual * shape.width + 2 * 4  # mean and reciprocal deviation in float32
-    if form.fused_norm:
+    if form.cuda:
         return form.residual * shape.width + 4
     return 2 * 4 * shape.width + 4  # the input and the scaled input, in float32 whatever the input was
 

@@ -83,9 +83,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         dx_NC = torch.empty_like(x_NC) if x_NC.requires_grad else None
         # Summed over chunks in float32: in bf16 the small late terms would be rounded away.
         dweight_VC = torch.zeros_like(weight_VC, dtype=torch.float32) if weight_VC.requires_grad else None
-        kind = x_NC.device.type
-        half = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_NC.dtype
-        ctx.divisor = (targets_N != IGNORED).sum() if half == torch.float16 else None
+        ctx.divisor = (targets_N != IGNORED).sum() if multiplied_in(x_NC) == torch.float16 else None
         loss = _cross_entropy(x_NC, weight_VC, targets_N, dx_NC, dweight_VC, z_loss, divided=ctx.divisor is None)
         ctx.dx_NC, ctx.dweight_VC, ctx.dtype, ctx.given = dx_NC, dweight_VC, weight_VC.dtype, False
         return loss
@@ -175,9 +173,19 @@ def additive(mask: Tensor, like: Tensor) -> Tensor:
 
     Attention would make these itself, but anew in each block, and keep each copy for the backward pass.
     """
-    kind = like.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
-    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -math.inf)
+    return torch.zeros_like(mask, dtype=multiplied_in(like)).masked_fill_(~mask, -math.inf)
+
+
+def multiplied_in(x: Tensor) -> torch.dtype:
+    """The precision in which matrix products and attention take `x`."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+def must_repeat_keys(x: Tensor, mask: Tensor | None) -> bool:
+    """Whether attention wants keys and values for each query head. On a GPU only torch's flash kernel shares them,
+    which knows neither masks nor float32; asked to share, all that is left is to form every score."""
+    return x.is_cuda and (mask is not None or multiplied_in(x) == torch.float32)
 
 
 class Attention(nn.Module):
@@ -199,13 +207,13 @@ class Attention(nn.Module):
         if angles is not None:
             qk_BTKD = rotate(qk_BTKD, *angles)
         q_BTHD, k_BTHD = qk_BTKD.split((self.heads, self.kv_heads), dim=2)
+        k_BHTD, v_BHTD = k_BTHD.transpose(1, 2), v_BTHD.transpose(1, 2)
+        times = self.heads // self.kv_heads
+        if times > 1 and must_repeat_keys(q_BTHD, mask):
+            k_BHTD, v_BHTD = k_BHTD.repeat_interleave(times, 1), v_BHTD.repeat_interleave(times, 1)
+            times = 1
         y_BHTD = F.scaled_dot_product_attention(
-            q_BTHD.transpose(1, 2),
-            k_BTHD.transpose(1, 2),
-            v_BTHD.transpose(1, 2),
-            attn_mask=mask,
-            is_causal=mask is None,
-            enable_gqa=self.kv_heads != self.heads,
+            q_BTHD.transpose(1, 2), k_BHTD, v_BHTD, attn_mask=mask, is_causal=mask is None, enable_gqa=times > 1
         )
         return self.output(y_BHTD.transpose(1, 2).reshape(batch, tokens, -1))
 

@@ -82,7 +82,7 @@ def measure(forward: Callable[[], Tensor]) -> tuple[int, int, int]:
 
 def after_forward(shape: ModelShape, form: Numbers, batch: int, blocks: int) -> int:
     """Of what the loss needs, the last norm's numbers and the two gradients outlive the forward pass."""
-    norm = 2 * 4 * shape.width if shape.family != "gpt2" and not form.fused_norm else form.residual * shape.width
+    norm = 2 * 4 * shape.width if shape.family != "gpt2" and not form.cuda else form.residual * shape.width
     tokens = batch * shape.context
     return blocks + tokens * (norm + form.residual * shape.width) + 4 * shape.vocab_size * shape.width
 
