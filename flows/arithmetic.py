@@ -8,8 +8,8 @@ from pathlib import Path
 
 from models.activations import Precision
 from models.compute import Bill, bill, executed_flops_per_token
-from models.devices import DEVICES, Device, UnknownDevice, find_device
-from models.fit import changes, ways_to_fit
+from models.devices import DEVICES, Device, Products, UnknownDevice, find_device
+from models.fit import changes, engines, ways_to_fit
 from models.memory import Setup, TrainingMemory, checkpoint_bytes, checkpoint_disk, training_memory
 from models.presets import ModelShape, ShapeError, count_parameters, derive, flops_per_token
 from profiles.schema import Profile
@@ -29,12 +29,15 @@ class TrainingPlan:
     shape: ModelShape
     tokens: int
     steps: int
+    batch: int  # sequences of a step, when it has warmed up
     setup: Setup
     device: Device
+    products: Products
     memory: TrainingMemory
     checkpoint: int  # bytes
     kept: int  # checkpoints
     bill: Bill
+    hostfile: str | None = None  # that the profile names and that is not here: one host is counted
 
     @property
     def parameters(self) -> int:
@@ -61,6 +64,10 @@ class TrainingPlan:
         """Whether the fullest device has the memory."""
         return self.memory.total <= self.device.memory
 
+    def by_engine(self) -> list[tuple[Setup, int]]:
+        """Bytes that the fullest device would need under each engine and stage."""
+        return [(setup, training_memory(self.shape, setup).total) for setup in engines(self.setup)]
+
     def remedy(self) -> dict[str, object] | None:
         """The cheapest changes with which it would fit; None if there are none."""
         found = ways_to_fit(self.shape, self.setup, self.device.memory)
@@ -83,7 +90,7 @@ def training_plan(
         utilisation=chosen.utilisation if utilisation is None else utilisation,
     )
     steps = config.total_steps(shape)
-    tokens = steps * config.global_batch * shape.context
+    tokens = config.samples(steps) * shape.context
     try:
         setup = setup_of(profile, shape, cuda=chosen.name != "cpu")
         memory = training_memory(shape, setup)
@@ -92,9 +99,22 @@ def training_plan(
             f"The runtime can't share out its devices: {error}.", "Change runtime accordingly."
         ) from error
     executed = executed_flops_per_token(shape, recompute=setup.recompute) * tokens
-    cost = bill(executed, chosen, devices=setup.devices, float32=setup.precision == "float32")
-    kept = profile.runtime.keep_checkpoints
-    return TrainingPlan(shape, tokens, steps, setup, chosen, memory, checkpoint_bytes(shape, setup), kept, cost)
+    products: Products = "half" if setup.precision != "float32" else "tf32" if config.precision == "tf32" else "float32"
+    hosts = profile.runtime.hostfile
+    return TrainingPlan(
+        shape=shape,
+        tokens=tokens,
+        steps=steps,
+        batch=config.global_batch,
+        setup=setup,
+        device=chosen,
+        products=products,
+        memory=memory,
+        checkpoint=checkpoint_bytes(shape, setup),
+        kept=profile.runtime.keep_checkpoints,
+        bill=bill(executed, chosen, devices=setup.devices, products=products),
+        hostfile=hosts if hosts is not None and not Path(hosts).is_file() else None,
+    )
 
 
 def setup_of(profile: Profile, shape: ModelShape, *, cuda: bool) -> Setup:
@@ -142,7 +162,7 @@ def _device(runtime: Runtime, name: str | None) -> Device:
     if name == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // runtime.processes
         peak = measure_peak(runtime.threads)
-        return Device("cpu", f"this CPU, {runtime.threads} threads", memory, None, peak, None, CPU_UTILISATION)
+        return Device("cpu", f"this CPU, {runtime.threads} threads", memory, None, None, peak, None, CPU_UTILISATION)
     try:
         return find_device(name)
     except UnknownDevice as error:

@@ -156,13 +156,15 @@ class TerminalObserver(PrefectObserver):
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: `4.2 s`, `2 min 10 s`, `3 h 5 min`."""
+    """Seconds as a person says them: `4.2 s`, `2 min 10 s`, `3 h 5 min`, `29.8 days`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{seconds / 86_400:,.1f} days"
 
 
 def size_of(size: float) -> str:

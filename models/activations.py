@@ -24,7 +24,7 @@ class Numbers:
 
     product: int  # bytes of a number in a matrix product
     residual: int  # bytes of a number in the residual stream, and in the weights that autograd sees
-    fused_norm: bool  # RMSNorm is one kernel (CUDA); elsewhere torch composes it, and keeps what lies between
+    cuda: bool  # RMSNorm is one kernel there; elsewhere torch composes it, and keeps what lies between
 
     @property
     def autocast(self) -> bool:
@@ -74,9 +74,9 @@ def activations(
     """
     tokens, ways = micro_batch * shape.context, tensor_parallel
     blocks = shape.depth if blocks is None else blocks
-    block = _block(shape, form, ways)
-    saved = {"none": block, "selective": _selective(shape, form, ways), "full": form.residual * shape.width}[recompute]
     masked = isolate or (shape.sliding_window is not None and shape.sliding_window < shape.context)
+    block = _block(shape, form, ways, repeated=form.cuda and (masked or form.product == 4))
+    saved = {"none": block, "selective": _selective(shape, form, ways), "full": form.residual * shape.width}[recompute]
     mask = form.product * shape.context**2 * (micro_batch if isolate else 1) if masked else 0
     rotary = form.residual * shape.context * shape.head_dim if shape.rope_theta is not None else 0
     casts = 2 * ceil_div(block_matrices(shape), ways) if form.autocast else 0
@@ -97,18 +97,20 @@ def _flowing(shape: ModelShape, form: Numbers, tokens: int, ways: int, head: boo
     residual stream, of the inner numbers (both of a gate's at its product, else one beside a matrix's before it is
     added up), and of a tied head, which waits for the embedding's."""
     inner = ceil_div(shape.feed_forward, ways)
-    tied = ceil_div(shape.vocab_size, ways) * shape.width if shape.tie_embeddings and head else 0
+    tied = words_of_rank(shape, ways) * shape.width if shape.tie_embeddings and head else 0
     stream = form.residual * shape.width + (form.product * shape.width if form.autocast else 0)
     at_down = tokens * (form.product * inner + stream) + form.residual * inner * shape.width
     at_gate = tokens * (form.product * 2 * inner + form.residual * shape.width) if shape.gated else 0
     return max(at_down, at_gate) + form.residual * tied
 
 
-def _block(shape: ModelShape, form: Numbers, ways: int) -> int:
-    """Bytes a token that a block keeps when nothing is computed again."""
+def _block(shape: ModelShape, form: Numbers, ways: int, *, repeated: bool) -> int:
+    """Bytes a token that a block keeps when nothing is computed again. `repeated`: shared keys and values are copied
+    for each query head (`must_repeat_keys`), so that nothing holds on to the product that they came from."""
     queries, keys = _heads(shape, ways)
     rotated = queries + keys if shape.rope_theta is not None else 0
-    attention = form.product * (queries + 2 * keys + rotated + queries) + 4 * ceil_div(shape.heads, ways)
+    attended = 2 * queries if repeated and keys < queries else queries + 2 * keys
+    attention = form.product * (attended + rotated + queries) + 4 * ceil_div(shape.heads, ways)
     inner = ceil_div(shape.feed_forward, ways)
     feed_forward = form.product * inner * (4 if shape.gated else 2)  # gate, up, SiLU of the gate, and the product
     norms = 2 * (_norm(shape, form) + form.product * shape.width)
@@ -127,7 +129,7 @@ def _norm(shape: ModelShape, form: Numbers) -> int:
     """Bytes a token that a norm keeps, its output left out."""
     if shape.family == "gpt2":
         return form.residual * shape.width + 2 * 4  # mean and reciprocal deviation in float32
-    if form.fused_norm:
+    if form.cuda:
         return form.residual * shape.width + 4
     return 2 * 4 * shape.width + 4  # the input and the scaled input, in float32 whatever the input was
 
@@ -136,7 +138,7 @@ def _loss(shape: ModelShape, form: Numbers, tokens: int, ways: int) -> int:
     """The most that the chunked loss has at a time: the head's gradient and a chunk's logits in float32, and with them
     a product of the chunk with the head; or in 16 bits the logits and the hidden states of the chunk once more, with a
     product of the head's size."""
-    vocabulary, rows = ceil_div(shape.vocab_size, ways), min(LOSS_CHUNK, tokens)
+    vocabulary, rows = words_of_rank(shape, ways), min(LOSS_CHUNK, tokens)
     head, logits, hidden = vocabulary * shape.width, rows * vocabulary, rows * shape.width
     if form.product == 4:
         return 4 * (head + logits + hidden)
@@ -147,6 +149,11 @@ def _loss(shape: ModelShape, form: Numbers, tokens: int, ways: int) -> int:
 def _heads(shape: ModelShape, ways: int) -> tuple[int, int]:
     """Width of the queries, and of the keys, on one device."""
     return shape.head_dim * ceil_div(shape.heads, ways), shape.head_dim * ceil_div(shape.kv_heads, ways)
+
+
+def words_of_rank(shape: ModelShape, ways: int) -> int:
+    """Words of the vocabulary on one device: whole where it can't be shared evenly."""
+    return shape.vocab_size if shape.vocab_size % ways else shape.vocab_size // ways
 
 
 def ceil_div(number: int, ways: int) -> int:

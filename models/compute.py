@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from models.devices import Device
+from models.devices import Device, Products
 from models.presets import (
     CHINCHILLA_TOKENS_PER_PARAMETER,
     ModelShape,
@@ -41,9 +41,9 @@ class Bill:
     money: float | None  # USD
 
 
-def bill(flops: float, device: Device, *, devices: int = 1, float32: bool = False) -> Bill:
+def bill(flops: float, device: Device, *, devices: int = 1, products: Products = "half") -> Bill:
     """Hours and money for `flops` on `devices` of a kind, at its assumed utilisation and price."""
-    peak = device.peak(float32)
+    peak = device.peak(products)
     if peak is None:
         return Bill(None, None, None)
     device_hours = flops / (peak * device.utilisation) / 3600

@@ -1,14 +1,17 @@
 """Devices that models are trained on: what their makers' data sheets say, and two assumptions that you can override.
 
-Peaks are dense (without sparsity), 16-bit products summed in float32, and float32 without TF32. Memory is decimal,
-a few per cent below what the device reports, which leaves room for the CUDA context. Utilisation is the share of the
-peak that training reaches (PaLM 46 %, Llama 3 405B 38 to 43 %). Prices are round figures of on-demand lists, dated
-`PRICED`: an order of magnitude and no offer.
+Peaks are dense (without sparsity): of 16-bit products summed in float32, of TF32, and of float32 without it. Memory
+is decimal, a few per cent below what the device reports, which leaves room for the CUDA context. Utilisation is the
+share of the peak that training reaches (PaLM 46 %, Llama 3 405B 38 to 43 %). Prices are round figures of on-demand
+lists, dated `PRICED`: an order of magnitude and no offer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Products = Literal["half", "tf32", "float32"]  # what matrices are multiplied in
 
 PRICED = "mid-2025"
 UTILISATION = 0.4
@@ -26,32 +29,33 @@ class Device:
     title: str
     memory: int  # bytes
     half: float | None  # peak FLOP/s in bfloat16
+    tf32: float | None  # peak FLOP/s in TF32
     single: float | None  # peak FLOP/s in float32
     price: float | None  # USD an hour, assumed
     utilisation: float = UTILISATION  # share of the peak, assumed
 
-    def peak(self, float32: bool) -> float | None:
+    def peak(self, products: Products) -> float | None:
         """Peak FLOP/s of the precision that multiplies."""
-        return self.single if float32 else self.half
+        return {"half": self.half, "tf32": self.tf32, "float32": self.single}[products]
 
 
-def _device(name: str, title: str, gigabytes: int, half: float, single: float, price: float) -> Device:
-    return Device(name, title, gigabytes * 10**9, half * 1e12, single * 1e12, price)
+def _device(name: str, title: str, gigabytes: int, half: float, tf32: float, single: float, price: float) -> Device:
+    return Device(name, title, gigabytes * 10**9, half * 1e12, tf32 * 1e12, single * 1e12, price)
 
 
 DEVICES = {
     device.name: device
-    for device in (  # data sheets: gigabytes, TFLOP/s in bfloat16 and float32; then the assumed price
-        _device("h200", "NVIDIA H200 SXM", 141, 989.4, 66.9, 3.80),
-        _device("h100", "NVIDIA H100 SXM", 80, 989.4, 66.9, 3.00),
-        _device("a100", "NVIDIA A100 80GB SXM", 80, 312.0, 19.5, 1.80),
-        _device("a100-40", "NVIDIA A100 40GB SXM", 40, 312.0, 19.5, 1.30),
-        _device("mi300x", "AMD Instinct MI300X", 192, 1307.4, 163.4, 3.00),
-        _device("l40s", "NVIDIA L40S", 48, 362.0, 91.6, 1.00),
-        _device("l4", "NVIDIA L4", 24, 121.0, 30.3, 0.70),
-        _device("a10", "NVIDIA A10", 24, 125.0, 31.2, 0.75),
-        _device("rtx4090", "NVIDIA GeForce RTX 4090", 24, 165.2, 82.6, 0.40),
-        _device("rtx3090", "NVIDIA GeForce RTX 3090", 24, 71.0, 35.6, 0.25),
+    for device in (  # data sheets: gigabytes, TFLOP/s in bfloat16, TF32, float32; the assumed price
+        _device("h200", "NVIDIA H200 SXM", 141, 989.4, 494.7, 66.9, 3.80),
+        _device("h100", "NVIDIA H100 SXM", 80, 989.4, 494.7, 66.9, 3.00),
+        _device("a100", "NVIDIA A100 80GB SXM", 80, 312.0, 156.0, 19.5, 1.80),
+        _device("a100-40", "NVIDIA A100 40GB SXM", 40, 312.0, 156.0, 19.5, 1.30),
+        _device("mi300x", "AMD Instinct MI300X", 192, 1307.4, 653.7, 163.4, 3.00),
+        _device("l40s", "NVIDIA L40S", 48, 362.0, 183.0, 91.6, 1.00),
+        _device("l4", "NVIDIA L4", 24, 121.0, 60.0, 30.3, 0.70),
+        _device("a10", "NVIDIA A10", 24, 125.0, 62.5, 31.2, 0.75),
+        _device("rtx4090", "NVIDIA GeForce RTX 4090", 24, 165.2, 82.6, 82.6, 0.40),
+        _device("rtx3090", "NVIDIA GeForce RTX 3090", 24, 71.0, 35.6, 35.6, 0.25),
     )
 }
 

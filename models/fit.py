@@ -6,45 +6,71 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from models.memory import Setup, training_memory
-from models.presets import ModelShape
+from models.memory import Engine, Setup, training_memory
+from models.presets import ModelShape, Recompute
 
 MOST_DEVICES = 4096
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
 def ways_to_fit(shape: ModelShape, setup: Setup, memory: int) -> Setup | None:
     """The first change of `setup` with which training needs no more than `memory` bytes a device; None without any.
 
-    None of them changes the result. In order of what they cost: selective recomputation costs next to no time, full
-    recomputation a third, smaller micro-batches some of the device's efficiency, shards their traffic, offloading far
-    more; more devices cost money.
+    None of them changes the result, and the engines take each of them. In order of what they cost: selective
+    recomputation costs next to no time, full recomputation a third, smaller micro-batches some of the device's
+    efficiency, shards their traffic, offloading far more; more devices cost money.
     """
     return next((other for other in _candidates(setup) if training_memory(shape, other).total <= memory), None)
 
 
 def _candidates(setup: Setup) -> Iterator[Setup]:
+    least = setup
     for base in _sharded(setup):
-        for recompute in ("none", "selective", "full"):
-            if ("none", "selective", "full").index(recompute) >= ("none", "selective", "full").index(base.recompute):
-                yield replace(base, recompute=recompute)
-        small = replace(base, recompute="full")
-        while small.micro_batch > 1:
-            small = replace(small, micro_batch=small.micro_batch // 2, micro_steps=small.micro_steps * 2)
-            yield small
-    if setup.engine == "deepspeed" and setup.cuda:
-        yield replace(small, offload="optimizer")
-    devices = setup.devices * 2
-    while devices <= MOST_DEVICES:
-        wide = replace(setup, devices=devices, recompute="full", micro_batch=1)
-        yield replace(wide, zero_stage=3) if setup.engine == "deepspeed" else wide
-        devices *= 2
+        for recompute in RECOMPUTE[RECOMPUTE.index(base.recompute) :]:
+            yield replace(base, recompute=recompute)
+        least = replace(base, recompute="full")
+        while least.micro_batch > 1:
+            least = replace(least, micro_batch=least.micro_batch // 2, micro_steps=least.micro_steps * 2)
+            yield least
+    if least.engine != "ddp" and least.cuda:
+        yield replace(least, zero_stage=max(1, least.zero_stage), offload="optimizer")
+    engine = _shards(setup)
+    if engine is not None:
+        devices = setup.devices * 2
+        while devices <= MOST_DEVICES:
+            yield replace(setup, engine=engine, zero_stage=3, devices=devices, recompute="full", micro_batch=1)
+            devices *= 2
 
 
 def _sharded(setup: Setup) -> Iterator[Setup]:
+    """The setup, and those that share out more among the same devices."""
     yield setup
-    if setup.engine == "deepspeed" and setup.replicas > 1:
-        for stage in range(setup.zero_stage + 1, 4):
-            yield replace(setup, zero_stage=stage)
+    engine = _shards(setup)
+    if engine is None or setup.replicas == 1:
+        return
+    stages = range(setup.zero_stage + 1, 4) if setup.engine == "deepspeed" else [3]
+    for stage in stages:
+        if (engine, stage) != (setup.engine, setup.zero_stage):
+            yield replace(setup, engine=engine, zero_stage=stage)
+
+
+def _shards(setup: Setup) -> Engine | None:
+    """The engine that takes over what `setup` does and shares it out: DDP can't, and FSDP has not all that it has."""
+    if setup.engine != "ddp":
+        return setup.engine
+    return "fsdp" if setup.optimizer == "adamw" and setup.pipeline_parallel == 1 and setup.cuda else None
+
+
+def engines(setup: Setup) -> list[Setup]:
+    """`setup` under each engine and stage that can train so, as it is spread now: what they need can be compared."""
+    shared = setup.tensor_parallel * setup.pipeline_parallel > 1
+    found = [replace(setup, engine="ddp", zero_stage=0, offload="none")]
+    if setup.optimizer == "adamw" and not shared:
+        stages = (replace(setup, engine="deepspeed", zero_stage=stage) for stage in range(4))
+        found += [replace(each, offload=each.offload if each.zero_stage else "none") for each in stages]
+    if setup.optimizer == "adamw" and setup.pipeline_parallel == 1:
+        found += [replace(setup, engine="fsdp", zero_stage=stage) for stage in (0, 3)]
+    return found
 
 
 def changes(before: Setup, after: Setup) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from models.activations import Activations, Precision, activations, ceil_div, numbers
-from models.presets import ModelShape, Recompute, ShapeError, block_matrices, count_parameters
+from models.activations import Activations, Precision, activations, ceil_div, numbers, words_of_rank
+from models.presets import ModelShape, Recompute, ShapeError, block_matrices, blocks_of_stage, count_parameters
 
 Engine = Literal["deepspeed", "fsdp", "ddp"]
 Optimizer = Literal["adamw", "muon"]
@@ -29,7 +29,7 @@ class Setup:
     """How a model is trained, as far as memory is concerned. Raises ShapeError where devices can't be shared out."""
 
     engine: Engine = "deepspeed"
-    zero_stage: int = 0  # DeepSpeed's; DDP shards nothing, FSDP all
+    zero_stage: int = 0  # DeepSpeed's; DDP shards nothing, FSDP all, and under 3 gathers weights twice a step
     precision: Precision = "mixed"
     optimizer: Optimizer = "adamw"
     devices: int = 1  # all of them: replicas × tensor parallel × pipeline parallel
@@ -138,38 +138,44 @@ def _of_stage(shape: ModelShape, setup: Setup, stage: int) -> TrainingMemory:
     def share(number: int, from_stage: int) -> int:
         return ceil_div(number, setup.replicas) if sharded >= from_stage else number
 
+    weights, gradients = (share(setup.weight_bytes * held.total, stage) for stage in (3, 2))
     states = share(setup.master_bytes * held.total + setup.moment_bytes * held.moments(setup.optimizer), 1)
-    offloaded = setup.offload == "optimizer"
+    host = 0
+    if setup.offload == "optimizer":
+        # FSDP's shares live where the optimizer steps; DeepSpeed's gradients go there in float32
+        host = states + (weights + gradients if setup.engine == "fsdp" else share(4 * held.total, 1))
+        weights, gradients = (0, 0) if setup.engine == "fsdp" else (weights, gradients)
+        states = 0
     return TrainingMemory(
-        weights=share(setup.weight_bytes * held.total, 3),
-        gradients=share(setup.weight_bytes * held.total, 2),
-        optimizer=0 if offloaded else states,
+        weights=weights,
+        gradients=gradients,
+        optimizer=states,
         gathered=_gathered(shape, setup, held),
         buffers=_buffers(setup, held),
         activations=passing.blocks,
         loss=passing.loss,
         backward=passing.backward,
         reduce=_reduced(shape, setup, held, passing.blocks, blocks),
-        step=share(4 * held.total, 1) if setup.master_bytes and not offloaded else 0,
-        host=states + share(4 * held.total, 1) if offloaded else 0,
+        step=share(4 * held.total, 1) if setup.master_bytes and not host else 0,
+        host=host,
     )
 
 
 def _blocks(shape: ModelShape, setup: Setup, stage: int) -> int:
-    """Blocks of a pipeline stage: shared out evenly, the first stages take the rest."""
-    each, left = divmod(shape.depth, setup.pipeline_parallel)
-    return each + (stage < left)
+    """Blocks of a pipeline stage."""
+    return len(blocks_of_stage(shape.depth, setup.pipeline_parallel, stage))
 
 
 def held_parameters(shape: ModelShape, setup: Setup, stage: int = 0) -> Held:
     """Parameters of one device of a pipeline stage; the first has the embedding, the last the head. A tied matrix
-    stands on both. Tensor parallelism divides matrices, their columns' biases and the vocabulary (Shoeybi 2019)."""
+    stands on both. Tensor parallelism divides matrices, their columns' biases and the vocabulary, if it can be divided
+    (Shoeybi et al. 2019)."""
     ways, blocks, width = setup.tensor_parallel, _blocks(shape, setup, stage), shape.width
     biased = shape.family == "gpt2"
     norm = width * (2 if biased else 1)
     columns = (shape.heads + 2 * shape.kv_heads) * shape.head_dim + shape.feed_forward if biased else 0
     small = blocks * (2 * norm + ceil_div(columns, ways) + (2 * width if biased else 0))
-    vocabulary = ceil_div(shape.vocab_size, ways) * width
+    vocabulary = words_of_rank(shape, ways) * width
     first, last = stage == 0, stage == setup.pipeline_parallel - 1
     if first:
         small += vocabulary + (shape.context * width if biased else 0)
@@ -199,11 +205,13 @@ def _compute_bytes(setup: Setup) -> int:
 
 
 def _gathered(shape: ModelShape, setup: Setup, held: Held) -> int:
-    """Whole weights beside the shards: FSDP's outermost unit, a block and the next; DeepSpeed's up to its limit."""
+    """Whole weights beside the shards: DeepSpeed's up to its limit; FSDP's outermost unit, a block and the next, or,
+    where they stay from the forward to the backward pass (not `zero_stage` 3), all of them. FSDP copies even alone."""
+    if setup.engine == "fsdp":
+        units = held.others + 2 * ceil_div(block_matrices(shape), setup.tensor_parallel)
+        return _compute_bytes(setup) * (units if setup.zero_stage == 3 else held.total)
     if setup.sharded < 3 or setup.replicas == 1:
         return 0
-    if setup.engine == "fsdp":
-        return _compute_bytes(setup) * (held.others + 2 * ceil_div(block_matrices(shape), setup.tensor_parallel))
     return setup.weight_bytes * min(held.total, MAX_GATHERED + PREFETCHED)
 
 
@@ -219,7 +227,7 @@ def _buffers(setup: Setup, held: Held) -> int:
 def _reduced(shape: ModelShape, setup: Setup, held: Held, kept: int, blocks: int) -> int:
     """What FSDP needs beyond activations to reduce the gradients of a block, when its activations are gone, or of the
     outermost unit, when all `kept` are: whole in float32, and the shard that they become before it is added up."""
-    if setup.engine != "fsdp" or setup.replicas == 1:
+    if setup.engine != "fsdp" or (setup.replicas == 1 and setup.precision == "float32"):
         return 0
     block = ceil_div(block_matrices(shape), setup.tensor_parallel)
     ways_out = ((block, kept // blocks), (held.others, kept))

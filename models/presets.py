@@ -138,6 +138,11 @@ def block_matrices(shape: ModelShape) -> int:
     return attention + shape.width * shape.feed_forward * (3 if shape.gated else 2)
 
 
+def blocks_of_stage(depth: int, stages: int, stage: int) -> range:
+    """The blocks of a pipeline stage: as even as can be, and fewest in the first, which has most in flight."""
+    return range(depth * stage // stages, depth * (stage + 1) // stages)
+
+
 def flops_per_token(shape: ModelShape, *, training: bool = True, document: int | None = None) -> int:
     """Matrix FLOPs for one token of a full context; training is forward + backward, three times the forward.
 

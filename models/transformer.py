@@ -11,13 +11,14 @@ F feed-forward, V vocabulary, N batch × tokens flattened.
 from __future__ import annotations
 
 import math
-from functools import partial
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from models.autocast import multiplied_in
 from models.cross_entropy import ChunkedCrossEntropy, cross_entropy
 from models.presets import ModelShape, Recompute
 
@@ -102,9 +103,13 @@ def additive(mask: Tensor, like: Tensor) -> Tensor:
 
     Attention would make these itself, but anew in each block, and keep each copy for the backward pass.
     """
-    kind = like.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
-    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -math.inf)
+    return torch.zeros_like(mask, dtype=multiplied_in(like)).masked_fill_(~mask, -math.inf)
+
+
+def must_repeat_keys(x: Tensor, mask: Tensor | None) -> bool:
+    """Whether attention wants keys and values for each query head. On a GPU only torch's flash kernel shares them,
+    which knows neither masks nor float32; asked to share, all that is left is to form every score."""
+    return x.is_cuda and (mask is not None or multiplied_in(x) == torch.float32)
 
 
 class Attention(nn.Module):
@@ -126,13 +131,13 @@ class Attention(nn.Module):
         if angles is not None:
             qk_BTKD = rotate(qk_BTKD, *angles)
         q_BTHD, k_BTHD = qk_BTKD.split((self.heads, self.kv_heads), dim=2)
+        k_BHTD, v_BHTD = k_BTHD.transpose(1, 2), v_BTHD.transpose(1, 2)
+        times = self.heads // self.kv_heads
+        if times > 1 and must_repeat_keys(q_BTHD, mask):
+            k_BHTD, v_BHTD = k_BHTD.repeat_interleave(times, 1), v_BHTD.repeat_interleave(times, 1)
+            times = 1
         y_BHTD = F.scaled_dot_product_attention(
-            q_BTHD.transpose(1, 2),
-            k_BTHD.transpose(1, 2),
-            v_BTHD.transpose(1, 2),
-            attn_mask=mask,
-            is_causal=mask is None,
-            enable_gqa=self.kv_heads != self.heads,
+            q_BTHD.transpose(1, 2), k_BHTD, v_BHTD, attn_mask=mask, is_causal=mask is None, enable_gqa=times > 1
         )
         return self.output(y_BHTD.transpose(1, 2).reshape(batch, tokens, -1))
 
@@ -159,8 +164,15 @@ def _norm(shape: ModelShape) -> nn.Module:
     return kind(shape.width, eps=shape.norm_eps)
 
 
+def _keeping_products() -> Any:
+    return create_selective_checkpoint_contexts(MATRIX_PRODUCTS)
+
+
 class Block(nn.Module):
-    """Pre-norm residual block: attention, then feed-forward."""
+    """Pre-norm residual block: attention, then feed-forward. `recompute` as in Transformer, within the block, so that
+    whoever compiles the block compiles it too."""
+
+    recompute: Recompute = "none"
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
@@ -169,6 +181,13 @@ class Block(nn.Module):
 
     def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Tensor | None) -> Tensor:
         """(B, T, C) to (B, T, C)."""
+        if self.recompute == "none" or not torch.is_grad_enabled():
+            return self._forward(x_BTC, angles, mask)
+        if self.recompute == "selective":
+            return checkpoint(self._forward, x_BTC, angles, mask, use_reentrant=False, context_fn=_keeping_products)
+        return checkpoint(self._forward, x_BTC, angles, mask, use_reentrant=False)
+
+    def _forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Tensor | None) -> Tensor:
         x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), angles, mask)
         return x_BTC + self.feed_forward(self.feed_forward_norm(x_BTC))
 
@@ -186,7 +205,6 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.shape = shape
-        self.recompute: Recompute = "none"
         self.embedding = Embedding(shape.vocab_size, shape.width)
         self.positions = Embedding(shape.context, shape.width) if shape.family == "gpt2" else None
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
@@ -195,6 +213,17 @@ class Transformer(nn.Module):
         if shape.tie_embeddings:
             self.head.weight = self.embedding.weight
         self.initialise(generator, mup_base_width=mup_base_width)
+
+    @property
+    def recompute(self) -> Recompute:
+        """What the backward pass of each block makes again."""
+        return cast(Block, self.blocks[0]).recompute
+
+    @recompute.setter
+    def recompute(self, value: Recompute) -> None:
+        """For all blocks."""
+        for block in self.blocks:
+            cast(Block, block).recompute = value
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator | None = None, *, mup_base_width: int | None = None) -> None:
@@ -245,13 +274,8 @@ class Transformer(nn.Module):
             mask = document_mask(positions_BT, shape.sliding_window)
         if mask is not None:
             mask = additive(mask, x_BTC)
-        selective = partial(create_selective_checkpoint_contexts, MATRIX_PRODUCTS)
-        contexts = selective if self.recompute == "selective" else noop_context_fn
         for block in self.blocks:
-            if self.recompute == "none" or not torch.is_grad_enabled():
-                x_BTC = block(x_BTC, angles, mask)
-            else:
-                x_BTC = checkpoint(block, x_BTC, angles, mask, use_reentrant=False, context_fn=contexts)
+            x_BTC = block(x_BTC, angles, mask)
         return self.norm(x_BTC)
 
     def num_parameters(self) -> int:

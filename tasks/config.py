@@ -70,7 +70,9 @@ class Runtime(BaseModel):
         1, ge=1, description="processes that hold a run of blocks each; micro-batches flow through (engine ddp)"
     )
     compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = Field(
-        "off", description="torch.compile of each block, and how hard it looks for fast kernels (engine ddp or fsdp)"
+        "off",
+        description="torch.compile of each block (engine ddp or fsdp): max-autotune looks harder for fast kernels, "
+        "reduce-overhead takes CUDA graphs, for small models on a GPU (ddp alone)",
     )
     recompute: Literal["none", "selective", "full"] = Field(
         "none",

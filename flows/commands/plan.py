@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -34,10 +36,12 @@ def show_plan(
     table = Table(box=None, pad_edge=False, header_style="dim")
     for head in ("stage", "", "size", "time", "why"):
         table.add_column(head, justify="right" if head in ("size", "time") else "left")
+    hours = training.bill.hours
+    arithmetic = {"pretrain": hours * 3600} if hours is not None else {}
     total = 0.0
     for line in lines:
         guess = "" if line.hit else "~"
-        seconds = float(line.manifest.facts.get("seconds", 0)) if line.manifest else None
+        seconds = float(line.manifest.facts.get("seconds", 0)) if line.manifest else arithmetic.get(line.name)
         total += 0 if line.hit or seconds is None else seconds
         table.add_row(
             line.name,
@@ -47,18 +51,27 @@ def show_plan(
             escape(line.why),
         )
     console.print(table)
-    unknown = [line.name for line in lines if not line.hit and line.manifest is None]
-    misses = sum(not line.hit for line in lines)
-    note = f", and unknown for {', '.join(unknown)} (never made before)" if unknown else ""
-    console.print(
-        f"\n{misses} to make: about {duration(total)} by earlier runs{note}." if misses else "\nNothing to make."
-    )
+    console.print(f"\n{_to_make(lines, total, arithmetic)}")
     for line in lines:
         if line.forecast:
             need = f"{size_of(line.forecast.memory)} of memory and {size_of(line.forecast.disk)} of disk"
             console.print(f"{line.name} needs about {need}: {line.forecast.note}.", soft_wrap=True)
     show_model(console, profile)
     show_training(console, training)
+
+
+def _to_make(lines: list[PlannedStage], seconds: float, arithmetic: Collection[str]) -> str:
+    """How many stages must be made, how long that takes as far as is known, and from where it is known."""
+    misses = [line for line in lines if not line.hit]
+    if not misses:
+        return "Nothing to make."
+    earlier = any(line.manifest for line in misses)
+    computed = [line.name for line in misses if line.manifest is None and line.name in arithmetic]
+    unknown = [line.name for line in misses if line.manifest is None and line.name not in arithmetic]
+    by = ["by earlier runs"] * earlier + [f"by the arithmetic below for {', '.join(computed)}"] * bool(computed)
+    parts = [f"about {duration(seconds)} {' and '.join(by)}"] * bool(by)
+    parts += [f"unknown for {', '.join(unknown)} (never made before)"] * bool(unknown)
+    return f"{len(misses)} to make: {', '.join(parts)}."
 
 
 def show_model(console: Console, profile: Profile) -> None:

@@ -9,15 +9,18 @@ from flows.arithmetic import TrainingPlan
 from flows.progress import size_of
 from models.compute import compute_optimal, judge_ratio
 from models.devices import PRICED
+from models.memory import Setup
 
 TIGHT = 0.9  # of the device's memory: fragmentation takes the rest
 BAR = 24  # characters of the longest bar
+MOMENTS = {"adamw": "AdamW's two moments", "muon": "Muon's moment of the blocks' matrices, AdamW's two of the rest"}
 
 
 def show_training(console: Console, plan: TrainingPlan) -> None:
-    """Three tables: the run, the memory of one device, and its time and money."""
+    """The run, the memory of one device, that under each engine, and its time and money: a table each."""
     _show_run(console, plan)
     _show_memory(console, plan)
+    _show_engines(console, plan)
     _show_bill(console, plan)
 
 
@@ -26,7 +29,7 @@ def _show_run(console: Console, plan: TrainingPlan) -> None:
     ratio = plan.tokens / plan.parameters
     parameters, tokens = compute_optimal(plan.flops)
     table.add_row("parameters", _short(plan.parameters), f"{plan.parameters:,}")
-    table.add_row("tokens", _short(plan.tokens), f"{plan.steps:,} steps of {plan.tokens // plan.steps:,} tokens")
+    table.add_row("tokens", _short(plan.tokens), _steps_of(plan))
     table.add_row("tokens a parameter", f"{ratio:,.1f}", judge_ratio(plan.shape, plan.tokens))
     table.add_row("compute", f"{plan.flops:.3g} FLOPs", "of the model: forward and backward")
     if plan.executed_flops != plan.flops:
@@ -40,8 +43,7 @@ def _show_run(console: Console, plan: TrainingPlan) -> None:
 
 def _show_memory(console: Console, plan: TrainingPlan) -> None:
     memory, setup = plan.memory, plan.setup
-    shared = f"ZeRO {setup.zero_stage}" if setup.engine == "deepspeed" else setup.engine.upper()
-    how = f"{setup.precision}, {shared}, micro-batch {setup.micro_batch}, recompute {setup.recompute}"
+    how = f"{setup.precision}, {_named(setup)}, micro-batch {setup.micro_batch}, recompute {setup.recompute}"
     if setup.devices > 1:
         how += f", one of {setup.devices} devices"
     table = Table(box=None, pad_edge=False, header_style="dim", title=f"Memory: {how}", title_justify="left")
@@ -50,7 +52,7 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
     parts = [
         ("weights", memory.weights, "as they multiply" if setup.weight_bytes == 2 else "in float32"),
         ("gradients", memory.gradients, "in the weights' precision"),
-        ("optimizer", memory.optimizer, "AdamW's two moments" + (", float32 masters" if setup.master_bytes else "")),
+        ("optimizer", memory.optimizer, MOMENTS[setup.optimizer] + (", float32 masters" if setup.master_bytes else "")),
         ("gathered weights", memory.gathered, "whole ones, for the moment that they multiply"),
         ("buffers", memory.buffers, "gradients on their way to the other devices"),
     ]
@@ -81,6 +83,34 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
             console.print(f"It would fit with {told}.", soft_wrap=True)
 
 
+def _show_engines(console: Console, plan: TrainingPlan) -> None:
+    found = plan.by_engine()
+    if len(found) == 1:
+        return
+    table = _table("Memory by engine and stage: runtime.engine and zero_stage")
+    most = max(total for _, total in found)
+    for setup, total in found:
+        fits = "" if total <= plan.device.memory else "[red]does not fit[/]"
+        bar = f"[cyan]{'█' * max(1, round(BAR * total / most)):<{BAR}}[/]"
+        here = (setup.engine, _stage(setup)) == (plan.setup.engine, _stage(plan.setup))
+        name = f"[bold]{_named(setup)}[/]" if here else _named(setup)
+        table.add_row(name, size_of(total), f"{bar} {'← this profile ' if here else ''}{fits}".rstrip())
+    _show(console, table)
+
+
+def _named(setup: Setup) -> str:
+    if setup.engine == "deepspeed":
+        return f"ZeRO {setup.zero_stage}"
+    return "DDP" if setup.engine == "ddp" else f"FSDP, zero_stage {_stage(setup)}"
+
+
+def _stage(setup: Setup) -> int:
+    """What of the stage the engine looks at: FSDP only whether it is 3."""
+    if setup.engine == "fsdp":
+        return 3 if setup.zero_stage == 3 else 0
+    return setup.zero_stage
+
+
 def _verdict(plan: TrainingPlan) -> str:
     share = plan.memory.total / plan.device.memory
     there = f"{share:.0%} of the {size_of(plan.device.memory)} of {plan.device.title}"
@@ -99,7 +129,7 @@ def _show_bill(console: Console, plan: TrainingPlan) -> None:
     if bill.hours is None or bill.device_hours is None:
         table.add_row("time", "unknown", f"the peak of {device.title} in this precision is not known")
     else:
-        peak = device.peak(plan.setup.precision == "float32") or 0.0
+        peak = device.peak(plan.products) or 0.0
         source = "measured just now" if device.name == "cpu" else "the data sheet's"
         speed = f"{peak / 1e12:,.0f} TFLOP/s" if peak >= 1e12 else f"{peak / 1e9:,.0f} GFLOP/s"
         reach = f"{device.utilisation:.0%} of {speed} ({source})"
@@ -110,6 +140,14 @@ def _show_bill(console: Console, plan: TrainingPlan) -> None:
             sum_of = f"{bill.money:,.0f} USD" if bill.money >= 100 else f"{bill.money:,.2f} USD"
             table.add_row("money", sum_of, f"{price}{dated}; your own with --price")
     _show(console, table)
+    if plan.hostfile is not None:
+        console.print(f"runtime.hostfile names {plan.hostfile}, which is not here: all of this is for one host.")
+
+
+def _steps_of(plan: TrainingPlan) -> str:
+    """The steps, and how many tokens each has; the first have fewer where the batch warms up."""
+    most = plan.batch * plan.shape.context
+    return f"{plan.steps:,} steps of {'' if plan.tokens == plan.steps * most else 'up to '}{most:,} tokens"
 
 
 def _table(title: str) -> Table:

@@ -144,7 +144,7 @@ def _arguments(spec: PosttrainSpec, pairs: int) -> dict[str, Any]:
         )
     steps = max(1, math.ceil(config.epochs * pairs / config.global_batch))
     bfloat16 = config.precision == "bfloat16" or (
-        config.precision == "auto" and cuda and torch.cuda.is_bf16_supported()
+        config.precision == "auto" and cuda and torch.cuda.is_bf16_supported(including_emulation=False)
     )
     arguments: dict[str, Any] = {
         "output_dir": str(spec.checkpoints),

@@ -33,7 +33,7 @@ def precision(spec: TrainSpec, world: World) -> str:
     """
     name, cuda = spec.config.precision, world.device.type == "cuda"
     if name == "auto":
-        return "bfloat16" if cuda and torch.cuda.is_bf16_supported() else "float32"
+        return "bfloat16" if cuda and has_bfloat16() else "float32"
     if name == "tf32" and not cuda:
         raise ConfigError("pretrain.precision tf32 is made by GPUs only.", "Choose float32 on a CPU.")
     if name == "float8":
@@ -43,8 +43,16 @@ def precision(spec: TrainSpec, world: World) -> str:
                 "Train on an Ada, Hopper or Blackwell GPU, or choose bfloat16.",
             )
         if importlib.util.find_spec("torchao") is None:
-            raise ConfigError("pretrain.precision float8 needs torchao.", "pip install torchao, or choose bfloat16.")
+            raise ConfigError(
+                "pretrain.precision float8 needs torchao.",
+                "Install the extra: pip install 'gristmill[float8]', or choose bfloat16.",
+            )
     return name
+
+
+def has_bfloat16() -> bool:
+    """Whether this GPU multiplies bfloat16 in hardware; older ones make it up from float32, slower than that."""
+    return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def prepare(model: nn.Module, name: str) -> None:

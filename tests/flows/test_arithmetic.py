@@ -10,6 +10,7 @@ from rich.console import Console
 from flows.arithmetic import TrainingPlan, training_plan
 from flows.commands.plan import show_plan
 from flows.commands.training import show_training
+from flows.progress import duration
 from models.memory import Setup
 from profiles.load import load
 from storage.errors import ConfigError
@@ -97,3 +98,56 @@ def test_the_peak_of_this_machine_is_measured_in_no_time() -> None:
     peak = measure_peak(threads=1)
     assert 1e9 < peak < 1e13
     assert time.perf_counter() - started < 10  # a second on a quiet machine
+
+
+def test_a_batch_that_warms_up_has_seen_fewer_tokens() -> None:
+    warm = ["pretrain.tokens=null", "pretrain.steps=1000", "pretrain.batch_warmup_steps=300"]
+    steady, growing = planned("gpu", *warm[:2]), planned("gpu", *warm)
+    assert steady.tokens == 1000 * 512 * 1024
+    # The first 300 steps have an eighth, a quarter and half of the batch, 100 each
+    assert growing.tokens == (700 + 100 / 8 + 100 / 4 + 100 / 2) * 512 * 1024
+    assert "1,000 steps of 524,288 tokens" in printed(steady)
+    assert "1,000 steps of up to 524,288 tokens" in printed(growing)
+
+
+def test_the_peak_is_that_of_what_multiplies() -> None:
+    hours = {}
+    for precision, peak in (("bfloat16", "989"), ("tf32", "495"), ("float32", "67")):
+        plan = planned("gpu", f"pretrain.precision={precision}")
+        assert f"40% of {peak} TFLOP/s" in printed(plan)
+        hours[precision] = plan.bill.hours
+    assert hours["bfloat16"] < hours["tf32"] < hours["float32"]
+
+
+def test_what_is_held_and_counted_is_named() -> None:
+    muon = printed(planned("gpu", "pretrain.optimizer=muon", "runtime.engine=ddp"))
+    assert "Muon's moment of the blocks' matrices" in muon
+    assert "FSDP, zero_stage 3" in printed(planned("gpu", "runtime.engine=fsdp", "runtime.zero_stage=3"))
+    assert "names hostfile, which is not here" in printed(planned("cluster"))
+
+
+def test_the_time_of_a_pretraining_that_was_never_made_is_the_arithmetics(tmp_path: Path) -> None:
+    console = Console(width=160)
+    with console.capture() as captured:
+        show_plan(console, "gpu", [f"runtime.store={tmp_path / 'store'}"], device="a100")
+    text = captured.get()
+    assert "10 to make: about 5 h 8 min by the arithmetic below for pretrain, unknown for download" in text
+    assert "about 0.0 s" not in text
+    assert duration(3600 * 47.5) == "47 h 30 min"
+    assert duration(86_400 * 29.8) == "29.8 days"
+
+
+def test_each_engine_and_stage_stands_beside_the_others() -> None:
+    plan = planned("cluster", "runtime.micro_batch=1")
+    sizes = {(setup.engine, setup.zero_stage): total for setup, total in plan.by_engine()}
+    assert sizes["deepspeed", 3] == plan.memory.total
+    zero = [sizes["deepspeed", stage] for stage in range(4)]
+    assert zero == sorted(zero, reverse=True)
+    assert sizes["fsdp", 3] < sizes["fsdp", 0] < sizes["ddp", 0]
+    lines = {line.split("  ")[0]: line for line in printed(plan).splitlines()}
+    assert "does not fit" in lines["DDP"]
+    assert "← this profile" in lines["ZeRO 3"]
+    assert "does not fit" not in lines["FSDP, zero_stage 3"]
+    assert [
+        setup.engine for setup, _ in planned("gpu", "pretrain.optimizer=muon", "runtime.engine=ddp").by_engine()
+    ] == ["ddp"]

@@ -60,8 +60,9 @@ def held_by_deepspeed(shape: ModelShape, stage: int, bfloat16: bool, folder: Pat
     return {"held": held, "checkpoint": written}
 
 
-def held_by_fsdp(shape: ModelShape, bfloat16: bool) -> dict[str, int]:
-    """Bytes after the backward pass of the second step, when the gathered weights are gone, and the most before."""
+def held_by_fsdp(shape: ModelShape, stage: int, bfloat16: bool) -> dict[str, int]:
+    """Bytes after the backward pass of the second step, when the gathered weights are gone, and the most before.
+    Spread as the engine does: under stage 3 alone weights are gathered again for the backward pass."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     if not torch.distributed.is_initialized():
@@ -70,7 +71,7 @@ def held_by_fsdp(shape: ModelShape, bfloat16: bool) -> dict[str, int]:
     with LiveStorages() as live:
         model = Transformer(shape)
         for module in [*model.blocks, model]:
-            fully_shard(module, **({"mp_policy": policy} if policy else {}))
+            fully_shard(module, reshard_after_forward=stage == 3, **({"mp_policy": policy} if policy else {}))
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         ids_BT = torch.randint(0, shape.vocab_size, (1, shape.context))
         for _ in range(2):
@@ -97,7 +98,8 @@ if __name__ == "__main__":
             if os.environ["RANK"] == "0":
                 shutil.rmtree(folder)
             torch.distributed.barrier()
-        results[f"fsdp 0 {'mixed' if half else 'float32'}"] = held_by_fsdp(SHAPE, half)
+        for stage in (0, 3):
+            results[f"fsdp {stage} {'mixed' if half else 'float32'}"] = held_by_fsdp(SHAPE, stage, half)
     if os.environ["RANK"] == "0":
         (out / "results.json").write_text(json.dumps(results))
     torch.distributed.barrier()

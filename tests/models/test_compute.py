@@ -16,6 +16,8 @@ from models.fit import changes, ways_to_fit
 from models.memory import Setup, training_memory
 from models.presets import ModelShape, Recompute, count_parameters, derive, flops_per_token
 from models.transformer import Transformer
+from tasks.config import Runtime
+from tasks.pretrain.engines import _check
 
 FAMILIES = {
     "gpt2": {},
@@ -70,13 +72,14 @@ def test_what_is_not_seen_is_no_flop_of_the_model() -> None:
 
 def test_hours_and_money_follow_from_flops() -> None:
     flops = 1e18
-    device = Device("one", "One", 1, 1e15, 1e14, price=3.0, utilisation=0.5)
+    device = Device("one", "One", 1, 1e15, 5e14, 1e14, price=3.0, utilisation=0.5)
     cost = bill(flops, device, devices=4)
     assert cost.device_hours == pytest.approx(1e18 / 0.5e15 / 3600)
     assert cost.hours == pytest.approx(cost.device_hours / 4)
     assert cost.money == pytest.approx(cost.device_hours * 3)
-    assert bill(flops, device, float32=True).hours == pytest.approx(10 * bill(flops, device).hours)
-    unknown = bill(flops, Device("cpu", "this CPU", 1, None, 1e11, None))
+    assert bill(flops, device, products="float32").hours == pytest.approx(10 * bill(flops, device).hours)
+    assert bill(flops, device, products="tf32").hours == pytest.approx(2 * bill(flops, device).hours)
+    unknown = bill(flops, Device("cpu", "this CPU", 1, None, None, 1e11, None))
     assert (unknown.hours, unknown.money) == (None, None)
     # LLaMA 7B took 82,432 hours of A100 80GB (Touvron et al. 2023, table 15): 1T tokens of a context of 2,048
     hours = bill(1e12 * flops_per_token(llama_7b()), find_device("a100")).device_hours
@@ -88,7 +91,7 @@ def test_a_device_that_is_not_in_the_table_is_named_with_those_that_are() -> Non
         find_device("h101")
     for name, device in DEVICES.items():
         assert device.name == name
-        assert 0 < device.single <= device.half < 1e16
+        assert 0 < device.single <= device.tf32 <= device.half < 1e16
         assert device.memory >= 24e9
 
 
@@ -122,7 +125,7 @@ def test_the_cheapest_change_with_which_it_fits_is_told() -> None:
     assert ways_to_fit(shape, setup, 10**6) is None
     away = ways_to_fit(shape, Setup(), training_memory(shape, Setup(recompute="full")).total // 2)
     assert away is not None
-    assert changes(Setup(), away) == {"recompute": "full", "offload": "optimizer"}
+    assert changes(Setup(), away) == {"zero_stage": 1, "recompute": "full", "offload": "optimizer"}
 
 
 def test_shards_are_told_where_there_are_devices_to_share_them() -> None:
@@ -133,3 +136,26 @@ def test_shards_are_told_where_there_are_devices_to_share_them() -> None:
     wider = ways_to_fit(llama_7b(), Setup(cuda=False, precision="float32"), 60 * 10**9)
     assert wider is not None
     assert (wider.zero_stage, wider.devices) == (3, 4)
+
+
+def test_what_is_told_is_what_an_engine_takes() -> None:
+    for setup in (
+        Setup(engine="fsdp", devices=8, recompute="full"),
+        Setup(engine="ddp", devices=8, recompute="full"),
+        Setup(engine="fsdp"),
+        Setup(zero_stage=0),
+        Setup(engine="ddp", devices=4),
+    ):
+        for memory in (int(training_memory(llama_7b(), setup).total * share) for share in (0.9, 0.5, 0.2)):
+            found = ways_to_fit(llama_7b(), setup, memory)
+            if found is None:
+                continue
+            _check(Runtime(engine=found.engine, zero_stage=found.zero_stage, offload=found.offload))  # type: ignore[arg-type]
+            assert training_memory(llama_7b(), found).total <= memory
+    again = ways_to_fit(llama_7b(), setup := Setup(engine="fsdp", devices=8, recompute="full"), 20 * 10**9)
+    assert again is not None
+    assert changes(setup, again) == {"zero_stage": 3}
+    shared = ways_to_fit(llama_7b(), setup := Setup(engine="ddp", devices=8, recompute="full"), 40 * 10**9)
+    assert shared is not None
+    assert changes(setup, shared) == {"engine": "fsdp", "zero_stage": 3}
+    assert ways_to_fit(llama_7b(), Setup(engine="ddp", devices=8, optimizer="muon"), 10 * 10**9) is None

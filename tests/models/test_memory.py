@@ -82,7 +82,7 @@ def measure(forward: Callable[[], Tensor]) -> tuple[int, int, int]:
 
 def after_forward(shape: ModelShape, form: Numbers, batch: int, blocks: int) -> int:
     """Of what the loss needs, the last norm's numbers and the two gradients outlive the forward pass."""
-    norm = 2 * 4 * shape.width if shape.family != "gpt2" and not form.fused_norm else form.residual * shape.width
+    norm = 2 * 4 * shape.width if shape.family != "gpt2" and not form.cuda else form.residual * shape.width
     tokens = batch * shape.context
     return blocks + tokens * (norm + form.residual * shape.width) + 4 * shape.vocab_size * shape.width
 
@@ -223,12 +223,14 @@ def test_buffers_and_gathered_weights_are_bounded_as_the_engines_bound_them() ->
     zero = training_memory(LLAMA_7B, Setup(zero_stage=3, devices=8))
     assert zero.gathered == 2 * (MAX_GATHERED + PREFETCHED)
     assert zero.buffers == 2 * REDUCE_BUCKET
-    fsdp = training_memory(LLAMA_7B, Setup(engine="fsdp", devices=8))
     others = count_parameters(LLAMA_7B) - 32 * block_matrices(LLAMA_7B)
-    assert fsdp.gathered == 2 * (others + 2 * block_matrices(LLAMA_7B))
-    for engine in ("fsdp", "ddp"):
-        alone = training_memory(LLAMA_7B, Setup(engine=engine))
-        assert (alone.gathered, alone.buffers, alone.reduce) == (0, 0, 0)
+    fsdp = [training_memory(LLAMA_7B, Setup(engine="fsdp", zero_stage=stage, devices=8)) for stage in (2, 3)]
+    assert [told.gathered for told in fsdp] == [
+        2 * count_parameters(LLAMA_7B),
+        2 * (others + 2 * block_matrices(LLAMA_7B)),
+    ]
+    for alone in (Setup(engine="ddp"), Setup(zero_stage=3)):
+        assert training_memory(LLAMA_7B, alone).gathered == training_memory(LLAMA_7B, alone).reduce == 0
 
 
 def test_offloading_moves_the_optimizer_to_the_machine() -> None:
@@ -237,6 +239,26 @@ def test_offloading_moves_the_optimizer_to_the_machine() -> None:
     assert (there.host, away.optimizer) == (0, 0)
     assert away.host == pytest.approx(there.optimizer * 16 / 12, rel=1e-6)  # and float32 gradients beside it
     assert there.total - away.total >= there.optimizer
+    # FSDP steps on its shares where they lie: nothing but what multiplies is on the device
+    shares, away = (
+        training_memory(LLAMA_7B, Setup(engine="fsdp", zero_stage=3, devices=8, offload=offload))
+        for offload in ("none", "optimizer")
+    )
+    assert away.weights == away.gradients == away.optimizer == 0
+    assert away.host == shares.weights + shares.gradients + shares.optimizer
+    assert away.gathered == shares.gathered
+
+
+def test_what_cant_be_shared_evenly_is_whole_on_each_rank() -> None:
+    even, odd = (derive(ModelConfig(depth=2, width=64, heads=4, context=64), words) for words in (512, 513))
+    halves = Setup(devices=2, tensor_parallel=2)
+    assert held_parameters(even, halves).others == 256 * 64 + 5 * 64
+    assert held_parameters(odd, halves).others == 513 * 64 + 5 * 64
+    assert training_memory(odd, halves).loss > 1.9 * training_memory(even, halves).loss
+    # Of 5 blocks the pipeline's last stage takes 3, as the engine shares them out
+    five = derive(ModelConfig(depth=5, width=64, heads=4, context=64), 512)
+    stages = [held_parameters(five, Setup(devices=2, pipeline_parallel=2), stage).matrices for stage in (0, 1)]
+    assert stages == [2 * block_matrices(five), 3 * block_matrices(five)]
 
 
 def test_tensor_and_pipeline_parallel_shares_add_up_to_the_model() -> None:

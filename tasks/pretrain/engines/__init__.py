@@ -4,6 +4,7 @@ base.py       the interface, and what all engines share
 deepspeed.py  DeepSpeed's ZeRO 0 to 3
 universal.py  its states put together, for another number of processes or another stage
 native.py     what the engines of torch's own parts share
+compiled.py   torch.compile, block by block
 ddp.py        a whole model in each data rank (torch's DistributedDataParallel)
 fsdp.py       shares of weights, gradients and states in each (torch's FSDP2)
 pipeline.py   a run of blocks in each stage (torch.distributed.pipelining)
@@ -57,7 +58,8 @@ def _check(runtime: Runtime) -> None:
     can = {
         "tensor_parallel": engine != "deepspeed",
         "pipeline_parallel": engine == "ddp",
-        "compile": engine != "deepspeed",
+        # FSDP frees the memory that CUDA graphs would read weights from, and reads gradients when they may be gone
+        "compile": engine == "ddp" or (engine == "fsdp" and runtime.compile != "reduce-overhead"),
         "offload": engine == "fsdp" or (engine == "deepspeed" and zero > 0),
         "zero_stage": engine != "ddp",
     }

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from models.cross_entropy import IGNORED
+from models.presets import blocks_of_stage
 from storage.errors import ConfigError
 from tasks.pretrain.engines.base import MicroBatch
 from tasks.pretrain.engines.native import NativeEngine
@@ -47,10 +48,10 @@ class PipelineEngine(NativeEngine):
     def spread(self) -> nn.Module:
         """As in NativeEngine."""
         model, stages, depth = self.model, self.pipeline_parallel, self.spec.shape.depth
-        first, last = (depth * stage // stages for stage in (self.pipeline_rank, self.pipeline_rank + 1))
-        self.first_block = first
+        mine = blocks_of_stage(depth, stages, self.pipeline_rank)
+        self.first_block = mine.start
         self.is_first, self.is_last = self.pipeline_rank == 0, self.pipeline_rank == stages - 1
-        model.blocks = nn.ModuleList(list(model.blocks)[first:last])
+        model.blocks = nn.ModuleList(list(model.blocks)[mine.start : mine.stop])
         if not self.is_first:
             model.add_module("embedding", _Nothing())
             model.positions = None

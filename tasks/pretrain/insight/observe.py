@@ -111,8 +111,7 @@ class Insight:
             with self.engine.autocast():
                 in_parts = self.spec.runtime.tensor_parallel > 1
                 entropies, logits = probe(model, batch[0], batch[2], batch[1] if in_parts else None)
-            seen = entropies if len(entropies) == len(attentions) else []  # compiled blocks show none
-            for name, heads in zip(attentions, seen, strict=False):
+            for name, heads in zip(attentions, entropies, strict=True):
                 found[name] |= {"entropy": float(heads.mean()), "lowest_entropy": float(heads.min())}
         everywhere: list[tuple[dict[str, Stats], Stats]] = [(found, logits)] * self.world.size
         if self.world.size > 1:

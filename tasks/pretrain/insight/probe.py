@@ -1,8 +1,7 @@
 """Attention entropy and logits of one row, in a forward pass of its own.
 
 Fused attention never forms its weights, so they are computed again beside it, for the first `TOKENS` tokens of one
-sequence of the step, after it. Nothing is learned from the pass, and no random number is drawn. Compiled blocks
-are compiled once more for it, and don't show their attention.
+sequence of the step, after it. Nothing is learned from the pass, and no random number is drawn.
 
 Shape suffixes as in models/transformer.py: B batch, T tokens, H heads, D head size, V vocabulary.
 """

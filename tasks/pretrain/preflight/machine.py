@@ -15,7 +15,7 @@ from tasks.check import Check, advice, verdict
 from tasks.pretrain.disk import Room, rooms
 from tasks.pretrain.engines import open_engine
 from tasks.pretrain.engines.base import micro_batch
-from tasks.pretrain.precision import precision
+from tasks.pretrain.precision import has_bfloat16, precision
 from tasks.pretrain.preflight.bench import PARTS, Bench
 
 FULL = 0.95  # share of the memory above which a run lives dangerously
@@ -118,15 +118,19 @@ def judge_allocator(environment: Mapping[str, str]) -> Check:
 def device(bench: Bench) -> Check:
     """Where it runs and in which precision."""
     world, spec = bench.world, bench.spec
-    chosen = precision(spec, world)
-    if world.device.type == "cuda":
-        name = torch.cuda.get_device_name(world.device)
-        bf16 = torch.cuda.is_bf16_supported()
-        slow = chosen == "bfloat16" and not bf16
-    else:
-        name, bf16 = "CPU", torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        slow = chosen != "float32" and not bf16
+    cuda = world.device.type == "cuda"
+    name = torch.cuda.get_device_name(world.device) if cuda else "CPU"
+    bf16 = has_bfloat16() if cuda else torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return judge_device(name, precision(spec, world), cuda=cuda, bf16=bf16, compiled=spec.runtime.compile != "off")
+
+
+def judge_device(name: str, chosen: str, *, cuda: bool, bf16: bool, compiled: bool) -> Check:
+    """Whether the device has units for the precision, and float8 the kernels that make it worth its casts."""
     value = f"{name}, trains in {chosen}, bfloat16 {'in hardware' if bf16 else 'not in hardware'}"
+    if chosen == "float8" and not compiled:
+        remedy = "float8 without torch.compile is slower than bfloat16: set runtime.compile=default."
+        return advice("device", False, value, remedy)
+    slow = not bf16 and chosen in (("bfloat16",) if cuda else ("bfloat16", "float16"))
     return advice("device", not slow, value, f"{chosen} is many times slower here: pretrain.precision=float32.")
 
 

@@ -1,0 +1,12 @@
+"""What torch's autocast makes of a tensor."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def multiplied_in(x: Tensor) -> torch.dtype:
+    """The precision in which matrix products and attention take `x`."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
