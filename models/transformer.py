@@ -117,7 +117,8 @@ def _cross_entropy(
     for start in range(0, len(x_NC), LOSS_CHUNK):
         part = slice(start, start + LOSS_CHUNK)
         safe_N1 = targets_N[part].clamp(min=0)[:, None]
-        logits_NV = F.linear(x_NC[part], weight_VC).float()
+        logits_NV = F.linear(x_NC[part], weight_VC)
+        half, logits_NV = logits_NV.dtype, logits_NV.float()  # under autocast another than that of x
         logp_NV = F.log_softmax(logits_NV, dim=-1)
         log_z_N1 = (logits_NV[:, :1] - logp_NV[:, :1]) if z_loss else None
         del logits_NV
@@ -129,10 +130,10 @@ def _cross_entropy(
             dlogits_NV *= 1 + 2 * z_loss * log_z_N1
         dlogits_NV.scatter_add_(1, safe_N1, torch.full_like(safe_N1, -1, dtype=torch.float32))
         dlogits_NV *= (kept_N[part] / count if divided else kept_N[part])[:, None]
-        dlogits_NV = dlogits_NV.to(x_NC.dtype)
+        dlogits_NV = dlogits_NV.to(half)
         if dx_NC is not None:
             dx_NC[part] = dlogits_NV @ weight_VC
-        if dweight_VC is not None and dlogits_NV.dtype == dweight_VC.dtype:
+        if dweight_VC is not None and half == torch.float32:
             dweight_VC.addmm_(dlogits_NV.T, x_NC[part])
         elif dweight_VC is not None:
             dweight_VC += dlogits_NV.T @ x_NC[part]
