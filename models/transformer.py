@@ -200,13 +200,18 @@ class Attention(nn.Module):
         if angles is not None:
             qk_BTKD = rotate(qk_BTKD, *angles)
         q_BTHD, k_BTHD = qk_BTKD.split((self.heads, self.kv_heads), dim=2)
+        grouped = self.kv_heads != self.heads
+        if grouped and mask is not None and x_BTC.is_cuda:
+            # There only the flash kernel knows groups, and it takes no mask: the plain way would keep (B, H, T, T)
+            k_BTHD, v_BTHD = (part.repeat_interleave(self.heads // self.kv_heads, dim=2) for part in (k_BTHD, v_BTHD))
+            grouped = False
         y_BHTD = F.scaled_dot_product_attention(
             q_BTHD.transpose(1, 2),
             k_BTHD.transpose(1, 2),
             v_BTHD.transpose(1, 2),
             attn_mask=mask,
             is_causal=mask is None,
-            enable_gqa=self.kv_heads != self.heads,
+            enable_gqa=grouped,
         )
         return self.output(y_BHTD.transpose(1, 2).reshape(batch, tokens, -1))
 

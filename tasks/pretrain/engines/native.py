@@ -26,6 +26,10 @@ from tasks.pretrain.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 
+# Modes of torch.compile that record CUDA graphs, whose results are written over by the next pass: gradients that are to
+# be summed over micro-batches need memory of their own
+CAPTURING = ("reduce-overhead", "max-autotune")
+
 
 class NativeEngine(Engine):
     """Weights stay in float32, and so do optimizer states; a lower precision is that of matrix products."""
@@ -50,6 +54,10 @@ class NativeEngine(Engine):
         self.parameters: dict[str, tuple[nn.Parameter, Piece]] = {}
         self.module = self.spread()
         self.optimizer = new_optimizer(self.config, self.model)
+        self.captures = runtime.compile in CAPTURING
+        if self.captures:
+            for parameter in self.model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.dtype == torch.float16)
 
     def _compile(self, mode: str | None) -> None:
@@ -109,7 +117,7 @@ class NativeEngine(Engine):
         norm = self.clip()
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.optimizer.zero_grad()
+        self.optimizer.zero_grad(set_to_none=not self.captures)
         return total, norm
 
     def backward(self, batches: list[MicroBatch]) -> Tensor:
@@ -117,6 +125,7 @@ class NativeEngine(Engine):
         total = torch.zeros((), device=self.world.device)
         weights = self.weights(batches)
         for number, batch in enumerate(batches):
+            self.begin_pass()
             with self.synced(last=number == len(batches) - 1), self.autocast():
                 loss = self.module(*batch)
                 if weights is not None:
@@ -124,6 +133,11 @@ class NativeEngine(Engine):
                 self.scaler.scale(loss / len(batches)).backward()
             total += loss.detach()
         return total / len(batches)
+
+    def begin_pass(self) -> None:
+        """What a CUDA graph gave in the pass before is no longer needed, and may be written over."""
+        if self.captures:
+            torch.compiler.cudagraph_mark_step_begin()
 
     def synced(self, *, last: bool) -> AbstractContextManager[object]:
         """Around each micro-batch: when gradients go to the other data ranks."""
@@ -153,6 +167,7 @@ class NativeEngine(Engine):
     @torch.no_grad()
     def loss(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """As in the interface."""
+        self.begin_pass()
         with self.autocast():
             measured: Tensor = self.model(ids_BT, targets_BT)
         return measured

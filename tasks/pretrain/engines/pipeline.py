@@ -130,6 +130,7 @@ class PipelineEngine(NativeEngine):
     @torch.no_grad()
     def loss(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """As in the interface. One batch after the other: nothing flows beside it."""
+        self.begin_pass()
         group = self.mesh.get_group("pipeline")
         x = ids_BT
         if not self.is_first:
