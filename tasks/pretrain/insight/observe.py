@@ -20,6 +20,7 @@ from torch import nn
 
 from models.presets import flops_per_token
 from storage.errors import ConfigError
+from tasks.logs import drop_torn, read_log
 from tasks.peak import measured_peak
 from tasks.pretrain.engines import Engine, MicroBatch
 from tasks.pretrain.insight.clock import Clock
@@ -48,6 +49,7 @@ class Insight:
         self.waiting: list[dict[str, Any]] = []  # rows of layers that no tracker has yet
         if self.world.first:
             self.folder.mkdir(parents=True, exist_ok=True)
+            drop_torn(self.folder / "speed.jsonl")
             _cut(self.folder / "insight.jsonl", begun)
             self._append("speed", self._circumstances(begun))
         self.trackers = open_trackers(spec, begun) if self.world.first else []
@@ -177,8 +179,8 @@ def _renaming(engine: Engine) -> Any:
 def _cut(path: Path, step: int) -> None:
     """Take back what lies after the checkpoint that the run goes on from."""
     if path.is_file():
-        kept = [line for line in path.read_text().splitlines() if json.loads(line)["step"] <= step]
-        path.write_text("".join(f"{line}\n" for line in kept))
+        kept = [row for row in read_log(path) if row["step"] <= step]
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in kept))
 
 
 def _finite(value: Any) -> Any:

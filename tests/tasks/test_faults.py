@@ -1,0 +1,94 @@
+"""Faults that no policy heals, or that lie at an edge: a full disk, a torn log, hosts that speak through others."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+
+from storage.artifact import Artifact
+from storage.errors import StoreError
+from storage.full_disk import disk_full
+from tasks.config import Runtime
+from tasks.output import Output
+from tasks.pretrain import pretrain
+from tasks.pretrain.drills import VARIABLE
+from tasks.pretrain.spec import TrainSpec
+from tasks.progress import Observer, Progress
+from tests.tasks.tiny_model import make_tokenizer
+from tests.tasks.training import make_spec
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> TrainSpec:
+    return make_spec(tmp_path_factory.mktemp("training"))
+
+
+def inputs(spec: TrainSpec) -> tuple[Artifact, Artifact]:
+    tokens = spec.train[0].parent.parent
+    return Artifact.at(tokens), Artifact.at(make_tokenizer(tokens.parent / "tokenizer"))
+
+
+def output(folder: Path, **runtime: Any) -> Output:
+    chosen = {"threads": 1, "device": "cpu", "checkpoint_every": 3, "log_every": 1, "engine": "ddp", **runtime}
+    return Output.at(folder, stage="pretrain", runtime=Runtime(**chosen))
+
+
+class KillAt(Observer):
+    """Interrupts the stage at a step, as Ctrl-C does."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def progressed(self, progress: Progress) -> None:
+        if progress.done >= self.step:
+            raise KeyboardInterrupt
+
+
+def test_a_full_disk_is_known_however_it_is_wrapped() -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    wrapped = RuntimeError("a library's own words")
+    wrapped.__cause__ = full
+    gathered = CheckpointException("ranks: 1", {1: (wrapped, None)})  # type: ignore[dict-item]
+    assert disk_full(full) is disk_full(wrapped) is disk_full(gathered) is full
+    assert disk_full(OSError(errno.EIO, "Input/output error")) is None
+    with pytest.raises(RuntimeError) as caught:
+        torch.save(torch.zeros(1 << 20), "/dev/full")
+    assert disk_full(caught.value) is not None
+
+
+@pytest.mark.parametrize("runtime", [{"async_checkpoints": "on"}, {"engine": "deepspeed", "zero_stage": 1}], ids=str)
+def test_a_disk_that_fills_up_ends_the_run_at_once_and_a_rerun_goes_on(
+    runtime: dict[str, Any], spec: TrainSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "full@8")
+    out = output(tmp_path, **runtime)
+    with pytest.raises(StoreError, match="The disk is full: ") as caught:
+        pretrain.function(spec.config, *inputs(spec), out)
+    assert "goes on from the last checkpoint" in caught.value.remedy
+    assert not (out.scratch / "healing.json").exists(), "it was begun again, which helps nobody"
+    pretrain.function(spec.config, *inputs(spec), out)
+    assert out.facts["resumed_from_step"] in (3, 6)  # that of step 6 may still have been written
+    assert "events" not in out.facts
+
+
+def test_rows_that_a_kill_tore_are_taken_again(spec: TrainSpec, tmp_path: Path) -> None:
+    out = output(tmp_path, insight_every=4)
+    out.observer = KillAt(8)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain.function(spec.config, *inputs(spec), out)
+    logs = [out.scratch / "log.jsonl", *(out.aside / f"{name}.jsonl" for name in ("speed", "insight"))]
+    for path in logs:
+        with path.open("a") as file:
+            file.write('{"step": 9, "lo')
+    out.observer = Observer()
+    pretrain.function(spec.config, *inputs(spec), out)
+    assert out.facts["resumed_from_step"] == 6
+    for path in (out.path / "log.jsonl", *logs[1:]):
+        assert json.loads(path.read_text().splitlines()[-1])["step"] == 12, path
+        assert '"lo{' not in path.read_text()
