@@ -48,7 +48,7 @@ GRACE_SECONDS = 5.0  # between TERM and KILL
 LEAVE_SECONDS = 20.0  # between a child's error and its end; a rank may wait for others that will never come
 POLL_SECONDS = 0.5
 LAUNCHER_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)  # as 256 − signal
-MESSAGE = re.compile(rb"(?:[\w.-]+: )?(\{.*\})\s*")  # pdsh, which a hostfile starts, puts the host's name before each line
+MESSAGE = re.compile(rb"(?:[\w.-]+: )?(\{.*\})\s*")  # pdsh, which a hostfile asks for, begins each line with the host
 LAST_LINES = 12  # of the log, quoted when a child fails
 STAGE_PID = "GRISTMILL_STAGE_PID"
 

@@ -27,7 +27,7 @@ import torch
 from storage.digests import FileEntry, file_digest
 from storage.errors import TrainingError
 from storage.flush import flush
-from tasks.pretrain.kept import MARKER, remove, tag, whole_steps
+from tasks.pretrain.kept import MARKER, remove, superfluous, tag, whole_steps
 from tasks.pretrain.saved_states import UNREADABLE, expected_shapes, merge, problems, read_back
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Checkpoints:
-    """The checkpoints of one run in a folder of its own: the last `keep` of them.
+    """The checkpoints of one run in a folder of its own: the last `keep` of them, and one every `keep_every` steps.
 
     `behind` has those engines write while training goes on that can. `tell` gets a sentence worth a line.
     """
@@ -51,11 +51,12 @@ class Checkpoints:
         *,
         world: World,
         keep: int = 2,
+        keep_every: int | None = None,
         behind: bool = False,
         tell: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.folder, self.identity, self.world = folder, identity, world
-        self.keep, self.behind, self.tell = keep, behind, tell
+        self.keep, self.keep_every, self.behind, self.tell = keep, keep_every, behind, tell
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
 
@@ -91,7 +92,7 @@ class Checkpoints:
         return 0
 
     def save(self, engine: Engine, step: int) -> None:
-        """Write the checkpoint of `step`; of the older ones the last stay, `keep` in all. Every rank must call it.
+        """Write the checkpoint of `step`; of the older ones those stay that are to be kept. Every rank must call it.
 
         Raises TrainingError for files that don't hold what they should, now or of the save before.
         """
@@ -185,7 +186,7 @@ class Checkpoints:
         flush(draft)
         draft.rename(folder / MARKER)
         flush(folder)
-        for old in whole_steps(self.folder)[: -self.keep]:
+        for old in superfluous(whole_steps(self.folder), newest=self.keep, every=self.keep_every):
             remove(self.folder, old)
 
     def _damage(self, folder: Path) -> str | None:

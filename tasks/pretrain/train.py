@@ -66,8 +66,8 @@ def _train(spec: TrainSpec, world: World, beat: Beat) -> None:
     )  # fmt: skip
     engine = open_engine(spec, world)
     checkpoints = Checkpoints(
-        spec.checkpoints, spec.identity, world=world, keep=spec.runtime.keep_checkpoints, behind=writes_behind(engine),
-        tell=lambda sentence: emit(note=sentence),
+        spec.checkpoints, spec.identity, world=world, keep=spec.runtime.keep_checkpoints,
+        keep_every=spec.runtime.keep_every, behind=writes_behind(engine), tell=lambda sentence: emit(note=sentence),
     )  # fmt: skip
     begun = checkpoints.latest()
     snapshots = Snapshots(spec)

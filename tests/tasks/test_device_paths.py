@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
 from storage.errors import ConfigError
-from tasks.pretrain.engines.native import NativeEngine
 from tasks.pretrain.engines import open_engine
+from tasks.pretrain.engines.native import NativeEngine
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, place
 from tests.tasks.training import RUNTIME, alone, make_spec
