@@ -83,8 +83,8 @@ class Runtime(BaseModel):
     keep_every: int | None = Field(
         None,
         ge=1,
-        description="steps between two checkpoints of pretraining that are kept until its end, beside the newest: a run "
-        "that went wrong long ago goes back further. Models that stay are pretrain.snapshot_every",
+        description="steps between two checkpoints of pretraining that are kept until its end, beside the newest: a "
+        "run that went wrong long ago goes back further. Models that stay: pretrain.snapshot_every",
     )
     async_checkpoints: Literal["auto", "on", "off"] = Field(
         "auto",

@@ -41,7 +41,8 @@ T = TypeVar("T")
 class Checkpoints:
     """The checkpoints of one run in a folder of its own: the last `keep` of them, and one every `keep_every` steps.
 
-    `behind` has those engines write while training goes on that can. `tell` gets a sentence worth a line.
+    `behind` has those engines write while training goes on that can. `tell` gets a sentence worth a line; `dropped`
+    the step of a damaged checkpoint, that of the sound one before it, and the damage.
     """
 
     def __init__(
@@ -54,9 +55,11 @@ class Checkpoints:
         keep_every: int | None = None,
         behind: bool = False,
         tell: Callable[[str], None] = lambda sentence: None,
+        dropped: Callable[[int, int, str], None] = lambda step, sound, damage: None,
     ) -> None:
         self.folder, self.identity, self.world = folder, identity, world
         self.keep, self.keep_every, self.behind, self.tell = keep, keep_every, behind, tell
+        self.dropped = dropped
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
 
@@ -73,13 +76,13 @@ class Checkpoints:
                     shutil.rmtree(path)
         self.world.wait()
         damaged: list[tuple[int, str]] = []
-        for step in reversed(whole_steps(self.folder)):
+        for step in reversed(self._gathered(whole_steps(self.folder))[0]):  # a host may not yet see what another does
             folder = self.folder / tag(step)
             damage = self._damage(folder)
             if damage is None:
                 if self._marker(folder)["identity"] != self.identity:
                     raise self._refused(folder, "other data, another tokenizer or another config")
-                self._drop_damaged(damaged, folder)
+                self._drop_damaged(damaged, step)
                 return step
             damaged.append((step, damage))
         if damaged:
@@ -193,19 +196,20 @@ class Checkpoints:
         """What is wrong with a checkpoint's files, None for nothing. Ranks share the reading, all know the answer."""
         try:
             files = self._marker(folder)["files"]
-        except (ValueError, KeyError, OSError):
-            return f"{MARKER} can't be read"
-        mine = sorted(files)[self.world.rank :: self.world.size]
-        found = [(name, _file_damage(folder / name, FileEntry(**files[name]))) for name in mine]
-        named = [f"{name} {damage}" for name, damage in found if damage]
+            mine = sorted(files)[self.world.rank :: self.world.size]
+            found = [(name, _file_damage(folder / name, FileEntry(**files[name]))) for name in mine]
+            named = [f"{name} {damage}" for name, damage in found if damage]
+        except (ValueError, KeyError, OSError) as error:
+            named = [f"{MARKER} or what it names can't be read: {error}"]
         return next((damage for share in self._gathered(named) for damage in share), None)
 
-    def _drop_damaged(self, damaged: list[tuple[int, str]], sound: Path) -> None:
+    def _drop_damaged(self, damaged: list[tuple[int, str]], sound: int) -> None:
         self.world.wait()
         if not self.world.first:
             return
         for step, damage in damaged:
-            self.tell(f"{tag(step)} is damaged ({damage}): going on from {sound.name}")
+            self.tell(f"{tag(step)} is damaged ({damage}): going on from {tag(sound)}")
+            self.dropped(step, sound, damage)
             remove(self.folder, step)
 
     def _gathered(self, value: T) -> list[T]:

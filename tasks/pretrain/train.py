@@ -68,6 +68,7 @@ def _train(spec: TrainSpec, world: World, beat: Beat) -> None:
     checkpoints = Checkpoints(
         spec.checkpoints, spec.identity, world=world, keep=spec.runtime.keep_checkpoints,
         keep_every=spec.runtime.keep_every, behind=writes_behind(engine), tell=lambda sentence: emit(note=sentence),
+        dropped=lambda step, sound, damage: emit(damaged=step, sound=sound, what=damage),
     )  # fmt: skip
     begun = checkpoints.latest()
     snapshots = Snapshots(spec)

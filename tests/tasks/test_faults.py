@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from storage.artifact import Artifact
-from storage.errors import StoreError
+from storage.errors import OutOfMemory, StoreError
 from storage.full_disk import disk_full
 from tasks.config import Runtime
+from tasks.logs import read_log
 from tasks.output import Output
 from tasks.pretrain import pretrain
+from tasks.pretrain.config import HealingConfig
 from tasks.pretrain.drills import VARIABLE
+from tasks.pretrain.healing import Healing, Situation, decide
 from tasks.pretrain.spec import TrainSpec
 from tasks.progress import Observer, Progress
 from tests.tasks.tiny_model import make_tokenizer
@@ -92,3 +96,59 @@ def test_rows_that_a_kill_tore_are_taken_again(spec: TrainSpec, tmp_path: Path) 
     for path in (out.path / "log.jsonl", *logs[1:]):
         assert json.loads(path.read_text().splitlines()[-1])["step"] == 12, path
         assert '"lo{' not in path.read_text()
+
+
+def test_a_damaged_checkpoint_is_an_event_of_the_run(spec: TrainSpec, tmp_path: Path) -> None:
+    out = output(tmp_path)
+    out.observer = KillAt(8)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain.function(spec.config, *inputs(spec), out)
+    file = next((out.scratch / "checkpoints" / "step-000000006").glob("*.distcp"))
+    file.write_bytes(file.read_bytes()[:-1])
+    out.observer = Observer()
+    pretrain.function(spec.config, *inputs(spec), out)
+    (event,) = out.facts["events"]
+    assert (event["kind"], event["step"], event["checkpoint"]) == ("damaged checkpoint", 6, 3)
+    assert event["what"].startswith(f"{file.name} has ")
+    assert out.counts["tables"]["Events"][0]["remedy"] == "dropped"
+    assert out.facts["resumed_from_step"] == 3
+
+
+def tried(runtime: Runtime, **known: Any) -> list[str]:
+    """What is done about memory that runs out again and again, to the end."""
+    healing, actions = Healing(), []
+    now = Situation(HealingConfig(), samples=lambda steps: steps, runtime=runtime, checkpoints=[20], ranks=2, **known)
+    while True:
+        decision = decide(healing, OutOfMemory("Full."), now)
+        if decision.error is not None:
+            assert "runtime.engine fsdp" in decision.error.remedy
+            return actions
+        healing = decision.healing
+        actions.append(healing.events[-1].action)
+        now = replace(now, micro_batch=healing.runtime(runtime).micro_batch or now.micro_batch)
+
+
+def test_ddp_that_does_not_fit_becomes_fsdp_where_that_can_train_the_same() -> None:
+    runtime = Runtime(engine="ddp", processes=2, recompute="full")
+    assert tried(runtime, micro_batch=2, share=2) == [
+        "micro_batch 1 instead of 2", "engine fsdp instead of ddp", "zero_stage 3 instead of 0",
+    ]  # fmt: skip
+    assert tried(runtime, micro_batch=0)[0] == "engine fsdp instead of ddp"
+    assert tried(runtime, micro_batch=1, shardable=False) == []
+    assert tried(runtime.model_copy(update={"pipeline_parallel": 2}), micro_batch=1) == []
+
+
+def test_fsdp_goes_on_from_the_checkpoint_of_a_ddp_that_did_not_fit(
+    spec: TrainSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = {"processes": 2, "micro_batch": 1, "recompute": "full"}
+    undisturbed = output(tmp_path / "undisturbed", **runtime)
+    pretrain.function(spec.config, *inputs(spec), undisturbed)
+    monkeypatch.setenv(VARIABLE, "oom:1@5")
+    out = output(tmp_path / "healed", **runtime)
+    pretrain.function(spec.config, *inputs(spec), out)
+    assert [(event["action"], event["checkpoint"]) for event in out.facts["events"]] == [
+        ("engine fsdp instead of ddp", 3)
+    ]
+    expected, found = ([row["loss"] for row in read_log(one.path / "log.jsonl")] for one in (undisturbed, out))
+    assert found == pytest.approx(expected, abs=2e-4)
