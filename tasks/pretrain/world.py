@@ -18,15 +18,16 @@ PATIENCE = timedelta(hours=1)  # for the others; one of them may have large stat
 
 @dataclass(frozen=True)
 class World:
-    """This process among the others."""
+    """This process among the others; one that `speaks` tells the stage what all do."""
 
     rank: int
     size: int
     device: torch.device
+    speaks: bool = True
 
     @property
     def first(self) -> bool:
-        """Whether this process writes and speaks for all."""
+        """Whether this process writes for all."""
         return self.rank == 0
 
     def mean(self, values: Tensor) -> Tensor:
@@ -53,6 +54,12 @@ class World:
         torch.distributed.destroy_process_group()
 
 
+def speaks(runtime: Runtime) -> bool:
+    """Whether this process is the one that the stage hears: the first of all, or, where hosts meet at a rendezvous, the
+    first on each host: only its own host's words reach the stage, and which host has rank 0 is torchrun's to say."""
+    return os.environ.get("RANK" if runtime.rendezvous is None else "LOCAL_RANK", "0") == "0"
+
+
 def join(runtime: Runtime) -> World:
     """Join the other processes (a launcher's environment names them), or be alone. Before DeepSpeed is imported.
 
@@ -73,7 +80,7 @@ def join(runtime: Runtime) -> World:
         torch.distributed.init_process_group(**bound, store=HashStore(), rank=0, world_size=1)
     else:
         torch.distributed.init_process_group(**bound, timeout=PATIENCE)
-    return World(rank, size, device)
+    return World(rank, size, device, speaks(runtime))
 
 
 def place(asked: str, local: int, gpus: int) -> torch.device:

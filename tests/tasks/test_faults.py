@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,10 @@ from tasks.pretrain.spec import TrainSpec
 from tasks.progress import Observer, Progress
 from tests.tasks.tiny_model import make_tokenizer
 from tests.tasks.training import make_spec
+
+
+ROOT = Path(__file__).parents[2]
+MODULE = "tasks.pretrain.train"
 
 
 @pytest.fixture(scope="module")
@@ -152,3 +159,36 @@ def test_fsdp_goes_on_from_the_checkpoint_of_a_ddp_that_did_not_fit(
     ]
     expected, found = ([row["loss"] for row in read_log(one.path / "log.jsonl")] for one in (undisturbed, out))
     assert found == pytest.approx(expected, abs=2e-4)
+
+
+class Heard(Observer):
+    """Keeps the steps that it was told of."""
+
+    def __init__(self) -> None:
+        self.steps: list[float] = []
+
+    def progressed(self, progress: Progress) -> None:
+        self.steps.append(progress.done)
+
+
+def test_hosts_that_met_meet_again_after_one_died_and_the_stage_hears_of_it_all(
+    spec: TrainSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    out = output(tmp_path, rendezvous=f"127.0.0.1:{port}", hosts=2)
+    out.observer = heard = Heard()
+    monkeypatch.setenv(VARIABLE, "kill:1@5")
+    told = out.scratch / "spec.json"
+    command = f"until [ -e {told} ]; do sleep 0.2; done; exec {sys.executable} -m tasks.launchers {MODULE} {told}"
+    with (tmp_path / "other.log").open("w") as log:
+        other = subprocess.Popen(["bash", "-c", command], cwd=ROOT, stdout=log, stderr=log)
+        try:
+            pretrain.function(spec.config, *inputs(spec), out)
+            assert other.wait(60) == 0, (tmp_path / "other.log").read_text()[-2000:]
+        finally:
+            other.kill()
+    assert {"restarts": out.facts["restarts"], "processes": out.facts["processes"]} == {"restarts": 1, "processes": 2}
+    assert out.facts["resumed_from_step"] == 3
+    assert set(range(13)) <= set(heard.steps)

@@ -84,12 +84,13 @@ class Insight:
 
     def report(self, step: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Note how fast it went since the last report, and tell the trackers; `rows` are the log's. What is worth a
-        line of progress. For the first rank alone."""
+        line of progress. For ranks that speak."""
         seconds = self.clock.take()
         speed = self.tokens / max(seconds["data"] + seconds["training"], 1e-9)
         told = {"tokens_per_second": speed, "mfu": speed * self.flops / self.peak, "memory_bytes": self._memory()}
         row = {"step": step, "steps": step - self.reported, "tokens": self.tokens, **told}
-        self._append("speed", {**row, "seconds": {kind: round(spent, 6) for kind, spent in seconds.items()}})
+        if self.world.first:
+            self._append("speed", {**row, "seconds": {kind: round(spent, 6) for kind, spent in seconds.items()}})
         new = [row for row in rows[-(step - self.reported) :] if row["step"] > self.reported]
         speeds = {"step": step, **{f"speed/{name}": value for name, value in told.items()}}
         for number, values in by_step([*new, *map(flattened, self.waiting), speeds]) if self.trackers else ():
