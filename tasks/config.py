@@ -82,6 +82,12 @@ class Runtime(BaseModel):
     log_every: int = Field(10, ge=1, description="training steps between two lines of progress")
     checkpoint_every: int = Field(100, ge=1, description="training steps between two checkpoints")
     keep_checkpoints: int = Field(2, ge=1, description="checkpoints of pretraining that are kept, the newest")
+    keep_every: int | None = Field(
+        None,
+        ge=1,
+        description="steps between two checkpoints of pretraining that are kept until its end, beside the newest: a "
+        "run that went wrong long ago goes back further. Models that stay: pretrain.snapshot_every",
+    )
     async_checkpoints: Literal["auto", "on", "off"] = Field(
         "auto",
         description="write checkpoints of pretraining while it goes on, where the engine can; auto does so on a GPU",

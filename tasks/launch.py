@@ -4,7 +4,8 @@ Training runs in a fresh Python: the allocator and OpenMP read their settings on
 keep global state, and a crash in native code must not take the flow down. The child lives in a session of its own, so
 that a whole process group can be ended; the kernel kills it when its stage dies, by kill -9 too (PR_SET_PDEATHSIG).
 
-The two sides talk in JSON lines on the child's standard output (`emit`); whatever else the child prints goes to a log.
+The two sides talk in JSON lines on the child's standard output (`emit`), behind the host's name where another host
+speaks; whatever else the child prints goes to a log.
 
     stage:  run_module("tasks.pretrain.train", spec, out, on_line=…)
     child:  if __name__ == "__main__": run_as_child(train)          # def train(spec: Path) -> None
@@ -18,10 +19,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import json
 import math
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -35,6 +36,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from storage import errors
 from storage.errors import GristmillError, LostProcess, TrainingError
+from storage.full_disk import disk_full
 from tasks.launchers import joining_command, training_command
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ GRACE_SECONDS = 5.0  # between TERM and KILL
 LEAVE_SECONDS = 20.0  # between a child's error and its end; a rank may wait for others that will never come
 POLL_SECONDS = 0.5
 LAUNCHER_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)  # as 256 − signal
+MESSAGE = re.compile(rb"(?:[\w.-]+: )?(\{.*\})\s*")  # pdsh, which a hostfile asks for, begins each line with the host
 LAST_LINES = 12  # of the log, quoted when a child fails
 STAGE_PID = "GRISTMILL_STAGE_PID"
 
@@ -121,7 +124,10 @@ def run_module(
     if ranks and out.runtime.rendezvous is not None:
         out.note(f"on each of the other hosts run: {joining_command(module, path)}")
     log = out.scratch / "child.log"
-    run_child(command, out=out, environment=training_environment(out), log=log, on_line=on_line)
+    environment = training_environment(out)
+    if ranks and out.runtime.hostfile is not None:
+        environment["DS_ENV_FILE"] = str(_passed_on(out))
+    run_child(command, out=out, environment=environment, log=log, on_line=on_line)
     result: dict[str, Any] = json.loads(spec.result.read_text())
     return result
 
@@ -133,10 +139,13 @@ def training_environment(out: Output) -> dict[str, str]:
     the arithmetic on it); OpenMP threads sleep while they wait (spinning ones starve each other on a busy machine);
     no library calls out.
     """
+    return {**os.environ, **_set_for_training(out)}
+
+
+def _set_for_training(out: Output) -> dict[str, str]:
     threads = str(out.runtime.threads)
     keep = str(1 << 32)
     environment = {
-        **os.environ,
         "MALLOC_TOP_PAD_": str(1 << 28),
         "MALLOC_TRIM_THRESHOLD_": keep,
         "MALLOC_MMAP_THRESHOLD_": keep,
@@ -158,6 +167,17 @@ def training_environment(out: Output) -> dict[str, str]:
     return environment
 
 
+def _passed_on(out: Output) -> Path:
+    """What DeepSpeed's runner gives processes on other hosts, which else have none of it: what is set for training, a
+    drill, and what the user has in files of their own (.deepspeed_env)."""
+    own = [Path(folder, os.environ.get("DS_ENV_FILE", ".deepspeed_env")) for folder in (Path.home(), ".")]
+    lines = [line for file in own if file.is_file() for line in file.read_text().splitlines() if line]
+    passed = _set_for_training(out) | {name: os.environ[name] for name in ("GRISTMILL_DRILL",) if name in os.environ}
+    path = out.scratch / "environment"
+    path.write_text("".join(f"{line}\n" for line in (*lines, *(f"{name}={value}" for name, value in passed.items()))))
+    return path
+
+
 def run_as_child(function: Callable[[Path], None]) -> None:
     """The child's side: tie this process to its parent, run `function(spec)`, pass a GristmillError on as it is, and
     the first line of any other exception beside its traceback."""
@@ -168,17 +188,17 @@ def run_as_child(function: Callable[[Path], None]) -> None:
     except GristmillError as error:
         emit(error=type(error).__name__, message=error.message, remedy=error.remedy, facts=error.facts)
         sys.exit(1)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        remedy = "Free space (`gristmill store gc`) and run again: it goes on from the last checkpoint."
-        emit(error="StoreError", message=f"The disk is full: {error}.", remedy=remedy)
-        sys.exit(1)
 
 
 def _crash(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-    rank = f"rank {os.environ['RANK']}: " if "RANK" in os.environ else ""
-    emit(crash=f"{rank}{kind.__name__}: {value}".splitlines()[0])
+    """Any other exception; a full disk, however it is wrapped, as what it is: beginning again would not help."""
+    full = disk_full(value)
+    if full is not None:
+        remedy = "Free space (`gristmill store gc`) and run again: it goes on from the last checkpoint."
+        emit(error="StoreError", message=f"The disk is full: {full}".splitlines()[0], remedy=remedy)
+    else:
+        rank = f"rank {os.environ['RANK']}: " if "RANK" in os.environ else ""
+        emit(crash=f"{rank}{kind.__name__}: {value}".splitlines()[0])
     sys.__excepthook__(kind, value, trace)
 
 
@@ -267,10 +287,11 @@ def _lines(process: subprocess.Popen[bytes], limits: _Limits) -> Iterator[bytes]
 
 
 def _message(line: bytes) -> dict[str, Any] | None:
-    if not line.startswith(b"{"):
+    found = MESSAGE.fullmatch(line)
+    if found is None:
         return None
     try:
-        value = json.loads(line)
+        value = json.loads(found[1])
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

@@ -8,7 +8,8 @@
     any        the nodes of a Slurm allocation         srun, a torchrun on each node
 
 Hosts must see the store, its scratch folders and this program under the same paths. A process that dies ends the whole
-training; what begins it again is the stage, from the last checkpoint.
+training; what begins it again is the stage, from the last checkpoint. Hosts that joined a rendezvous join again then:
+the stage writes the spec anew whenever it begins.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ import json
 import os
 import re
 import socket
+import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from storage.errors import ConfigError
 from tasks.config import Runtime
 
+REJOIN_SECONDS = 300.0  # a stage that was ended by an error does not begin again
 FIRST_PORT, PORTS = 20_000, 10_000  # of a Slurm job's rendezvous, below those that systems give out by themselves
 
 
@@ -94,8 +98,9 @@ def _torchrun(runtime: Runtime, hosts: int, address: str, meeting: str) -> list[
 
 
 def _meeting(spec: Path) -> str:
-    """The same on every host, and another for every stage."""
-    return f"gristmill-{hashlib.sha256(str(spec).encode()).hexdigest()[:12]}"
+    """The same on every host, and another for every stage and each time that it begins again."""
+    begun = spec.stat().st_mtime_ns if spec.exists() else 0
+    return f"gristmill-{hashlib.sha256(f'{spec} {begun}'.encode()).hexdigest()[:12]}"
 
 
 def _slurm_address(environment: Mapping[str, str]) -> str:
@@ -117,15 +122,29 @@ def _free_port() -> int:
 
 
 def main() -> None:
-    """`python -m tasks.launchers MODULE SPEC`: join the training of another host, and become its agent here."""
+    """`python -m tasks.launchers MODULE SPEC`: take part in the training of another host, until it ends for good."""
     from tasks.launch import training_environment
     from tasks.output import Output
 
     module, spec = sys.argv[1], Path(sys.argv[2])
-    runtime = Runtime.model_validate(json.loads(spec.read_text())["runtime"])
-    command = training_command(module, spec, runtime)
-    out = Output("training", spec.parent, spec.parent, spec.parent, runtime)
-    os.execvpe(command[0], command, training_environment(out))
+    while True:
+        begun = spec.stat().st_mtime_ns
+        runtime = Runtime.model_validate(json.loads(spec.read_text())["runtime"])
+        out = Output("training", spec.parent, spec.parent, spec.parent, runtime)
+        tied = [sys.executable, "-m", "tasks.launch", str(os.getpid())]  # which ends when this process does
+        code = subprocess.call([*tied, *training_command(module, spec, runtime)], env=training_environment(out))
+        if code == 0 or not _begins_again(spec, begun):
+            sys.exit(code)
+
+
+def _begins_again(spec: Path, begun: int) -> bool:
+    """Whether the stage has written its spec anew since `begun` (nanoseconds), or does so in a while."""
+    deadline = time.monotonic() + REJOIN_SECONDS
+    while spec.exists() and time.monotonic() < deadline:
+        if spec.stat().st_mtime_ns != begun:
+            return True
+        time.sleep(1.0)
+    return False
 
 
 if __name__ == "__main__":

@@ -12,8 +12,15 @@ from storage.errors import TrainingError
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The rows of a log, in order."""
-    return [json.loads(line) for line in path.read_text().splitlines() if line]
+    """The rows of a log, in order. A last line that a kill tore is none."""
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1] if line]
+
+
+def drop_torn(path: Path) -> None:
+    """Take back a last line that a kill tore, so that the next row begins a line of its own."""
+    if path.is_file():
+        data = path.read_bytes()
+        os.truncate(path, data.rfind(b"\n") + 1)
 
 
 def append_log(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

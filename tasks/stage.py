@@ -14,7 +14,6 @@ are the same. That changes what a result costs, never what it is; a refresh take
 from __future__ import annotations
 
 import base64
-import errno
 import functools
 import inspect
 import platform
@@ -30,6 +29,7 @@ from storage import refs
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, StoreError
+from storage.full_disk import disk_full
 from storage.keys import KeyPayload, differences
 from storage.manifest import Manifest
 from storage.store import Store
@@ -173,7 +173,7 @@ class Stage:
             try:
                 return self._make(session, payload, config, inputs, refresh), False
             except OSError as error:
-                if error.errno != errno.ENOSPC:
+                if disk_full(error) is None:
                     raise
                 raise StoreError(
                     f"The disk of {session.store.local} is full; {self.name} stopped, nothing half-made was published.",

@@ -1,7 +1,7 @@
-"""Signs of life: the first rank says when it will be heard of again, and each rank writes down where it hangs.
+"""Signs of life: the rank that speaks says when it will be heard of again, and each rank writes down where it hangs.
 
 Beats come from where the work is done, never from a thread of their own, which would beat on in a hanging process.
-A rank that hangs stops the others at the next collective, so the first rank speaks for all.
+A rank that hangs stops the others at the next collective, so one speaks for all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SOONER = 0.9  # of the limit, after which a rank that hangs writes its stacks to
 class Beat:
     """Of this process; `seconds` is the longest that a step, or whatever comes between two steps, may take."""
 
-    first: bool
+    speaks: bool
     seconds: float
     last: float = field(default=0.0, init=False)
 
@@ -41,5 +41,5 @@ class Beat:
     def _next(self, seconds: float) -> None:
         self.last = time.monotonic()
         faulthandler.dump_traceback_later(SOONER * seconds)
-        if self.first:
+        if self.speaks:
             emit(beat=seconds)

@@ -27,7 +27,7 @@ import torch
 from storage.digests import FileEntry, file_digest
 from storage.errors import TrainingError
 from storage.flush import flush
-from tasks.pretrain.kept import MARKER, remove, tag, whole_steps
+from tasks.pretrain.kept import MARKER, remove, superfluous, tag, whole_steps
 from tasks.pretrain.saved_states import UNREADABLE, expected_shapes, merge, problems, read_back
 
 if TYPE_CHECKING:
@@ -39,9 +39,10 @@ T = TypeVar("T")
 
 
 class Checkpoints:
-    """The checkpoints of one run in a folder of its own: the last `keep` of them.
+    """The checkpoints of one run in a folder of its own: the last `keep` of them, and one every `keep_every` steps.
 
-    `behind` has those engines write while training goes on that can. `tell` gets a sentence worth a line.
+    `behind` has those engines write while training goes on that can. `tell` gets a sentence worth a line; `dropped`
+    the step of a damaged checkpoint, that of the sound one before it, and the damage.
     """
 
     def __init__(
@@ -51,11 +52,14 @@ class Checkpoints:
         *,
         world: World,
         keep: int = 2,
+        keep_every: int | None = None,
         behind: bool = False,
         tell: Callable[[str], None] = lambda sentence: None,
+        dropped: Callable[[int, int, str], None] = lambda step, sound, damage: None,
     ) -> None:
         self.folder, self.identity, self.world = folder, identity, world
-        self.keep, self.behind, self.tell = keep, behind, tell
+        self.keep, self.keep_every, self.behind, self.tell = keep, keep_every, behind, tell
+        self.dropped = dropped
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
 
@@ -72,13 +76,13 @@ class Checkpoints:
                     shutil.rmtree(path)
         self.world.wait()
         damaged: list[tuple[int, str]] = []
-        for step in reversed(whole_steps(self.folder)):
+        for step in reversed(self._gathered(whole_steps(self.folder))[0]):  # a host may not yet see what another does
             folder = self.folder / tag(step)
             damage = self._damage(folder)
             if damage is None:
                 if self._marker(folder)["identity"] != self.identity:
                     raise self._refused(folder, "other data, another tokenizer or another config")
-                self._drop_damaged(damaged, folder)
+                self._drop_damaged(damaged, step)
                 return step
             damaged.append((step, damage))
         if damaged:
@@ -91,7 +95,7 @@ class Checkpoints:
         return 0
 
     def save(self, engine: Engine, step: int) -> None:
-        """Write the checkpoint of `step`; of the older ones the last stay, `keep` in all. Every rank must call it.
+        """Write the checkpoint of `step`; of the older ones those stay that are to be kept. Every rank must call it.
 
         Raises TrainingError for files that don't hold what they should, now or of the save before.
         """
@@ -185,26 +189,27 @@ class Checkpoints:
         flush(draft)
         draft.rename(folder / MARKER)
         flush(folder)
-        for old in whole_steps(self.folder)[: -self.keep]:
+        for old in superfluous(whole_steps(self.folder), newest=self.keep, every=self.keep_every):
             remove(self.folder, old)
 
     def _damage(self, folder: Path) -> str | None:
         """What is wrong with a checkpoint's files, None for nothing. Ranks share the reading, all know the answer."""
         try:
             files = self._marker(folder)["files"]
-        except (ValueError, KeyError, OSError):
-            return f"{MARKER} can't be read"
-        mine = sorted(files)[self.world.rank :: self.world.size]
-        found = [(name, _file_damage(folder / name, FileEntry(**files[name]))) for name in mine]
-        named = [f"{name} {damage}" for name, damage in found if damage]
+            mine = sorted(files)[self.world.rank :: self.world.size]
+            found = [(name, _file_damage(folder / name, FileEntry(**files[name]))) for name in mine]
+            named = [f"{name} {damage}" for name, damage in found if damage]
+        except (ValueError, KeyError, OSError) as error:
+            named = [f"{MARKER} or what it names can't be read: {error}"]
         return next((damage for share in self._gathered(named) for damage in share), None)
 
-    def _drop_damaged(self, damaged: list[tuple[int, str]], sound: Path) -> None:
+    def _drop_damaged(self, damaged: list[tuple[int, str]], sound: int) -> None:
         self.world.wait()
         if not self.world.first:
             return
         for step, damage in damaged:
-            self.tell(f"{tag(step)} is damaged ({damage}): going on from {sound.name}")
+            self.tell(f"{tag(step)} is damaged ({damage}): going on from {tag(sound)}")
+            self.dropped(step, sound, damage)
             remove(self.folder, step)
 
     def _gathered(self, value: T) -> list[T]:

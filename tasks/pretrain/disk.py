@@ -48,6 +48,13 @@ def checkpoint_bytes(spec: TrainSpec) -> int:
     return number * count_parameters(shape) + FLOAT32 * tied + entries
 
 
+def most_checkpoints(spec: TrainSpec) -> int:
+    """Checkpoints that lie there at once: those kept, and the one that is being written."""
+    runtime = spec.runtime
+    apart = max(runtime.keep_every or spec.steps, runtime.checkpoint_every)
+    return runtime.keep_checkpoints + 1 + (max(0, spec.steps - 1) // apart if runtime.keep_every else 0)
+
+
 def model_bytes(shape: ModelShape) -> int:
     """Bytes of a model's folder: float32 weights, and its tokenizer at 40 bytes a token or so."""
     return 4 * count_parameters(shape) + 40 * shape.vocab_size
@@ -56,9 +63,9 @@ def model_bytes(shape: ModelShape) -> int:
 def rooms(spec: TrainSpec) -> list[Room]:
     """Each file system that the run writes to. One checkpoint more than are kept exists while it is being written; what
     an interrupted run left there will be replaced, so it counts as free."""
-    checkpoints = (spec.runtime.keep_checkpoints + 1) * checkpoint_bytes(spec)
+    number = most_checkpoints(spec)
     taken = len(spec.snapshot_steps)
-    parts = [(spec.scratch, f"{spec.runtime.keep_checkpoints + 1} checkpoints", checkpoints)]
+    parts = [(spec.scratch, f"{number} checkpoints", number * checkpoint_bytes(spec))]
     parts.append((spec.out, "the model", model_bytes(spec.shape)))
     if taken:
         parts.append((spec.scratch, f"{taken} snapshots", taken * model_bytes(spec.shape)))
@@ -81,7 +88,8 @@ def check_room(spec: TrainSpec) -> None:
         if not room.enough:
             raise StoreError(
                 f"The run does not fit on the disk: {room}.",
-                "Free space (`gristmill store gc`), lower runtime.keep_checkpoints or raise pretrain.snapshot_every.",
+                "Free space (`gristmill store gc`), lower runtime.keep_checkpoints, or raise runtime.keep_every or "
+                "pretrain.snapshot_every.",
             )
 
 

@@ -9,17 +9,19 @@ The environment variable GRISTMILL_DRILL names what shall happen, at which step,
     oom@5       memory is asked for that no machine has (on the rank that is named, else on the first)
     kill:1@30   rank 1 is killed by SIGKILL before step 30, as by a machine that fails
     hang:1@20   rank 1 sleeps from step 20 on, and the others wait for it; set runtime.hang_minutes to see the end of it
+    full@20     from step 20 on no file may grow beyond 64 kB, as on a full disk: the next checkpoint fails
 
 Each happens once: a mark in the scratch folder, written before it happens, keeps the restarted run from meeting it
 again. With an exclamation mark (nan@40!) it happens whenever the step comes. Only the training children read the
-variable; on many hosts it must be in the launcher's environment file (.deepspeed_env). A healed drill ends with the
-stage's table "Events"; a nan or a spike changes the weights, so run it on a profile of its own.
+variable; on hosts that join a rendezvous it must be set too. A healed drill ends with the stage's table "Events"; a nan
+or a spike changes the weights, so run it on a profile of its own.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -36,9 +38,10 @@ from storage.errors import ConfigError
 from tasks.pretrain.world import World
 
 VARIABLE = "GRISTMILL_DRILL"
-KINDS = ("nan", "spike", "oom", "kill", "hang")
+KINDS = ("nan", "spike", "oom", "kill", "hang", "full")
 FORM = re.compile(rf"({'|'.join(KINDS)})(?::(\d+))?@(\d+)(!?)")
 TOO_MUCH = 1 << 50  # bytes; more than an address space holds
+LARGEST_FILE = 1 << 16  # bytes, where the disk is full
 RUINOUS = 1000.0  # times the learning rate
 
 
@@ -103,6 +106,8 @@ def _strike(kind: str, device: torch.device) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif kind == "oom":
         torch.empty(TOO_MUCH, dtype=torch.uint8, device=device)
+    elif kind == "full":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     while kind == "hang":
         time.sleep(60)
 

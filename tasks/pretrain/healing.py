@@ -6,7 +6,7 @@ Three faults are healed, each by starting the training again from its last check
                     and with a lower learning rate; a third time: the run ends with a diagnosis. Leaving batches out
                     follows PaLM (Chowdhery et al. 2022, section 5.1), which trained through its spikes so
     out of memory   the micro-batch is halved, at 1 activations are computed again (first some, then all), then the
-                    ZeRO stage goes up; the global batch stays, so the result does
+                    ZeRO stage goes up (ddp becomes fsdp); the global batch stays, so the result does
     lost process    one that died without a word, or hangs: nothing else, as often as runtime.restarts allows
 
 Errors of the profile, the data or the tokenizer would come again, so they are not retried. What happened and what was
@@ -36,7 +36,7 @@ SHARING = (  # of the runtime: what fits depends on them too
     "device",
 )  # fmt: skip
 Error = TypeVar("Error", bound=TrainingError)
-Kind = Literal["divergence", "out of memory", "lost process"]
+Kind = Literal["divergence", "out of memory", "lost process", "damaged checkpoint"]
 
 
 class Event(BaseModel):
@@ -98,6 +98,7 @@ class Situation:
     checkpoints: Sequence[int]  # steps of those that are whole, in order
     ranks: int = 0  # processes that joined, 0 if they never did
     reached: int = 0  # the last step that was heard of
+    shardable: bool = True  # whether fsdp can train it: see `base.SPECIAL`
     share: int = 0  # sequences of a step on each rank, 0 while no engine is open
     micro_batch: int = 0
 
@@ -108,6 +109,14 @@ class Decision(NamedTuple):
     healing: Healing
     checkpoint: int
     error: TrainingError | None = None
+
+
+def without_damaged(healing: Healing, step: int, sound: int, damage: str) -> Healing:
+    """The state after a checkpoint whose files had changed was dropped, and the `sound` one before it taken."""
+    event = Event(
+        time=_now(), kind="damaged checkpoint", step=step, checkpoint=sound, what=damage, action="dropped",
+    )  # fmt: skip
+    return _after(healing, event)
 
 
 def decide(healing: Healing, error: Divergence | OutOfMemory | LostProcess, now: Situation) -> Decision:
@@ -186,8 +195,8 @@ def _out_of_memory(healing: Healing, error: OutOfMemory, now: Situation) -> Deci
     if change is None:
         message = f"{error.message} Nothing that leaves the result as it is would take less memory."
         remedy = (
-            "Train on more processes (runtime.processes; runtime.zero_stage: 3 shares the weights among them), or make "
-            "the model or its context smaller (pretrain.model)."
+            "Train on more processes (runtime.processes; runtime.engine fsdp or deepspeed with zero_stage 3 shares "
+            "the weights among them), or make the model or its context smaller (pretrain.model)."
         )
         event = _event("out of memory", now.reached, checkpoint, error, "ended", stopped=True)
         return Decision(_after(healing, event), checkpoint, OutOfMemory(message, remedy, **error.facts))
@@ -209,6 +218,8 @@ def _less_memory(runtime: Runtime, now: Situation) -> tuple[str, int | str, int 
             return "recompute", "selective", "none"
         if runtime.recompute == "selective":
             return "recompute", "full", "selective"
+    if now.ranks > 1 and now.shardable and runtime.engine == "ddp" and runtime.pipeline_parallel == 1:
+        return "engine", "fsdp", "ddp"  # which goes on from its checkpoints
     sharded = runtime.engine != "ddp" and runtime.zero_stage < LARGEST_ZERO_STAGE
     if now.ranks > 1 and sharded:
         stage = LARGEST_ZERO_STAGE if runtime.engine == "fsdp" else runtime.zero_stage + 1
@@ -239,7 +250,7 @@ def _event(kind: Kind, step: int, checkpoint: int, error: TrainingError, action:
         for row in error.facts.get("rows", [])
     ]
     return Event(
-        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        time=_now(),
         kind=kind,
         step=step,
         checkpoint=checkpoint,
@@ -250,6 +261,10 @@ def _event(kind: Kind, step: int, checkpoint: int, error: TrainingError, action:
         last_lines=error.facts.get("last_lines", []),
         rows=rows,
     )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _again(error: Error) -> Error:

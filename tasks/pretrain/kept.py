@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 MARKER = "complete.json"
@@ -16,6 +17,17 @@ def tag(step: int) -> str:
 def whole_steps(folder: Path) -> list[int]:
     """The steps of the whole checkpoints in a folder, in order."""
     return sorted(int(path.parent.name.rpartition("-")[2]) for path in folder.glob(f"step-*/{MARKER}"))
+
+
+def superfluous(steps: Sequence[int], *, newest: int, every: int | None) -> list[int]:
+    """Which of the steps with a checkpoint, in order, go: all but the `newest` so many and, of each `every` steps, the
+    first one that came."""
+    for_good, last = set(), 0
+    for step in steps:
+        if every and step // every > last // every:
+            for_good.add(step)
+            last = step
+    return [step for step in steps[:-newest] if step not in for_good]
 
 
 def remove(folder: Path, step: int) -> None:

@@ -64,7 +64,7 @@ class Training:
                 self.checkpoints.save(self.engine, step)
             insight.lap("checkpoints")
             self.beat()
-            if reports and self.engine.world.first:
+            if reports and self.engine.world.speaks:
                 emit(step=step, loss=self.log.rows[-1]["loss"], **insight.report(step, self.log.rows))
                 insight.lap("logging")
         self.checkpoints.finish()

@@ -14,7 +14,7 @@ from typing import Any
 from storage.errors import Divergence, LostProcess, OutOfMemory
 from tasks.launch import run_module
 from tasks.output import Output
-from tasks.pretrain.healing import Decision, Healing, Situation, decide
+from tasks.pretrain.healing import Decision, Healing, Situation, decide, without_damaged
 from tasks.pretrain.kept import remove, whole_steps
 from tasks.pretrain.memory import kills
 from tasks.pretrain.spec import TrainSpec
@@ -38,6 +38,10 @@ def train_healed(
         heard: dict[str, int] = {"ranks": 0, "step": 0, "share": 0, "micro_batch": 0}
 
         def hear(line: dict[str, Any], heard: dict[str, int] = heard) -> None:
+            nonlocal healing
+            if "damaged" in line:
+                healing = without_damaged(healing, line["damaged"], line["sound"], line["what"])
+                healing.write(state)
             heard.update({name: line[name] for name in heard if name in line})
             if "loss" in line or "note" in line:
                 on_line(line)
@@ -53,6 +57,7 @@ def train_healed(
                 samples=spec.config.samples,
                 runtime=spec.runtime,
                 checkpoints=whole_steps(spec.checkpoints),
+                shardable=spec.config.optimizer == "adamw" and spec.config.precision not in ("float16", "float8"),
                 ranks=heard["ranks"],
                 reached=heard["step"],
                 share=heard["share"],

@@ -8,7 +8,6 @@ to be remembered.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from models.convert import save
@@ -31,7 +30,7 @@ from tasks.pretrain.loop import Training
 from tasks.pretrain.memory import is_out_of_memory
 from tasks.pretrain.snapshots import Snapshots
 from tasks.pretrain.spec import TrainSpec
-from tasks.pretrain.world import World, join
+from tasks.pretrain.world import World, join, speaks
 
 
 def train(path: Path) -> None:
@@ -40,7 +39,7 @@ def train(path: Path) -> None:
     Raises OutOfMemory for every way in which memory runs out, on the rank where it does.
     """
     spec = TrainSpec.model_validate_json(path.read_text())
-    beat = Beat(first=os.environ.get("RANK", "0") == "0", seconds=60 * spec.runtime.hang_minutes)
+    beat = Beat(speaks=speaks(spec.runtime), seconds=60 * spec.runtime.hang_minutes)
     beat.slow()
     try:
         _train(spec, join(spec.runtime), beat)
@@ -54,7 +53,7 @@ def train(path: Path) -> None:
 
 
 def _train(spec: TrainSpec, world: World, beat: Beat) -> None:
-    if world.first:
+    if world.speaks:
         emit(ranks=world.size)
     drills = Drills(spec.drills, world)
     loader = open_loader(
@@ -66,8 +65,9 @@ def _train(spec: TrainSpec, world: World, beat: Beat) -> None:
     )  # fmt: skip
     engine = open_engine(spec, world)
     checkpoints = Checkpoints(
-        spec.checkpoints, spec.identity, world=world, keep=spec.runtime.keep_checkpoints, behind=writes_behind(engine),
-        tell=lambda sentence: emit(note=sentence),
+        spec.checkpoints, spec.identity, world=world, keep=spec.runtime.keep_checkpoints,
+        keep_every=spec.runtime.keep_every, behind=writes_behind(engine), tell=lambda sentence: emit(note=sentence),
+        dropped=lambda step, sound, damage: emit(damaged=step, sound=sound, what=damage),
     )  # fmt: skip
     begun = checkpoints.latest()
     snapshots = Snapshots(spec)
@@ -79,7 +79,7 @@ def _train(spec: TrainSpec, world: World, beat: Beat) -> None:
         checkpoints.load(engine, begun)
     watch = Watch(spec.config, spec.course)
     log = Log(spec.log, world, watch, read_log(spec.log), may_skip=engine.precision == "float16")
-    if world.first:
+    if world.speaks:
         emit(micro_batch=engine.micro_batch, share=engine.micro_batch * engine.micro_steps)
     insight = Insight(spec, engine, begun)
     training = Training(spec, engine, loader, validation, checkpoints, snapshots, log, insight, beat, drills, begun)

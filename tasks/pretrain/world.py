@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
+from storage.errors import ConfigError
 from tasks.config import Runtime
 
 PATIENCE = timedelta(hours=1)  # for the others; one of them may have large states to put together before a resume
@@ -17,15 +18,16 @@ PATIENCE = timedelta(hours=1)  # for the others; one of them may have large stat
 
 @dataclass(frozen=True)
 class World:
-    """This process among the others."""
+    """This process among the others; one that `speaks` tells the stage what all do."""
 
     rank: int
     size: int
     device: torch.device
+    speaks: bool = True
 
     @property
     def first(self) -> bool:
-        """Whether this process writes and speaks for all."""
+        """Whether this process writes for all."""
         return self.rank == 0
 
     def mean(self, values: Tensor) -> Tensor:
@@ -52,24 +54,50 @@ class World:
         torch.distributed.destroy_process_group()
 
 
+def speaks(runtime: Runtime) -> bool:
+    """Whether this process is the one that the stage hears: the first of all, or, where hosts meet at a rendezvous, the
+    first on each host: only its own host's words reach the stage, and which host has rank 0 is torchrun's to say."""
+    return os.environ.get("RANK" if runtime.rendezvous is None else "LOCAL_RANK", "0") == "0"
+
+
 def join(runtime: Runtime) -> World:
     """Join the other processes (a launcher's environment names them), or be alone. Before DeepSpeed is imported.
 
-    One process needs no network: torch.distributed is started on a store in memory.
+    One process needs no network: torch.distributed is started on a store in memory. Raises ConfigError as `place`.
     """
-    cuda = runtime.device == "cuda" or (runtime.device == "auto" and torch.cuda.is_available())
-    if not cuda:
-        os.environ["DS_ACCELERATOR"] = "cpu"
-    torch.set_num_threads(runtime.threads)
     for name, alone in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
         os.environ.setdefault(name, alone)
     rank, size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    device = torch.device("cuda", local) if cuda else torch.device("cpu")
+    device = place(runtime.device, local, torch.cuda.device_count())
+    cuda = device.type == "cuda"
+    if not cuda:
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    torch.set_num_threads(runtime.threads)
     if cuda:
         torch.cuda.set_device(device)
-    backend = "nccl" if cuda else "gloo"
+    bound = {"backend": "nccl", "device_id": device} if cuda else {"backend": "gloo"}
     if size == 1:
-        torch.distributed.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+        torch.distributed.init_process_group(**bound, store=HashStore(), rank=0, world_size=1)
     else:
-        torch.distributed.init_process_group(backend, timeout=PATIENCE)
-    return World(rank, size, device)
+        torch.distributed.init_process_group(**bound, timeout=PATIENCE)
+    return World(rank, size, device, speaks(runtime))
+
+
+def place(asked: str, local: int, gpus: int) -> torch.device:
+    """The device of a host's process number `local` (from 0), where `gpus` are seen: one each, or the CPU for all.
+
+    Raises ConfigError where there are too few.
+    """
+    if asked == "cpu" or (asked == "auto" and not gpus):
+        return torch.device("cpu")
+    if not gpus:
+        raise ConfigError(
+            f"runtime.device is cuda, but torch {torch.__version__} sees no GPU here.",
+            "Install a torch that is built for this GPU and its driver, or set runtime.device to auto or cpu.",
+        )
+    if local >= gpus:
+        raise ConfigError(
+            f"runtime.processes asks for more than {local} processes on this host, which has {gpus} GPU(s).",
+            f"Set runtime.processes to {gpus} at the most (one a GPU), or runtime.device to cpu.",
+        )
+    return torch.device("cuda", local)

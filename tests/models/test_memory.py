@@ -254,7 +254,7 @@ def test_what_cant_be_shared_evenly_is_whole_on_each_rank() -> None:
     halves = Setup(devices=2, tensor_parallel=2)
     assert held_parameters(even, halves).others == 256 * 64 + 5 * 64
     assert held_parameters(odd, halves).others == 513 * 64 + 5 * 64
-    assert training_memory(odd, halves).loss > 1.9 * training_memory(even, halves).loss
+    assert training_memory(odd, halves).loss > 1.8 * training_memory(even, halves).loss
     # Of 5 blocks the pipeline's last stage takes 3, as the engine shares them out
     five = derive(ModelConfig(depth=5, width=64, heads=4, context=64), 512)
     stages = [held_parameters(five, Setup(devices=2, pipeline_parallel=2), stage).matrices for stage in (0, 1)]

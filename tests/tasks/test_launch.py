@@ -14,7 +14,7 @@ import pytest
 
 from storage.errors import LostProcess, OutOfMemory, ParityError, TrainingError
 from tasks.config import Runtime
-from tasks.launch import run_child, training_environment
+from tasks.launch import _passed_on, run_child, training_environment
 from tasks.output import Output
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +47,26 @@ def test_json_lines_reach_the_stage_and_the_rest_goes_to_the_log(tmp_path: Path)
     script = "print('noise'); from tasks.launch import emit; emit(step=1, loss=2.5); print('{broken')"
     assert run(tmp_path, script) == [{"step": 1, "loss": 2.5}]
     assert "noise" in (tmp_path / "log").read_text()
+
+
+def test_a_host_is_heard_through_a_launcher_that_puts_its_name_before_each_line(tmp_path: Path) -> None:
+    told = "print('worker-1.cluster: {\"step\": 1}')"
+    assert run(tmp_path, told) == [{"step": 1}]
+    with pytest.raises(ParityError, match="Not equal"):
+        run(tmp_path, told + '\nprint(\'worker-2: {"error": "ParityError", "message": "Not equal."}\')')
+
+
+def test_hosts_of_a_hostfile_get_what_is_set_for_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DS_ENV_FILE", raising=False)
+    monkeypatch.setenv("GRISTMILL_DRILL", "kill:1@3")
+    (tmp_path / ".deepspeed_env").write_text("NCCL_DEBUG=INFO\n\n")
+    out = Output.at(tmp_path, runtime=Runtime(threads=1, hostfile="hosts"))
+    lines = _passed_on(out).read_text().splitlines()
+    for said in ("NCCL_DEBUG=INFO", "OMP_NUM_THREADS=1", "WANDB_MODE=disabled", "GRISTMILL_DRILL=kill:1@3"):
+        assert said in lines
+    assert all(line.partition("=")[1] for line in lines)
+    assert not [line for line in lines if line.startswith("PATH=")], "each host has its own"
 
 
 def test_a_typed_error_of_the_child_is_raised_as_it_is(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_many_hosts_by_hostfile_by_slurm_and_by_rendezvous() -> None:
     )
     assert command(rendezvous="trainer:29400", hosts=2, processes=8) == (
         "python -m torch.distributed.run --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d "
-        "--rdzv-endpoint=trainer:29400 --rdzv-id=gristmill-82c81c9339c2 --max-restarts=0 "
+        "--rdzv-endpoint=trainer:29400 --rdzv-id=gristmill-6bbbe00d61f0 --max-restarts=0 "
         "--module tasks.demo /scratch/spec.json"
     )
 

@@ -9,10 +9,11 @@ weights are, and with them all activations.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import cast
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from tasks.pretrain.engines.native import NativeEngine
 from tasks.pretrain.engines.pieces import Piece, local
@@ -37,7 +38,15 @@ class FsdpEngine(NativeEngine):
                 reshard_after_forward=self.spec.runtime.zero_stage == 3,
             )
         self.fill(torch.device("cpu") if offloads else self.world.device)
+        self.model.register_forward_hook(self._drop_whole)
         return self.model
+
+    def _drop_whole(self, *_: object) -> None:
+        """Weights that were gathered for a pass without a backward pass would stay whole until the next step: in the
+        way of whoever reads shares, and in memory."""
+        if not torch.is_grad_enabled():
+            for module in (*self.model.blocks, self.model):
+                cast(FSDPModule, module).reshard()
 
     def autocast(self) -> AbstractContextManager[object]:
         """Nothing: the gathered weights have the lower precision themselves."""

@@ -116,6 +116,8 @@ class NativeEngine(Engine):
         total = torch.zeros((), device=self.world.device)
         weights = self.weights(batches)
         for number, batch in enumerate(batches):
+            if self.keeps_gradients:
+                torch.compiler.cudagraph_mark_step_begin()  # what graphs gave before may be written over
             with self.synced(last=number == len(batches) - 1), self.autocast():
                 loss = self.module(*batch)
                 if weights is not None:

@@ -133,7 +133,7 @@ def _numbers(group: Mapping[str, Any]) -> dict[str, int | float]:
 
 def _counter(optimizer: torch.optim.Optimizer) -> torch.device:
     """Where the optimizer counts its steps: a fused one beside the parameters."""
-    group = optimizer.param_groups[0]
+    group = next(group for group in optimizer.param_groups if group["params"])  # a pipeline stage may lack a kind
     beside = group.get("fused") or group.get("capturable")
     device: torch.device = group["params"][0].device
     return device if beside else torch.device("cpu")

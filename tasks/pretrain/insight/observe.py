@@ -20,6 +20,7 @@ from torch import nn
 
 from models.presets import flops_per_token
 from storage.errors import ConfigError
+from tasks.logs import drop_torn, read_log
 from tasks.peak import measured_peak
 from tasks.pretrain.engines import Engine, MicroBatch
 from tasks.pretrain.insight.clock import Clock
@@ -48,6 +49,7 @@ class Insight:
         self.waiting: list[dict[str, Any]] = []  # rows of layers that no tracker has yet
         if self.world.first:
             self.folder.mkdir(parents=True, exist_ok=True)
+            drop_torn(self.folder / "speed.jsonl")
             _cut(self.folder / "insight.jsonl", begun)
             self._append("speed", self._circumstances(begun))
         self.trackers = open_trackers(spec, begun) if self.world.first else []
@@ -82,12 +84,13 @@ class Insight:
 
     def report(self, step: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Note how fast it went since the last report, and tell the trackers; `rows` are the log's. What is worth a
-        line of progress. For the first rank alone."""
+        line of progress. For ranks that speak."""
         seconds = self.clock.take()
         speed = self.tokens / max(seconds["data"] + seconds["training"], 1e-9)
         told = {"tokens_per_second": speed, "mfu": speed * self.flops / self.peak, "memory_bytes": self._memory()}
         row = {"step": step, "steps": step - self.reported, "tokens": self.tokens, **told}
-        self._append("speed", {**row, "seconds": {kind: round(spent, 6) for kind, spent in seconds.items()}})
+        if self.world.first:
+            self._append("speed", {**row, "seconds": {kind: round(spent, 6) for kind, spent in seconds.items()}})
         new = [row for row in rows[-(step - self.reported) :] if row["step"] > self.reported]
         speeds = {"step": step, **{f"speed/{name}": value for name, value in told.items()}}
         for number, values in by_step([*new, *map(flattened, self.waiting), speeds]) if self.trackers else ():
@@ -176,8 +179,8 @@ def _renaming(engine: Engine) -> Any:
 def _cut(path: Path, step: int) -> None:
     """Take back what lies after the checkpoint that the run goes on from."""
     if path.is_file():
-        kept = [line for line in path.read_text().splitlines() if json.loads(line)["step"] <= step]
-        path.write_text("".join(f"{line}\n" for line in kept))
+        kept = [row for row in read_log(path) if row["step"] <= step]
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in kept))
 
 
 def _finite(value: Any) -> Any:
