@@ -363,7 +363,9 @@ def move(table: Words, larger: Words) -> None:
     for row in range(len(table)):
         if table[row, 1] == 0:
             continue
-        larger[free_row(larger, slot_of(table[row, 0], table[row, 1], mask), 1)] = table[row]
+        slot = free_row(larger, slot_of(table[row, 0], table[row, 1], mask), 1)
+        for k in range(4):
+            larger[slot, k] = table[row, k]
 
 
 @njit(cache=True, nogil=True)

@@ -50,4 +50,6 @@ def rehash_words(rows, target):
     """The table's words into a larger, empty one."""
     for i in range(len(rows)):
         if rows[i, TIMES] != 0:
-            target[free_row(target, rows[i, HASH] & (len(target) - 1), TIMES)] = rows[i]
+            slot = free_row(target, rows[i, HASH] & (len(target) - 1), TIMES)
+            for k in range(4):  # compiled in a tenth of the time that slices take
+                target[slot, k] = rows[i, k]

@@ -83,8 +83,8 @@ def key_of(left, right):
 @njit(cache=True, nogil=True)
 def find_pair(rows, key):
     """The row of a pair, or the free one where it would stand."""
-    mask = len(rows) - 1
-    return probe(rows, 0, len(rows), np.int64(mix64(np.uint64(key)) & np.uint64(mask)), key, NONE)
+    row = np.int64(mix64(np.uint64(key)) & np.uint64(len(rows) - 1))
+    return probe(rows, 0, len(rows), row, key, NONE)
 
 
 @njit(cache=True, nogil=True)
