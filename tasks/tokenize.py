@@ -79,6 +79,9 @@ def tokenize(config: TokenizeConfig, documents: Artifact, tokenizer: Artifact, o
                 f"No document fell into {split} (validation_share {config.validation_share}).",
                 "Raise tokenize.validation_share, or give more documents.",
             )
+    unseen = [source for source in _sources(totals) if not totals["validation", source]["documents"]]
+    if unseen:
+        out.note(f"no document of {', '.join(unseen)} is held out: no validation loss will tell of it")
     for file in FILES:
         collect(results, file, out.path / Path(file).stem)
     _report(totals, digest, out)

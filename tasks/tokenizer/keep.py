@@ -32,15 +32,23 @@ def kept_tokenizer(config: TokenizerConfig) -> Artifact | None:
     return artifact
 
 
-def keep(config: TokenizerConfig, artifact: Artifact, out: Output) -> None:
-    """Take the artifact's files over, proved anew. Raises ConfigError when they are not what the config says."""
+def keep(config: TokenizerConfig, artifact: Artifact, documents: Artifact, out: Output) -> None:
+    """Take the artifact's files over, proved anew; measure it on the documents where others are compared with it.
+
+    Raises ConfigError when the files are not what the config says.
+    """
     from tasks.tokenizer.prove import prove
+    from tasks.tokenizer.report import publish_comparison
+    from tasks.tokenizer.sample import survey
 
     _check(config, artifact.path)
     for name in artifact.manifest.files if artifact.manifest else ():
         shutil.copyfile(artifact.path / name, out.path / name)
     prove(out.path, config.special_tokens)
-    size = load_for_documents(out.path).get_vocab_size()
+    tokenizer = load_for_documents(out.path)
+    size = tokenizer.get_vocab_size()
+    if config.compare:
+        publish_comparison(tokenizer, config, survey(documents.files("*.parquet"), out).texts, out)
     out.uses[f"{FIELD} {config.keep}"] = artifact.origin
     out.count(
         vocab_size=size,

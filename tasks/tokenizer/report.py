@@ -106,8 +106,19 @@ def publish(
     parts = [f"## {title}\n\n{markdown_table(rows)}\n" for title, rows in tables.items()]
     (out.path / REPORT).write_text("\n".join(["# The vocabulary\n", *parts]), encoding="utf-8")
     if config.compare:
-        ours = {source: measured.bytes_per_token(source) for source in sample.measured}
-        out.table("Bytes per token beside other vocabularies", compare(config, sample.measured, ours))
+        _compare(measured, config, sample.measured, out)
+
+
+def publish_comparison(
+    tokenizer: Tokenizer, config: TokenizerConfig, texts: Mapping[str, list[str]], out: Output
+) -> None:
+    """The table of other vocabularies alone, for a tokenizer that was not learned here."""
+    _compare(measure(tokenizer, texts), config, texts, out)
+
+
+def _compare(measured: Measured, config: TokenizerConfig, texts: Mapping[str, list[str]], out: Output) -> None:
+    ours = {source: measured.bytes_per_token(source) for source in texts}
+    out.table("Bytes per token beside other vocabularies", compare(config, texts, ours))
 
 
 def _sources(sample: Sample, measured: Measured) -> list[Row]:

@@ -46,10 +46,21 @@ class Sample(NamedTuple):
     common: dict[str, int]
 
 
-def draw_sample(config: TokenizerConfig, shards: list[Path], out: Output) -> Sample:
-    """Two passes over the shards: what each source holds, then the pre-tokens of its share. Raises EmptyOutput."""
-    from tasks.tokenizer.bpe.pretokens import Pretokens, merge_pretokens
+class Survey(NamedTuple):
+    """By source, sorted by name: its UTF-8 bytes, its lowest draw, and what is measured, the highest draw first."""
 
+    bytes: dict[str, int]
+    lowest: dict[str, int]
+    measured: dict[str, list[Document]]
+
+    @property
+    def texts(self) -> dict[str, list[str]]:
+        """The texts that are measured."""
+        return {source: [document.text for document in documents] for source, documents in self.measured.items()}
+
+
+def survey(shards: list[Path], out: Output) -> Survey:
+    """A pass over the shards: what each source holds. Raises EmptyOutput where there is no text."""
     sizes: Counter[str] = Counter()
     lowest: dict[str, int] = {}
     highest = _Highest()
@@ -61,20 +72,29 @@ def draw_sample(config: TokenizerConfig, shards: list[Path], out: Output) -> Sam
             highest.add(document)
     if not sizes:
         raise EmptyOutput("There is no text to train a tokenizer on.", "Look at the report of `filter`.")
-    shares = {source: min(1.0, config.sample_bytes_per_source / size) for source, size in sorted(sizes.items())}
-    ceilings = {source: max(math.ceil(share * 2.0**64), lowest[source] + 1) for source, share in shares.items()}
-    measured: dict[str, list[str]] = {source: [] for source in ceilings}
-    common = dict.fromkeys(ceilings, 0)
+    measured: dict[str, list[Document]] = {source: [] for source in sorted(sizes)}
     for document in highest.documents():
-        measured[document.source].append(document.text)
-        if draw(document.id) < ceilings[document.source]:
-            common[document.source] += len(document.text.encode())
+        measured[document.source].append(document)
+    return Survey(dict(sorted(sizes.items())), lowest, measured)
+
+
+def draw_sample(config: TokenizerConfig, shards: list[Path], out: Output) -> Sample:
+    """Two passes over the shards: what each source holds, then the pre-tokens of its share. Raises EmptyOutput."""
+    from tasks.tokenizer.bpe.pretokens import Pretokens, merge_pretokens
+
+    found = survey(shards, out)
+    shares = {source: min(1.0, config.sample_bytes_per_source / size) for source, size in found.bytes.items()}
+    ceilings = {source: max(math.ceil(share * 2.0**64), found.lowest[source] + 1) for source, share in shares.items()}
+    common = {
+        source: sum(len(document.text.encode()) for document in documents if draw(document.id) < ceilings[source])
+        for source, documents in found.measured.items()
+    }
     counted = map_shards(partial(_count, config.pattern, ceilings), shards, out, "pre-tokens", threads=True)
     learned: Counter[str] = Counter()
     for result in counted:
         learned.update(result.counts)
     pretokens = merge_pretokens(Pretokens.load(result.folder / PRETOKENS) for result in counted)
-    return Sample(pretokens, {source: learned[source] for source in measured}, measured, common)
+    return Sample(pretokens, {source: learned[source] for source in ceilings}, found.texts, common)
 
 
 def draw(identity: str) -> int:

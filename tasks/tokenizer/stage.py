@@ -54,7 +54,7 @@ def train_tokenizer(config: TokenizerConfig, documents: Artifact, out: Output) -
 
     kept = kept_tokenizer(config)
     if kept is not None:
-        keep(config, kept, out)
+        keep(config, kept, documents, out)
         return
     tokenizer, sample, learnt = learn(config, documents.files("*.parquet"), out)
     _write(tokenizer, config.special_tokens, out.path)

@@ -302,6 +302,12 @@ def test_a_kept_vocabulary_stays_and_only_new_shards_are_tokenized(tmp_path: Pat
         assert not cached
         assert kept.digest == learned.digest
         assert manifest(kept).uses["tokenizer.keep tiny/tokenizer@1"].location == learned.location
+        compares = keeps.model_copy(update={"compare": {"itself": str(learned.path)}})
+        compared, _ = train_tokenizer.materialize(compares, [more])
+        rows = manifest(compared).counts["tables"]["Bytes per token beside other vocabularies"]
+        assert [row.pop("source") for row in rows] == ["source0", "source1"]
+        assert all(ours == theirs > 1 for ours, theirs in map(dict.values, rows))
+        assert compared.digest == learned.digest
         tokens, _ = tokenize.materialize(CONFIG, [more, kept])
         assert reused(tokens) == len(A)
         for change, problem in (

@@ -180,6 +180,23 @@ def test_a_shard_of_the_store_with_any_byte_changed_is_refused_by_name(
         pretrain.function(PRETRAIN, made, tokenizer, Output.at(tmp_path, runtime=RUNTIME))
 
 
+def test_a_source_of_which_nothing_is_held_out_is_told(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(Output, "note", lambda self, message: notes.append(message))
+    many = [Document.new(text, "many") for text in texts()]
+    few = [Document.new(text, "few") for text in ("two", "one", "four", "six")]
+    assert [in_validation(document.id, 0.2) for document in few] == [True, False, False, False]
+    told = "no document of few is held out: no validation loss will tell of it"
+    for number, expected in ((4, []), (3, [told])):
+        notes.clear()
+        write_documents(tmp_path / "in" / shard_name(0), [*many, *few[-number:]])
+        out = Output.at(tmp_path / str(number), runtime=RUNTIME)
+        tokenize.function(TokenizeConfig(validation_share=0.2), Artifact.at(tmp_path / "in"), Artifact.at(folder), out)
+        assert notes == expected
+
+
 def test_an_empty_split_ends_the_run(folder: Path, tmp_path: Path) -> None:
     write_documents(tmp_path / "in" / shard_name(0), [Document.new("only one", "a")])
     out = Output.at(tmp_path, runtime=RUNTIME)
