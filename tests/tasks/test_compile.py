@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch._dynamo
 import torch._inductor
+from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 from storage.errors import ConfigError
@@ -19,7 +20,7 @@ from tasks.pretrain.engines import open_engine
 from tasks.pretrain.engines.compiled import MODES
 from tasks.pretrain.engines.ddp import DdpEngine
 from tasks.pretrain.insight.probe import probe
-from tests.tasks.recipe import ALONE, micro_batches, one_process, rows, spec_of, train, weights_of
+from tests.tasks.recipe import ALONE, MODEL, micro_batches, one_process, rows, spec_of, train, weights_of
 
 __all__ = ["one_process"]  # the fixture
 
@@ -30,6 +31,7 @@ def _graphs_without_code(monkeypatch: pytest.MonkeyPatch) -> None:
     to compile."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
+    monkeypatch.setattr(torch._dynamo.config, "optimize_ddp", True)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager_decomp_partition"))
 
 
@@ -69,6 +71,17 @@ def test_selective_recomputation_repeats_no_product_in_a_compiled_block() -> Non
     assert counts["selective"] == counts["none"] > 0
     # Four micro-batches, two blocks, their products again but for the last, which nothing needs
     assert counts["full"] == counts["none"] + 4 * 2 * 3
+
+
+def test_under_ddp_a_block_is_compiled_whole() -> None:
+    wide = {**MODEL, "width": 512, "feed_forward": 1024}  # larger than DDP's first bucket
+    spec = spec_of(micro_batch=2, model=wide)
+    engine = DdpEngine(
+        spec.model_copy(update={"runtime": spec.runtime.model_copy(update={"compile": "default"})}), ALONE
+    )
+    engine.module = DistributedDataParallel(engine.model)
+    train(engine, range(1, 2), micro=2)
+    assert torch._dynamo.utils.counters["aot_autograd"]["total"] == 1
 
 
 def test_what_nothing_is_learned_from_is_not_compiled_and_shows_its_attention() -> None:
