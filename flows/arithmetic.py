@@ -16,6 +16,7 @@ from profiles.schema import Profile
 from storage.errors import ConfigError
 from tasks.config import Runtime
 from tasks.peak import measure_peak
+from tasks.pretrain.kept import most_kept
 from tasks.pretrain.micro_batch import usual_micro_batch
 
 USUAL_GPU = "h100"  # where a profile asks for a GPU, and nobody says which
@@ -93,7 +94,8 @@ def training_plan(
         ) from error
     executed = executed_flops_per_token(shape, recompute=setup.recompute) * tokens
     cost = bill(executed, chosen, devices=setup.devices, float32=setup.precision == "float32")
-    kept = profile.runtime.keep_checkpoints
+    runtime = profile.runtime
+    kept = most_kept(steps, newest=runtime.keep_checkpoints, every=runtime.keep_every, apart=runtime.checkpoint_every)
     return TrainingPlan(shape, tokens, steps, setup, chosen, memory, checkpoint_bytes(shape, setup), kept, cost)
 
 
@@ -113,6 +115,7 @@ def setup_of(profile: Profile, shape: ModelShape, *, cuda: bool) -> Setup:
         devices=devices,
         tensor_parallel=runtime.tensor_parallel,
         pipeline_parallel=stages,
+        replicate=runtime.replicate,
         offload=runtime.offload,
         recompute=runtime.recompute,
         micro_batch=size,

@@ -30,7 +30,6 @@ from tasks.progress import Observer, Progress
 from tests.tasks.tiny_model import make_tokenizer
 from tests.tasks.training import make_spec
 
-
 ROOT = Path(__file__).parents[2]
 MODULE = "tasks.pretrain.train"
 

@@ -60,6 +60,7 @@ def _check(runtime: Runtime) -> None:
         "compile": engine != "deepspeed",
         "offload": engine == "fsdp" or (engine == "deepspeed" and zero > 0),
         "zero_stage": engine != "ddp",
+        "replicate": engine == "fsdp",
     }
     for name, possible in can.items():
         asked = getattr(runtime, name)

@@ -38,11 +38,8 @@ class NativeEngine(Engine):
         runtime = spec.runtime
         self.pipeline_parallel, self.tensor_parallel = runtime.pipeline_parallel, runtime.tensor_parallel
         super().__init__(spec, world, model_ranks=self.pipeline_parallel * self.tensor_parallel)
-        self.mesh: DeviceMesh = init_device_mesh(
-            world.device.type,
-            (self.data_ranks, self.pipeline_parallel, self.tensor_parallel),
-            mesh_dim_names=("data", "pipeline", "tensor"),
-        )
+        sizes = {**self.data_sizes(), "pipeline": self.pipeline_parallel, "tensor": self.tensor_parallel}
+        self.mesh: DeviceMesh = init_device_mesh(world.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         self.pipeline_rank = self.mesh.get_local_rank("pipeline")
         self.tensor_rank = self.mesh.get_local_rank("tensor")
         with torch.device("meta"):  # no memory for what other ranks hold
@@ -59,6 +56,10 @@ class NativeEngine(Engine):
             for parameter in self.model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.dtype == torch.float16)
+
+    def data_sizes(self) -> dict[str, int]:
+        """How the data ranks lie in the mesh, by dimension."""
+        return {"data": self.data_ranks}
 
     def _compile(self, mode: str | None) -> None:
         """Compile each block's forward: one compilation serves all, and what an engine hooks around a block stays out.
