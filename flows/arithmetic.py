@@ -16,6 +16,7 @@ from profiles.schema import Profile
 from storage.errors import ConfigError
 from tasks.config import Runtime
 from tasks.peak import measure_peak
+from tasks.pretrain.kept import most_kept
 from tasks.pretrain.micro_batch import usual_micro_batch
 
 USUAL_GPU = "h100"  # where a profile asks for a GPU, and nobody says which
@@ -100,7 +101,7 @@ def training_plan(
         ) from error
     executed = executed_flops_per_token(shape, recompute=setup.recompute) * tokens
     products: Products = "half" if setup.precision != "float32" else "tf32" if config.precision == "tf32" else "float32"
-    hosts = profile.runtime.hostfile
+    runtime, hosts = profile.runtime, profile.runtime.hostfile
     return TrainingPlan(
         shape=shape,
         tokens=tokens,
@@ -111,7 +112,9 @@ def training_plan(
         products=products,
         memory=memory,
         checkpoint=checkpoint_bytes(shape, setup),
-        kept=profile.runtime.keep_checkpoints,
+        kept=most_kept(
+            steps, newest=runtime.keep_checkpoints, every=runtime.keep_every, apart=runtime.checkpoint_every
+        ),
         bill=bill(executed, chosen, devices=setup.devices, products=products),
         hostfile=hosts if hosts is not None and not Path(hosts).is_file() else None,
     )
@@ -133,6 +136,7 @@ def setup_of(profile: Profile, shape: ModelShape, *, cuda: bool) -> Setup:
         devices=devices,
         tensor_parallel=runtime.tensor_parallel,
         pipeline_parallel=stages,
+        replicate=runtime.replicate,
         offload=runtime.offload,
         recompute=runtime.recompute,
         micro_batch=size,

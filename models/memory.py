@@ -35,6 +35,7 @@ class Setup:
     devices: int = 1  # all of them: replicas × tensor parallel × pipeline parallel
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    replicate: int = 1  # FSDP's hybrid sharding: groups of replicas that each hold all shares
     offload: Offload = "none"
     recompute: Recompute = "none"
     micro_batch: int = 1  # sequences of a forward pass
@@ -51,8 +52,13 @@ class Setup:
 
     @property
     def replicas(self) -> int:
-        """Copies of the model that see different data: what ZeRO and FSDP shard over."""
+        """Copies of the model that see different data."""
         return self.devices // (self.tensor_parallel * self.pipeline_parallel)
+
+    @property
+    def shares(self) -> int:
+        """What ZeRO and FSDP cut a replica into."""
+        return max(1, self.replicas // self.replicate)
 
     @property
     def sharded(self) -> int:
@@ -136,7 +142,7 @@ def _of_stage(shape: ModelShape, setup: Setup, stage: int) -> TrainingMemory:
     passing = _activations(shape, setup, stage, blocks)
 
     def share(number: int, from_stage: int) -> int:
-        return ceil_div(number, setup.replicas) if sharded >= from_stage else number
+        return ceil_div(number, setup.shares) if sharded >= from_stage else number
 
     weights, gradients = (share(setup.weight_bytes * held.total, stage) for stage in (3, 2))
     states = share(setup.master_bytes * held.total + setup.moment_bytes * held.moments(setup.optimizer), 1)
@@ -210,7 +216,7 @@ def _gathered(shape: ModelShape, setup: Setup, held: Held) -> int:
     if setup.engine == "fsdp":
         units = held.others + 2 * ceil_div(block_matrices(shape), setup.tensor_parallel)
         return _compute_bytes(setup) * (units if setup.zero_stage == 3 else held.total)
-    if setup.sharded < 3 or setup.replicas == 1:
+    if setup.sharded < 3 or setup.shares == 1:
         return 0
     return setup.weight_bytes * min(held.total, MAX_GATHERED + PREFETCHED)
 
@@ -231,7 +237,7 @@ def _reduced(shape: ModelShape, setup: Setup, held: Held, kept: int, blocks: int
         return 0
     block = ceil_div(block_matrices(shape), setup.tensor_parallel)
     ways_out = ((block, kept // blocks), (held.others, kept))
-    return max(0, *(4 * (unit + ceil_div(unit, setup.replicas)) - gone for unit, gone in ways_out))
+    return max(0, *(4 * (unit + ceil_div(unit, setup.shares)) - gone for unit, gone in ways_out))
 
 
 def checkpoint_bytes(shape: ModelShape, setup: Setup) -> int:

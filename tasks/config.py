@@ -60,6 +60,12 @@ class Runtime(BaseModel):
         description="what DeepSpeed shards over processes: 1 optimizer states, 2 gradients too, 3 weights too. FSDP "
         "shards all three; under 3 it gathers weights again for the backward pass",
     )
+    replicate: int = Field(
+        1,
+        ge=1,
+        description="hybrid sharding: groups of processes that each hold all shares, such as one a host, between which "
+        "only gradients go (engine fsdp)",
+    )
     offload: Literal["none", "optimizer"] = Field(
         "none", description="optimizer: its states, and its step, in the CPU's memory (deepspeed with ZeRO, fsdp)"
     )

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from models.presets import ModelShape, count_parameters
 from storage.errors import StoreError
+from tasks.pretrain.kept import most_kept
 from tasks.pretrain.spec import TrainSpec
 
 MOMENTS, FLOAT32, BFLOAT16 = 8, 4, 2  # bytes a parameter
@@ -48,13 +49,6 @@ def checkpoint_bytes(spec: TrainSpec) -> int:
     return number * count_parameters(shape) + FLOAT32 * tied + entries
 
 
-def most_checkpoints(spec: TrainSpec) -> int:
-    """Checkpoints that lie there at once: those kept, and the one that is being written."""
-    runtime = spec.runtime
-    apart = max(runtime.keep_every or spec.steps, runtime.checkpoint_every)
-    return runtime.keep_checkpoints + 1 + (max(0, spec.steps - 1) // apart if runtime.keep_every else 0)
-
-
 def model_bytes(shape: ModelShape) -> int:
     """Bytes of a model's folder: float32 weights, and its tokenizer at 40 bytes a token or so."""
     return 4 * count_parameters(shape) + 40 * shape.vocab_size
@@ -63,7 +57,10 @@ def model_bytes(shape: ModelShape) -> int:
 def rooms(spec: TrainSpec) -> list[Room]:
     """Each file system that the run writes to. One checkpoint more than are kept exists while it is being written; what
     an interrupted run left there will be replaced, so it counts as free."""
-    number = most_checkpoints(spec)
+    runtime = spec.runtime
+    number = 1 + most_kept(
+        spec.steps, newest=runtime.keep_checkpoints, every=runtime.keep_every, apart=runtime.checkpoint_every
+    )
     taken = len(spec.snapshot_steps)
     parts = [(spec.scratch, f"{number} checkpoints", number * checkpoint_bytes(spec))]
     parts.append((spec.out, "the model", model_bytes(spec.shape)))

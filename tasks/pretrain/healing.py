@@ -32,8 +32,8 @@ from tasks.pretrain.course import Course
 STRIKES = 3
 LARGEST_ZERO_STAGE = 3
 SHARING = (  # of the runtime: what fits depends on them too
-    "processes", "hosts", "hostfile", "rendezvous", "engine", "tensor_parallel", "pipeline_parallel", "offload",
-    "device",
+    "processes", "hosts", "hostfile", "rendezvous", "engine", "tensor_parallel", "pipeline_parallel", "replicate",
+    "offload", "device",
 )  # fmt: skip
 Error = TypeVar("Error", bound=TrainingError)
 Kind = Literal["divergence", "out of memory", "lost process", "damaged checkpoint"]

@@ -30,6 +30,11 @@ def superfluous(steps: Sequence[int], *, newest: int, every: int | None) -> list
     return [step for step in steps[:-newest] if step not in for_good]
 
 
+def most_kept(steps: int, *, newest: int, every: int | None, apart: int) -> int:
+    """How many checkpoints a run of so many steps keeps at the most, one being saved all `apart` steps."""
+    return newest + ((steps - 1) // max(every, apart) if every else 0)
+
+
 def remove(folder: Path, step: int) -> None:
     """Remove the checkpoint of a step: its marker first, so that a kill in between leaves no half checkpoint."""
     (folder / tag(step) / MARKER).unlink()

@@ -75,11 +75,11 @@ def join(runtime: Runtime) -> World:
     torch.set_num_threads(runtime.threads)
     if cuda:
         torch.cuda.set_device(device)
-    bound = {"backend": "nccl", "device_id": device} if cuda else {"backend": "gloo"}
+    backend = "nccl" if cuda else "gloo"
     if size == 1:
-        torch.distributed.init_process_group(**bound, store=HashStore(), rank=0, world_size=1)
+        torch.distributed.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     else:
-        torch.distributed.init_process_group(**bound, timeout=PATIENCE)
+        torch.distributed.init_process_group(backend, timeout=PATIENCE)
     return World(rank, size, device, speaks(runtime))
 
 

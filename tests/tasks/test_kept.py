@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.pretrain.checkpoints import Checkpoints
-from tasks.pretrain.disk import most_checkpoints
 from tasks.pretrain.engines import open_engine
-from tasks.pretrain.kept import superfluous, whole_steps
+from tasks.pretrain.kept import most_kept, superfluous, whole_steps
 from tasks.pretrain.world import World
-from tests.tasks.recipe import spec_of
 from tests.tasks.training import alone, make_spec
 
 
@@ -47,11 +45,8 @@ def test_the_newest_stay_and_one_of_each_so_many_steps() -> None:
 
 @given(st.integers(1, 40), st.integers(1, 400), st.integers(1, 4), st.none() | st.integers(1, 100))
 def test_never_more_lie_there_than_room_was_asked_for(apart: int, steps: int, newest: int, every: int | None) -> None:
-    runtime = {"checkpoint_every": apart, "keep_checkpoints": newest, "keep_every": every}
-    spec = spec_of()
-    spec = spec.model_copy(update={"steps": steps, "runtime": spec.runtime.model_copy(update=runtime)})
     held, most = kept(apart, steps, newest, every)
-    assert most <= most_checkpoints(spec)
+    assert most <= 1 + most_kept(steps, newest=newest, every=every, apart=apart)
     assert held == sorted(held)
 
 

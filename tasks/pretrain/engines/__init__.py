@@ -62,6 +62,7 @@ def _check(runtime: Runtime) -> None:
         "compile": engine == "ddp" or (engine == "fsdp" and runtime.compile != "reduce-overhead"),
         "offload": engine == "fsdp" or (engine == "deepspeed" and zero > 0),
         "zero_stage": engine != "ddp",
+        "replicate": engine == "fsdp",
     }
     for name, possible in can.items():
         asked = getattr(runtime, name)

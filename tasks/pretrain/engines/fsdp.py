@@ -2,8 +2,9 @@
 
 Each block's weights are gathered just before they are used (Zhao et al. 2023). Under zero_stage 3 they are dropped
 after the forward pass and gathered again for the backward pass; otherwise they stay until that. Gradients are shared
-out with each micro-batch, so that they never exist whole. Masters and reductions are float32; in bfloat16 the gathered
-weights are, and with them all activations.
+out with each micro-batch, so that they never exist whole. Under `replicate` each of so many groups of ranks holds all
+shares (hybrid sharding): weights are gathered within a group, and gradients summed between groups once a step. Masters
+and reductions are float32; in bfloat16 the gathered weights are, and with them all activations.
 """
 
 from __future__ import annotations
@@ -15,12 +16,24 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
+from storage.errors import ConfigError
 from tasks.pretrain.engines.native import NativeEngine
 from tasks.pretrain.engines.pieces import Piece, local
 
 
 class FsdpEngine(NativeEngine):
-    """Every data rank holds an equal share of the rows of each parameter."""
+    """Every data rank of a group holds an equal share of the rows of each parameter."""
+
+    def data_sizes(self) -> dict[str, int]:
+        """As in NativeEngine; a group's ranks are neighbours, since they talk most. Raises ConfigError for groups of
+        uneven size."""
+        groups = self.spec.runtime.replicate
+        if self.data_ranks % groups:
+            raise ConfigError(
+                f"runtime.replicate is {groups}, but there are {self.data_ranks} processes to be grouped.",
+                "Choose a number that divides processes × hosts / tensor_parallel.",
+            )
+        return {"replicate": groups, "shard": self.data_ranks // groups}
 
     def spread(self) -> nn.Module:
         """As in NativeEngine."""
@@ -32,7 +45,7 @@ class FsdpEngine(NativeEngine):
         for module in (*self.model.blocks, self.model):
             fully_shard(
                 module,
-                mesh=self.mesh["data"],
+                mesh=self.mesh["replicate", "shard"] if self.mesh["replicate"].size() > 1 else self.mesh["shard"],
                 mp_policy=precision,
                 offload_policy=offload,
                 reshard_after_forward=self.spec.runtime.zero_stage == 3,
@@ -52,19 +65,31 @@ class FsdpEngine(NativeEngine):
         """Nothing: the gathered weights have the lower precision themselves."""
         return nullcontext()
 
+    @property
+    def shards(self) -> int:
+        """Ranks of a group."""
+        return self.mesh["shard"].size()
+
+    def synced(self, *, last: bool) -> AbstractContextManager[object]:
+        """Between groups once a step, with the last micro-batch."""
+        if self.spec.runtime.replicate > 1:
+            cast(FSDPModule, self.model).set_requires_all_reduce(last)
+        return nullcontext()
+
     def held_piece(self, name: str, parameter: nn.Parameter) -> Piece:
-        """The rows that this data rank holds of the rows that its tensor rank holds."""
-        share = -(-parameter.shape[0] // self.data_ranks)
-        start = min(self.data_rank * share, parameter.shape[0])
+        """The rows that this rank of its group holds of the rows that its tensor rank holds."""
+        share = -(-parameter.shape[0] // self.shards)
+        start = min(self.data_rank % self.shards * share, parameter.shape[0])
         return super().held_piece(name, parameter).cut(start, start + local(parameter).shape[0])
 
     def copies(self, name: str) -> int:
-        """No two data ranks hold the same."""
-        return super().copies(name) // self.data_ranks
+        """No two ranks of a group hold the same."""
+        return super().copies(name) // self.shards
 
     def speaks_for(self, name: str) -> bool:
-        """Each data rank for its own rows."""
-        return super().copies(name) // self.data_ranks == 1 or self.tensor_rank == 0
+        """Each rank of the first group for its own rows."""
+        cut = super().copies(name) == self.data_ranks
+        return self.data_rank < self.shards and (cut or self.tensor_rank == 0)
 
     @property
     def shares_model(self) -> bool:

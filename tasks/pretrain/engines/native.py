@@ -35,11 +35,8 @@ class NativeEngine(Engine):
         runtime = spec.runtime
         self.pipeline_parallel, self.tensor_parallel = runtime.pipeline_parallel, runtime.tensor_parallel
         super().__init__(spec, world, model_ranks=self.pipeline_parallel * self.tensor_parallel)
-        self.mesh: DeviceMesh = init_device_mesh(
-            world.device.type,
-            (self.data_ranks, self.pipeline_parallel, self.tensor_parallel),
-            mesh_dim_names=("data", "pipeline", "tensor"),
-        )
+        sizes = {**self.data_sizes(), "pipeline": self.pipeline_parallel, "tensor": self.tensor_parallel}
+        self.mesh: DeviceMesh = init_device_mesh(world.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         self.pipeline_rank = self.mesh.get_local_rank("pipeline")
         self.tensor_rank = self.mesh.get_local_rank("tensor")
         with torch.device("meta"):  # no memory for what other ranks hold
@@ -58,6 +55,10 @@ class NativeEngine(Engine):
         if self.keeps_gradients:
             for parameter in self.model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
+
+    def data_sizes(self) -> dict[str, int]:
+        """How the data ranks lie in the mesh, by dimension."""
+        return {"data": self.data_ranks}
 
     @abstractmethod
     def spread(self) -> nn.Module:
