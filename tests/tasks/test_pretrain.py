@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ SERVED_OTHERWISE = PretrainConfig.model_validate(
         "context_warmup_parts": 4,
     }
 )
+IN_TWO = {"processes": 2, "micro_batch": 2}
+ZERO_2 = {"engine": "deepspeed", "zero_stage": 2}
 ALONE = World(0, 1, torch.device("cpu"))
 
 
@@ -71,14 +74,34 @@ def test_it_learns_and_leaves_a_model_a_log_a_plot_and_samples(
     assert measured.bits_per_byte == pytest.approx(undisturbed.counts["validation_bits_per_byte"], abs=1e-5)
 
 
+@pytest.fixture(scope="module")
+def in_two(
+    data: tuple[Artifact, Artifact], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[dict[str, Any]], Output]:
+    """What two processes make under an engine, undisturbed; made once for each."""
+    made: dict[str, Output] = {}
+
+    def run(engine: dict[str, Any]) -> Output:
+        if str(engine) not in made:
+            out = output(tmp_path_factory.mktemp("in_two"), **IN_TWO, **engine)
+            pretrain.function(CONFIG, *data, out)
+            made[str(engine)] = out
+        return made[str(engine)]
+
+    return run
+
+
 @pytest.mark.parametrize(
     "engine", [{"engine": "ddp"}, *({"engine": "deepspeed", "zero_stage": stage} for stage in (1, 2, 3))], ids=str
 )
 def test_two_processes_of_which_one_is_killed_end_with_the_same_bytes(
-    engine: dict[str, Any], data: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: dict[str, Any],
+    in_two: Callable[[dict[str, Any]], Output],
+    data: tuple[Artifact, Artifact],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    undisturbed, killed = (output(tmp_path / name, processes=2, **engine) for name in ("undisturbed", "killed"))
-    pretrain.function(CONFIG, *data, undisturbed)
+    undisturbed, killed = in_two(engine), output(tmp_path, **IN_TWO, **engine)
     monkeypatch.setenv("GRISTMILL_DRILL", "kill:1@8")  # SIGKILL to the second rank
     pretrain.function(CONFIG, *data, killed)
     assert killed.facts["resumed_from_step"] == 6
@@ -97,18 +120,11 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
     assert out.counts == undisturbed.counts
 
 
-@pytest.mark.parametrize("runtime", [{"processes": 2, "micro_batch": 2}], ids=str)
-@pytest.mark.parametrize("engine", [{"engine": "fsdp"}, {"zero_stage": 2}], ids=str)  # all of them: test_engines.py
+@pytest.mark.parametrize("engine", [{"engine": "fsdp"}, ZERO_2], ids=str)  # all of them: test_engines.py
 def test_neither_micro_batch_nor_processes_change_what_is_learned(
-    runtime: dict[str, int],
-    engine: dict[str, Any],
-    undisturbed: Output,
-    data: tuple[Artifact, Artifact],
-    tmp_path: Path,
+    engine: dict[str, Any], undisturbed: Output, in_two: Callable[[dict[str, Any]], Output]
 ) -> None:
-    out = output(tmp_path, **runtime, **engine)
-    pretrain.function(CONFIG, *data, out)
-    assert losses_of(out) == pytest.approx(losses_of(undisturbed), abs=2e-4)  # sums in another order
+    assert losses_of(in_two(engine)) == pytest.approx(losses_of(undisturbed), abs=2e-4)  # sums in another order
 
 
 @pytest.fixture(scope="module")
