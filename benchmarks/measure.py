@@ -6,6 +6,7 @@ Only the standard library is imported: a child's peak memory starts at its paren
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -62,6 +63,17 @@ def corpus(data: Path, megabytes: float, whole: Corpus | None = None) -> Corpus:
     subprocess.run(command, cwd=ROOT.parent, stdout=sys.stderr, check=True)
     summary = json.loads((data / name / "corpus.json").read_text())
     return Corpus(data / name, summary["documents"], summary["bytes"] / 1e6)
+
+
+def corpus_parser(
+    description: str | None, *, megabytes: float, text: str = "of UTF-8 text", runs: str = "of each side"
+) -> argparse.ArgumentParser:
+    """Options of a benchmark over a corpus: how large, how often, where. `text` and `runs` are what help says."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=float, default=megabytes, help=f"{text} (default {megabytes:g})")
+    parser.add_argument("--runs", type=int, default=5, help=f"{runs} (default 5)")
+    parser.add_argument("--data", type=Path, default=DATA, help="where the corpus lies")
+    return parser
 
 
 def environment(threads: int) -> dict[str, str]:

@@ -21,7 +21,33 @@ os.environ |= {
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+TESTS = Path(__file__).resolve().parent
+DATA = TESTS.parents[1] / "shared" / "data"
+
+
+# With several workers the long files go first, so that short ones fill what is left at the end
+LONG = (
+    "pipeline/test_pipeline.py",
+    "tasks/test_pretrain.py",
+    "pipeline/test_workers.py",
+    "tasks/test_healing.py",
+    "tasks/test_checkpoints.py",
+    "tasks/test_recipe.py",
+    "tasks/test_posttrain.py",
+    "tasks/test_preflight.py",
+    "tasks/test_engines.py",
+    "tasks/test_fim.py",
+    "tasks/test_insight.py",
+    "pipeline/test_interrupt.py",
+    "models/test_engine_memory.py",
+    "flows/test_prefect.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first; within a file, and among the others, everything stays in its order."""
+    place = {path: number for number, path in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path.relative_to(TESTS).as_posix(), len(LONG)))
 
 
 @pytest.fixture(scope="session")

@@ -21,12 +21,11 @@ import pyarrow.parquet as pq
 import xxhash
 
 from benchmarks.corpus import build
-from benchmarks.measure import environment
+from benchmarks.measure import corpus_parser, environment
 from tasks.dedup.sketch import exact_hashes
 from tasks.text.scan import Scanner
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT / "benchmarks" / ".data"
 
 
 def one_line(texts: list[pa.StringArray]) -> int:
@@ -67,10 +66,7 @@ def measure(side: str, folder: Path) -> None:
 
 def main() -> None:
     """Run the sides in turns and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=float, default=120, help="of UTF-8 text (default 120)")
-    parser.add_argument("--runs", type=int, default=5, help="of each side (default 5)")
-    parser.add_argument("--data", type=Path, default=DATA, help="where the corpus lies")
+    parser = corpus_parser(__doc__, megabytes=120)
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
     parser.add_argument("--measure", choices=list(SIDES), help=argparse.SUPPRESS)
     options = parser.parse_args()

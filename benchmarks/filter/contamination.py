@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import peer_environment
-from benchmarks.measure import DATA, Corpus, Failed, Run, corpus, environment, measure, median
+from benchmarks.measure import Corpus, Failed, Run, corpus, corpus_parser, environment, measure, median
 
 OURS, SETS, DATATROVE = "gristmill", "sets of tuples", "datatrove"
 NGRAM = 13
@@ -120,11 +120,8 @@ def child(side: str, folder: Path, benchmarks: Path) -> None:
 
 def main() -> None:
     """Run the sides in turns and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=float, default=120, help="of UTF-8 text (default 120)")
+    parser = corpus_parser(__doc__, megabytes=120)
     parser.add_argument("--part", type=float, default=2, help="of it, that the peers get (default 2)")
-    parser.add_argument("--runs", type=int, default=5, help="of each side (default 5)")
-    parser.add_argument("--data", type=Path, default=DATA, help="where the corpus lies")
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import peer_environment
-from benchmarks.measure import DATA, ROOT, Corpus, Run, corpus, environment, measure, median
+from benchmarks.measure import ROOT, Corpus, Run, corpus, corpus_parser, environment, measure, median
 
 OURS, PEER_AS_IS, PEER_PLAIN = "gristmill", "datatrove", "datatrove, plain split"
 PEER = Path(__file__).with_name("datatrove_filters.py")
@@ -215,10 +215,7 @@ def _first(failing: dict[tuple[str, str], Any], group: str, rows: int) -> Iterat
 
 def main() -> None:
     """Read the options, make what is missing, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=float, default=120, help="of UTF-8 text, as far as there is (default 120)")
-    parser.add_argument("--runs", type=int, default=5, help="of each tool (default 5)")
-    parser.add_argument("--data", type=Path, default=DATA, help="where the corpus lies")
+    parser = corpus_parser(__doc__, megabytes=120, text="of UTF-8 text, as far as there is", runs="of each tool")
     parser.add_argument("--parity", action="store_true", help="compare decisions, on half of the text")
     parser.add_argument("--ours", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -28,7 +28,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.measure import DATA, ROOT, corpus, environment
+from benchmarks.measure import ROOT, corpus, corpus_parser, environment
 
 Decision = tuple[str | None, float]  # label and probability
 
@@ -222,10 +222,7 @@ def letters(text: str) -> int:
 
 def main() -> None:
     """Read the options, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=float, default=120, help="of UTF-8 text (default 120)")
-    parser.add_argument("--runs", type=int, default=5, help="of each side (default 5)")
-    parser.add_argument("--data", type=Path, default=DATA, help="where the corpus lies")
+    parser = corpus_parser(__doc__, megabytes=120)
     parser.add_argument("--labelled", type=Path, help="folder with langid_udhr and langid_lingua")
     parser.add_argument("--measure", choices=SIDES, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks import peer_environment
-from benchmarks.measure import DATA, Failed, Run, corpus, environment, measure
+from benchmarks.measure import Failed, Run, corpus, corpus_parser, environment, measure
 from storage.documents import read_batches
 from tasks.filter.perplexity import kernels
 from tasks.filter.perplexity.estimate import estimate
@@ -147,10 +147,7 @@ def megabytes_of(texts: list[pa.Array]) -> float:
 
 def main() -> None:
     """Train, write, let KenLM score, compare, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=float, default=20, help="of UTF-8 text, half to train on (default 20)")
-    parser.add_argument("--runs", type=int, default=5, help="of each side (default 5)")
-    parser.add_argument("--data", type=Path, default=DATA, help="where the corpus lies")
+    parser = corpus_parser(__doc__, megabytes=20, text="of UTF-8 text, half to train on")
     parser.add_argument("--lmplz", type=Path, help="KenLM's program, to train with it too")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

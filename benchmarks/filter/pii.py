@@ -8,7 +8,6 @@ set (pii_presidio_synth) to the texts, and tells precision, recall and F1 on the
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import importlib.metadata
 import json
@@ -21,11 +20,9 @@ from pathlib import Path
 
 from benchmarks.corpus import build, build_part
 from benchmarks.filter.pii_tools import SIX, TOOLS
-from benchmarks.measure import Run, environment, measure, median
+from benchmarks.measure import Run, corpus_parser, environment, measure, median
 from storage.documents import Document, shard_name, write_documents
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT / "benchmarks" / ".data"
 LABELLED = Path("pii_presidio_synth") / "generated_large.json"
 E_MAILS = Path("spam_assassin") / "docs.jsonl.gz"
 EVERY = 160  # each so many an e-mail is taken
@@ -152,12 +149,9 @@ def corpus(data: Path, megabytes: float, part: float) -> Texts:
 
 def main() -> None:
     """Read the options, make what is missing, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=float, default=60, help="of UTF-8 text in the corpus (default 60)")
+    parser = corpus_parser(__doc__, megabytes=60, text="of UTF-8 text in the corpus", runs="of each tool")
     parser.add_argument("--part", type=float, default=0.2, help="MB of it that are read (default 0.2)")
-    parser.add_argument("--runs", type=int, default=5, help="of each tool (default 5)")
     parser.add_argument("--tools", nargs="+", choices=list(TOOLS), default=list(TOOLS))
-    parser.add_argument("--data", type=Path, default=DATA, help="where the corpus lies")
     parser.add_argument("--labelled", type=Path, help="the folder of labelled data sets")
     options = parser.parse_args()
     versions = {

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.measure import DATA, Corpus, corpus, environment, measure, median
+from benchmarks.measure import Corpus, corpus, corpus_parser, environment, measure, median
 
 
 def child(folder: Path, store: str, max_score: float) -> dict[str, int]:
@@ -52,10 +52,7 @@ def compare(text: Corpus, runs: int) -> None:
 
 def main() -> None:
     """Read the options, make the corpora, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=float, default=100, help="of UTF-8 text (default 100)")
-    parser.add_argument("--runs", type=int, default=5, help="changed thresholds (default 5)")
-    parser.add_argument("--data", type=Path, default=DATA, help="where the corpus lies")
+    parser = corpus_parser(__doc__, megabytes=100, runs="changed thresholds")
     parser.add_argument("--child", nargs=3, metavar=("FOLDER", "STORE", "MAX_SCORE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:

@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.measure import DATA, ROOT, corpus, environment
+from benchmarks.measure import ROOT, corpus, corpus_parser, environment
 from storage.artifact import Artifact
 from storage.documents import Document, document_id, write_documents
 from tasks.config import Runtime
@@ -165,10 +165,7 @@ def scored(folder: Path, texts: Sequence[str]) -> tuple[Any, Any]:
 
 def main() -> None:
     """Read the options, make the models, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=float, default=120, help="of UTF-8 text (default 120)")
-    parser.add_argument("--runs", type=int, default=5, help="of each side (default 5)")
-    parser.add_argument("--data", type=Path, default=DATA, help="where the corpus lies")
+    parser = corpus_parser(__doc__, megabytes=120)
     parser.add_argument("--labelled", type=Path, help="folder with tox_davidson, tox_wiki_madlibs and tox_surge")
     parser.add_argument("--books", type=Path, nargs="*", default=[], help="JSON lines of clean text to train on")
     parser.add_argument("--clean", type=Path, nargs="*", default=[], help="JSON lines of text that is not toxic")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import resource
 import time
 
 import lightning
@@ -13,18 +11,9 @@ from litgpt.config import Config
 from litgpt.model import GPT
 from litgpt.utils import chunked_cross_entropy
 
+from benchmarks.pretrain.answer import answer
 from benchmarks.pretrain.ids import ids_of
-from benchmarks.pretrain.sizes import (
-    BATCH,
-    BETAS,
-    CLIP,
-    CONTEXT,
-    LEARNING_RATE,
-    VOCAB,
-    WARM,
-    WEIGHT_DECAY,
-    Task,
-)  # fmt: skip
+from benchmarks.pretrain.sizes import BATCH, BETAS, CLIP, CONTEXT, LEARNING_RATE, VOCAB, WARM, WEIGHT_DECAY, Task
 
 
 def run(task: Task) -> dict[str, float]:
@@ -61,7 +50,4 @@ def run(task: Task) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    chosen = Task.from_arguments()
-    torch.set_num_threads(chosen.threads)
-    measured = run(chosen)
-    print(json.dumps({**measured, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+    answer(run)

@@ -6,8 +6,6 @@ threads, with fused AdamW, gradients clipped, the loss looked at every ten steps
 
 from __future__ import annotations
 
-import json
-import resource
 import tempfile
 import time
 from typing import Any
@@ -16,19 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.pretrain.answer import answer
 from benchmarks.pretrain.ids import ids_of
 from benchmarks.pretrain.plain_gpt import PlainGpt
-from benchmarks.pretrain.sizes import (
-    BATCH,
-    BETAS,
-    CLIP,
-    CONTEXT,
-    LEARNING_RATE,
-    VOCAB,
-    WARM,
-    WEIGHT_DECAY,
-    Task,
-)  # fmt: skip
+from benchmarks.pretrain.sizes import BATCH, BETAS, CLIP, CONTEXT, LEARNING_RATE, VOCAB, WARM, WEIGHT_DECAY, Task
 
 
 def draw(ids: np.memmap[Any, np.dtype[np.uint16]], generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -108,8 +97,4 @@ def trainer(task: Task) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    chosen = Task.from_arguments()
-    torch.set_num_threads(chosen.threads)
-    measured = trainer(chosen) if chosen.side == "transformers Trainer" else plain_loop(chosen)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({**measured, "peak": peak}))
+    answer(lambda task: trainer(task) if task.side == "transformers Trainer" else plain_loop(task))

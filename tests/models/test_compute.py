@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -35,15 +33,6 @@ def shape_of(name: str, **more: object) -> ModelShape:
 def llama_7b(**more: object) -> ModelShape:
     config = {"depth": 32, "width": 4096, "heads": 32, "feed_forward": 11_008, "context": 2048, **more}
     return derive(ModelConfig.model_validate(config), 32_000)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tensors this small are slower with more, far slower on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])

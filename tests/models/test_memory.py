@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
@@ -39,15 +39,6 @@ PRECISIONS: dict[str, tuple[torch.dtype, Precision, bool]] = {
     "autocast": (torch.float32, "mixed", True),
 }
 TOLERANCE = 0.05
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tensors this small are slower with more, far slower on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def shape_of(name: str, vocab_size: int = 300, **more: object) -> ModelShape:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from storage.store import Store
 from tasks.logs import read_log
+from tests.pipeline.runs import finish, start
 
 PINNED = Path(__file__).with_name("smoke_losses.json")
 STEPS = 20
@@ -24,8 +25,6 @@ def first_losses(store: Path) -> list[float]:
 
 def main() -> None:
     """Run `smoke` as far as its pretraining, and pin what it lost."""
-    from tests.pipeline.test_pipeline import finish, start
-
     with tempfile.TemporaryDirectory() as folder:
         sys.stdout.write(finish(start(Path(folder) / "store", "--to=pretrain")))
         PINNED.write_text(json.dumps(first_losses(Path(folder) / "store"), indent=2) + "\n")

@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 
 from storage.store import Store
-
-ROOT = Path(__file__).parents[2]
+from tests.pipeline.runs import ROOT, SMALL
 
 
 def processes_of(scratch: Path) -> list[int]:
@@ -35,8 +34,8 @@ def mind_ctrl_c() -> None:
 
 def test_ctrl_c_stops_cleanly_and_the_next_run_resumes(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    sets = ["download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 200}]", "pretrain.steps=400"]
-    arguments = [f"--set={value}" for value in (*sets, f"runtime.store={store}", "runtime.checkpoint_every=20")]
+    sets = (SMALL, "pretrain.steps=120", f"runtime.store={store}", "runtime.checkpoint_every=5")
+    arguments = [f"--set={value}" for value in sets]
     command = [sys.executable, "-m", "flows.cli", "run", "smoke", "--to=pretrain", *arguments]
     log = tmp_path / "log"
     with log.open("w") as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,8 @@ from tasks.pretrain.engines.pieces import Piece
 from tasks.pretrain.saved_states import Found, expected_shapes, merge, problems, read_back
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
-from tasks.progress import Observer, Progress
-from tests.tasks.tiny_model import make_tokenizer
-from tests.tasks.training import MODEL, RUNTIME, alone, make_spec
+from tests.tasks.interrupt import interrupt_and_resume
+from tests.tasks.training import MODEL, RUNTIME, make_spec
 
 ROOT = Path(__file__).parents[2]
 ENGINES = [
@@ -38,17 +37,6 @@ ENGINES = [
     {"engine": "deepspeed", "zero_stage": 3},
 ]
 MATRIX = "blocks.1.attention.output.weight"
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with alone() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def spec(tmp_path_factory: pytest.TempPathFactory) -> TrainSpec:
-    return make_spec(tmp_path_factory.mktemp("training"))
 
 
 def trained(spec: TrainSpec, world: World, steps: int = 1, **runtime: Any) -> Engine:
@@ -321,44 +309,28 @@ def test_the_room_asked_for_is_what_a_checkpoint_takes(
     assert 0.75 * room < taken <= room
 
 
-def inputs(spec: TrainSpec) -> tuple[Artifact, Artifact]:
-    tokens = spec.train[0].parent.parent
-    return Artifact.at(tokens), Artifact.at(make_tokenizer(tokens.parent / "tokenizer"))
-
-
-def test_a_run_that_does_not_fit_on_the_disk_is_refused_before_any_step(spec: TrainSpec, tmp_path: Path) -> None:
+def test_a_run_that_does_not_fit_on_the_disk_is_refused_before_any_step(
+    spec: TrainSpec, data: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
     model = {**MODEL, "depth": 200, "width": 16384, "heads": 128, "kv_heads": 128}
     config = spec.config.model_copy(update={"model": spec.config.model.model_validate(model), "snapshot_every": 6})
     out = Output.at(tmp_path, stage="pretrain", runtime=RUNTIME)
     with pytest.raises(StoreError, match=r"GB needed \(3 checkpoints.*1 snapshots.*GB free") as caught:
-        pretrain.function(config, *inputs(spec), out)
+        pretrain.function(config, *data, out)
     assert "runtime.keep_checkpoints" in caught.value.remedy
     assert not list(out.scratch.iterdir())
 
 
-class KillAt(Observer):
-    """Interrupts the stage at a step, as Ctrl-C does, and keeps what it was told."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def progressed(self, progress: Progress) -> None:
-        if progress.done >= self.step:
-            raise KeyboardInterrupt
-
-
-def test_snapshots_and_checkpoints_written_behind_are_the_same_after_a_kill(spec: TrainSpec, tmp_path: Path) -> None:
+def test_snapshots_and_checkpoints_written_behind_are_the_same_after_a_kill(
+    spec: TrainSpec, data: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
     config = spec.config.model_copy(update={"snapshot_every": 4})
     settings: dict[str, Any] = {"checkpoint_every": 3, "log_every": 1, "keep_checkpoints": 1, "processes": 2}
     whole = Output.at(tmp_path / "whole", stage="pretrain", runtime=RUNTIME.model_copy(update=settings))
-    pretrain.function(config, *inputs(spec), whole)
+    pretrain.function(config, *data, whole)
     settings |= {"async_checkpoints": "on"}
     killed = Output.at(tmp_path / "killed", stage="pretrain", runtime=RUNTIME.model_copy(update=settings))
-    killed.observer = KillAt(8)
-    with pytest.raises(KeyboardInterrupt):
-        pretrain.function(config, *inputs(spec), killed)
-    killed.observer = Observer()
-    pretrain.function(config, *inputs(spec), killed)
+    interrupt_and_resume(pretrain, config, data, killed, at=8)
     assert killed.facts["resumed_from_step"] in (3, 6)  # the one at 6 may not have been whole
     assert [row["folder"] for row in killed.counts["tables"]["Snapshots"]] == ["snapshots/step-4", "snapshots/step-8"]
     assert tree_digest(list_files(killed.path)) == tree_digest(list_files(whole.path))

@@ -25,13 +25,14 @@ from tasks import tokenize as stage
 from tasks.config import Runtime
 from tasks.output import Output
 from tasks.tokenize import TokenizeConfig, in_validation, tokenize
-from tasks.tokenizer import TokenizerConfig, encode, load_for_documents, tables, train_tokenizer
+from tasks.tokenizer import TokenizerConfig, encode, load_for_documents, train_tokenizer
 from tasks.tokenizer.characters import CLASSES, SIZE
 from tasks.tokenizer.encode import KernelEncoder
 from tasks.tokenizer.patterns import PatternName, pattern_of, pre_tokenizer
 from tasks.tokenizer.prove import HARD_TEXTS
 from tasks.tokenizer.split import PORTION, Splitter
 from tasks.tokenizer.tables import make_tables, obstacle, read_settings
+from tests.tasks.faulty_kernels import exchange_letters
 from tests.tasks.tiny_model import RUNTIME, texts
 
 ROOT = Path(__file__).parents[2]
@@ -233,7 +234,7 @@ def test_one_difference_and_the_library_encodes_everything(
     gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes: list[str] = []
-    monkeypatch.setattr(tables, "make_tables", faulty)
+    exchange_letters(monkeypatch)
     monkeypatch.setattr(Output, "note", lambda self, message: notes.append(message))
     out, made = run(tmp_path / "faulty", gpt2)
     assert made == plain_run(tmp_path / "plain", gpt2)

@@ -21,7 +21,6 @@ from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError
 from storage.token_stream import TokenStream
 from tasks.bits_per_byte import likelihood
-from tasks.config import Runtime
 from tasks.logs import read_log
 from tasks.output import Output
 from tasks.pretrain import PretrainConfig, pretrain
@@ -29,11 +28,12 @@ from tasks.pretrain.loader import Batch, open_loader
 from tasks.pretrain.loader.batch import Integers, shorten
 from tasks.pretrain.loader.fim import SHORTEST, FillInTheMiddle
 from tasks.pretrain.marks import Marks, read_marks
-from tasks.progress import Observer, Progress
-from tests.tasks.tiny_model import make_tokenizer, make_validation
+from tests.tasks import training
+from tests.tasks.interrupt import interrupt_and_resume
+from tests.tasks.training import losses_of, output
 
 EOS, MARKS = 0, Marks(6, 7, 8)
-MODEL = {"family": "llama", "depth": 2, "width": 64, "heads": 4, "kv_heads": 2, "context": 64}
+MODEL = {**training.MODEL, "context": 64}
 CONFIG = PretrainConfig.model_validate(
     {"model": MODEL, "steps": 8, "global_batch": 8, "warmup_steps": 2, "validation_every": 4, "sample_tokens": 4,
      "fim_rate": 0.5}
@@ -175,18 +175,8 @@ def test_what_is_drawn_does_not_depend_on_what_is_read_with_it(count: int, first
     assert serve(0, count) == one_by_one
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
-    folder = tmp_path_factory.mktemp("data")
-    tokenizer = make_tokenizer(folder / "tokenizer")
-    make_validation(folder / "tokens" / "train", tokenizer, 60)
-    make_validation(folder / "tokens" / "validation", tokenizer, 12)
-    return Artifact.at(folder / "tokens"), Artifact.at(tokenizer)
-
-
 def run(folder: Path, data: tuple[Artifact, Artifact], **runtime: Any) -> Output:
-    settings = {"threads": 1, "device": "cpu", "checkpoint_every": 3, "log_every": 1, **runtime}
-    out = Output.at(folder, stage="pretrain", runtime=Runtime(**settings))
+    out = output(folder, **runtime)
     pretrain.function(CONFIG, *data, out)
     return out
 
@@ -221,22 +211,11 @@ def test_what_the_marks_cost_is_reported(trained: Output, data: tuple[Artifact, 
     assert table["cut off for their marks"] == f"{trained.counts['fim']['cut_off_share']:.2%} of the tokens"
 
 
-class KillAt(Observer):
-    def progressed(self, progress: Progress) -> None:
-        if progress.done >= 5:
-            raise KeyboardInterrupt
-
-
 def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
     trained: Output, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
-    runtime = Runtime(threads=1, device="cpu", checkpoint_every=3, log_every=1)
-    out = Output.at(tmp_path, stage="pretrain", runtime=runtime)
-    out.observer = KillAt()
-    with pytest.raises(KeyboardInterrupt):
-        pretrain.function(CONFIG, *data, out)
-    out.observer = Observer()
-    pretrain.function(CONFIG, *data, out)
+    out = output(tmp_path)
+    interrupt_and_resume(pretrain, CONFIG, data, out, at=5)
     assert out.facts["resumed_from_step"] == 3
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(trained.path))
     assert out.counts == trained.counts
@@ -246,9 +225,7 @@ def test_processes_and_micro_batches_learn_the_same(
     trained: Output, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
     out = run(tmp_path, data, micro_batch=2, processes=2)
-    expected = [row["loss"] for row in read_log(trained.path / "log.jsonl")]
-    found = [row["loss"] for row in read_log(out.path / "log.jsonl")]
-    assert found == pytest.approx(expected, abs=2e-4)  # sums in another order
+    assert losses_of(out) == pytest.approx(losses_of(trained), abs=2e-4)  # sums in another order
     assert out.counts["fim"] == trained.counts["fim"]
 
 

@@ -21,9 +21,7 @@ from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, Divergence, LostProcess, OutOfMemory, TrainingError
-from storage.token_sources import write_sources
 from tasks.config import Runtime
-from tasks.logs import read_log
 from tasks.output import Output
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.course import Course, learned
@@ -33,11 +31,11 @@ from tasks.pretrain.healing import Decision, Healing, Situation, decide
 from tasks.pretrain.loader import MixtureLoader, open_loader
 from tasks.pretrain.memory import is_out_of_memory, kills
 from tasks.pretrain.supervisor import named
-from tasks.progress import Observer, Progress
-from tests.tasks.tiny_model import make_tokenizer, make_validation
+from tests.tasks import training
+from tests.tasks.interrupt import interrupt_and_resume
+from tests.tasks.training import MODEL, losses_of
 
 ROOT = Path(__file__).parents[2]
-MODEL = {"family": "llama", "depth": 2, "width": 64, "heads": 4, "kv_heads": 2, "context": 32}
 CONFIG = PretrainConfig.model_validate(
     {
         "model": MODEL,
@@ -340,20 +338,8 @@ def test_drills_are_read_and_nonsense_is_refused() -> None:
 # --- real runs ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
-    folder = tmp_path_factory.mktemp("data")
-    tokenizer = make_tokenizer(folder / "tokenizer")
-    train = make_validation(folder / "tokens" / "train", tokenizer, 60)
-    for path in sorted(train.glob("*.tokens")):
-        write_sources(path.with_suffix(".sources"), ["even", "odd"] * 15)
-    make_validation(folder / "tokens" / "validation", tokenizer, 12)
-    return Artifact.at(folder / "tokens"), Artifact.at(tokenizer)
-
-
 def output(folder: Path, **runtime: Any) -> Output:
-    chosen = {"threads": 1, "device": "cpu", "checkpoint_every": 5, "log_every": 1, "engine": "ddp", **runtime}
-    return Output.at(folder, stage="pretrain", runtime=Runtime(**chosen))
+    return training.output(folder, checkpoint_every=5, engine="ddp", **runtime)
 
 
 @pytest.fixture(scope="module")
@@ -413,17 +399,6 @@ pretrain.function(CONFIG, Artifact.at(Path(sys.argv[2])), Artifact.at(Path(sys.a
 """
 
 
-class KillAt(Observer):
-    """Interrupts the stage at a step, as Ctrl-C does."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def progressed(self, progress: Progress) -> None:
-        if progress.done >= self.step:
-            raise KeyboardInterrupt
-
-
 def test_a_nan_is_healed_though_the_stage_is_killed_while_it_decides_and_again_later(
     on_course: Output, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
@@ -433,11 +408,7 @@ def test_a_nan_is_healed_though_the_stage_is_killed_while_it_decides_and_again_l
     assert died.returncode == -signal.SIGKILL
     out = output(tmp_path)
     assert Healing.read(out.scratch / "healing.json").course == HEALED
-    out.observer = KillAt(52)
-    with pytest.raises(KeyboardInterrupt):
-        pretrain.function(CONFIG, *data, out)
-    out.observer = Observer()
-    pretrain.function(CONFIG, *data, out)
+    interrupt_and_resume(pretrain, CONFIG, data, out, at=52)
     assert out.facts["resumed_from_step"] == 50
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(on_course.path))
     assert (out.counts["rollbacks"], out.counts["skipped_batches"]) == (1, 8)
@@ -470,9 +441,7 @@ def test_memory_that_runs_out_a_hang_a_killed_rank_and_a_nan_are_all_healed_in_o
     assert {name: out.facts[name] for name in ("restarts", "out_of_memory", "micro_batch", "processes")} == {
         "restarts": 2, "out_of_memory": 1, "micro_batch": 2, "processes": 2,
     }  # fmt: skip
-    expected = [row["loss"] for row in read_log(on_course.path / "log.jsonl")]
-    found = [row["loss"] for row in read_log(out.path / "log.jsonl")]
-    assert found == pytest.approx(expected, abs=2e-3)  # sums in another order, over 60 steps
+    assert losses_of(out) == pytest.approx(losses_of(on_course), abs=2e-3)  # sums in another order, over 60 steps
 
 
 def test_a_third_divergence_ends_the_run_with_a_diagnosis(

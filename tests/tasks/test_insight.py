@@ -45,7 +45,7 @@ from tasks.pretrain.spec import TrainSpec
 from tasks.progress import Observer
 from tasks.stage import MAX_PLOT_BYTES, report
 from tests.storage.conftest import Make, make  # noqa: F401
-from tests.tasks.test_pretrain import CONFIG, data, output  # noqa: F401
+from tests.tasks.training import CONFIG, output
 
 SHAPE = derive(ModelConfig(family="llama", depth=2, width=32, heads=4, kv_heads=2, context=16), 50)
 CPU = torch.device("cpu")
@@ -75,7 +75,7 @@ def spec_of(folder: Path, **runtime: Any) -> TrainSpec:
 
 
 @pytest.fixture(scope="module")
-def looked_into(data: tuple[Artifact, Artifact], tmp_path_factory: pytest.TempPathFactory) -> Output:  # noqa: F811
+def looked_into(data: tuple[Artifact, Artifact], tmp_path_factory: pytest.TempPathFactory) -> Output:
     out = output(tmp_path_factory.mktemp("looked"), insight_every=5, profile_steps=[4], micro_batch=4)
     out.observer = Watcher()
     pretrain.function(CONFIG, *data, out)
@@ -84,7 +84,7 @@ def looked_into(data: tuple[Artifact, Artifact], tmp_path_factory: pytest.TempPa
 
 def test_a_run_that_is_looked_into_learns_the_same_bit_for_bit(
     looked_into: Output,
-    data: tuple[Artifact, Artifact],  # noqa: F811
+    data: tuple[Artifact, Artifact],
     tmp_path: Path,
 ) -> None:
     plain = output(tmp_path, micro_batch=4)

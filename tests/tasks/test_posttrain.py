@@ -24,18 +24,13 @@ from tasks.output import Output
 from tasks.posttrain import rows
 from tasks.posttrain.callback import latest_checkpoint
 from tasks.posttrain.spec import PosttrainSpec
-from tasks.progress import Observer, Progress
 from tasks.sft import SftConfig, sft
+from tests.tasks.interrupt import interrupt_and_resume
 from tests.tasks.tiny_model import answer, make_instructions, make_model, make_preferences, question, write_rows
+from tests.tasks.training import losses_of
 
 SFT = SftConfig(epochs=2, global_batch=16, learning_rate=5e-3)
 DPO = DpoConfig(epochs=1, global_batch=16, learning_rate=1e-3)
-
-
-class KillAt(Observer):
-    def progressed(self, progress: Progress) -> None:
-        if progress.done >= 5:
-            raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +95,7 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bytes(method: str, tuned:
     whole = output(tmp_path / "whole", method)
     stage.function(config, *inputs, whole)
     out = output(tmp_path / "killed", method)
-    out.observer = KillAt()
-    with pytest.raises(KeyboardInterrupt):
-        stage.function(config, *inputs, out)
-    out.observer = Observer()
-    stage.function(config, *inputs, out)
+    interrupt_and_resume(stage, config, inputs, out, at=5)
     assert out.facts["resumed_from_step"] == 4
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(whole.path))
     assert out.counts == whole.counts
@@ -165,5 +156,4 @@ def test_a_checkpoint_of_another_run_is_refused_and_a_torn_one_removed(tmp_path:
 def test_two_processes_learn_what_one_does(model: Artifact, tuned: Output, tmp_path: Path) -> None:
     out = output(tmp_path, "sft", processes=2)
     sft.function(SFT, model, Artifact.at(make_instructions(tmp_path / "pairs")), out)
-    expected = [row["loss"] for row in read_log(tuned.path / "log.jsonl")]
-    assert [row["loss"] for row in read_log(out.path / "log.jsonl")] == pytest.approx(expected, abs=5e-3)
+    assert losses_of(out) == pytest.approx(losses_of(tuned), abs=5e-3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +30,7 @@ from tasks.pretrain.preflight.bench import Bench
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 from tasks.progress import Observer
-from tests.tasks.tiny_model import make_tokenizer
-from tests.tasks.training import MODEL, RUNTIME, alone, make_spec
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with alone() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def spec(tmp_path_factory: pytest.TempPathFactory) -> TrainSpec:
-    return make_spec(tmp_path_factory.mktemp("training"))
+from tests.tasks.training import MODEL, RUNTIME, make_spec
 
 
 def fresh(spec: TrainSpec, world: World, folder: Path, **config: Any) -> Bench:
@@ -246,20 +233,20 @@ class Notes(Observer):
         self.notes.append(message)
 
 
-def run(spec: TrainSpec, folder: Path, runtime: dict[str, Any], **config: Any) -> Output:
+def run(
+    spec: TrainSpec, data: tuple[Artifact, Artifact], folder: Path, runtime: dict[str, Any], **config: Any
+) -> Output:
     out = Output.at(folder, stage="pretrain", runtime=RUNTIME.model_copy(update=runtime))
     out.observer = Notes()
-    tokens = spec.train[0].parent.parent
-    inputs = Artifact.at(tokens), Artifact.at(make_tokenizer(tokens.parent / "tokenizer"))
-    pretrain.function(spec.config.model_copy(update=config), *inputs, out)
+    pretrain.function(spec.config.model_copy(update=config), *data, out)
     return out
 
 
 def test_a_run_with_a_pre_flight_on_two_processes_has_the_result_of_one_without(
-    spec: TrainSpec, tmp_path: Path
+    spec: TrainSpec, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
-    without = run(spec, tmp_path / "without", {"processes": 2})
-    with_it = run(spec, tmp_path / "with", {"processes": 2, "preflight": "always"})
+    without = run(spec, data, tmp_path / "without", {"processes": 2})
+    with_it = run(spec, data, tmp_path / "with", {"processes": 2, "preflight": "always"})
     assert tree_digest(list_files(with_it.path)) == tree_digest(list_files(without.path))
     assert with_it.counts == without.counts
     lines = {line["name"]: line for line in with_it.facts["preflight"]}
@@ -270,9 +257,11 @@ def test_a_run_with_a_pre_flight_on_two_processes_has_the_result_of_one_without(
     assert not (with_it.scratch / "preflight").exists()
 
 
-def test_a_run_that_can_learn_nothing_does_not_begin(spec: TrainSpec, tmp_path: Path) -> None:
+def test_a_run_that_can_learn_nothing_does_not_begin(
+    spec: TrainSpec, data: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
     with pytest.raises(TrainingError, match=r"one batch by heart: 128 tokens: loss 6\.") as caught:
-        run(spec, tmp_path, {"preflight": "always"}, learning_rate=1e-7)
+        run(spec, data, tmp_path, {"preflight": "always"}, learning_rate=1e-7)
     assert "pretrain.learning_rate" in caught.value.remedy
     assert "runtime.preflight=never" in caught.value.remedy
     assert not (tmp_path / "scratch" / "log.jsonl").exists()

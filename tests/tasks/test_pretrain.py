@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,8 @@ from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, DamagedArtifact, EmptyOutput, TokenizerMismatch, TrainingError
-from storage.token_sources import write_sources
 from storage.token_stream import TokenStream
 from tasks.bits_per_byte import likelihood
-from tasks.config import Runtime
 from tasks.logs import cut_log, read_log
 from tasks.output import Output
 from tasks.pretrain import PretrainConfig, pretrain
@@ -33,13 +32,10 @@ from tasks.pretrain.loader import WindowLoader, permute
 from tasks.pretrain.loader.windows import StreamWindows
 from tasks.pretrain.log import Log
 from tasks.pretrain.world import World
-from tasks.progress import Observer, Progress
-from tests.tasks.tiny_model import make_tokenizer, make_validation
+from tests.tasks.interrupt import interrupt_and_resume
+from tests.tasks.tiny_model import make_tokenizer
+from tests.tasks.training import CONFIG, losses_of, output
 
-MODEL = {"family": "llama", "depth": 2, "width": 64, "heads": 4, "kv_heads": 2, "context": 32}
-CONFIG = PretrainConfig.model_validate(
-    {"model": MODEL, "steps": 12, "global_batch": 8, "warmup_steps": 2, "validation_every": 5, "sample_tokens": 4}
-)
 SERVED_OTHERWISE = PretrainConfig.model_validate(
     {
         **CONFIG.model_dump(),
@@ -50,34 +46,9 @@ SERVED_OTHERWISE = PretrainConfig.model_validate(
         "context_warmup_parts": 4,
     }
 )
+IN_TWO = {"processes": 2, "micro_batch": 2}
+ZERO_2 = {"engine": "deepspeed", "zero_stage": 2}
 ALONE = World(0, 1, torch.device("cpu"))
-
-
-class KillAt(Observer):
-    """Interrupts the stage at a step, as Ctrl-C does."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def progressed(self, progress: Progress) -> None:
-        if progress.done >= self.step:
-            raise KeyboardInterrupt
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
-    folder = tmp_path_factory.mktemp("data")
-    tokenizer = make_tokenizer(folder / "tokenizer")
-    train = make_validation(folder / "tokens" / "train", tokenizer, 60)
-    for path in sorted(train.glob("*.tokens")):
-        write_sources(path.with_suffix(".sources"), ["even", "odd"] * 15)
-    make_validation(folder / "tokens" / "validation", tokenizer, 12)
-    return Artifact.at(folder / "tokens"), Artifact.at(tokenizer)
-
-
-def output(folder: Path, **runtime: Any) -> Output:
-    settings = {"threads": 1, "device": "cpu", "checkpoint_every": 3, "log_every": 1, **runtime}
-    return Output.at(folder, stage="pretrain", runtime=Runtime(**settings))
 
 
 @pytest.fixture(scope="module")
@@ -104,14 +75,34 @@ def test_it_learns_and_leaves_a_model_a_log_a_plot_and_samples(
     assert measured.bits_per_byte == pytest.approx(undisturbed.counts["validation_bits_per_byte"], abs=1e-5)
 
 
+@pytest.fixture(scope="module")
+def in_two(
+    data: tuple[Artifact, Artifact], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[dict[str, Any]], Output]:
+    """What two processes make under an engine, undisturbed; made once for each."""
+    made: dict[str, Output] = {}
+
+    def run(engine: dict[str, Any]) -> Output:
+        if str(engine) not in made:
+            out = output(tmp_path_factory.mktemp("in_two"), **IN_TWO, **engine)
+            pretrain.function(CONFIG, *data, out)
+            made[str(engine)] = out
+        return made[str(engine)]
+
+    return run
+
+
 @pytest.mark.parametrize(
     "engine", [{"engine": "ddp"}, *({"engine": "deepspeed", "zero_stage": stage} for stage in (1, 2, 3))], ids=str
 )
 def test_two_processes_of_which_one_is_killed_end_with_the_same_bytes(
-    engine: dict[str, Any], data: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: dict[str, Any],
+    in_two: Callable[[dict[str, Any]], Output],
+    data: tuple[Artifact, Artifact],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    undisturbed, killed = (output(tmp_path / name, processes=2, **engine) for name in ("undisturbed", "killed"))
-    pretrain.function(CONFIG, *data, undisturbed)
+    undisturbed, killed = in_two(engine), output(tmp_path, **IN_TWO, **engine)
     monkeypatch.setenv("GRISTMILL_DRILL", "kill:1@8")  # SIGKILL to the second rank
     pretrain.function(CONFIG, *data, killed)
     assert killed.facts["resumed_from_step"] == 6
@@ -124,30 +115,17 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
     step: int, undisturbed: Output, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
     out = output(tmp_path)
-    out.observer = KillAt(step)
-    with pytest.raises(KeyboardInterrupt):
-        pretrain.function(CONFIG, *data, out)
-    out.observer = Observer()
-    pretrain.function(CONFIG, *data, out)
+    interrupt_and_resume(pretrain, CONFIG, data, out, at=step)
     assert out.facts["resumed_from_step"] == step // 3 * 3
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(undisturbed.path))
     assert out.counts == undisturbed.counts
 
 
-@pytest.mark.parametrize("runtime", [{"processes": 2, "micro_batch": 2}], ids=str)
-@pytest.mark.parametrize("engine", [{"engine": "fsdp"}, {"zero_stage": 2}], ids=str)  # all of them: test_engines.py
+@pytest.mark.parametrize("engine", [{"engine": "fsdp"}, ZERO_2], ids=str)  # all of them: test_engines.py
 def test_neither_micro_batch_nor_processes_change_what_is_learned(
-    runtime: dict[str, int],
-    engine: dict[str, Any],
-    undisturbed: Output,
-    data: tuple[Artifact, Artifact],
-    tmp_path: Path,
+    engine: dict[str, Any], undisturbed: Output, in_two: Callable[[dict[str, Any]], Output]
 ) -> None:
-    out = output(tmp_path, **runtime, **engine)
-    pretrain.function(CONFIG, *data, out)
-    expected = [row["loss"] for row in read_log(undisturbed.path / "log.jsonl")]
-    found = [row["loss"] for row in read_log(out.path / "log.jsonl")]
-    assert found == pytest.approx(expected, abs=2e-4)  # sums in another order
+    assert losses_of(in_two(engine)) == pytest.approx(losses_of(undisturbed), abs=2e-4)  # sums in another order
 
 
 @pytest.fixture(scope="module")
@@ -169,11 +147,7 @@ def test_mixed_isolated_and_short_at_first_it_resumes_to_the_same_bytes(
     served_otherwise: Output, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
     out = output(tmp_path)
-    out.observer = KillAt(5)
-    with pytest.raises(KeyboardInterrupt):
-        pretrain.function(SERVED_OTHERWISE, *data, out)
-    out.observer = Observer()
-    pretrain.function(SERVED_OTHERWISE, *data, out)
+    interrupt_and_resume(pretrain, SERVED_OTHERWISE, data, out, at=5)
     assert out.facts["resumed_from_step"] == 3
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(served_otherwise.path))
 
@@ -183,9 +157,7 @@ def test_a_token_weighs_the_same_in_any_micro_batch_of_any_process(
 ) -> None:
     out = output(tmp_path, micro_batch=1, processes=2)
     pretrain.function(SERVED_OTHERWISE, *data, out)
-    expected = [row["loss"] for row in read_log(served_otherwise.path / "log.jsonl")]
-    found = [row["loss"] for row in read_log(out.path / "log.jsonl")]
-    assert found == pytest.approx(expected, abs=2e-4)  # sums in another order
+    assert losses_of(out) == pytest.approx(losses_of(served_otherwise), abs=2e-4)  # sums in another order
 
 
 def test_a_shard_with_changed_bytes_is_refused_by_name(data: tuple[Artifact, Artifact], tmp_path: Path) -> None:

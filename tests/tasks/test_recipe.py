@@ -19,11 +19,11 @@ from tasks.pretrain.course import Course
 from tasks.pretrain.divergence import Watch
 from tasks.pretrain.log import Log
 from tasks.pretrain.precision import precision
-from tasks.progress import Observer
+from tests.tasks.interrupt import interrupt_and_resume
 from tests.tasks.recipe import ALONE, micro_batches, one_process, open_ddp, rows, spec_of, train, weights_of
-from tests.tasks.test_pretrain import CONFIG, KillAt, data, output
+from tests.tasks.training import CONFIG, losses_of, output
 
-__all__ = ["data", "one_process"]  # the fixtures
+__all__ = ["one_process"]  # the fixture
 
 GROWING = {"batch_warmup_steps": 6, "batch_warmup_parts": 4, "z_loss": 1e-3, "isolate_documents": True}
 ALL = PretrainConfig.model_validate(
@@ -149,11 +149,7 @@ def test_all_of_it_together_resumes_to_the_same_bytes(data: tuple[Artifact, Arti
     assert rows[-1]["learning_rate"] == pytest.approx(ALL.learning_rate * ALL.final_share)
     assert undisturbed.counts["tokens_seen"] == (3 * 2 + 3 * 4 + 6 * 8) * 32
     assert load(undisturbed.path / "model").norm.weight.mean().item() == pytest.approx(0.5, rel=0.1)  # muP's multiplier
-    out.observer = KillAt(5)
-    with pytest.raises(KeyboardInterrupt):
-        pretrain.function(ALL, *data, out)
-    out.observer = Observer()
-    pretrain.function(ALL, *data, out)
+    interrupt_and_resume(pretrain, ALL, data, out, at=5)
     assert out.facts["resumed_from_step"] == 3
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(undisturbed.path))
 
@@ -164,6 +160,6 @@ def test_a_growing_batch_teaches_the_same_under_every_engine(data: tuple[Artifac
     for runtime in ({"zero_stage": 2, "micro_batch": 2}, {"engine": "ddp", "micro_batch": 4, "processes": 2}):
         out = output(tmp_path / str(len(losses)), **runtime)
         pretrain.function(config, *data, out)
-        losses.append([row["loss"] for row in read_log(out.path / "log.jsonl")])
+        losses.append(losses_of(out))
     assert losses[0] == pytest.approx(losses[1], abs=2e-4)
     assert losses[0][-1] < losses[0][0] - 0.3

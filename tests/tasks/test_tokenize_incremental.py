@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,8 +21,9 @@ from tasks.incremental import _link
 from tasks.progress import Observer
 from tasks.session import Session, open_session
 from tasks.tokenize import TokenizeConfig, tokenize
-from tasks.tokenizer import TokenizerConfig, tables, train_tokenizer
-from tasks.tokenizer.tables import make_tables, read_settings
+from tasks.tokenizer import TokenizerConfig, train_tokenizer
+from tasks.tokenizer.tables import read_settings
+from tests.tasks.faulty_kernels import exchange_letters
 from tests.tasks.tiny_model import make_tokenizer, texts
 
 SENTENCES = list(texts())
@@ -212,12 +212,7 @@ def test_an_artifact_that_lacks_a_file_is_passed_over_for_an_older_one(tokenizer
 def test_ids_of_kernels_that_turn_out_faulty_are_not_taken(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def faulty(settings: dict[str, Any]) -> tables.Tables:
-        made = make_tables(settings)
-        made.symbols[[ord("L"), ord("T")]] = made.symbols[[ord("T"), ord("L")]]
-        return made
-
-    monkeypatch.setattr(tables, "make_tables", faulty)
+    exchange_letters(monkeypatch)
     quiet = [Document.new("the fox lives in the wood", "a"), *shard(0)]  # the first alone is sure to be checked
     place = Place(tmp_path / "place", tokenizer)
     first = place.run("a", [quiet])

@@ -1,0 +1,53 @@
+"""Whole runs of the profile `smoke` in processes of their own, and what they leave in a store."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from storage.store import Store
+
+ROOT = Path(__file__).parents[2]
+SIGNALS = ("form", "language", "pii", "contamination", "toxicity_model", "toxicity")
+DATA_STAGES = ("download", "sketches", "dedup", *SIGNALS, "filter", "tokenizer", "tokenize")
+SMALL = "download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 200}]"  # where the text is not the point
+
+
+def start(store: Path, *arguments: str, sets: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """`gristmill run smoke` on a store."""
+    overrides = [f"--set={value}" for value in (f"runtime.store={store}", *sets)]
+    command = [sys.executable, "-m", "flows.cli", "run", "smoke", *arguments, *overrides]
+    environment = {**os.environ, "COLUMNS": "200"}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """What a run said; it ended well."""
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
+    return said
+
+
+def fork(*runs: dict[str, Any]) -> tuple[list[int], str]:
+    """The exit code of each run without Prefect, and what they complained of. See forked.py."""
+    command = [sys.executable, "-m", "tests.pipeline.forked", json.dumps(runs)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+def digests(store: Path, *stages: str) -> dict[str, str]:
+    """The digest of every artifact in a store, or of those of some stages, by location."""
+    opened = Store(str(store))
+    found = {location: opened.manifest(location) for location in opened.locations()}
+    return {
+        location: manifest.digest
+        for location, manifest in found.items()
+        if manifest and (not stages or manifest.stage in stages)
+    }

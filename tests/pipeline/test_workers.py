@@ -1,0 +1,42 @@
+"""The number of workers, and whether two runs share a store, changes no byte."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.pipeline.runs import DATA_STAGES, SMALL, digests, finish, fork, start
+
+TRAINED = ("repair", "quality_model", "quality", "perplexity_model", "perplexity")  # when a profile asks for them
+# Several shards, so that workers have something to share out
+SHARDED = (
+    "download.sources=[{kind: embedded, corpora: [encyclopedia, packages], limit: 80, instructions: 9}]",
+    "download.shard_documents=40",
+    "filter.repair={}",
+    "filter.quality={min_score: null, measure: {model: {positive: [encyclopedia-en]}}}",
+    "filter.perplexity={measure: {model: {sources: [encyclopedia-en]}}}",
+)
+
+
+def test_the_number_of_workers_changes_no_byte(tmp_path: Path) -> None:
+    stores = {workers: tmp_path / str(workers) for workers in (1, 2, 8)}
+    codes, said = fork(
+        *(
+            {"store": str(store), "overrides": [*SHARDED, f"runtime.workers={workers}"], "to": "tokenize"}
+            for workers, store in stores.items()
+        )
+    )
+    assert codes == [0, 0, 0], said
+    one, two, eight = (digests(store) for store in stores.values())
+    assert one == two == eight
+    assert {location.split("/")[0] for location in one} == {*DATA_STAGES, *TRAINED}
+
+
+def test_two_runs_at_once_make_each_stage_once(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    runs = [start(store, "--to=tokenize", sets=(SMALL,)) for _ in range(2)]
+    said = "".join(finish(run) for run in runs)
+    for stage in ("download", "dedup", "filter", "tokenizer", "tokenize"):
+        assert len(re.findall(rf"{stage} .*made in .* {stage}/", said)) == 1, stage
+        assert len(re.findall(rf"{stage} .*cached", said)) == 1, stage
+        assert len(digests(store, stage)) == 1
