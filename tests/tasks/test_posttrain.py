@@ -51,6 +51,14 @@ def tuned(model: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Output:
     return out
 
 
+@pytest.fixture(scope="module")
+def aligned(tuned: Output, tmp_path_factory: pytest.TempPathFactory) -> Output:
+    folder = tmp_path_factory.mktemp("dpo")
+    out = output(folder, "dpo")
+    dpo.function(DPO, Artifact.at(tuned.path / "model"), Artifact.at(make_preferences(folder / "pairs")), out)
+    return out
+
+
 def test_sft_learns_to_answer_and_its_model_loads_in_transformers(tuned: Output) -> None:
     log = read_log(tuned.path / "log.jsonl")
     assert log[-1]["loss"] < 0.5 * log[0]["loss"]
@@ -78,23 +86,22 @@ def test_the_loss_is_that_of_the_assistants_tokens_alone(model: Artifact, tmp_pa
     assert read_log(out.path / "log.jsonl")[0]["loss"] == pytest.approx(expected, abs=2e-4)
 
 
-def test_dpo_starts_at_ln_2_and_prefers_the_preferred(tuned: Output, tmp_path: Path) -> None:
-    out = output(tmp_path, "dpo")
-    dpo.function(DPO, Artifact.at(tuned.path / "model"), Artifact.at(make_preferences(tmp_path / "pairs")), out)
-    log = read_log(out.path / "log.jsonl")
+def test_dpo_starts_at_ln_2_and_prefers_the_preferred(aligned: Output) -> None:
+    log = read_log(aligned.path / "log.jsonl")
     assert log[0]["loss"] == pytest.approx(math.log(2), abs=1e-4)
     assert log[-1]["loss"] < 0.5
-    assert out.counts["validation_preference_accuracy"] > 0.9
+    assert aligned.counts["validation_preference_accuracy"] > 0.9
 
 
 @pytest.mark.parametrize("method", ["sft", "dpo"])
-def test_interrupted_and_resumed_it_ends_with_the_same_bytes(method: str, tuned: Output, tmp_path: Path) -> None:
-    stage, config = (sft, SFT) if method == "sft" else (dpo, DPO)
+def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
+    method: str, model: Artifact, tuned: Output, aligned: Output, tmp_path: Path
+) -> None:
+    stage, config, whole = (sft, SFT, tuned) if method == "sft" else (dpo, DPO, aligned)
     make = make_instructions if method == "sft" else make_preferences
-    inputs = (Artifact.at(tuned.path / "model"), Artifact.at(make(tmp_path / "pairs")))
-    whole = output(tmp_path / "whole", method)
-    stage.function(config, *inputs, whole)
-    out = output(tmp_path / "killed", method)
+    begins_with = model if method == "sft" else Artifact.at(tuned.path / "model")
+    inputs = (begins_with, Artifact.at(make(tmp_path / "pairs")))
+    out = output(tmp_path, method)
     interrupt_and_resume(stage, config, inputs, out, at=5)
     assert out.facts["resumed_from_step"] == 4
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(whole.path))
