@@ -212,6 +212,13 @@ def test_while_the_batch_grows_micro_batches_are_of_sizes_that_divide_it(size: i
         assert sizes[0] <= size
 
 
+@pytest.mark.parametrize(("step", "ranks"), [(12, 3), (12, 32), (1, 8)])
+def test_ranks_that_would_leave_samples_out_are_refused(step: int, ranks: int, shards: list[Path]) -> None:
+    loader = open_loader(shards, config_of(**OPTIONS["growing"]), context=CONTEXT, tokenizer_digest=DIGEST)
+    with pytest.raises(ConfigError, match=rf"Batch {step} has \d+ sequences, which {ranks} ranks can't share evenly"):
+        loader.micro_batches(step, rank=0, ranks=ranks, size=4)
+
+
 def test_a_mixture_changes_at_its_step_also_when_the_batch_grows(shards: list[Path]) -> None:
     config = config_of(**OPTIONS["mixed"], **OPTIONS["growing"])
     loader = open_loader(shards, config, context=CONTEXT, tokenizer_digest=DIGEST)

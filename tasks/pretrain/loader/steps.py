@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from storage.errors import ConfigError
 from storage.token_stream import Stretches, TokenStream, source_streams
 from storage.tokens import read_header
 from tasks.pretrain.config import PretrainConfig
@@ -56,9 +57,14 @@ class StepLoader:
 
     def micro_batches(self, step: int, *, rank: int, ranks: int, size: int, number: int | None = None) -> list[Batch]:
         """This rank's micro-batches of a step, each of `size` samples, or fewer where the batch warms up; from batch
-        `number`, or else the step's own."""
+        `number`, or else the step's own. Raises ConfigError where ranks can't share it: samples would be left out."""
         number = number or step
         served, batch = self.config.samples(number - 1), self.config.batch(number)
+        if batch % ranks:
+            raise ConfigError(
+                f"Batch {number:,} has {batch} sequences, which {ranks} ranks can't share evenly.",
+                "Choose a pretrain.global_batch, and a first batch of its warmup, that they divide.",
+            )
         size = math.gcd(size, batch // ranks)
         count = batch // (size * ranks)
         return [self._serve(step, served + (part * ranks + rank) * size, size) for part in range(count)]
