@@ -4,6 +4,7 @@ from."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, get_args
 
@@ -26,13 +27,14 @@ __all__ = ["one_process"]  # the fixture
 
 
 @pytest.fixture(autouse=True)
-def _graphs_without_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def _graphs_without_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Graphs are captured and cut in forward and backward as for inductor, and run as they are: its C++ takes a minute
     to compile."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    monkeypatch.setattr(torch._dynamo.config, "optimize_ddp", True)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager_decomp_partition"))
+    with torch._dynamo.config.patch(optimize_ddp=True):
+        yield
 
 
 def open_as(**runtime: Any) -> DdpEngine:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch._dynamo
 from torch import Tensor
 
 from models.transformer import Transformer
@@ -24,8 +23,10 @@ MODES = {"default": None, "reduce-overhead": "reduce-overhead", "max-autotune": 
 
 def compile_blocks(model: Transformer, how: str) -> None:
     """Compile each block for training; `how` as in runtime.compile."""
+    from torch._dynamo import config  # seconds, which only those who compile have to wait
+
     # It would cut each block at DDP's buckets, so that sums over ranks begin earlier: they do between blocks anyhow
-    torch._dynamo.config.optimize_ddp = False
+    config.optimize_ddp = False
     for block in model.blocks:
         block.forward = _only_learning(torch.compile(block.forward, mode=MODES[how]), block.forward)
 
