@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from storage.errors import OutOfMemory
 
 SAID = (  # beside torch.OutOfMemoryError and MemoryError; the last is NCCL's, which allocates outside of torch
     "can't allocate memory",
@@ -23,6 +27,17 @@ def is_out_of_memory(error: BaseException) -> bool:
             return True
         seen = seen.__cause__ or seen.__context__
     return False
+
+
+@contextmanager
+def memory_named(where: str, remedy: str) -> Iterator[None]:
+    """Raises OutOfMemory for every way in which memory runs out inside; `where` opens the sentence."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(f"{where}: {str(error).splitlines()[0]}" if str(error) else f"{where}.", remedy) from error
 
 
 def kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:

@@ -11,7 +11,6 @@ import json
 from pathlib import Path
 
 from models.convert import save
-from storage.errors import OutOfMemory
 from storage.token_stream import TokenStream
 from tasks.launch import emit, run_as_child
 from tasks.logs import cut_log, read_log
@@ -27,7 +26,7 @@ from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import open_loader
 from tasks.pretrain.log import Log
 from tasks.pretrain.loop import Training
-from tasks.pretrain.memory import is_out_of_memory
+from tasks.pretrain.memory import memory_named
 from tasks.pretrain.snapshots import Snapshots
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join, speaks
@@ -42,12 +41,8 @@ def train(path: Path) -> None:
     beat = Beat(speaks=speaks(spec.runtime), seconds=60 * spec.runtime.hang_minutes)
     beat.slow()
     try:
-        _train(spec, join(spec.runtime), beat)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        what = f"Memory ran out: {str(error).splitlines()[0]}" if str(error) else "Memory ran out."
-        raise OutOfMemory(what, "Lower runtime.micro_batch, or set runtime.recompute.") from error
+        with memory_named("Memory ran out", "Lower runtime.micro_batch, or set runtime.recompute."):
+            _train(spec, join(spec.runtime), beat)
     finally:
         beat.stop()
 

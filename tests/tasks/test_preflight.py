@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from models.transformer import FeedForward
 from profiles.load import load as load_profile
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
-from storage.errors import TrainingError
+from storage.errors import OutOfMemory, TrainingError
 from tasks.check import Check
 from tasks.config import Runtime
 from tasks.output import Output
@@ -24,7 +25,7 @@ from tasks.pretrain.disk import rooms
 from tasks.pretrain.engines import states
 from tasks.pretrain.engines.ddp import DdpEngine
 from tasks.pretrain.marks import read_marks
-from tasks.pretrain.preflight import learning, machine, repeating, wanted
+from tasks.pretrain.preflight import learning, machine, preflight, repeating, wanted
 from tasks.pretrain.preflight.__main__ import CHECKS
 from tasks.pretrain.preflight.bench import Bench
 from tasks.pretrain.spec import TrainSpec
@@ -265,3 +266,12 @@ def test_a_run_that_can_learn_nothing_does_not_begin(
     assert "pretrain.learning_rate" in caught.value.remedy
     assert "runtime.preflight=never" in caught.value.remedy
     assert not (tmp_path / "scratch" / "log.jsonl").exists()
+
+
+def test_memory_that_runs_out_on_one_of_several_ranks_ends_all(spec: TrainSpec, tmp_path: Path) -> None:
+    """What waits for that rank would wait for an hour."""
+    vast = replace(spec.shape, depth=1, width=1 << 20, heads=1 << 13, kv_heads=1 << 13)
+    runtime = RUNTIME.model_copy(update={"processes": 2})
+    larger = spec.model_copy(update={"shape": vast, "runtime": runtime, "scratch": tmp_path})
+    with pytest.raises(OutOfMemory, match=r"Memory ran out in the pre-flight's check first_loss: .*can't allocate"):
+        preflight(larger, Output.at(tmp_path, stage="pretrain", runtime=runtime))

@@ -12,6 +12,7 @@ import torch
 
 from tasks.check import Check
 from tasks.launch import emit, run_as_child
+from tasks.pretrain.memory import memory_named
 from tasks.pretrain.preflight import learning, machine, repeating
 from tasks.pretrain.preflight.bench import Bench
 from tasks.pretrain.spec import TrainSpec
@@ -27,13 +28,17 @@ CHECKS: tuple[Callable[[Bench], Check], ...] = (
 
 
 def check_all(path: Path) -> None:
-    """Every check on every rank; rank 0 tells of each. Data that can't be read ends it: nothing could follow."""
+    """Every check on every rank; rank 0 tells of each. Data that can't be read ends it: nothing could follow.
+
+    Raises OutOfMemory on the rank where memory runs out, whose end lets the others go that wait for it.
+    """
     spec = TrainSpec.model_validate_json(path.read_text())
     world = join(spec.runtime)
     bench, lines = Bench(spec, world), []
     for check in CHECKS:
         started = time.perf_counter()
-        found = worst(check(bench), world)
+        with memory_named(f"Memory ran out in the pre-flight's check {check.__name__}", machine.LESS_MEMORY):
+            found = worst(check(bench), world)
         line: dict[str, Any] = {**found.as_line(), "seconds": round(time.perf_counter() - started, 2)}
         lines.append(line)
         if world.first:
