@@ -28,11 +28,11 @@ from tasks.pretrain.loader import StepLoader, open_loader, packing
 from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.packing import Packing, pack
 from tasks.pretrain.marks import Marks
-from tasks.progress import Observer
+from tests.tasks.interrupt import interrupt_and_resume
 from tests.tasks.recipe import micro_batches, one_process, open_ddp, weights_of
-from tests.tasks.test_pretrain import CONFIG, KillAt, data, output
+from tests.tasks.training import CONFIG, output
 
-__all__ = ["data", "one_process"]  # the fixtures
+__all__ = ["one_process"]  # the fixture
 
 DIGEST, EOS, CONTEXT = "ab" * 32, 0, 32
 MODEL = {"depth": 2, "width": 64, "heads": 4, "context": CONTEXT}
@@ -417,11 +417,7 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
     packed: Output, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
     out = output(tmp_path, engine="ddp")
-    out.observer = KillAt(8)
-    with pytest.raises(KeyboardInterrupt):
-        pretrain.function(PACKED, *data, out)
-    out.observer = Observer()
-    pretrain.function(PACKED, *data, out)
+    interrupt_and_resume(pretrain, PACKED, data, out, at=8)
     assert out.facts["resumed_from_step"] == 6
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(packed.path))
     assert out.counts == packed.counts
