@@ -27,6 +27,7 @@ from tasks.pretrain.drills import VARIABLE
 from tasks.pretrain.healing import Healing, Situation, decide
 from tasks.pretrain.spec import TrainSpec
 from tasks.progress import Observer, Progress
+from tests.tasks.interrupt import interrupt
 from tests.tasks.tiny_model import make_tokenizer
 from tests.tasks.training import make_spec
 
@@ -47,17 +48,6 @@ def inputs(spec: TrainSpec) -> tuple[Artifact, Artifact]:
 def output(folder: Path, **runtime: Any) -> Output:
     chosen = {"threads": 1, "device": "cpu", "checkpoint_every": 3, "log_every": 1, "engine": "ddp", **runtime}
     return Output.at(folder, stage="pretrain", runtime=Runtime(**chosen))
-
-
-class KillAt(Observer):
-    """Interrupts the stage at a step, as Ctrl-C does."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def progressed(self, progress: Progress) -> None:
-        if progress.done >= self.step:
-            raise KeyboardInterrupt
 
 
 def test_a_full_disk_is_known_however_it_is_wrapped() -> None:
@@ -89,14 +79,11 @@ def test_a_disk_that_fills_up_ends_the_run_at_once_and_a_rerun_goes_on(
 
 def test_rows_that_a_kill_tore_are_taken_again(spec: TrainSpec, tmp_path: Path) -> None:
     out = output(tmp_path, insight_every=4)
-    out.observer = KillAt(8)
-    with pytest.raises(KeyboardInterrupt):
-        pretrain.function(spec.config, *inputs(spec), out)
+    interrupt(pretrain, spec.config, inputs(spec), out, at=8)
     logs = [out.scratch / "log.jsonl", *(out.aside / f"{name}.jsonl" for name in ("speed", "insight"))]
     for path in logs:
         with path.open("a") as file:
             file.write('{"step": 9, "lo')
-    out.observer = Observer()
     pretrain.function(spec.config, *inputs(spec), out)
     assert out.facts["resumed_from_step"] == 6
     for path in (out.path / "log.jsonl", *logs[1:]):
@@ -106,12 +93,9 @@ def test_rows_that_a_kill_tore_are_taken_again(spec: TrainSpec, tmp_path: Path) 
 
 def test_a_damaged_checkpoint_is_an_event_of_the_run(spec: TrainSpec, tmp_path: Path) -> None:
     out = output(tmp_path)
-    out.observer = KillAt(8)
-    with pytest.raises(KeyboardInterrupt):
-        pretrain.function(spec.config, *inputs(spec), out)
+    interrupt(pretrain, spec.config, inputs(spec), out, at=8)
     file = next((out.scratch / "checkpoints" / "step-000000006").glob("*.distcp"))
     file.write_bytes(file.read_bytes()[:-1])
-    out.observer = Observer()
     pretrain.function(spec.config, *inputs(spec), out)
     (event,) = out.facts["events"]
     assert (event["kind"], event["step"], event["checkpoint"]) == ("damaged checkpoint", 6, 3)
