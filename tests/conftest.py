@@ -41,6 +41,7 @@ LONG = (
     "pipeline/test_interrupt.py",
     "models/test_engine_memory.py",
     "flows/test_prefect.py",
+    "flows/test_schedule.py",
 )
 
 

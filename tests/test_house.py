@@ -121,7 +121,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_used() -> None:
     outside = used - set(sys.stdlib_module_names) - set(PACKAGES)
     needed = {module: {name.lower().replace("_", "-") for name in provided[module]} for module in outside}
     assert not [module for module, names in needed.items() if not names & declared]
-    loaded_by_others = {"fastapi", "bitsandbytes"}  # a bound for Prefect; a backend of transformers
+    loaded_by_others = {"fastapi", "sqlalchemy", "bitsandbytes"}  # bounds for Prefect; a backend of transformers
     assert declared - loaded_by_others <= {name for names in needed.values() for name in names}
 
 

@@ -1,0 +1,78 @@
+"""A schedule that is switched on starts runs by itself: a real server and worker, as `gristmill ui` starts them.
+
+Prefect's scheduler is a service inside the server. When it fails, it does so in the server's log alone, pass after
+pass, and everything else seems well; so nothing less than a run that came by itself is proof.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = "download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 40}]"
+START_SECONDS, RUN_SECONDS = 180.0, 180.0
+
+
+@pytest.fixture
+def ui(tmp_path: Path) -> Iterator[str]:
+    """The address of a server with the deployments and a worker, started by `gristmill ui` with a home of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect")}
+    command = [sys.executable, "-m", "flows.cli", "ui", "--port", str(port)]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while "Prefect is at" not in (tmp_path / "log").read_text():
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < deadline, "no server"
+            time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}/api"
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+
+
+def test_a_schedule_that_is_switched_on_makes_runs(ui: str, tmp_path: Path) -> None:
+    with httpx.Client(base_url=ui, timeout=30) as client:
+        deployment = client.get("/deployments/name/pipeline/nightly").raise_for_status().json()
+        (schedule,) = deployment["schedules"]
+        parameters = {
+            "profile": "smoke",
+            "overrides": [SOURCES, "download.benchmarks=[arc_easy]", f"runtime.store={tmp_path / 'store'}"],
+            "to": "download",
+        }
+        client.patch(f"/deployments/{deployment['id']}", json={"parameters": parameters}).raise_for_status()
+        client.patch(
+            f"/deployments/{deployment['id']}/schedules/{schedule['id']}",
+            json={"active": True, "schedule": {"interval": 5}},
+        ).raise_for_status()
+        deadline = time.monotonic() + RUN_SECONDS
+        done: list[dict[str, object]] = []
+        while not done:
+            assert time.monotonic() < deadline, "the schedule made no run"
+            time.sleep(1)
+            wanted = {"deployments": {"id": {"any_": [deployment["id"]]}}}
+            runs = client.post("/flow_runs/filter", json=wanted).raise_for_status().json()
+            done = [run for run in runs if run["state_type"] in ("COMPLETED", "FAILED", "CRASHED")]
+    assert done[0]["state_type"] == "COMPLETED"
+    assert done[0]["auto_scheduled"] is True
+    assert list((tmp_path / "store" / "artifacts" / "download").iterdir())
