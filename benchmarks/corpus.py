@@ -19,7 +19,7 @@ from pathlib import Path
 
 from storage.documents import Document, read_documents, shard_name, write_documents
 from tasks.download.config import EmbeddedSource
-from tasks.download.embedded import documents as embedded_documents
+from tasks.download.sources.embedded import documents as embedded_documents
 
 SHARDS = 16
 SUMMARY = "corpus.json"

@@ -14,10 +14,10 @@ from models.memory import Setup, TrainingMemory, checkpoint_bytes, checkpoint_di
 from models.presets import ModelShape, ShapeError, count_parameters, derive, flops_per_token
 from profiles.schema import Profile
 from storage.errors import ConfigError
-from tasks.config import Runtime
-from tasks.peak import measure_peak
-from tasks.pretrain.kept import most_kept
-from tasks.pretrain.micro_batch import usual_micro_batch
+from tasks.pretrain.recipe.micro_batch import usual_micro_batch
+from tasks.stage.config import Runtime
+from tasks.training.peak import measure_peak
+from tasks.training.retention import most_kept
 
 USUAL_GPU = "h100"  # where a profile asks for a GPU, and nobody says which
 CPU_UTILISATION = 0.5  # of the measured peak, for models of some millions of parameters

@@ -10,13 +10,13 @@ from profiles.schema import Profile
 from storage.artifact import Artifact
 from tasks.dedup import dedup
 from tasks.download import download
-from tasks.dpo import dpo
 from tasks.evaluate import evaluate
 from tasks.export import export
 from tasks.filter import filter_documents
+from tasks.posttrain.methods.dpo import dpo
+from tasks.posttrain.methods.sft import sft
 from tasks.pretrain import pretrain
-from tasks.sft import sft
-from tasks.stage import Reached
+from tasks.stage.decorator import Reached
 from tasks.tokenize import tokenize
 from tasks.tokenizer import train_tokenizer
 

@@ -19,9 +19,9 @@ from storage.documents import count_rows
 from storage.keys import KeyPayload
 from storage.manifest import Manifest
 from storage.store import Store
-from tasks.config import StageConfig
-from tasks.session import Session, open_session
-from tasks.stage import Forecast, Stage, explain_miss, nearest
+from tasks.stage.config import StageConfig
+from tasks.stage.decorator import Forecast, Stage, explain_miss, nearest
+from tasks.stage.session import Session, open_session
 
 
 class Pending(Artifact):

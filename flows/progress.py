@@ -19,8 +19,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from storage.artifact import Artifact
-from tasks.progress import Observer, Progress
-from tasks.stage import prefect_key
+from tasks.stage.decorator import prefect_key
+from tasks.stage.progress import Observer, Progress
 
 LINE_SECONDS = 10.0
 LIVE_SECONDS = 0.25

@@ -10,8 +10,8 @@ from storage import refs
 from storage.artifact import Artifact
 from storage.manifest import Manifest
 from storage.store import Store
-from tasks.session import current
-from tasks.stage import embed_plots, markdown_table
+from tasks.stage.decorator import embed_plots, markdown_table
+from tasks.stage.session import current
 
 
 def newest(store: Store, profile: str, until: str | None = None) -> dict[str, Artifact]:

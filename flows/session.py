@@ -12,9 +12,9 @@ from profiles.load import load
 from profiles.schema import STAGE_NAMES, Profile
 from storage.errors import ConfigError
 from storage.store import Store
-from tasks.progress import Observer
-from tasks.session import Session, open_session
-from tasks.stage import STAGES
+from tasks.stage.decorator import STAGES
+from tasks.stage.progress import Observer
+from tasks.stage.session import Session, open_session
 
 # The command line puts a terminal here; a worker has nobody but Prefect's log.
 watcher: ContextVar[Observer | None] = ContextVar("gristmill_watcher", default=None)

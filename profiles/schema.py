@@ -10,15 +10,15 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tasks.config import Runtime
 from tasks.dedup import DedupConfig
 from tasks.download import DownloadConfig
-from tasks.dpo import DpoConfig
 from tasks.evaluate import EvaluateConfig
 from tasks.export import ExportConfig
 from tasks.filter import FilterConfig
+from tasks.posttrain.methods.dpo import DpoConfig
+from tasks.posttrain.methods.sft import SftConfig
 from tasks.pretrain import PretrainConfig
-from tasks.sft import SftConfig
+from tasks.stage.config import Runtime
 from tasks.tokenize import TokenizeConfig
 from tasks.tokenizer import TokenizerConfig
 

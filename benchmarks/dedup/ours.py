@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 from storage.artifact import Artifact
-from tasks.config import Runtime
 from tasks.dedup import DedupConfig, dedup
-from tasks.output import Output
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
 
 
 def main() -> None:

@@ -95,12 +95,12 @@ def ours(source: Path) -> dict[str, float]:
     import pyarrow as pa
 
     from storage.artifact import Artifact
-    from tasks.config import Runtime
     from tasks.filter.form.config import FormConfig
     from tasks.filter.form.measure import measure_form
     from tasks.filter.form.stage import form_signals
     from tasks.filter.side_files import read_signals
-    from tasks.output import Output
+    from tasks.stage.config import Runtime
+    from tasks.stage.output import Output
 
     decisions(measure_form(FormConfig(), pa.array(["It loads its kernels now."])))
     started = time.process_time()

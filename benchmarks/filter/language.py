@@ -69,9 +69,9 @@ def bare(lines: Sequence[str]) -> tuple[list[Decision], float]:
     """fastText's own label and probability of each line, and the CPU seconds that it took."""
     import fasttext
 
-    from tasks.download.packages import package_file
     from tasks.filter.language.measure import MODEL
     from tasks.filter.language.stage import PACKAGE
+    from tasks.text.packages import package_file
 
     fasttext.FastText.eprint = lambda *args: None  # it warns on standard error at every load
     predict = fasttext.load_model(str(package_file(PACKAGE, MODEL))).f.predict

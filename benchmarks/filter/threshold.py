@@ -21,9 +21,9 @@ def child(folder: Path, store: str, max_score: float) -> dict[str, int]:
     """One run of the filter on a plain folder of shards, with a store."""
     from storage.artifact import Artifact
     from storage.store import Store
-    from tasks.config import Runtime
     from tasks.filter import FilterConfig, filter_documents
-    from tasks.session import Session, open_session
+    from tasks.stage.config import Runtime
+    from tasks.stage.session import Session, open_session
 
     questions = Path(store).parent / "benchmarks"
     questions.mkdir(exist_ok=True)

@@ -32,12 +32,12 @@ import pyarrow.parquet as pq
 from benchmarks.measure import ROOT, corpus, corpus_parser, environment
 from storage.artifact import Artifact
 from storage.documents import Document, document_id, write_documents
-from tasks.config import Runtime
 from tasks.filter.fasttext_model.calibration import area_under_curve
 from tasks.filter.fasttext_model.sample import draw
 from tasks.filter.toxicity.config import LabelledFile, PackageModelConfig, ToxicityConfig, TrainedModelConfig
 from tasks.filter.toxicity.stage import toxicity_model
-from tasks.output import Output
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
 
 CLEAN_SOURCES = ["encyclopedia-en", "speeches", "docstrings"]
 HELD_OUT = 0.2

@@ -25,9 +25,9 @@ from benchmarks.pretrain.ours import ENGINES
 from benchmarks.pretrain.sizes import BATCH, CONTEXT, SIZES, VOCAB, Task
 from models.config import ModelConfig
 from models.presets import count_parameters, derive, flops_per_token
-from tasks.config import Runtime
-from tasks.launch import training_environment
-from tasks.output import Output
+from tasks.children.supervise import training_environment
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
 
 PEERS = {"llama": ("transformers Trainer", "litgpt", "litgpt, compiled"), "gpt2": ("plain loop",)}
 

@@ -18,8 +18,8 @@ from benchmarks.measure import DATA
 from benchmarks.pretrain.data import data_of
 from profiles.load import load
 from storage.artifact import Artifact
-from tasks.output import Output
 from tasks.pretrain import pretrain
+from tasks.stage.output import Output
 
 ONE = "one process"
 ENGINES: dict[str, dict[str, Any]] = {

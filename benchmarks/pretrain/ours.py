@@ -9,9 +9,9 @@ from typing import Any
 
 from benchmarks.pretrain.sizes import BATCH, BETAS, CLIP, CONTEXT, LEARNING_RATE, WARM, WEIGHT_DECAY, Task
 from storage.artifact import Artifact
-from tasks.config import Runtime
-from tasks.output import Output
 from tasks.pretrain import PretrainConfig, pretrain
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
 
 ENGINES: dict[str, dict[str, Any]] = {
     "gristmill": {"engine": "ddp"},

@@ -68,8 +68,8 @@ def ours(shards: Path, tokenizer: Path, folder: Path) -> dict[str, Any]:
     import pyarrow as pa
 
     from storage.artifact import Artifact
-    from tasks.config import Runtime
-    from tasks.output import Output
+    from tasks.stage.config import Runtime
+    from tasks.stage.output import Output
     from tasks.tokenize import TokenizeConfig, tokenize
     from tasks.tokenizer.encode import KernelEncoder
     from tasks.tokenizer.tables import make_tables, read_settings
@@ -88,8 +88,8 @@ def ours(shards: Path, tokenizer: Path, folder: Path) -> dict[str, Any]:
 def learn(shards: Path, folder: Path, vocab_size: int) -> dict[str, int]:
     """A tokenizer of that size from the corpus."""
     from storage.artifact import Artifact
-    from tasks.config import Runtime
-    from tasks.output import Output
+    from tasks.stage.config import Runtime
+    from tasks.stage.output import Output
     from tasks.tokenizer import TokenizerConfig, train_tokenizer
 
     config = TokenizerConfig(vocab_size=vocab_size, sample_bytes_per_source=10_000_000)

@@ -56,8 +56,8 @@ def write_shards(folder: Path) -> None:
 def serve(folder: Path, pattern: str) -> dict[str, float]:
     """All steps of one pattern: tokens a CPU second, and the seconds to open the shards."""
     from tasks.pretrain import PretrainConfig
+    from tasks.pretrain.fim_tokens import Marks
     from tasks.pretrain.loader import open_loader
-    from tasks.pretrain.marks import Marks
 
     config = PretrainConfig.model_validate(
         {"model": {"depth": 4, "context": CONTEXT}, "steps": STEPS + 1, **PATTERNS[pattern]}

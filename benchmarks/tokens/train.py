@@ -77,8 +77,8 @@ def _measured(side: str, vocab_size: int, whole: Corpus) -> Run:
 def ours(shards: list[Path], vocab_size: int, threads: int) -> tuple[float, Any]:
     """CPU seconds from shards to a tokenizer, and the tokenizer."""
     from storage.documents import Document, write_documents
-    from tasks.config import Runtime
-    from tasks.output import Output
+    from tasks.stage.config import Runtime
+    from tasks.stage.output import Output
     from tasks.tokenizer import TokenizerConfig
     from tasks.tokenizer.stage import learn
 

@@ -56,7 +56,7 @@ def show(console: Console, line: dict[str, Any]) -> None:
 
 
 def _installation(console: Console, overrides: list[str]) -> list[dict[str, Any]]:
-    from tasks.installation import checks
+    from tasks.checks.installation import checks
 
     store = load("tiny", overrides).runtime.store
     console.print("[bold]The installation[/] [dim](with a profile: its pretraining, `gristmill doctor tiny`)[/]\n")
@@ -73,9 +73,9 @@ def _shown(console: Console, lines: Iterable[dict[str, Any]]) -> list[dict[str, 
 
 
 def _profile(console: Console, profile: Profile) -> list[dict[str, Any]]:
-    from tasks.output import Output
-    from tasks.pretrain.disk import existing
+    from tasks.pretrain.checkpoints.disk import existing
     from tasks.pretrain.preflight.by_hand import check_by_hand
+    from tasks.stage.output import Output
 
     tokens = token_shards(profile)
     shape = derive(profile.pretrain.model, profile.tokenizer.vocab_size)

@@ -18,8 +18,8 @@ from tasks.dedup.buckets import Groups, grouped, ranges_needed, spill
 from tasks.dedup.clusters import Edges, unique_edges
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus, Rows, Shard
-from tasks.output import Output
 from tasks.shards import in_threads, map_shards
+from tasks.stage.output import Output
 
 MISS_WEIGHT = 0.999  # a missed pair is lost; a false one costs a comparison of two signatures
 DEVIATIONS = 4.0  # of the estimate, below the threshold, at which a pair is no candidate: it loses 1 in 30,000

@@ -18,8 +18,8 @@ from tasks.dedup.corpus import Corpus, Rows, Shard
 from tasks.dedup.large_buckets import join_large_buckets
 from tasks.dedup.simhash import distances, simhash_edges, simhashes
 from tasks.dedup.verify import Shingles
-from tasks.output import Output
 from tasks.shards import map_shards
+from tasks.stage.output import Output
 from tasks.text.kernels import Hashes
 
 EXACT, NEAR, SIMHASH = REASONS = ("exact_duplicate", "near_duplicate", "simhash_duplicate")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from storage.artifact import Artifact
 from storage.errors import ConfigError
 from tasks.dedup.config import DedupConfig
-from tasks.named import named_artifact
+from tasks.stage.named import named_artifact
 
 
 def earlier_digests(config: DedupConfig) -> dict[str, str]:

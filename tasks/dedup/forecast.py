@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tasks.config import Runtime
 from tasks.dedup.buckets import BYTES_A_KEY, ranges_needed
 from tasks.dedup.candidates import bands
 from tasks.dedup.config import DedupConfig
-from tasks.stage import Forecast
+from tasks.stage.config import Runtime
+from tasks.stage.decorator import Forecast
 
 BASE = 300_000_000  # the interpreter, its libraries, the buffers of a worker
 WORKER = 30_000_000  # a further worker's buffers

@@ -23,9 +23,9 @@ from tasks.dedup.duplicates import REASONS, find_duplicates
 from tasks.dedup.earlier import find_earlier
 from tasks.dedup.spans import REASON as REPEATED_SPAN
 from tasks.dedup.spans import cut_spans, find_spans
-from tasks.output import Output
 from tasks.shards import collect, map_shards
-from tasks.stage import markdown_table
+from tasks.stage.decorator import markdown_table
+from tasks.stage.output import Output
 
 Removed = Counter[tuple[str, str]]  # documents by (source, reason)
 

@@ -20,8 +20,8 @@ from tasks.dedup.clusters import Edges, unique_edges
 from tasks.dedup.config import SimHashConfig, SketchConfig
 from tasks.dedup.corpus import Corpus, Rows, Shard
 from tasks.dedup.sketch import scanner_of
-from tasks.output import Output
 from tasks.shards import map_shards
+from tasks.stage.output import Output
 from tasks.text.kernels import Hashes
 
 FILE = "simhash.npy"

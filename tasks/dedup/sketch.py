@@ -22,8 +22,8 @@ from storage.artifact import Artifact
 from storage.documents import count_rows, read_batches, shard_name
 from tasks.dedup import kernels
 from tasks.dedup.config import SketchConfig
-from tasks.output import Output
 from tasks.shards import collect, map_shards
+from tasks.stage.output import Output
 from tasks.text.scan import Scanned, Scanner
 
 ROWS, SIGNATURES = "rows.parquet", "signatures.npy"

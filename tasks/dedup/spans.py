@@ -37,8 +37,8 @@ from tasks.dedup.config import DedupConfig, SpansConfig
 from tasks.dedup.corpus import Corpus, Rows, Shard
 from tasks.dedup.parts import PartWriter, range_of, read_part
 from tasks.dedup.preference import standing
-from tasks.output import Output
 from tasks.shards import ShardResult, map_shards
+from tasks.stage.output import Output
 from tasks.text.characters import Characters, characters
 from tasks.text.kernels import Offsets
 from tasks.text.scan import utf8

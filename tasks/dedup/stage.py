@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from storage.artifact import Artifact
-from tasks.config import Runtime
 from tasks.dedup.config import DedupConfig, SketchConfig
 from tasks.dedup.earlier import earlier_digests
-from tasks.output import Output
-from tasks.stage import Forecast, stage
+from tasks.stage.config import Runtime
+from tasks.stage.decorator import Forecast, stage
+from tasks.stage.output import Output
 
 
 @stage(version=2)

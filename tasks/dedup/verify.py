@@ -20,8 +20,8 @@ from tasks.dedup.clusters import Edges
 from tasks.dedup.config import SketchConfig
 from tasks.dedup.corpus import Corpus, Rows, Shard
 from tasks.dedup.sketch import scanner_of
-from tasks.output import Output
 from tasks.shards import in_threads, map_shards
+from tasks.stage.output import Output
 from tasks.text.kernels import Hashes
 from tasks.text.scan import Scanner
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.download.packages import package_file
+from tasks.text.packages import package_file
 
 Question = dict[str, Any]
 SKILLS = ("arithmetic", "coding", "common_knowledge", "logical_reasoning", "pattern", "string_operations")

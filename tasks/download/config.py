@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tasks.config import StageConfig
+from tasks.stage.config import StageConfig
 
 LANGUAGES = {"en": "en-us", "fr": "fr-fr", "es": "es-es"}  # of the encyclopedia, as its package spells them
 Role = Literal["documents", "instructions", "preferences"]
 
 
 class EmbeddedSource(StageConfig):
-    """Real text that the project's own dependencies carry: see `tasks/download/embedded.py`."""
+    """Real text that the project's own dependencies carry: see `tasks/download/sources/embedded.py`."""
 
     kind: Literal["embedded"] = "embedded"
     corpora: list[Literal["speeches", "encyclopedia", "packages"]] = Field(

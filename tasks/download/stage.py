@@ -11,10 +11,11 @@ from typing import Any
 
 from storage.documents import Document, Verdict, shard_name, write_documents, write_ledger
 from storage.errors import BadDocument, EmptyOutput, SourceError
-from tasks.download import benchmarks, embedded, files, hub, pairs
+from tasks.download import benchmarks, pairs
 from tasks.download.config import DownloadConfig, EmbeddedSource, FileSource, HubSource, Source
-from tasks.output import Output
+from tasks.download.sources import embedded, files, hub
 from tasks.stage import stage
+from tasks.stage.output import Output
 
 Row = dict[str, Any]
 PROGRESS_EVERY = 500

@@ -12,12 +12,12 @@ import torch
 from models.convert import load
 from models.tokenizer import load_tokenizer
 from storage.token_stream import TokenStream
-from tasks.bits_per_byte import likelihood
-from tasks.child_spec import ChildSpec
+from tasks.children.spec import ChildSpec
+from tasks.children.supervise import emit, run_as_child
 from tasks.evaluate.benchmarks import PREFIX, write_questions, write_tasks
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.subsets import Answer, Dirty, check_asked, find_dirty, split
-from tasks.launch import emit, run_as_child
+from tasks.training.bits_per_byte import likelihood
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager

@@ -7,13 +7,13 @@ from typing import Any
 
 from storage.artifact import Artifact
 from storage.errors import TrainingError
-from tasks.checkpoint import check_shards, check_tokenizer
+from tasks.children.supervise import run_module
 from tasks.evaluate.benchmarks import select
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.scores import assemble, side_by_side, verdict
-from tasks.launch import run_module
-from tasks.output import Output
-from tasks.stage import markdown_table, stage
+from tasks.stage.decorator import markdown_table, stage
+from tasks.stage.output import Output
+from tasks.training.model_folder import check_shards, check_tokenizer
 
 
 @stage(version=2)

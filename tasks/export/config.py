@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.config import StageConfig
+from tasks.stage.config import StageConfig
 
 Format = Literal["safetensors", "int8", "int4", "gguf-f32", "gguf-f16", "gguf-q8_0", "gguf-q4_0"]
 

@@ -22,8 +22,8 @@ import torch
 from models.tokenizer import load_tokenizer
 from storage.errors import ParityError
 from storage.token_stream import TokenStream
-from tasks.export.checkpoints import load_model
 from tasks.export.config import ExportConfig, Tolerance
+from tasks.export.formats.checkpoints import load_model
 from tasks.export.runtime import GgufModel
 
 Array = npt.NDArray[np.float64]

@@ -10,12 +10,12 @@ import torch
 
 from models.convert import load
 from storage.token_stream import TokenStream
-from tasks.child_spec import ChildSpec
-from tasks.export.checkpoints import write_quantized, write_safetensors
+from tasks.children.spec import ChildSpec
+from tasks.children.supervise import emit, run_as_child
 from tasks.export.config import ExportConfig, Format
-from tasks.export.gguf_file import write_gguf
+from tasks.export.formats.checkpoints import write_quantized, write_safetensors
+from tasks.export.formats.gguf_file import write_gguf
 from tasks.export.parity import InLlamaCpp, InTransformers, Reference, require
-from tasks.launch import emit, run_as_child
 
 
 class ExportSpec(ChildSpec):

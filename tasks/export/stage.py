@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 from storage.artifact import Artifact
-from tasks.checkpoint import check_shards, check_tokenizer
+from tasks.children.supervise import run_module
 from tasks.export.card import model_card, parity_rows
 from tasks.export.config import ExportConfig
-from tasks.launch import run_module
-from tasks.output import Output
 from tasks.stage import stage
+from tasks.stage.output import Output
+from tasks.training.model_folder import check_shards, check_tokenizer
 
 
 @stage(version=2)

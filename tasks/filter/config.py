@@ -9,7 +9,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.config import StageConfig
 from tasks.filter.contamination.config import ContaminationConfig
 from tasks.filter.form.config import FormConfig
 from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, GopherRepetitionRules
@@ -19,6 +18,7 @@ from tasks.filter.pii.config import Action, NameEntity, PatternEntity, PiiConfig
 from tasks.filter.quality.config import QualityConfig
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.toxicity.config import ToxicityConfig
+from tasks.stage.config import StageConfig
 
 
 class LanguageRules(StageConfig):

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.documents import LEDGER_SCHEMA
-from tasks.config import StageConfig
 from tasks.filter.config import FilterConfig
+from tasks.stage.config import StageConfig
 
 Mask = npt.NDArray[np.bool_]
 KEPT = -1

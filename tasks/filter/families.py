@@ -11,7 +11,7 @@ from tasks.filter.perplexity.stage import perplexity_model, perplexity_signals
 from tasks.filter.pii.stage import pii_signals
 from tasks.filter.quality.stage import quality_model, quality_signals
 from tasks.filter.toxicity.stage import toxicity_model, toxicity_signals
-from tasks.output import Output
+from tasks.stage.output import Output
 
 
 def measure(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> dict[str, Artifact]:

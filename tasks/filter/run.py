@@ -22,8 +22,8 @@ from tasks.filter.decide import decide, ledger, rules
 from tasks.filter.mend import mend
 from tasks.filter.report import Tally
 from tasks.filter.side_files import IdDigest, check_aligned, read_signals
-from tasks.output import Output
 from tasks.shards import ShardResult, collect, map_shards
+from tasks.stage.output import Output
 
 QUESTIONS = "questions.jsonl"
 FOLDERS = ("documents", "removed", "ledger")

@@ -18,8 +18,8 @@ import xxhash
 from storage.artifact import Artifact
 from storage.documents import read_batches
 from storage.errors import DamagedArtifact
-from tasks.output import Output
 from tasks.shards import collect, map_shards
+from tasks.stage.output import Output
 
 Measure = Callable[[pa.Array], pa.RecordBatch]  # texts of a row group → their signals, a row each
 

@@ -6,8 +6,8 @@ from storage.artifact import Artifact
 from tasks.filter.config import FilterConfig
 from tasks.filter.families import measure
 from tasks.filter.repair.stage import repair
-from tasks.output import Output
 from tasks.stage import stage
+from tasks.stage.output import Output
 
 
 @stage(version=2, name="filter")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from storage.errors import TrainingError
-from tasks.launch import emit
-from tasks.logs import append_log
+from tasks.children.supervise import emit
 from tasks.posttrain.spec import PosttrainSpec
+from tasks.training.logs import append_log
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.config import StageConfig
+from tasks.stage.config import StageConfig
 
 
 class PosttrainConfig(StageConfig):

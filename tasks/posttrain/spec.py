@@ -6,9 +6,9 @@ import hashlib
 from pathlib import Path
 from typing import Literal
 
-from tasks.child_spec import ChildSpec
-from tasks.dpo import DpoConfig
-from tasks.sft import SftConfig
+from tasks.children.spec import ChildSpec
+from tasks.posttrain.methods.dpo import DpoConfig
+from tasks.posttrain.methods.sft import SftConfig
 
 
 class PosttrainSpec(ChildSpec):

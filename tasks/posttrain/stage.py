@@ -6,12 +6,12 @@ import shutil
 from typing import Any, Literal
 
 from storage.artifact import Artifact
-from tasks.checkpoint import check_tokenizer
-from tasks.launch import run_module
-from tasks.logs import read_log
-from tasks.output import Output
-from tasks.plots import plot_loss
+from tasks.children.supervise import run_module
 from tasks.posttrain.config import PosttrainConfig
+from tasks.stage.output import Output
+from tasks.training.logs import read_log
+from tasks.training.model_folder import check_tokenizer
+from tasks.training.plots import plot_loss
 
 UNITS = {"sft": "loss (nats a token)", "dpo": "loss (nats a pair)"}
 MEASURES = {

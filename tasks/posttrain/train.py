@@ -15,13 +15,13 @@ import torch
 
 from models.tokenizer import copy_tokenizer, load_tokenizer
 from storage.errors import ConfigError
-from tasks.dpo import DpoConfig
-from tasks.launch import run_as_child
-from tasks.logs import cut_log
-from tasks.posttrain import rows
+from tasks.children.supervise import run_as_child
 from tasks.posttrain.callback import Watch, latest_checkpoint
+from tasks.posttrain.methods.dpo import DpoConfig
+from tasks.posttrain.methods.sft import SftConfig
+from tasks.posttrain.rows import rendering as rows
 from tasks.posttrain.spec import PosttrainSpec
-from tasks.sft import SftConfig
+from tasks.training.logs import cut_log
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast, Trainer

@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from models.config import ModelConfig
 from models.presets import ModelShape, chinchilla_tokens
 from storage.errors import ConfigError
-from tasks.config import StageConfig
-from tasks.pretrain.schedule import decay_steps, parts_at, wholes_until
+from tasks.pretrain.recipe.schedule import decay_steps, parts_at, wholes_until
+from tasks.stage.config import StageConfig
 
 Mixture = dict[str, Annotated[float, Field(gt=0)]]
 

@@ -14,10 +14,10 @@ from models.cross_entropy import IGNORED
 from models.tokenizer import EOS, load_tokenizer
 from models.transformer import Transformer
 from storage.token_stream import TokenStream
-from tasks.bits_per_byte import Likelihood, read_windows, spread_windows
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.engines import Engine
 from tasks.pretrain.world import World
+from tasks.training.bits_per_byte import Likelihood, read_windows, spread_windows
 
 TEMPERATURE = 0.6  # more, and a small model invents words
 

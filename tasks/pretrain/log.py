@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from storage.errors import TrainingError
-from tasks.logs import append_log
-from tasks.pretrain.divergence import Watch
+from tasks.pretrain.healing.divergence import Watch
 from tasks.pretrain.world import World
+from tasks.training.logs import append_log
 
 MAX_SKIPPED = 40  # in a row: by then the scale has been halved from 65,536 to less than float16 can tell from 0
 

@@ -9,17 +9,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tasks.launch import emit
-from tasks.pretrain.beat import Beat
-from tasks.pretrain.checkpoints import Checkpoints
-from tasks.pretrain.drills import Drills
+from tasks.children.supervise import emit
+from tasks.pretrain.checkpoints.manager import Checkpoints
+from tasks.pretrain.checkpoints.snapshots import Snapshots
 from tasks.pretrain.engines import Engine, MicroBatch
 from tasks.pretrain.evaluation import Validation
+from tasks.pretrain.healing.fault_injection import Drills
+from tasks.pretrain.healing.heartbeat import Beat
 from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import StepLoader, ahead
 from tasks.pretrain.log import Log
-from tasks.pretrain.schedule import learning_rate
-from tasks.pretrain.snapshots import Snapshots
+from tasks.pretrain.recipe.schedule import learning_rate
 from tasks.pretrain.spec import TrainSpec
 
 

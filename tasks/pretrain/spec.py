@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from models.presets import ModelShape
-from tasks.child_spec import ChildSpec
+from tasks.children.spec import ChildSpec
 from tasks.pretrain.config import PretrainConfig
-from tasks.pretrain.course import Course
-from tasks.pretrain.marks import Marks
+from tasks.pretrain.fim_tokens import Marks
+from tasks.pretrain.healing.skipped_batches import Course
 
 
 class TrainSpec(ChildSpec):

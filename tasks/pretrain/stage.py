@@ -9,20 +9,20 @@ from typing import Any
 from models.presets import count_parameters, derive, explain, flops_per_token
 from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
-from tasks.checkpoint import check_shard
-from tasks.logs import read_log
-from tasks.output import Output
-from tasks.plots import plot_loss
-from tasks.pretrain import supervisor
+from tasks.pretrain.checkpoints.disk import check_room
 from tasks.pretrain.config import PretrainConfig
-from tasks.pretrain.disk import check_room
+from tasks.pretrain.fim_tokens import read_marks
+from tasks.pretrain.healing import supervisor
+from tasks.pretrain.healing.supervisor import train_healed
 from tasks.pretrain.insight.page import Page
 from tasks.pretrain.insight.settings import check_insight
-from tasks.pretrain.marks import read_marks
 from tasks.pretrain.preflight import before_training
 from tasks.pretrain.spec import TrainSpec
-from tasks.pretrain.supervisor import train_healed
 from tasks.stage import stage
+from tasks.stage.output import Output
+from tasks.training.logs import read_log
+from tasks.training.model_folder import check_shard
+from tasks.training.plots import plot_loss
 
 
 @stage(version=1)

@@ -12,24 +12,24 @@ from pathlib import Path
 
 from models.convert import save
 from storage.token_stream import TokenStream
-from tasks.launch import emit, run_as_child
-from tasks.logs import cut_log, read_log
-from tasks.pretrain.background import writes_behind
-from tasks.pretrain.beat import Beat
-from tasks.pretrain.checkpoints import Checkpoints
-from tasks.pretrain.course import learned
-from tasks.pretrain.divergence import Watch
-from tasks.pretrain.drills import Drills
+from tasks.children.supervise import emit, run_as_child
+from tasks.pretrain.checkpoints.background import writes_behind
+from tasks.pretrain.checkpoints.manager import Checkpoints
+from tasks.pretrain.checkpoints.snapshots import Snapshots
 from tasks.pretrain.engines import open_engine
 from tasks.pretrain.evaluation import Validation, write_samples
+from tasks.pretrain.healing.divergence import Watch
+from tasks.pretrain.healing.fault_injection import Drills
+from tasks.pretrain.healing.heartbeat import Beat
+from tasks.pretrain.healing.out_of_memory import memory_named
+from tasks.pretrain.healing.skipped_batches import learned
 from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import open_loader
 from tasks.pretrain.log import Log
 from tasks.pretrain.loop import Training
-from tasks.pretrain.memory import memory_named
-from tasks.pretrain.snapshots import Snapshots
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join, speaks
+from tasks.training.logs import cut_log, read_log
 
 
 def train(path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
 from storage.errors import ConfigError
-from tasks.config import Runtime
+from tasks.stage.config import Runtime
 
 PATIENCE = timedelta(hours=1)  # for the others; one of them may have large states to put together before a resume
 

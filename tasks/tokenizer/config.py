@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from models.tokenizer import SPECIAL_TOKENS
-from tasks.config import StageConfig
+from tasks.stage.config import StageConfig
 from tasks.tokenizer.patterns import PatternName
 
 BYTE_TOKENS = 256

@@ -2,7 +2,7 @@
 
 Merges learned anew from a little more text are another vocabulary: every document is tokenized again, and no model
 trained before can go on. With `tokenizer.keep` an earlier tokenizer is taken over, file by file, so its digest stays,
-and tokenization encodes only the shards that it has not seen (tasks/incremental.py).
+and tokenization encodes only the shards that it has not seen (tasks/shards/incremental.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import ConfigError
-from tasks.named import named_artifact
-from tasks.output import Output
+from tasks.stage.named import named_artifact
+from tasks.stage.output import Output
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.load import load_for_documents
 from tasks.tokenizer.patterns import pattern_of

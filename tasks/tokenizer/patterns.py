@@ -11,7 +11,7 @@ the long s (U+017F) for an s, which llama.cpp doesn't.
 
 llama.cpp cuts alike but for the 4,382 letters and numbers that Unicode 16 added (2024: Todhri, Garay, Tulu-Tigalari,
 more hieroglyphs, …), which its tables don't know yet and take for other signs: beside those its ids may differ, though
-they stand for the same bytes (tests/tasks/test_token_parity.py counts them).
+they stand for the same bytes (tests/tasks/tokenizer/test_parity.py counts them).
 
 A tokenizer's pattern is read off its tokenizer.json (`pattern_of`), so that no second file can contradict it; hence the
 two spellings of one pattern.

@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 
 from storage.documents import Document, read_batches, read_documents, write_documents
 from storage.errors import EmptyOutput
-from tasks.output import Output
 from tasks.shards import map_shards
+from tasks.stage.output import Output
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.patterns import PatternName
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from models.tokenizer import CHAT_TEMPLATE_PATH, EOS, PAD
 from storage.artifact import Artifact
-from tasks.output import Output
 from tasks.stage import stage
+from tasks.stage.output import Output
 from tasks.tokenizer.compare import fingerprints
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.keep import keep, kept_tokenizer

@@ -14,7 +14,7 @@ from flows.progress import duration
 from models.memory import Setup
 from profiles.load import load
 from storage.errors import ConfigError
-from tasks.peak import measure_peak
+from tasks.training.peak import measure_peak
 
 
 def planned(name: str, *overrides: str, device: str = "h100") -> TrainingPlan:

@@ -9,7 +9,7 @@ from flows.session import session_of
 from profiles.load import load
 from tasks.dedup import dedup
 from tasks.download import download
-from tasks.session import open_session
+from tasks.stage.session import open_session
 
 
 def test_memory_and_disk_of_dedup_are_forecast_as_soon_as_documents_can_be_counted(tmp_path: Path) -> None:

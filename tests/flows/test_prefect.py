@@ -55,7 +55,7 @@ def test_prefects_refresh_cache_is_honoured(server: None, tmp_path: Path) -> Non
     from flows.session import session_of
     from profiles.load import load
     from tasks.download import download
-    from tasks.session import open_session
+    from tasks.stage.session import open_session
 
     profile = load("smoke", [*SETTINGS, f"runtime.store={tmp_path / 'store'}"])
 

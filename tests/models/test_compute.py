@@ -14,8 +14,8 @@ from models.fit import changes, ways_to_fit
 from models.memory import Setup, training_memory
 from models.presets import ModelShape, Recompute, count_parameters, derive, flops_per_token
 from models.transformer import Transformer
-from tasks.config import Runtime
 from tasks.pretrain.engines import _check
+from tasks.stage.config import Runtime
 
 FAMILIES = {
     "gpt2": {},

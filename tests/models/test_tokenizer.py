@@ -10,7 +10,7 @@ import pytest
 
 from models.tokenizer import ASSISTANT, END, EOS, SPECIAL_TOKENS, load_tokenizer, tokenizer_digest
 from storage.errors import TokenizerMismatch
-from tasks.checkpoint import check_tokenizer
+from tasks.training.model_folder import check_tokenizer
 from tests.tasks.tiny_model import make_model
 
 CHAT = [

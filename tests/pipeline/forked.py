@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tasks.progress import Observer, Progress
+from tasks.stage.progress import Observer, Progress
 
 if TYPE_CHECKING:
     from storage.artifact import Artifact
-    from tasks.config import StageConfig
-    from tasks.stage import Stage
+    from tasks.stage.config import StageConfig
+    from tasks.stage.decorator import Stage
 
 
 class KillAt(Observer):
@@ -46,7 +46,7 @@ def run(store: str, overrides: Sequence[str] = (), to: str | None = None, kill: 
     from flows.pipeline import stages
     from flows.session import session_of
     from profiles.load import load
-    from tasks.session import open_session
+    from tasks.stage.session import open_session
 
     profile = load("smoke", [f"runtime.store={store}", *overrides])
 

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from storage.store import Store
-from tasks.logs import read_log
+from tasks.training.logs import read_log
 from tests.pipeline.runs import finish, start
 
 PINNED = Path(__file__).with_name("smoke_losses.json")

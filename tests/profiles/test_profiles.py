@@ -16,7 +16,7 @@ from models.transformer import Transformer
 from profiles.load import FOLDER, load, names
 from profiles.schema import STAGE_NAMES, Profile
 from storage.errors import ConfigError
-from tasks.stage import STAGES
+from tasks.stage.decorator import STAGES
 
 
 @pytest.mark.parametrize("name", names())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # they import torch, which not every test needs
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
     """Token shards of two sources, and their tokenizer. Nobody writes into them."""
-    from tests.tasks.training import make_data
+    from tests.tasks.pretrain.tiny_training import make_data
 
     return make_data(tmp_path_factory.mktemp("data"))
 
@@ -25,7 +25,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory: pytest.TempPathFactory) -> TrainSpec:
     """The spec of a training with data of its own."""
-    from tests.tasks.training import make_spec
+    from tests.tasks.pretrain.tiny_training import make_spec
 
     return make_spec(tmp_path_factory.mktemp("training"))
 
@@ -33,7 +33,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> TrainSpec:
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     """A world of one process in this one, for the tests of a module."""
-    from tests.tasks.training import alone
+    from tests.tasks.pretrain.tiny_training import alone
 
     with alone() as found:
         yield found

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from storage.artifact import Artifact
-from tasks.config import StageConfig
-from tasks.output import Output
-from tasks.progress import Observer, Progress
-from tasks.stage import Stage
+from tasks.stage.config import StageConfig
+from tasks.stage.decorator import Stage
+from tasks.stage.output import Output
+from tasks.stage.progress import Observer, Progress
 
 
 class InterruptAt(Observer):

@@ -15,8 +15,8 @@ from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
 from storage.documents import Document, write_documents
 from storage.tokens import write_tokens
-from tasks.config import Runtime
-from tasks.output import Output
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
 from tasks.tokenizer import TokenizerConfig, load_for_documents, train_tokenizer
 
 ANIMALS = (

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from tasks.config import StageConfig
+from tasks.stage.config import StageConfig
 
 
 class ContaminationConfig(StageConfig):

@@ -23,8 +23,8 @@ from tasks.filter.contamination import kernels
 from tasks.filter.contamination.config import ContaminationConfig
 from tasks.filter.contamination.questions import Index, Question, index_questions, read_questions, unique_pairs
 from tasks.filter.side_files import FILE, IDS, IdDigest
-from tasks.output import Output
 from tasks.shards import ShardResult, collect, map_shards
+from tasks.stage.output import Output
 from tasks.text.kernels import Offsets
 from tasks.text.scan import Scanner
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from storage.artifact import Artifact
 from tasks.filter.contamination.config import ContaminationConfig
-from tasks.output import Output
 from tasks.stage import stage
+from tasks.stage.output import Output
 
 
 @stage(version=1, name="contamination")

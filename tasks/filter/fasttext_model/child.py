@@ -14,8 +14,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from storage.errors import TrainingError
+from tasks.children.supervise import run_as_child
 from tasks.filter.fasttext_model.config import TrainingConfig
-from tasks.launch import run_as_child
 
 ATTEMPTS = 4
 

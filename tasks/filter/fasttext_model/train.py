@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.errors import SourceError
+from tasks.children.supervise import run_child
 from tasks.filter.fasttext_model.calibration import (
     Flags,
     Numbers,
@@ -29,8 +30,7 @@ from tasks.filter.fasttext_model.config import TrainingConfig
 from tasks.filter.fasttext_model.sample import draw
 from tasks.filter.fasttext_model.scorer import CALIBRATION, MODEL, NEGATIVE, POSITIVE, Scorer
 from tasks.filter.fasttext_model.tokens import tokens
-from tasks.launch import run_child
-from tasks.output import Output
+from tasks.stage.output import Output
 
 LEAST = 50  # examples of a class: with fewer, neither the model nor its figures mean anything
 FRESH_MEMORY_FROM = 1 << 16  # bytes; see `child.py`

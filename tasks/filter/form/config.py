@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from tasks.config import StageConfig
+from tasks.stage.config import StageConfig
 
 Word = Annotated[str, StringConstraints(pattern=r"^\S+$")]
 

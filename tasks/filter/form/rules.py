@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from tasks.config import StageConfig
+from tasks.stage.config import StageConfig
 
 _A1 = "Gopher (Rae et al. 2021), appendix A.1.1"
 _TABLE = "Gopher (Rae et al. 2021), table A1"

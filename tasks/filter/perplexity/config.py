@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from tasks.config import StageConfig
+from tasks.stage.config import StageConfig
 
 
 class PerplexityModelConfig(StageConfig):

@@ -20,8 +20,8 @@ from storage.artifact import Artifact
 from storage.documents import read_batches
 from storage.errors import SourceError
 from tasks.filter.perplexity.config import PerplexityModelConfig
-from tasks.output import Output
 from tasks.shards import map_shards
+from tasks.stage.output import Output
 
 RANKS = "ranks.npy"
 TRAINING, USUAL = 1, 2  # seeds: the two samples know nothing of each other

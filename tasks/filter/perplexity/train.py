@@ -17,8 +17,8 @@ from tasks.filter.perplexity.estimate import estimate
 from tasks.filter.perplexity.model import HALVES, Floats, NgramModel, halves, perplexity, save, score_unseen
 from tasks.filter.perplexity.sample import Rows, choose, read_rows
 from tasks.filter.perplexity.sentences import read_tokens
-from tasks.output import Output
 from tasks.shards import map_shards
+from tasks.stage.output import Output
 
 PERPLEXITIES = "perplexities.npy"
 SHOWN = 10  # percent between two rows of the table

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.download.packages import package_file, package_version
 from tasks.filter.pii.absent import without_torch
 from tasks.filter.pii.findings import Finding, in_order
 from tasks.filter.pii.name_places import Lexicon, places
 from tasks.filter.pii.patterns import windows
+from tasks.text.packages import package_file, package_version
 
 if TYPE_CHECKING:
     from spacy.language import Language

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from tasks.config import StageConfig
 from tasks.filter.fasttext_model.config import TrainingConfig
+from tasks.stage.config import StageConfig
 
 
 class QualityModelConfig(StageConfig):

@@ -7,8 +7,8 @@ import functools
 from storage.artifact import Artifact
 from tasks.filter.quality.config import QualityConfig, QualityModelConfig
 from tasks.filter.side_files import write_signals
-from tasks.output import Output
 from tasks.stage import stage
+from tasks.stage.output import Output
 
 
 @stage(version=1)

@@ -6,7 +6,7 @@ from storage.artifact import Artifact
 from tasks.filter.fasttext_model.sample import sample_documents
 from tasks.filter.fasttext_model.train import Example, train_classifier
 from tasks.filter.quality.config import QualityModelConfig
-from tasks.output import Output
+from tasks.stage.output import Output
 
 
 def train_quality(config: QualityModelConfig, documents: Artifact, out: Output) -> None:

@@ -16,8 +16,8 @@ from storage.artifact import Artifact
 from storage.documents import LEDGER_SCHEMA, Verdict, ledger_batches, read_batches, write_batches
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.repair.text import Repair, chosen, repair_texts
-from tasks.output import Output
 from tasks.shards import ShardResult, collect, map_shards
+from tasks.stage.output import Output
 
 REASON, EMPTIED = "repair", "repair.empty"
 WHAT = ("documents", "characters")  # counted of each source and repair

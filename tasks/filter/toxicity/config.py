@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tasks.config import StageConfig
 from tasks.filter.fasttext_model.config import TrainingConfig
+from tasks.stage.config import StageConfig
 
 
 class PackageModelConfig(StageConfig):

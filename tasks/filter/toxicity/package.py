@@ -17,7 +17,7 @@ import pyarrow as pa
 from tasks.filter.fasttext_model.classifier import word_table
 from tasks.filter.fasttext_model.tokens import fold, term_kinds
 from tasks.filter.toxicity import kernels
-from tasks.output import Output
+from tasks.stage.output import Output
 
 WORDS, WEIGHTS, FOLDS = "words.txt", "weights.npy", "folds.json"
 

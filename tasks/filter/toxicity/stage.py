@@ -8,11 +8,11 @@ from pathlib import Path
 from storage.artifact import Artifact
 from storage.digests import file_digest
 from storage.errors import SourceError
-from tasks.download.packages import package_version
 from tasks.filter.side_files import write_signals
 from tasks.filter.toxicity.config import PackageModelConfig, ToxicityConfig, TrainedModelConfig
-from tasks.output import Output
 from tasks.stage import stage
+from tasks.stage.output import Output
+from tasks.text.packages import package_version
 
 PACKAGE = "alt-profanity-check"
 

@@ -17,7 +17,7 @@ from tasks.filter.fasttext_model.sample import Sample, draw, sample_documents
 from tasks.filter.fasttext_model.train import Example, train_classifier
 from tasks.filter.toxicity.config import LabelledFile, TrainedModelConfig
 from tasks.filter.toxicity.measure import paragraphs
-from tasks.output import Output
+from tasks.stage.output import Output
 
 PARAGRAPHS = 2  # of each clean document
 LONGEST_FIELD = 1 << 24  # characters of a field in a CSV file; Python's own limit is 131,072

@@ -21,10 +21,10 @@ under `runtime:` and bears no identity.
 from __future__ import annotations
 
 from storage.errors import ConfigError
-from tasks.config import Runtime
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
+from tasks.stage.config import Runtime
 
 __all__ = ["Engine", "MicroBatch", "open_engine"]
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from models.cross_entropy import IGNORED
 from models.transformer import Transformer
 from storage.errors import ConfigError
-from tasks.pretrain.micro_batch import usual_micro_batch
-from tasks.pretrain.precision import DTYPES, precision, prepare
+from tasks.pretrain.recipe.micro_batch import usual_micro_batch
+from tasks.pretrain.recipe.precision import DTYPES, precision, prepare
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 

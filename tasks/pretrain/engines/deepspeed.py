@@ -20,7 +20,7 @@ from models.transformer import Transformer
 from storage.errors import TrainingError
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.engines.universal import Topology, convert, load_whole
-from tasks.pretrain.optimizers import new_optimizer, set_learning_rate
+from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 

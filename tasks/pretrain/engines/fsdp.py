@@ -18,7 +18,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 
 from storage.errors import ConfigError
 from tasks.pretrain.engines.native import NativeEngine
-from tasks.pretrain.engines.pieces import Piece, local
+from tasks.pretrain.engines.shard_layout import Piece, local
 
 
 class FsdpEngine(NativeEngine):

@@ -20,10 +20,10 @@ from models.presets import ModelShape
 from models.transformer import Transformer
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.engines.compiled import compile_blocks
-from tasks.pretrain.engines.pieces import Piece, local
+from tasks.pretrain.engines.shard_layout import Piece, local
 from tasks.pretrain.engines.states import load_states, save_states, save_states_behind
 from tasks.pretrain.engines.tensor import cut_for_rank, piece_of
-from tasks.pretrain.optimizers import new_optimizer, set_learning_rate
+from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 

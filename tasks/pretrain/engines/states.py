@@ -28,8 +28,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from storage.errors import TrainingError
-from tasks.pretrain.background import save_behind
-from tasks.pretrain.engines.pieces import Piece, local
+from tasks.pretrain.checkpoints.background import save_behind
+from tasks.pretrain.engines.shard_layout import Piece, local
 
 Held = tuple[Tensor, Piece]
 Parameters = Mapping[str, tuple[nn.Parameter, Piece]]

@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from models.presets import ModelShape
 from models.transformer import Attention, FeedForward, Transformer
 from storage.errors import ConfigError
-from tasks.pretrain.engines.pieces import Piece, share_of
-from tasks.pretrain.engines.sums import SummedBackward, SummedForward
+from tasks.pretrain.engines.collectives import SummedBackward, SummedForward
+from tasks.pretrain.engines.shard_layout import Piece, share_of
 from tasks.pretrain.engines.vocabulary import CutEmbedding, CutHead
 
 

@@ -14,7 +14,7 @@ from torch.distributed import ProcessGroup
 
 from models.cross_entropy import ChunkedCrossEntropy, cross_entropy
 from models.transformer import Head
-from tasks.pretrain.engines.sums import SummedBackward, SummedForward
+from tasks.pretrain.engines.collectives import SummedBackward, SummedForward
 
 
 class CutEmbedding(nn.Module):

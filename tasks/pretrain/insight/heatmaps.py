@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.plots import new_figure
-from tasks.stage import MAX_PLOT_BYTES
+from tasks.stage.decorator import MAX_PLOT_BYTES
+from tasks.training.plots import new_figure
 
 PANELS = {
     "rms": "RMS of the output, log10",

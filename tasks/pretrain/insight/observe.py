@@ -20,8 +20,6 @@ from torch import nn
 
 from models.presets import flops_per_token
 from storage.errors import ConfigError
-from tasks.logs import drop_torn, read_log
-from tasks.peak import measured_peak
 from tasks.pretrain.engines import Engine, MicroBatch
 from tasks.pretrain.insight.clock import Clock
 from tasks.pretrain.insight.layers import LayerStats, Stats, merged
@@ -29,6 +27,8 @@ from tasks.pretrain.insight.probe import probe
 from tasks.pretrain.insight.profiler import StepProfiler
 from tasks.pretrain.insight.trackers import by_step, open_trackers
 from tasks.pretrain.spec import TrainSpec
+from tasks.training.logs import drop_torn, read_log
+from tasks.training.peak import measured_peak
 
 
 class Insight:

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.logs import read_log
-from tasks.output import Output
-from tasks.plots import plot_loss
 from tasks.pretrain.insight.heatmaps import plot_heatmaps
-from tasks.pretrain.insight.looks import Looks
+from tasks.pretrain.insight.layer_history import Looks
 from tasks.pretrain.insight.speed import speed_table, summarise
 from tasks.pretrain.spec import TrainSpec
-from tasks.stage import embed_plot, markdown_table
+from tasks.stage.decorator import embed_plot, markdown_table
+from tasks.stage.output import Output
+from tasks.training.logs import read_log
+from tasks.training.plots import plot_loss
 
 CURVE_ROWS = 2000  # points of the live curve: drawing more takes longer than anybody sees
 MEASURES = {

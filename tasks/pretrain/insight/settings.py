@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from storage.errors import ConfigError
-from tasks.config import Runtime
+from tasks.stage.config import Runtime
 
 
 def check_insight(runtime: Runtime, steps: int) -> None:

@@ -30,9 +30,9 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
+from tasks.pretrain.fim_tokens import Marks
 from tasks.pretrain.loader.batch import Batch, Integers
 from tasks.pretrain.loader.permutation import U64, mix
-from tasks.pretrain.marks import Marks
 
 SHORTEST = 3  # tokens: one for each piece
 DRAWS = 4  # for each document: whether, which order, two places

@@ -18,12 +18,12 @@ from storage.errors import ConfigError
 from storage.token_stream import Stretches, TokenStream, source_streams
 from storage.tokens import read_header
 from tasks.pretrain.config import PretrainConfig
+from tasks.pretrain.fim_tokens import Marks
 from tasks.pretrain.loader.batch import Batch, isolate, mask, shorten
 from tasks.pretrain.loader.fim import FillInTheMiddle
 from tasks.pretrain.loader.mixture import MixtureLoader, Phase
 from tasks.pretrain.loader.packing import PackedWindows, pack
 from tasks.pretrain.loader.windows import StreamWindows, WindowLoader, Windows
-from tasks.pretrain.marks import Marks
 
 MEASURED = 1000  # samples of a report, at the most
 

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 from storage.errors import TrainingError
-from tasks.launch import run_module
-from tasks.output import Output
+from tasks.children.supervise import run_module
 from tasks.pretrain.spec import TrainSpec
+from tasks.stage.output import Output
 
 AUTO_STEPS = 500  # a run of fewer is over before the checks have paid for themselves
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from tasks.check import Check
-from tasks.launch import emit, run_as_child
-from tasks.pretrain.memory import memory_named
+from tasks.checks.check import Check
+from tasks.children.supervise import emit, run_as_child
+from tasks.pretrain.healing.out_of_memory import memory_named
 from tasks.pretrain.preflight import learning, machine, repeating
 from tasks.pretrain.preflight.bench import Bench
 from tasks.pretrain.spec import TrainSpec

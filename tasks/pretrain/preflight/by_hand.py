@@ -9,11 +9,11 @@ import numpy as np
 
 from models.presets import derive
 from storage.tokens import read_header, write_tokens
-from tasks.output import Output
 from tasks.pretrain.config import PretrainConfig
-from tasks.pretrain.marks import usual_marks
+from tasks.pretrain.fim_tokens import usual_marks
 from tasks.pretrain.preflight import Line, preflight
 from tasks.pretrain.spec import TrainSpec
+from tasks.stage.output import Output
 
 MADE_UP_WINDOWS = 64  # of training tokens
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from models.presets import ModelShape
 from models.transformer import INIT_STD, Transformer
-from tasks.check import Check, verdict
+from tasks.checks.check import Check, verdict
 from tasks.pretrain.engines import Engine, MicroBatch
 from tasks.pretrain.preflight.bench import Bench
 

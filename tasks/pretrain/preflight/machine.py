@@ -11,12 +11,12 @@ from pathlib import Path
 
 import torch
 
-from tasks.check import Check, advice, verdict
-from tasks.pretrain.disk import Room, rooms
+from tasks.checks.check import Check, advice, verdict
+from tasks.pretrain.checkpoints.disk import Room, rooms
 from tasks.pretrain.engines import open_engine
 from tasks.pretrain.engines.base import micro_batch
-from tasks.pretrain.precision import has_bfloat16, precision
 from tasks.pretrain.preflight.bench import PARTS, Bench
+from tasks.pretrain.recipe.precision import has_bfloat16, precision
 
 FULL = 0.95  # share of the memory above which a run lives dangerously
 LESS_MEMORY = (

@@ -12,8 +12,8 @@ import torch
 
 from storage.errors import DamagedArtifact, TokenizerMismatch, TrainingError
 from storage.tokens import open_tokens
-from tasks.check import Check, verdict
-from tasks.pretrain.checkpoints import Checkpoints
+from tasks.checks.check import Check, verdict
+from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.engines import open_engine
 from tasks.pretrain.loader import StepLoader
 from tasks.pretrain.preflight.bench import Bench

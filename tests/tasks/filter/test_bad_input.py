@@ -14,12 +14,12 @@ import pytest
 
 from storage.artifact import Artifact
 from storage.documents import Document, document_id, read_documents, read_ledger, shard_name, write_documents
-from tasks.config import Runtime
 from tasks.filter import FilterConfig, filter_documents
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.repair.stage import repair
 from tasks.filter.side_files import read_signals
-from tasks.output import Output
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
 from tests.tasks.filter.linear import linear_time
 from tests.tasks.tiny_model import write_rows
 

@@ -17,11 +17,11 @@ from pydantic import ValidationError
 
 from storage.artifact import Artifact
 from storage.documents import Document, read_batches, shard_name, write_documents
-from tasks.config import Runtime
 from tasks.filter.contamination.config import ContaminationConfig
 from tasks.filter.contamination.stage import contamination_signals
 from tasks.filter.side_files import IDS, IdDigest
-from tasks.output import Output
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
 
 LONG = (
     "Which of these birds builds its nest on the ground and hides it under dry grass before the first warm days of May?"

@@ -16,12 +16,12 @@ from storage.artifact import Artifact
 from storage.documents import Document, Verdict, read_documents, read_ledger, shard_name, write_documents
 from storage.errors import AccountingError, DamagedArtifact, EmptyOutput
 from storage.store import Store
-from tasks.config import Runtime
 from tasks.filter import FilterConfig, filter_documents
 from tasks.filter.families import measure
 from tasks.filter.run import filter_shards
-from tasks.output import Output
-from tasks.session import Session, open_session
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
+from tasks.stage.session import Session, open_session
 
 GOOD = (
     "The river begins in the hills and flows to the sea. People have lived along it since the first farms were made. "

@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
-from tasks.config import Runtime, StageConfig
 from tasks.filter.form.c4 import c4_lines, count_sentences, keep_c4_lines
 from tasks.filter.form.characters import SIZE, SYMBOLS, TERMINALS
 from tasks.filter.form.config import C4LineRules, FormConfig
 from tasks.filter.form.measure import measure_form
 from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, GopherRepetitionRules
 from tasks.filter.form.stage import form_signals
-from tasks.output import Output
+from tasks.stage.config import Runtime, StageConfig
+from tasks.stage.output import Output
 from tests.tasks.filter.linear import linear_time
 
 PARTS = [

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
 from storage.errors import SourceError
-from tasks.config import Runtime
-from tasks.download.packages import package_file
 from tasks.filter.fasttext_model.file import read_model
 from tasks.filter.language.config import LanguageConfig
 from tasks.filter.language.measure import MODEL, SCHEMA, measure_language
 from tasks.filter.language.stage import PACKAGE, language_signals
-from tasks.output import Output
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
+from tasks.text.packages import package_file
 from tests.tasks.filter.linear import linear_time
 
 ENGLISH = "The river begins in the hills and flows to the sea, and people have lived along it since the first farms.\n"

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
 from storage.errors import SourceError
-from tasks.config import Runtime
 from tasks.filter.perplexity.config import PerplexityConfig, PerplexityModelConfig
 from tasks.filter.perplexity.estimate import CHUNK, estimate
 from tasks.filter.perplexity.measure import percentile_of
 from tasks.filter.perplexity.model import NgramModel
 from tasks.filter.perplexity.sentences import read_tokens
 from tasks.filter.perplexity.stage import perplexity_model, perplexity_signals
-from tasks.output import Output
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
 
 # Lincoln at Gettysburg, 1863
 ADDRESS = """Four score and seven years ago our fathers brought forth on this continent a new nation conceived in

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
-from tasks.config import Runtime
 from tasks.filter.pii.config import PATTERN_ENTITIES, Action, PiiConfig
 from tasks.filter.pii.findings import SCHEMA, Finding, in_order
 from tasks.filter.pii.measure import measure_pii
@@ -30,7 +29,8 @@ from tasks.filter.pii.replace import Replacement, replace
 from tasks.filter.pii.stage import pii_signals
 from tasks.filter.pii.surrogates import surrogate
 from tasks.filter.side_files import read_signals
-from tasks.output import Output
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
 from tests.tasks.filter.linear import linear_time
 
 PEM = (

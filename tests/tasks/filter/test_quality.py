@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
 from storage.errors import ConfigError, SourceError
-from tasks.config import Runtime
 from tasks.filter.fasttext_model.calibration import Sigmoid, area_under_curve, fit_sigmoid, threshold_table
 from tasks.filter.fasttext_model.scorer import MODEL, load_scorer
 from tasks.filter.fasttext_model.tokens import tokens
 from tasks.filter.quality.config import QualityModelConfig
 from tasks.filter.quality.measure import measure_quality
 from tasks.filter.quality.stage import quality_model
-from tasks.output import Output
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
 
 GOOD = [
     "river",

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from storage.artifact import Artifact
 from storage.documents import Document, Verdict, read_documents, read_ledger, shard_name, write_documents
 from storage.errors import EmptyOutput
-from tasks.config import Runtime
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.repair.encoding import mojibake, repair_encoding
 from tasks.filter.repair.stage import repair
 from tasks.filter.repair.text import chosen, repair_texts
-from tasks.output import Output
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
 from tests.tasks.filter.linear import linear_time
 
 ALL = RepairConfig(html_entities=True, line_breaks=True)

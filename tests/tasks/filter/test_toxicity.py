@@ -19,7 +19,6 @@ from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
 from storage.errors import SourceError
 from storage.store import Store
-from tasks.config import Runtime
 from tasks.filter.toxicity.config import (
     LabelledFile,
     PackageModelConfig,
@@ -30,8 +29,9 @@ from tasks.filter.toxicity.config import (
 from tasks.filter.toxicity.measure import load_model, measure_toxicity, paragraphs
 from tasks.filter.toxicity.stage import fingerprints, toxicity_model, toxicity_signals
 from tasks.filter.toxicity.train import read_labelled
-from tasks.output import Output
-from tasks.session import Session, open_session
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
+from tasks.stage.session import Session, open_session
 
 INSULT = "You are a stupid idiot, shut up, you ugly piece of shit."
 CALM = "The river begins in the hills and flows to the sea, and people have lived along it since the first farms."

@@ -1,0 +1,5 @@
+"""Checks: what was looked at, how it is, and what to do about it.
+
+check.py         one check
+installation.py  those of an installation
+"""

@@ -1,0 +1,179 @@
+"""Is the installation sound? Libraries, their versions, settings, the store's place, and what the machine can do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from storage.errors import StoreError
+from storage.store import Store
+from tasks.checks.check import Check, advice, verdict
+from tasks.pretrain.checkpoints.disk import existing, mount
+
+ROOT = Path(__file__).resolve().parents[2]
+IMPORTED = (
+    "numpy", "pyarrow", "numba", "torch", "tokenizers", "transformers", "deepspeed", "trl", "prefect", "spacy",
+    "presidio_analyzer", "lm_eval", "xllamacpp",
+)  # fmt: skip
+IMPORT_EACH = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+    print("ok", name, flush=True)
+"""
+QUIET = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
+REINSTALL = "Install again: `make clean install`."
+ROOMY = 10_000_000_000  # bytes: a run of `tiny` with its store takes a tenth
+WIDTH, PRODUCTS = 1024, 20  # of the matrices that the speed is measured on
+SLOW = 10.0  # GFLOP/s; a core of the last ten years does 50
+
+
+def checks(store: str) -> Iterator[Check]:
+    """Every check, the quick ones first. A few seconds, most of them imports."""
+    yield python()
+    yield versions(ROOT)
+    yield quiet(os.environ)
+    yield store_works(store)
+    yield disk(Path(store) if "://" not in store else Path.home())
+    yield imports(IMPORTED)
+    yield from torch_speed()
+
+
+def python() -> Check:
+    """The version that everything is pinned for."""
+    found = platform.python_version()
+    return verdict("Python", sys.version_info[:2] == (3, 11), f"{found} at {sys.executable}", "Use Python 3.11.")
+
+
+def versions(root: Path) -> Check:
+    """What is installed against what was tested: the pins that lie beside the code."""
+    pins: dict[str, str] = {}
+    for name in ("constraints.txt", "requirements-data.txt"):
+        if (root / name).is_file():
+            pins |= dict(re.findall(r"^([\w.-]+)==(\S+)", (root / name).read_text(), re.MULTILINE))
+    return judge_versions(pins, installed())
+
+
+def installed() -> dict[str, str]:
+    """Every distribution and its version, by its name as pip spells it."""
+    return {_spelled(found.name): found.version for found in metadata.distributions()}
+
+
+def judge_versions(pins: Mapping[str, str], found: Mapping[str, str]) -> Check:
+    """A missing package fails; another version is worth a word."""
+    name = "versions"
+    needed = {
+        _spelled(re.split(r"[\[<>=!;~ ]", line)[0])
+        for line in metadata.requires("gristmill") or []
+        if "extra ==" not in line
+    }
+    missing = sorted(one for one in needed if one not in found)
+    if missing:
+        return Check(name, "failed", f"{', '.join(missing)} not installed", REINSTALL)
+    other = [
+        f"{one} {found[_spelled(one)]} instead of {pin}"
+        for one, pin in pins.items()
+        if _spelled(one) in found and found[_spelled(one)].partition("+")[0] != pin
+    ]
+    more = f" and {len(other) - 3} more" if len(other) > 3 else ""
+    value = "; ".join(other[:3]) + more if other else f"{len(needed)} dependencies there, {len(pins)} pins kept"
+    return advice(name, not other, value, f"They were not tested together. {REINSTALL}")
+
+
+def quiet(environment: Mapping[str, str]) -> Check:
+    """Nothing leaves the machine unless a profile says so; a Prefect server is used where one is named."""
+    loud = [name for name, value in QUIET.items() if environment.get(name, "").lower() != value]
+    server = environment.get("PREFECT_API_URL")
+    value = f"{', '.join(loud)} not set" if loud else f"no telemetry, {f'server {server}' if server else 'own server'}"
+    return verdict(
+        "settings", not loud, value, "Unset them in your shell: the gristmill command sets what keeps libraries quiet."
+    )
+
+
+def store_works(url: str) -> Check:
+    """Writing, renaming and locking where the artifacts will lie."""
+    name = "store"
+    try:
+        opened = Store(url)
+        with tempfile.TemporaryDirectory(dir=existing(opened.local), prefix=".gristmill-") as folder:
+            _use(Store(str(Path(folder) / "store")))
+    except (StoreError, OSError) as error:
+        return Check(name, "failed", f"{url}: {error}", "Give a folder that you can write to: --set runtime.store=…")
+    there = "is there" if opened.local.exists() else "is not there yet"
+    return Check(name, "passed", f"{url} {there}; its disk writes, renames and locks")
+
+
+def _use(store: Store) -> None:
+    key = "0" * 64
+    with store.lock("doctor", key, lambda holder: None):
+        draft = store.workspace("doctor", key) / "draft"
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text("written")
+        draft.rename(draft.with_name("renamed"))
+
+
+def disk(folder: Path) -> Check:
+    """Free space under the store."""
+    free = shutil.disk_usage(existing(folder)).free
+    return advice(
+        "disk", free > ROOMY, f"{free / 1e9:,.1f} GB free on {mount(folder)}", "Free space: `gristmill store gc`."
+    )
+
+
+def imports(names: Sequence[str]) -> Check:
+    """The large libraries, imported in a process of their own, so that a crash of one is seen and not suffered."""
+    started = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", IMPORT_EACH, *names], capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - started
+    count = sum(line.startswith("ok ") for line in done.stdout.splitlines())
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return Check("imports", "failed", f"{names[count]}: {last}", REINSTALL)
+    return Check("imports", "passed", f"{len(names)} libraries in {seconds:.1f} s")
+
+
+def torch_speed() -> Iterator[Check]:
+    """What computes, and how fast it multiplies matrices."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    cores = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    where = torch.cuda.get_device_name() if cuda else f"no GPU; {cores} cores, {memory / 1e9:.0f} GB of memory"
+    yield Check("device", "passed", where)
+    device, dtype = (torch.device("cuda"), torch.bfloat16) if cuda else (torch.device("cpu"), torch.float32)
+    matrix = torch.randn(WIDTH, WIDTH, device=device, dtype=dtype)
+
+    def seconds(work: Callable[[], object]) -> float:
+        started = time.perf_counter()
+        work()
+        if cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+    best = min(seconds(lambda: matrix @ matrix) for _ in range(PRODUCTS))
+    speed = 2 * WIDTH**3 / best / 1e9
+    yield judge_speed(speed, str(dtype).removeprefix("torch."), torch.get_num_threads())
+
+
+def judge_speed(gigaflops: float, dtype: str, threads: int) -> Check:
+    """Matrix products against what a core should do."""
+    return advice(
+        "matrix products",
+        gigaflops >= SLOW,
+        f"{gigaflops:,.0f} GFLOP/s in {dtype}, {threads} threads",
+        "Other work takes the cores, or there are more threads than cores: try OMP_NUM_THREADS=1.",
+    )
+
+
+def _spelled(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,34 @@
+"""What a child process is told: JSON that the stage writes and the child reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from tasks.stage.config import Runtime
+
+
+class ChildSpec(BaseModel):
+    """Of every child: how to run, where to write, where a resume waits. Paths are absolute."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    runtime: Runtime
+    scratch: Path
+    out: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints wait for a resume."""
+        return self.scratch / "checkpoints"
+
+    @property
+    def log(self) -> Path:
+        """A row a training step, cut back to the checkpoint's step on resume."""
+        return self.scratch / "log.jsonl"
+
+    @property
+    def result(self) -> Path:
+        """What the child measured, for the stage."""
+        return self.scratch / "result.json"

@@ -1,0 +1,1 @@
+"""Formats of a release, a file each."""

@@ -1,0 +1,1 @@
+"""Methods of post-training, a file each."""

@@ -1,0 +1,1 @@
+"""Rows of post-training: read, rendered by the chat template, dropped with a reason."""

@@ -1,0 +1,109 @@
+"""Is there room for what a run will write? Asked before its first step, not answered in the middle by a full disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from models.presets import ModelShape, count_parameters
+from storage.errors import StoreError
+from tasks.pretrain.spec import TrainSpec
+from tasks.training.retention import most_kept
+
+MOMENTS, FLOAT32, BFLOAT16 = 8, 4, 2  # bytes a parameter
+ENTRY_BYTES = 8_192  # names and shapes around a parameter's tensors
+
+
+class Room(NamedTuple):
+    """One file system: what a run will write there at its peak, and what it may."""
+
+    folder: Path
+    needed: int
+    free: int
+    what: str
+
+    @property
+    def enough(self) -> bool:
+        """Whether it fits."""
+        return self.needed <= self.free
+
+    def __str__(self) -> str:
+        return (
+            f"{self.needed / 1e9:,.2f} GB needed ({self.what}), {self.free / 1e9:,.1f} GB free on {mount(self.folder)}"
+        )
+
+
+def checkpoint_bytes(spec: TrainSpec) -> int:
+    """Bytes of one checkpoint at the most: weights, two moments of each parameter, and masters where they are kept
+    apart from the weights (in bfloat16, and by ZeRO 1 and 2); a tied matrix's weights twice."""
+    shape, runtime = spec.shape, spec.runtime
+    surely_float32 = spec.config.precision == "float32" or runtime.device == "cpu"
+    number = FLOAT32 + MOMENTS if surely_float32 else BFLOAT16 + FLOAT32 + MOMENTS
+    if runtime.engine == "deepspeed" and runtime.zero_stage in (1, 2):
+        number = max(number, 2 * FLOAT32 + MOMENTS)
+    tied = shape.vocab_size * shape.width if shape.tie_embeddings else 0
+    entries = (4 + 10 * shape.depth) * ENTRY_BYTES
+    return number * count_parameters(shape) + FLOAT32 * tied + entries
+
+
+def model_bytes(shape: ModelShape) -> int:
+    """Bytes of a model's folder: float32 weights, and its tokenizer at 40 bytes a token or so."""
+    return 4 * count_parameters(shape) + 40 * shape.vocab_size
+
+
+def rooms(spec: TrainSpec) -> list[Room]:
+    """Each file system that the run writes to. One checkpoint more than are kept exists while it is being written; what
+    an interrupted run left there will be replaced, so it counts as free."""
+    runtime = spec.runtime
+    number = 1 + most_kept(
+        spec.steps, newest=runtime.keep_checkpoints, every=runtime.keep_every, apart=runtime.checkpoint_every
+    )
+    taken = len(spec.snapshot_steps)
+    parts = [(spec.scratch, f"{number} checkpoints", number * checkpoint_bytes(spec))]
+    parts.append((spec.out, "the model", model_bytes(spec.shape)))
+    if taken:
+        parts.append((spec.scratch, f"{taken} snapshots", taken * model_bytes(spec.shape)))
+    systems: dict[int, list[tuple[Path, str, int]]] = {}
+    for folder, what, size in parts:
+        systems.setdefault(existing(folder).stat().st_dev, []).append((folder, what, size))
+    found = []
+    for group in systems.values():
+        folder = group[0][0]
+        held = sum(path.stat().st_size for path in _left(spec)) if folder == spec.scratch else 0
+        free = shutil.disk_usage(existing(folder)).free + held
+        named = ", ".join(f"{what} {size / 1e9:,.2f} GB" for _, what, size in group)
+        found.append(Room(folder, sum(size for _, _, size in group), free, named))
+    return found
+
+
+def check_room(spec: TrainSpec) -> None:
+    """Raises StoreError, naming what is needed and what is free, where a run would not fit."""
+    for room in rooms(spec):
+        if not room.enough:
+            raise StoreError(
+                f"The run does not fit on the disk: {room}.",
+                "Free space (`gristmill store gc`), lower runtime.keep_checkpoints, or raise runtime.keep_every or "
+                "pretrain.snapshot_every.",
+            )
+
+
+def mount(folder: Path) -> Path:
+    """Where the file system of `folder` begins."""
+    there = existing(folder)
+    while there != there.parent and there.parent.stat().st_dev == there.stat().st_dev:
+        there = there.parent
+    return there
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that is there."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+
+
+def _left(spec: TrainSpec) -> Iterator[Path]:
+    for top in (spec.checkpoints, spec.snapshots):
+        for folder, _, names in os.walk(top):
+            yield from (Path(folder, name) for name in names)

@@ -1,0 +1,286 @@
+"""What becomes of a run after a fault: a policy of pure functions over a state that outlives every process.
+
+Three faults are healed, each by starting the training again from its last checkpoint:
+
+    divergence      the batches that led there are left out, from a checkpoint before them; again soon: twice as many,
+                    and with a lower learning rate; a third time: the run ends with a diagnosis. Leaving batches out
+                    follows PaLM (Chowdhery et al. 2022, section 5.1), which trained through its spikes so
+    out of memory   the micro-batch is halved, at 1 activations are computed again (first some, then all), then the
+                    ZeRO stage goes up (ddp becomes fsdp); the global batch stays, so the result does
+    lost process    one that died without a word, or hangs: nothing else, as often as runtime.restarts allows
+
+Errors of the profile, the data or the tokenizer would come again, so they are not retried. What happened and what was
+decided is written before anything is done about it: killed in between, a rerun of the stage does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from storage.errors import Divergence, LostProcess, OutOfMemory, TrainingError
+from storage.flush import flush
+from tasks.pretrain.config import HealingConfig
+from tasks.pretrain.healing.skipped_batches import Course
+from tasks.stage.config import Runtime
+
+STRIKES = 3
+LARGEST_ZERO_STAGE = 3
+SHARING = (  # of the runtime: what fits depends on them too
+    "processes", "hosts", "hostfile", "rendezvous", "engine", "tensor_parallel", "pipeline_parallel", "replicate",
+    "offload", "device",
+)  # fmt: skip
+Error = TypeVar("Error", bound=TrainingError)
+Kind = Literal["divergence", "out of memory", "lost process", "damaged checkpoint"]
+
+
+class Event(BaseModel):
+    """A fault, and what was done: `step` is where, `checkpoint` the step that the run goes on from (0: anew)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    time: str
+    kind: Kind
+    step: int
+    checkpoint: int
+    what: str
+    action: str
+    stopped: bool = False
+    exit_code: int | None = None
+    last_lines: list[str] = []
+    rows: list[dict[str, int | float | str]] = []
+
+
+class Healing(BaseModel):
+    """All that a run has been through: the course that it takes now, and how it must run to fit into memory."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    course: Course = Course()
+    asked: dict[
+        str, Any
+    ] = {}  # what the runtime said of the fields of `instead` and of SHARING: another wish ends them
+    instead: dict[str, Any] = {}
+    events: tuple[Event, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path) -> Healing:
+        """The state that a run left, or that of a run which nothing has happened to."""
+        return cls.model_validate_json(path.read_text()) if path.exists() else cls()
+
+    def write(self, path: Path) -> None:
+        """Keep it, whole or not at all."""
+        draft = path.with_suffix(".draft")
+        draft.write_text(self.model_dump_json(indent=1))
+        flush(draft)
+        draft.rename(path)
+        flush(path.parent)
+
+    def runtime(self, runtime: Runtime) -> Runtime:
+        """How to run: as asked, but for what did not fit into memory when it was asked in the same way."""
+        if any(getattr(runtime, name) != value for name, value in self.asked.items()):
+            return runtime
+        return runtime.model_copy(update=self.instead)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is known when a fault is met."""
+
+    config: HealingConfig
+    samples: Callable[[int], int]  # how many the first so many batches hold
+    runtime: Runtime  # as the user asked
+    checkpoints: Sequence[int]  # steps of those that are whole, in order
+    ranks: int = 0  # processes that joined, 0 if they never did
+    reached: int = 0  # the last step that was heard of
+    shardable: bool = True  # whether fsdp can train it: see `base.SPECIAL`
+    share: int = 0  # sequences of a step on each rank, 0 while no engine is open
+    micro_batch: int = 0
+
+
+class Decision(NamedTuple):
+    """The state to go on with and the checkpoint to go on from, later ones being removed; or the error to end with."""
+
+    healing: Healing
+    checkpoint: int
+    error: TrainingError | None = None
+
+
+def without_damaged(healing: Healing, step: int, sound: int, damage: str) -> Healing:
+    """The state after a checkpoint whose files had changed was dropped, and the `sound` one before it taken."""
+    event = Event(
+        time=_now(), kind="damaged checkpoint", step=step, checkpoint=sound, what=damage, action="dropped",
+    )  # fmt: skip
+    return _after(healing, event)
+
+
+def decide(healing: Healing, error: Divergence | OutOfMemory | LostProcess, now: Situation) -> Decision:
+    """What to do about a fault; the last event of the state tells it."""
+    if isinstance(error, Divergence):
+        return _diverged(healing, error, now)
+    if isinstance(error, OutOfMemory):
+        return _out_of_memory(healing, error, now)
+    return _lost(healing, error, now)
+
+
+def _diverged(healing: Healing, error: Divergence, now: Situation) -> Decision:
+    step = int(error.facts["step"])
+    chain = _chain(healing.events, step, now.config.again_within)
+    checkpoint, first = _back(now, step, now.config.skip_batches * (len(chain) + 1))
+    if len(chain) >= STRIKES - 1 or not now.config.enabled:
+        event = _event("divergence", step, checkpoint, error, "ended", stopped=True)
+        ended = _diagnosis(healing, error, now, chain) if now.config.enabled else _again(error)
+        return Decision(_after(healing, event), checkpoint, ended)
+    left_out = (healing.course.batch(first), healing.course.batch(step))
+    action = f"left out {_named(left_out, now.samples)}"
+    course = healing.course.without(first, step)
+    if chain:
+        course = course.slower(first, now.config.rate_factor)
+        action += f"; learning rate × {now.config.rate_factor:g} from step {first:,} on"
+    event = _event("divergence", step, checkpoint, error, action)
+    return Decision(_after(healing, event, course=course), checkpoint)
+
+
+def _back(now: Situation, step: int, span: int) -> tuple[int, int]:
+    """The checkpoint to go back to from a fault at `step`, and the first step that shall learn something else: the
+    first of the last `span` steps. Only where no older checkpoint is kept does it depend on them, so on the runtime.
+    """
+    first = max(1, step - span + 1)
+    older = [checkpoint for checkpoint in now.checkpoints if checkpoint < step]
+    if not older:
+        return 0, first
+    checkpoint = max((checkpoint for checkpoint in older if checkpoint < first), default=older[0])
+    return checkpoint, max(first, checkpoint + 1)
+
+
+def _chain(events: Sequence[Event], step: int, within: int) -> list[Event]:
+    """The divergences before one at `step` that belong together with it, in order: each soon after the one before."""
+    chain: list[Event] = []
+    for event in reversed([event for event in events if event.kind == "divergence"]):
+        if step - event.step > within:
+            break
+        chain.insert(0, event)
+        step = event.step
+    return chain
+
+
+def _diagnosis(healing: Healing, error: Divergence, now: Situation, chain: Sequence[Event]) -> Divergence:
+    rows = error.facts.get("rows", [])
+    losses, norms = (
+        ", ".join(_short(row.get(name)) for row in rows) or "unknown" for name in ("loss", "gradient_norm")
+    )
+    left_out = "; ".join(_named(run, now.samples) for run in healing.course.skipped)
+    before = " and ".join(f"{event.step:,}" for event in chain[-2:])
+    rate = _short(rows[-1].get("learning_rate")) if rows else "less than was asked for"
+    return Divergence(
+        f"{error.message} It is the third divergence in a row (before: at {before}), though the run left out "
+        f"{left_out} and lowered its learning rate to {rate}. The last losses were {losses}; the last gradient norms "
+        f"{norms}.",
+        "Lower pretrain.learning_rate (halve it) or pretrain.gradient_clip, or lengthen pretrain.warmup_steps, and run "
+        "again: it begins anew. If the losses alone are odd and the norms are not, look at those samples, or raise "
+        "pretrain.healing.spike_deviations.",
+        **error.facts,
+    )
+
+
+def _out_of_memory(healing: Healing, error: OutOfMemory, now: Situation) -> Decision:
+    runtime = healing.runtime(now.runtime)
+    checkpoint = now.checkpoints[-1] if now.checkpoints else 0
+    change = _less_memory(runtime, now)
+    if change is None:
+        message = f"{error.message} Nothing that leaves the result as it is would take less memory."
+        remedy = (
+            "Train on more processes (runtime.processes; runtime.engine fsdp or deepspeed with zero_stage 3 shares "
+            "the weights among them), or make the model or its context smaller (pretrain.model)."
+        )
+        event = _event("out of memory", now.reached, checkpoint, error, "ended", stopped=True)
+        return Decision(_after(healing, event), checkpoint, OutOfMemory(message, remedy, **error.facts))
+    name, value, was = change
+    kept = healing.instead if runtime is not now.runtime else {}
+    instead = {**kept, name: value}
+    asked = {field: getattr(now.runtime, field) for field in (*instead, *SHARING)}
+    event = _event("out of memory", now.reached, checkpoint, error, f"{name} {value} instead of {was}")
+    return Decision(_after(healing, event, asked=asked, instead=instead), checkpoint)
+
+
+def _less_memory(runtime: Runtime, now: Situation) -> tuple[str, int | str, int | str] | None:
+    """The next thing to change: the runtime's field, its new value, its old one; None when there is nothing left."""
+    if now.micro_batch > 1:
+        smaller = next(size for size in range(now.micro_batch // 2, 0, -1) if now.share % size == 0)
+        return "micro_batch", smaller, now.micro_batch
+    if now.micro_batch:  # the model itself fits, a pass through it does not
+        if runtime.recompute == "none":
+            return "recompute", "selective", "none"
+        if runtime.recompute == "selective":
+            return "recompute", "full", "selective"
+    if now.ranks > 1 and now.shardable and runtime.engine == "ddp" and runtime.pipeline_parallel == 1:
+        return "engine", "fsdp", "ddp"  # which goes on from its checkpoints
+    sharded = runtime.engine != "ddp" and runtime.zero_stage < LARGEST_ZERO_STAGE
+    if now.ranks > 1 and sharded:
+        stage = LARGEST_ZERO_STAGE if runtime.engine == "fsdp" else runtime.zero_stage + 1
+        return "zero_stage", stage, runtime.zero_stage
+    return None
+
+
+def _lost(healing: Healing, error: LostProcess, now: Situation) -> Decision:
+    checkpoint = now.checkpoints[-1] if now.checkpoints else 0
+    restarts = 0
+    for event in reversed(healing.events):
+        if event.kind != "lost process" or event.checkpoint != checkpoint or event.stopped:
+            break
+        restarts += 1
+    if restarts >= now.runtime.restarts:
+        ended = _again(error)
+        if restarts:
+            ended.message = f"Started again {restarts} times from step {checkpoint:,}: {error.message}"
+        event = _event("lost process", now.reached, checkpoint, error, "ended", stopped=True)
+        return Decision(_after(healing, event), checkpoint, ended)
+    event = _event("lost process", now.reached, checkpoint, error, "started again")
+    return Decision(_after(healing, event), checkpoint)
+
+
+def _event(kind: Kind, step: int, checkpoint: int, error: TrainingError, action: str, stopped: bool = False) -> Event:
+    rows = [
+        {name: value if abs(value) < float("inf") else str(value) for name, value in row.items()}
+        for row in error.facts.get("rows", [])
+    ]
+    return Event(
+        time=_now(),
+        kind=kind,
+        step=step,
+        checkpoint=checkpoint,
+        what=error.message.splitlines()[0].rstrip(":."),
+        action=action,
+        stopped=stopped,
+        exit_code=error.facts.get("exit_code"),
+        last_lines=error.facts.get("last_lines", []),
+        rows=rows,
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _again(error: Error) -> Error:
+    """The same error, to be raised from the first."""
+    return type(error)(error.message, error.remedy, **error.facts)
+
+
+def _after(healing: Healing, event: Event, **changes: Any) -> Healing:
+    return healing.model_copy(update={**changes, "events": (*healing.events, event)})
+
+
+def _named(batches: tuple[int, int], samples: Callable[[int], int]) -> str:
+    first, last = batches
+    number = f"batch {first:,}" if first == last else f"batches {first:,} to {last:,}"
+    return f"{number} (samples {samples(first - 1):,} to {samples(last) - 1:,})"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

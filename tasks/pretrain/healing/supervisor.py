@@ -1,0 +1,112 @@
+"""The training child, watched and started again: what healing.py decides is done here.
+
+The child ends with a typed error; here, in the stage's own process, it is decided what to do, written to healing.json
+in the scratch folder, and done. A rerun of the stage finds the file and goes on with it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from storage.errors import Divergence, LostProcess, OutOfMemory
+from tasks.children.supervise import run_module
+from tasks.pretrain.healing.out_of_memory import kills
+from tasks.pretrain.healing.policy import Decision, Healing, Situation, decide, without_damaged
+from tasks.pretrain.spec import TrainSpec
+from tasks.stage.output import Output
+from tasks.training.retention import remove, whole_steps
+
+STATE = "healing.json"
+Fault = Divergence | OutOfMemory | LostProcess
+
+
+def train_healed(
+    spec: TrainSpec, out: Output, on_line: Callable[[dict[str, Any]], None]
+) -> tuple[dict[str, Any], Healing]:
+    """Run the training to its end; what it measured, and what it has been through.
+
+    Raises what can't be healed: the child's typed error, or that of the policy, which says what to change.
+    """
+    state = spec.scratch / STATE
+    while True:
+        healing = Healing.read(state)
+        runtime = healing.runtime(spec.runtime)
+        started = spec.model_copy(update={"runtime": runtime, "course": healing.course})
+        heard: dict[str, int] = {"ranks": 0, "step": 0, "share": 0, "micro_batch": 0}
+
+        def hear(line: dict[str, Any], heard: dict[str, int] = heard) -> None:
+            nonlocal healing
+            if "damaged" in line:
+                healing = without_damaged(healing, line["damaged"], line["sound"], line["what"])
+                healing.write(state)
+            heard.update({name: line[name] for name in heard if name in line})
+            if "loss" in line or "note" in line:
+                on_line(line)
+
+        killed = kills()
+        try:
+            measured = run_module("tasks.pretrain.train", started, replace(out, runtime=runtime), on_line=hear)
+            return measured, healing
+        except (Divergence, OutOfMemory, LostProcess) as error:
+            fault = named(error, kills() - killed)
+            now = Situation(
+                config=spec.config.healing,
+                samples=spec.config.samples,
+                runtime=spec.runtime,
+                checkpoints=whole_steps(spec.checkpoints),
+                shardable=spec.config.optimizer == "adamw" and spec.config.precision not in ("float16", "float8"),
+                ranks=heard["ranks"],
+                reached=heard["step"],
+                share=heard["share"],
+                micro_batch=heard["micro_batch"],
+            )
+            decision = decide(healing, fault, now)
+            _do(decision, spec, out)
+            if decision.error is not None:
+                raise decision.error from error
+
+
+def _do(decision: Decision, spec: TrainSpec, out: Output) -> None:
+    """Checkpoints first: without them a kill in between meets the same fault again, and the same decision."""
+    for step in whole_steps(spec.checkpoints):
+        if step > decision.checkpoint and decision.error is None:
+            remove(spec.checkpoints, step)
+    decision.healing.write(spec.scratch / STATE)
+    event = decision.healing.events[-1]
+    goes_on = "" if event.stopped else f", going on from step {event.checkpoint:,}"
+    out.note(f"{event.kind}: {event.what}; {event.action}{goes_on}")
+
+
+def named(error: Fault, killed: int) -> Fault:
+    """The fault by its right name: a process that the kernel killed for want of memory can't say so, but the kernel
+    counts (`killed`: how many since the child was started)."""
+    if not isinstance(error, LostProcess) or error.facts.get("how") == "hung" or not killed:
+        return error
+    return OutOfMemory("The kernel killed a training process for want of memory.", error.remedy, **error.facts)
+
+
+def report(healing: Healing, spec: TrainSpec, out: Output) -> None:
+    """What a healed run has been through, for its manifest and for the Prefect UI."""
+    skipped = healing.course.skipped_before(spec.steps)
+    kinds = [event.kind for event in healing.events if not event.stopped]
+    # Divergences belong to the result; what befell the machine does not
+    out.count(skipped_batches=sum(last - first + 1 for first, last in skipped), rollbacks=kinds.count("divergence"))
+    out.fact(restarts=kinds.count("lost process"), out_of_memory=kinds.count("out of memory"))
+    if not healing.events:
+        return
+    out.fact(events=[event.model_dump(mode="json") for event in healing.events])
+    rows = [
+        {"step": event.step, "event": event.kind, "what": event.what, "remedy": event.action, "from": event.checkpoint}
+        for event in healing.events
+    ]
+    out.table("Events", rows)
+
+
+def forget(spec: TrainSpec) -> None:
+    """Leave nothing in the scratch folder that another run would go on from."""
+    for folder in (spec.checkpoints, spec.drills):
+        shutil.rmtree(folder, ignore_errors=True)
+    (spec.scratch / STATE).unlink(missing_ok=True)

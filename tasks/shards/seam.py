@@ -1,0 +1,128 @@
+"""The one seam for work on shards: resume, parallel work and progress live here and nowhere else.
+
+Each shard is worked through in a folder of its own, renamed when it is done: after a kill the finished shards are
+found again, the half-done one starts anew. Results come back in the order of the shards, so nothing depends on which
+worker was faster (law 4).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tasks.stage.output import Output
+
+T = TypeVar("T")
+R = TypeVar("R")
+RESULT = "result.json"
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """What a shard's function left: its folder, and the counts that it returned."""
+
+    folder: Path
+    counts: dict[str, Any]
+
+
+def map_shards(
+    function: Callable[[T, Path], dict[str, Any]],
+    shards: Sequence[T],
+    out: Output,
+    name: str,
+    unit: str = "shards",
+    *,
+    threads: bool = False,
+) -> list[ShardResult]:
+    """Run `function(shard, folder) -> counts` on every shard, in `out.runtime.workers` processes.
+
+    `function` writes into `folder` and returns JSON; it must be importable (a module-level function or a `partial`
+    of one), since workers are spawned. `threads` is for work that leaves the interpreter's lock to others (numba,
+    Arrow): it saves a second of start-up a process. An error in one shard ends the stage; finished shards stay for
+    the next run.
+    """
+    folder = out.scratch / name
+    folder.mkdir(parents=True, exist_ok=True)
+    waiting = [i for i in range(len(shards)) if not (folder / f"{i:05d}" / RESULT).exists()]
+    done = len(shards) - len(waiting)
+    out.progress(done, len(shards), unit, name)
+    workers = min(out.runtime.workers, len(waiting))
+    if workers <= 1:
+        for i in waiting:
+            _work(function, shards[i], folder / f"{i:05d}")
+            done += 1
+            out.progress(done, len(shards), unit, name)
+    else:
+        with _threads(workers) if threads else _processes(workers) as pool:
+            futures = [pool.submit(_work, function, shards[i], folder / f"{i:05d}") for i in waiting]
+            try:
+                for future in as_completed(futures):
+                    future.result()
+                    done += 1
+                    out.progress(done, len(shards), unit, name)
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+    return [_result(folder / f"{i:05d}") for i in range(len(shards))]
+
+
+def in_threads(function: Callable[[T], R], items: Sequence[T], out: Output) -> Iterator[R]:
+    """`function` of each item, in order, in `out.runtime.workers` threads: for work in memory that leaves the
+    interpreter's lock to others, and need not be resumed."""
+    workers = min(out.runtime.workers, len(items))
+    if workers <= 1:
+        yield from map(function, items)
+        return
+    with _threads(workers) as pool:
+        yield from pool.map(function, items)
+
+
+def collect(results: Sequence[ShardResult], file: str, folder: Path) -> None:
+    """Put the file of this name of every shard into `folder`, numbered as the shards. Linked, not copied: a shard's
+    result stays where a resume looks for it, and takes no room twice."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, result in enumerate(results):
+        made = result.folder / file
+        if made.exists():
+            (folder / f"{number:05d}{made.suffix}").hardlink_to(made)
+
+
+def _threads(workers: int) -> Executor:
+    return ThreadPoolExecutor(workers)
+
+
+def _processes(workers: int) -> Executor:
+    # spawn: Prefect and torch have threads running, and forking a threaded process can deadlock
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=die_with, initargs=(os.getpid(),))
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel end this process when its parent dies, by kill -9 too; Ctrl-C is left to the parent."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _work(function: Callable[[T, Path], dict[str, Any]], shard: T, folder: Path) -> None:
+    draft = folder.with_name(f"{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    draft.mkdir(parents=True)
+    counts = function(shard, draft)
+    (draft / RESULT).write_text(json.dumps(counts))
+    draft.rename(folder)
+
+
+def _result(folder: Path) -> ShardResult:
+    return ShardResult(folder, json.loads((folder / RESULT).read_text()))

@@ -1,0 +1,349 @@
+"""@stage: a plain function becomes a cached Prefect task. The one file that knows both sides.
+
+    @stage(version=1)
+    def dedup(config: DedupConfig, documents: Artifact, out: Output) -> None: ...
+
+Called in a flow, a stage computes its key, asks the store, and on a hit ends in Prefect's *Cached* state; on a miss it
+takes the key's lock, runs the function on a private folder, checks the laws and publishes. The store alone decides:
+Prefect's own result cache is not used, its `refresh_cache` is honoured.
+
+On a miss the function may ask for `out.earlier(…)`, what it made before of other inputs, to take over the shards that
+are the same. That changes what a result costs, never what it is; a refresh takes nothing over.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import inspect
+import platform
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from storage import refs
+from storage.artifact import Artifact
+from storage.digests import list_files, tree_digest
+from storage.errors import ConfigError, StoreError
+from storage.full_disk import disk_full
+from storage.keys import KeyPayload, differences
+from storage.manifest import Manifest
+from storage.store import Store
+from tasks.stage.config import Runtime, StageConfig
+from tasks.stage.output import Output
+from tasks.stage.session import Session, current
+from tasks.stage.source import source_digest
+
+STAGES: dict[str, Stage] = {}
+MAX_PLOT_BYTES = 200_000  # a Prefect artifact must stay under 1 MB, a run report holds three, and base64 adds a third
+
+
+class Forecast(NamedTuple):
+    """What a stage will need: bytes of memory at its peak, bytes of disk while it works; and how it goes about it."""
+
+    memory: int
+    disk: int
+    note: str
+
+
+Forecaster = Callable[[Any, int, Runtime], Forecast]  # (config, documents, runtime)
+
+
+class Reached(Exception):
+    """The stage that a run was to end with has its artifact. Control flow, not an error."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        super().__init__(artifact)
+        self.artifact = artifact
+
+
+class Stage:
+    """A function with a name, a version and a config class; see the module's docstring."""
+
+    def __init__(
+        self,
+        function: Callable[..., None],
+        name: str,
+        version: int,
+        sources: Callable[[Any], Mapping[str, str]] | None = None,
+        forecast: Forecaster | None = None,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name = name
+        self.version = version
+        self.sources = sources
+        self.forecast = forecast
+        parameters = list(inspect.signature(function).parameters)
+        if parameters[0] != "config" or parameters[-1] != "out":
+            raise ConfigError(f"Stage {name} takes ({', '.join(parameters)}).", "It must take (config, inputs…, out).")
+        self.input_names = parameters[1:-1]
+
+    @property
+    def source(self) -> str:
+        """Digest of the source code that makes this stage's results."""
+        return source_digest(self.function.__module__)
+
+    def payload(self, config: StageConfig, inputs: Sequence[Artifact]) -> KeyPayload:
+        """What bears the identity of this stage's artifact. `sources` outside the store are fingerprinted here."""
+        digests = {name: artifact.digest for name, artifact in zip(self.input_names, inputs, strict=True)}
+        outside = self.sources(config) if self.sources else {}
+        digests |= {f"source:{name}": digest for name, digest in outside.items()}
+        return KeyPayload(stage=self.name, version=self.version, config=config.model_dump(mode="json"), inputs=digests)
+
+    def __call__(self, config: StageConfig, *inputs: Artifact) -> Artifact:
+        """Run as a task of the current flow, or as the session's `call` has it (a plan asks without running)."""
+        session = current()
+        call = session.call if session else None
+        # As a state, since a task that ends in a state of its own is answered with it instead of with its data
+        artifact: Artifact = (
+            call(self, config, inputs) if call else self.task(config, *inputs, return_state=True).result()
+        )
+        if session and session.until == self.name:
+            raise Reached(artifact)
+        return artifact
+
+    @functools.cached_property
+    def task(self) -> Any:
+        """This stage as a Prefect task."""
+        from prefect import task
+        from prefect.cache_policies import NO_CACHE
+
+        def run(config: StageConfig, *inputs: Artifact) -> Any:
+            from prefect.context import TaskRunContext
+            from prefect.states import Completed
+
+            context = TaskRunContext.get()
+            forced = bool(context and context.task.refresh_cache)
+            artifact, cached = self.materialize(config, inputs, refresh=forced)
+            _show_in_prefect(self, artifact, cached=cached)
+            if cached:
+                return Completed(name="Cached", message=f"{artifact.location} was in the store.", data=artifact)
+            return artifact
+
+        summary = inspect.getdoc(self.function) or self.name
+        as_task = task(
+            name=self.name,
+            task_run_name=self.name,
+            description=summary,
+            cache_policy=NO_CACHE,
+            persist_result=False,
+        )
+        return as_task(run)
+
+    def materialize(
+        self, config: StageConfig, inputs: Sequence[Artifact], *, refresh: bool = False
+    ) -> tuple[Artifact, bool]:
+        """The artifact of this config and these inputs, and whether it was there. Needs a session, not Prefect."""
+        session = current()
+        if session is None:
+            raise ConfigError(
+                f"{self.name} was called outside a session.", "Call its .function on an Output, or use a flow."
+            )
+        payload = self.payload(config, inputs)
+        refresh = refresh or self.name in session.refresh
+        started = time.monotonic()
+        artifact = None if refresh else session.store.find(self.name, payload.key())
+        cached = artifact is not None
+        if artifact is None:
+            artifact, cached = self._make_alone(session, payload, config, inputs, refresh)
+        if cached and artifact.manifest and artifact.manifest.source_digest != self.source:
+            session.observer.noted(self.name, "made by other source code; raise its version if results changed")
+        refs.move(session.store, f"{session.profile}/{self.name}", artifact.location, artifact.digest)
+        session.observer.finished(self.name, artifact, cached=cached, seconds=time.monotonic() - started)
+        return artifact, cached
+
+    def _make_alone(
+        self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Artifact], refresh: bool
+    ) -> tuple[Artifact, bool]:
+        key = payload.key()
+
+        def waiting(holder: str) -> None:
+            session.observer.noted(self.name, f"waiting for {holder}, which makes the same artifact")
+
+        with session.store.lock(self.name, key, waiting):
+            found = None if refresh else session.store.find(self.name, key)
+            if found is not None:
+                return found, True
+            session.observer.started(self.name, explain_miss(session.store, payload, refresh))
+            try:
+                return self._make(session, payload, config, inputs, refresh), False
+            except OSError as error:
+                if disk_full(error) is None:
+                    raise
+                raise StoreError(
+                    f"The disk of {session.store.local} is full; {self.name} stopped, nothing half-made was published.",
+                    "Free space (`gristmill store gc`) and run again: finished shards and checkpoints are kept.",
+                ) from error
+
+    def _make(
+        self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Artifact], refresh: bool
+    ) -> Artifact:
+        work = session.store.workspace(self.name, payload.key())
+        aside = session.store.aside(self.name, payload.key())
+        if refresh:
+            shutil.rmtree(work / "scratch", ignore_errors=True)
+            shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(work / "out", ignore_errors=True)
+        out = Output(self.name, work / "out", work / "scratch", aside, session.runtime, session.observer)
+        if not refresh:
+            out.find_earlier = functools.partial(find_earlier, session.store, payload, self.source)
+        out.path.mkdir(parents=True)
+        out.scratch.mkdir(parents=True, exist_ok=True)
+        started = time.monotonic()
+        self.function(config, *inputs, out)
+        out.check()
+        files = list_files(out.path)
+        manifest = Manifest(
+            key=payload.key(),
+            payload=payload,
+            digest=tree_digest(files),
+            files=files,
+            origins={name: artifact.origin for name, artifact in zip(self.input_names, inputs, strict=True)},
+            uses=out.uses,
+            counts=out.counts,
+            facts={**out.facts, "seconds": round(time.monotonic() - started, 3)},
+            source_digest=self.source,
+            environment=environment(),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        artifact = session.store.publish(out.path, manifest)
+        shutil.rmtree(work, ignore_errors=True)
+        return artifact
+
+
+def stage(
+    version: int,
+    *,
+    name: str | None = None,
+    sources: Callable[[Any], Mapping[str, str]] | None = None,
+    forecast: Forecaster | None = None,
+) -> Callable[[Callable[..., None]], Stage]:
+    """Make a stage of a function `(config, inputs…, out) -> None`.
+
+    `version` is raised by hand when results change. `sources(config)` gives a digest for everything that the stage
+    reads from outside the store; those digests enter the key. `forecast(config, documents, runtime)` says what the
+    stage will need; a plan shows it.
+    """
+
+    def wrap(function: Callable[..., None]) -> Stage:
+        made = Stage(function, name or function.__name__, version, sources, forecast)
+        STAGES[made.name] = made
+        return made
+
+    return wrap
+
+
+def explain_miss(store: Store, payload: KeyPayload, refresh: bool = False) -> str:
+    """Why an artifact must be made: the fields that differ from the nearest earlier artifact of the stage."""
+    if refresh:
+        return "refresh was asked for"
+    found = nearest(store, payload)
+    if found is None:
+        return "never made before"
+    changed = differences(found.payload.model_dump(), payload.model_dump())
+    if not changed:
+        return "its artifact is gone"
+    shown = [f"{path.removeprefix('config.')}: {_short(old)} → {_short(new)}" for path, old, new in changed]
+    return "; ".join(shown[:6]) + (f"; and {len(shown) - 6} more" if len(shown) > 6 else "")
+
+
+def nearest(store: Store, payload: KeyPayload, *, but: str = "") -> Manifest | None:
+    """The stage's artifact whose payload differs in the fewest fields, the newest of equals; not `but`."""
+    manifests = [store.manifest(location) for location in store.locations(payload.stage)]
+    known = sorted((manifest for manifest in manifests if manifest), key=lambda m: m.created, reverse=True)
+    target = payload.model_dump()
+    known = [manifest for manifest in known if manifest.key != but]
+    return min(known, key=lambda m: len(differences(m.payload.model_dump(), target)), default=None)
+
+
+def find_earlier(store: Store, payload: KeyPayload, source: str, same: Sequence[str]) -> Artifact | None:
+    """The newest artifact of the stage with this version, config, source code and the `same` inputs that can be
+    trusted: its manifest agrees with itself and its files are there. In a bucket store it is fetched."""
+
+    def identity(of: KeyPayload) -> tuple[Any, ...]:
+        return of.version, of.config, {name: of.inputs.get(name) for name in same}
+
+    found = [(location, store.manifest(location)) for location in store.locations(payload.stage)]
+    alike = [
+        (manifest.created, location)
+        for location, manifest in found
+        if manifest is not None
+        and manifest.source_digest == source
+        and identity(manifest.payload) == identity(payload)
+        and (manifest.key, manifest.digest) == (manifest.payload.key(), tree_digest(manifest.files))
+    ]
+    for _, location in sorted(alike, reverse=True):
+        with suppress(StoreError):  # files lack, or it was collected just now
+            return store.get(location)
+    return None
+
+
+def environment() -> dict[str, str]:
+    """Where an artifact was made: versions of what shapes results, and the machine."""
+    from importlib.metadata import version
+
+    libraries = ("torch", "transformers", "deepspeed", "trl", "tokenizers", "pyarrow", "numpy")
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        **{library: version(library) for library in libraries},
+    }
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:12]}…"
+
+
+def _show_in_prefect(made: Stage, artifact: Artifact, *, cached: bool) -> None:
+    from prefect.artifacts import create_markdown_artifact
+
+    key = prefect_key(f"stage-{made.name}")
+    create_markdown_artifact(markdown=report(artifact, cached=cached), key=key, description=made.name)
+
+
+def prefect_key(name: str) -> str:
+    """A name as the key of a Prefect artifact: lower case, digits and dashes."""
+    return name.replace("_", "-")
+
+
+def report(artifact: Artifact, *, cached: bool) -> str:
+    """An artifact's page in the Prefect UI: what it is, its tables, its plots."""
+    manifest = artifact.manifest
+    assert manifest is not None
+    state = "from the store" if cached else f"made in {manifest.facts['seconds']:.1f} s"
+    lines = [f"## {manifest.stage}: {state}", "", f"`{artifact.location}` · {manifest.size:,} bytes"]
+    for name, rows in {**manifest.counts.get("tables", {}), **manifest.facts.get("tables", {})}.items():
+        lines += ["", f"### {name}", "", markdown_table(rows)]
+    for plot in embed_plots(artifact):
+        lines += ["", plot]
+    return "\n".join(lines)
+
+
+def embed_plots(artifact: Artifact) -> list[str]:
+    """The artifact's plots as Markdown images that need no file."""
+    return [embed_plot(plot) for plot in sorted(artifact.path.glob("*.png"))]
+
+
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows of equal keys as a Markdown table."""
+    if not rows:
+        return "(empty)"
+    heads = list(rows[0])
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    lines += [f"| {' | '.join(str(row.get(head, '')).replace('|', '·') for head in heads)} |" for row in rows]
+    return "\n".join(lines)
+
+
+def embed_plot(plot: Path) -> str:
+    """A PNG file as a Markdown image that needs no file."""
+    data = plot.read_bytes()
+    if len(data) > MAX_PLOT_BYTES:
+        return f"({plot.name} is too large to show here)"
+    return f"![{plot.stem}](data:image/png;base64,{base64.b64encode(data).decode()})"

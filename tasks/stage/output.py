@@ -1,0 +1,143 @@
+"""What a stage writes to: a private folder, a scratch folder that survives a kill, and its counts.
+
+Only `path` becomes the artifact. `scratch` is where shards and checkpoints wait for a resume; it is named by the key,
+so what lies there was begun with the same config and the same inputs. `earlier` gives what the stage made before: a
+stage may take from it what it would make again byte for byte, and nothing else. `aside` outlasts the run and is
+no part of the artifact: there lies what a stage saw of its own work (speeds, curves, traces), which no two runs share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storage.artifact import Artifact
+from storage.errors import AccountingError, EmptyOutput
+from storage.manifest import InputRef
+from tasks.stage.config import Runtime, StageConfig
+from tasks.stage.progress import Observer, Progress
+
+if TYPE_CHECKING:
+    from tasks.stage.decorator import Stage
+
+Row = Mapping[str, Any]
+FindEarlier = Callable[[Sequence[str]], Artifact | None]
+
+
+@dataclass
+class Output:
+    """See the module's docstring. `counts` are results, `facts` are circumstances (speeds, seconds)."""
+
+    stage: str
+    path: Path
+    scratch: Path
+    aside: Path
+    runtime: Runtime = field(default_factory=Runtime)
+    observer: Observer = field(default_factory=Observer)
+    counts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    uses: dict[str, InputRef] = field(default_factory=dict)
+    find_earlier: FindEarlier = lambda same: None
+
+    @classmethod
+    def at(cls, folder: Path, *, stage: str = "stage", runtime: Runtime | None = None) -> Output:
+        """An output on a plain folder, for tests and notebooks: `folder/out`, `folder/scratch`, `folder/insight`."""
+        output = cls(stage, folder / "out", folder / "scratch", folder / "insight", runtime or Runtime())
+        output.path.mkdir(parents=True, exist_ok=True)
+        output.scratch.mkdir(parents=True, exist_ok=True)
+        return output
+
+    def earlier(self, *same: str) -> Artifact | None:
+        """The newest artifact that this stage made with the same version, config and source code, and of the inputs
+        with these names the same; the others may differ. None in a plain call, and when a refresh was asked for.
+
+        It bears no identity: the result must be the same with it and without (law 4). Its manifest agrees with itself
+        and its files are there in their sizes; whoever takes one hashes it.
+        """
+        return self.find_earlier(same)
+
+    def count(self, **counts: Any) -> None:
+        """Record numbers of the result: the same in, the same counts."""
+        self.counts.update(counts)
+
+    def fact(self, **facts: Any) -> None:
+        """Record circumstances of this run: speeds, seconds, memory."""
+        self.facts.update(facts)
+
+    def table(self, title: str, rows: Sequence[Row]) -> None:
+        """A table for people, shown in the Prefect UI on every run, cached or not."""
+        self.counts.setdefault("tables", {})[title] = [dict(row) for row in rows]
+
+    def fact_table(self, title: str, rows: Sequence[Row]) -> None:
+        """As `table`, of circumstances: what another run of the same would measure otherwise."""
+        self.facts.setdefault("tables", {})[title] = [dict(row) for row in rows]
+
+    def account(self, *, documents_in: int, kept: int, removed: Mapping[str, int], quarantined: int = 0) -> None:
+        """Account for every document (law 2): in = kept + removed by reason + quarantined. Raises AccountingError."""
+        total = kept + sum(removed.values()) + quarantined
+        if total != documents_in:
+            raise AccountingError(
+                f"{self.stage} saw {documents_in:,} documents and accounts for {total:,} "
+                f"({kept:,} kept, {sum(removed.values()):,} removed, {quarantined:,} quarantined).",
+                "This is a defect in the stage; nothing was published.",
+            )
+        self.count(
+            documents={
+                "in": documents_in,
+                "kept": kept,
+                "removed": dict(sorted(removed.items())),
+                "quarantined": quarantined,
+            }
+        )
+        if kept == 0:
+            raise EmptyOutput(
+                f"{self.stage} kept none of {documents_in:,} documents (removed: {dict(removed)}).",
+                f"Loosen the thresholds under `{self.stage}:` or look at the source.",
+            )
+
+    def progress(self, done: float, total: float, unit: str, note: str = "") -> None:
+        """Tell whoever watches how far the stage is."""
+        self.observer.progressed(Progress(self.stage, done, total, unit, note))
+
+    def page(self, name: str, write: Callable[[], str], *, last: bool = False) -> None:
+        """Show a page of Markdown that changes while the stage works, such as a curve. `write` is called where
+        somebody looks, and not each time; `last` says that it will not change any more."""
+        self.observer.paged(self.stage, name, write, last=last)
+
+    def note(self, message: str) -> None:
+        """Tell whoever watches something worth a line."""
+        self.observer.noted(self.stage, message)
+
+    def obtain(self, stage: Stage, config: StageConfig, *inputs: Artifact) -> Artifact:
+        """An intermediate artifact that this stage needs (signals, sketches), cached by its own key.
+
+        Within a session it comes from the store; in a plain call it is made in the scratch folder.
+        """
+        from tasks.stage.session import current
+
+        if current() is not None:
+            artifact, _ = stage.materialize(config, inputs)
+            self.uses[stage.name] = artifact.origin
+            return artifact
+        nested = Output.at(self.scratch / stage.name, stage=stage.name, runtime=self.runtime)
+        stage.function(config, *inputs, nested)
+        return Artifact.at(nested.path)
+
+    def check(self) -> None:
+        """No silent zero (law 3): raises EmptyOutput for no files at all, or a count that is not finite."""
+        if not any(path.is_file() for path in self.path.rglob("*")):
+            raise EmptyOutput(f"{self.stage} wrote no file.", "This is a defect in the stage; nothing was published.")
+        for name, value in _numbers(self.counts):
+            if not math.isfinite(value):
+                raise EmptyOutput(f"{self.stage} counted {name} = {value}.", "Look at the stage's inputs and log.")
+
+
+def _numbers(value: Any, name: str = "") -> list[tuple[str, float]]:
+    if isinstance(value, Mapping):
+        return [pair for key, item in value.items() for pair in _numbers(item, f"{name}.{key}".lstrip("."))]
+    if isinstance(value, list | tuple):
+        return [pair for item in value for pair in _numbers(item, name)]
+    return [(name, value)] if isinstance(value, float) else []

@@ -1,0 +1,53 @@
+"""The surroundings of a run: store, runtime, profile name, what to refresh, who watches.
+
+Held in a context variable so that the pipeline reads like the diagram: a stage's call carries data, not plumbing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from storage.artifact import Artifact
+from storage.store import Store
+from tasks.stage.config import Runtime, StageConfig
+from tasks.stage.progress import Observer
+
+if TYPE_CHECKING:
+    from tasks.stage.decorator import Stage
+
+Call = Callable[["Stage", StageConfig, Sequence[Artifact]], Artifact]
+
+
+@dataclass(frozen=True)
+class Session:
+    """What every stage of one run shares."""
+
+    store: Store
+    runtime: Runtime
+    profile: str = "default"
+    refresh: frozenset[str] = frozenset()
+    observer: Observer = field(default_factory=Observer)
+    until: str | None = None  # the stage to end with
+    call: Call | None = None  # what a stage's call does instead of running a Prefect task
+
+
+_CURRENT: ContextVar[Session | None] = ContextVar("gristmill_session", default=None)
+
+
+def current() -> Session | None:
+    """The session that this code runs in, or None in a plain call."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def open_session(session: Session) -> Iterator[Session]:
+    """Make `session` the current one within the block."""
+    token = _CURRENT.set(session)
+    try:
+        yield session
+    finally:
+        _CURRENT.reset(token)

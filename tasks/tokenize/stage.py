@@ -1,0 +1,243 @@
+"""The `tokenize` stage: documents become token shards, once, with training and validation apart.
+
+A document goes to one side by the hash of its id, so the split survives new documents, other shards and other
+workers, and no text can stand on both sides. Each document ends with EOS; text that looks like a special token is
+encoded as text (see tasks/tokenizer).
+
+Ids come from our own kernels (tasks/tokenizer/encode.py), in threads, and are checked: the first document of every
+shard, and one in CHECKED_ONE_IN by the hash of its id, is encoded by `tokenizers` too; of one that is longer than
+CHECKED_CHARACTERS its beginning, since `tokenizers` takes 200 bytes of memory for a byte of text. One difference, or a
+tokenizer.json that the kernels don't know, and `tokenizers` encodes every shard; a note and the counts say so.
+
+A shard goes through a row group at a time: memory hangs on the longest document, not on the shard or the corpus.
+
+A document shard that was encoded before, with this tokenizer and in the same way, is not encoded again: its token files
+are taken from the earlier artifact (see tasks/shards/incremental.py). The artifact is the same, byte for byte and count
+for count, as if there had been none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from models.tokenizer import tokenizer_digest
+from storage.artifact import Artifact
+from storage.documents import read_batches
+from storage.errors import EmptyOutput
+from storage.token_sources import SUFFIX, write_sources
+from storage.tokens import TokenWriter
+from tasks.shards import ShardResult, collect
+from tasks.shards.incremental import map_new_shards
+from tasks.stage import stage
+from tasks.stage.config import StageConfig
+from tasks.stage.output import Output
+
+if TYPE_CHECKING:
+    from tasks.tokenizer.encode import Encoded, Encoder, Encoders
+
+SPLITS = ("train", "validation")
+MEASURES = ("documents", "tokens", "bytes")
+FILES = tuple(f"{split}{suffix}" for split in SPLITS for suffix in (".tokens", SUFFIX))
+CHECKED_ONE_IN = 1000  # documents: `tokenizers` takes over ten times as long for each
+CHECKED_CHARACTERS = 1 << 18  # of a document
+
+Counts = dict[str, dict[str, int]]  # of a split: measures by source
+
+
+class TokenizeConfig(StageConfig):
+    """Choices of the split."""
+
+    validation_share: float = Field(0.01, gt=0, lt=1, description="share of documents that the model never trains on")
+
+
+@stage(version=3)
+def tokenize(config: TokenizeConfig, documents: Artifact, tokenizer: Artifact, out: Output) -> None:
+    """Encode every document; write train/NNNNN.tokens and validation/NNNNN.tokens, numbered as the document shards.
+
+    Beside each stands NNNNN.sources: which of its documents came from which source, so that training can weigh them.
+    A shard without documents of a split has no file in it. shards.json says of what each was made, for the next run.
+    Raises EmptyOutput when a whole split is empty.
+    """
+    digest = tokenizer_digest(tokenizer.path)
+    results = _encode(documents, config, tokenizer.path, digest, out)
+    totals = _totals(results)
+    for split in SPLITS:
+        if not any(totals[split, source]["tokens"] for source in _sources(totals)):
+            raise EmptyOutput(
+                f"No document fell into {split} (validation_share {config.validation_share}).",
+                "Raise tokenize.validation_share, or give more documents.",
+            )
+    unseen = [source for source in _sources(totals) if not totals["validation", source]["documents"]]
+    if unseen:
+        out.note(f"no document of {', '.join(unseen)} is held out: no validation loss will tell of it")
+    for file in FILES:
+        collect(results, file, out.path / Path(file).stem)
+    _report(totals, digest, out)
+
+
+def in_validation(document: str, share: float) -> bool:
+    """Whether the document with this id is held out. Salted: the id's own digits may have decided something before."""
+    drawn = hashlib.sha256(f"validation {document}".encode()).digest()
+    return int.from_bytes(drawn[:8]) < share * 2.0**64
+
+
+def _encode(
+    documents: Artifact, config: TokenizeConfig, tokenizer: Path, digest: str, out: Output
+) -> list[ShardResult]:
+    """Token files and counts of every shard: by our kernels, or where those won't do by `tokenizers`.
+
+    What either made serves only itself: a fault of the kernels that this corpus shows must not stay in a shard of
+    another corpus that did not.
+    """
+    from tasks.tokenizer.encode import Encoders, LibraryEncoder
+    from tasks.tokenizer.tables import make_tables, obstacle, read_settings
+
+    encode = partial(map_new_shards, documents=documents, out=out, files=FILES, same=["tokenizer"])
+    settings = read_settings(tokenizer)
+    problem = obstacle(settings)
+    checked: Counter[str] = Counter()
+    if not problem:
+        encoders = Encoders(make_tables(settings))
+        library = LibraryEncoder(tokenizer)
+        work = partial(_by_kernels, encoders=encoders, check=library, digest=digest, share=config.validation_share)
+        results = encode(work, name="encoded", threads=True)
+        for result in results:
+            checked.update(result.counts["checked"])
+        if checked["different"]:
+            shown = f"{checked['different']} of {checked['documents']}"
+            problem = f"gives other ids than our kernels ({shown} documents that were checked)"
+    if problem:
+        out.note(f"the tokenizer {problem}: all is encoded by `tokenizers`, which is slower")
+        by_library = partial(_by_library, tokenizer=tokenizer, digest=digest, share=config.validation_share)
+        results = encode(by_library, name="encoded-by-tokenizers")
+    out.count(
+        encoder={
+            "by": "tokenizers" if problem else "gristmill",
+            "checked": checked["documents"],
+            "different": checked["different"],
+        }
+    )
+    return results
+
+
+def _by_kernels(
+    shard: Path, folder: Path, *, encoders: Encoders, check: Encoder, digest: str, share: float
+) -> dict[str, Any]:
+    with encoders.lent() as encoder:
+        return _tokenize(shard, folder, encoder, digest, share, check=check)
+
+
+def _by_library(shard: Path, folder: Path, *, tokenizer: Path, digest: str, share: float) -> dict[str, Any]:
+    from tasks.tokenizer.encode import LibraryEncoder
+
+    return _tokenize(shard, folder, LibraryEncoder(tokenizer), digest, share, check=None)
+
+
+def _tokenize(
+    shard: Path, folder: Path, encoder: Encoder, digest: str, share: float, *, check: Encoder | None
+) -> dict[str, Any]:
+    """One shard: at most two token files in `folder`; counts by split and source, and of what was checked."""
+    counts: dict[str, Counts] = {split: {} for split in SPLITS}
+    sources: dict[str, list[str]] = {split: [] for split in SPLITS}
+    checked: Counter[str] = Counter(documents=0, different=0)
+    write = partial(TokenWriter, vocab_size=encoder.vocab_size, eos_id=encoder.eos_id, tokenizer_digest=digest)
+    with ExitStack() as stack:
+        writers = [stack.enter_context(write(folder / f"{split}.tokens")) for split in SPLITS]
+        for first, batch in read_batches(shard, ["id", "text", "source"]):
+            ids, texts = batch.column("id").to_pylist(), batch.column("text")
+            encoded = encoder.encode(texts)
+            held_out = np.array([in_validation(id, share) for id in ids], bool)
+            for split, writer, chosen in zip(SPLITS, writers, (~held_out, held_out), strict=True):
+                sources[split] += batch.column("source").filter(pa.array(chosen)).to_pylist()
+                size = _count(counts[split], batch, encoded.lengths, chosen)
+                writer.add(encoded.ids[np.repeat(chosen, encoded.lengths)], encoded.lengths[chosen], text_bytes=size)
+            if check is not None:
+                rows = [row for row, id in enumerate(ids) if first + row == 0 or _is_checked(id)]
+                checked.update(documents=len(rows), different=_different(texts, encoded, rows, encoder, check))
+    for split in SPLITS:
+        if sources[split]:
+            write_sources(folder / f"{split}{SUFFIX}", sources[split])
+        else:
+            (folder / f"{split}.tokens").unlink()
+    return {**counts, "checked": dict(checked)}
+
+
+def _different(texts: pa.Array, encoded: Encoded, rows: list[int], encoder: Encoder, check: Encoder) -> int:
+    """How many of these rows `check` encodes otherwise. Of a longer text the beginning is compared, encoded again."""
+    whole = texts.take(pa.array(rows, pa.int64()))
+    given = pc.utf8_slice_codeunits(whole, 0, CHECKED_CHARACTERS)
+    cut = pc.not_equal(pc.binary_length(given), pc.binary_length(whole)).to_pylist()
+    ours, theirs = encoder.encode(given), check.encode(given)
+    found = [ours.document(n) if cut[n] else encoded.document(row) for n, row in enumerate(rows)]
+    return sum(not np.array_equal(theirs.document(n), ids) for n, ids in enumerate(found))
+
+
+def _is_checked(document: str) -> bool:
+    return crc32(document.encode()) % CHECKED_ONE_IN == 0
+
+
+def _count(counts: Counts, batch: pa.RecordBatch, lengths: npt.NDArray[np.int64], chosen: npt.NDArray[np.bool_]) -> int:
+    """Add the chosen documents of a batch to the measures of their sources; their UTF-8 bytes."""
+    sources = batch.column("source").dictionary_encode()
+    codes = sources.indices.to_numpy()
+    sizes = pc.binary_length(batch.column("text")).to_numpy()
+    for code, source in enumerate(sources.dictionary.to_pylist()):
+        rows = chosen & (codes == code)
+        if rows.any():
+            count = counts.setdefault(source, dict.fromkeys(MEASURES, 0))
+            for measure, number in zip(MEASURES, (rows, lengths[rows], sizes[rows]), strict=True):
+                count[measure] += int(number.sum())
+    return int(sizes[chosen].sum())
+
+
+def _totals(results: list[ShardResult]) -> dict[tuple[str, str], Counter[str]]:
+    totals: dict[tuple[str, str], Counter[str]] = {}
+    for result in results:
+        for split in SPLITS:
+            for source in {*result.counts["train"], *result.counts["validation"]}:
+                counted = result.counts[split].get(source, {})
+                totals.setdefault((split, source), Counter()).update(counted)
+    return totals
+
+
+def _sources(totals: dict[tuple[str, str], Counter[str]]) -> list[str]:
+    return sorted({source for _, source in totals})
+
+
+def _report(totals: dict[tuple[str, str], Counter[str]], digest: str, out: Output) -> None:
+    sums = {
+        split: {measure: sum(totals[split, source][measure] for source in _sources(totals)) for measure in MEASURES}
+        for split in SPLITS
+    }
+    documents = sum(sums[split]["documents"] for split in SPLITS)
+    out.account(documents_in=documents, kept=documents, removed={})
+    out.count(
+        **sums,
+        tokenizer_digest=digest,
+        summary=f"{sums['train']['tokens']:,} tokens to train on, {sums['validation']['tokens']:,} held out",
+        bytes_per_token=round(sum(sums[s]["bytes"] for s in SPLITS) / sum(sums[s]["tokens"] for s in SPLITS), 4),
+    )
+    rows = [
+        {"source": source, "split": split, **{m: totals[split, source][m] for m in MEASURES},
+         "bytes per token": round(totals[split, source]["bytes"] / max(1, totals[split, source]["tokens"]), 3)}
+        for source in _sources(totals)
+        for split in SPLITS
+    ]  # fmt: skip
+    rows += [
+        {"source": "all", "split": split, **sums[split],
+         "bytes per token": round(sums[split]["bytes"] / sums[split]["tokens"], 3)}
+        for split in SPLITS
+    ]  # fmt: skip
+    out.table("Tokens by source and split", rows)

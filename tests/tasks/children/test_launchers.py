@@ -1,0 +1,148 @@
+"""How training processes are started: the commands, and two hosts that meet."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.errors import ConfigError
+from tasks.children.launchers import training_command
+from tasks.children.supervise import run_child, training_environment
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
+
+ROOT = Path(__file__).parents[3]
+SLURM = {"SLURM_JOB_ID": "4711", "SLURM_NNODES": "3", "SLURM_JOB_NODELIST": "gpu[07-08],cpu1"}
+
+
+def command(environment: dict[str, str] | None = None, **runtime: Any) -> str:
+    words = training_command("tasks.demo", Path("/scratch/spec.json"), Runtime(**runtime), environment or {})
+    return " ".join(words).replace(sys.executable, "python")
+
+
+def test_one_process_needs_no_launcher() -> None:
+    assert command() == "python -m tasks.demo /scratch/spec.json"
+    assert command({"SLURM_JOB_ID": "4711", "SLURM_NNODES": "1"}) == "python -m tasks.demo /scratch/spec.json"
+
+
+def test_many_hosts_by_hostfile_by_slurm_and_by_rendezvous() -> None:
+    assert command(hostfile="hosts", processes=8) == (
+        "python -m deepspeed.launcher.runner --hostfile hosts --num_gpus 8 --no_local_rank "
+        "--module tasks.demo /scratch/spec.json"
+    )
+    assert command(SLURM, processes=4) == (
+        "srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --kill-on-bad-exit=1 "
+        "python -m torch.distributed.run --nnodes=3 --nproc-per-node=4 --rdzv-backend=c10d "
+        "--rdzv-endpoint=gpu07:24711 --rdzv-id=gristmill-4711 --max-restarts=0 --module tasks.demo /scratch/spec.json"
+    )
+    assert command(rendezvous="trainer:29400", hosts=2, processes=8) == (
+        "python -m torch.distributed.run --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d "
+        "--rdzv-endpoint=trainer:29400 --rdzv-id=gristmill-6bbbe00d61f0 --max-restarts=0 "
+        "--module tasks.demo /scratch/spec.json"
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"), [("n1", "n1"), ("a-2,b", "a-2"), ("gpu[3,5-9]", "gpu3"), ("x[01-02]", "x01")]
+)
+def test_slurms_first_node_is_the_meeting_point(nodes: str, first: str) -> None:
+    assert f"--rdzv-endpoint={first}:24711 " in command(SLURM | {"SLURM_JOB_NODELIST": nodes})
+
+
+@pytest.mark.parametrize(
+    ("runtime", "named"),
+    [
+        ({"hosts": 2}, "one needs the other"),
+        ({"rendezvous": "a:1"}, "one needs the other"),
+        ({"rendezvous": "a:1", "hosts": 2, "hostfile": "hosts"}, "both say"),
+        ({"rendezvous": "a:1", "hosts": 2, "launcher": "deepspeed"}, "launcher is deepspeed"),
+        ({"hostfile": "hosts", "launcher": "torchrun"}, "launcher is torchrun"),
+    ],
+    ids=str,
+)
+def test_what_contradicts_itself_is_refused(runtime: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        command(**runtime)
+
+
+SCRIPT = """
+import os, sys
+from pathlib import Path
+import torch.distributed as dist
+from tasks.children.supervise import emit, run_as_child
+from tasks.stage.config import Runtime
+from tasks.pretrain.world import join
+import torch
+def work(spec):
+    world = join(Runtime(threads=1, device="cpu"))
+    total = world.sum(torch.tensor([float(world.rank + 1)])).item()
+    emit(rank=world.rank, size=world.size, total=total, group=os.environ["GROUP_RANK"])
+    world.leave()
+if __name__ == "__main__":
+    run_as_child(work)
+"""
+
+
+def start(tmp_path: Path, **settings: Any) -> tuple[Output, Path, dict[str, str]]:
+    runtime = Runtime(threads=1, device="cpu", timeout_minutes=2, **settings)
+    out = Output.at(tmp_path, stage="demo", runtime=runtime)
+    (tmp_path / "met.py").write_text(SCRIPT)
+    spec = out.scratch / "spec.json"
+    spec.write_text(json.dumps({"runtime": runtime.model_dump()}))
+    return out, spec, {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+
+
+def test_two_hosts_meet_at_a_rendezvous_and_are_one_world(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    out, spec, paths = start(tmp_path, rendezvous=f"127.0.0.1:{port}", hosts=2)
+    said: list[dict[str, Any]] = []
+    joined: list[subprocess.CompletedProcess[str]] = []
+
+    def other_host() -> None:
+        time.sleep(0.5)
+        command = [sys.executable, "-m", "tasks.children.launchers", "met", str(spec)]
+        joined.append(subprocess.run(command, env=os.environ | paths, capture_output=True, text=True, timeout=120))
+
+    other = threading.Thread(target=other_host)
+    other.start()
+    run_child(
+        training_command("met", spec, out.runtime),
+        out=out, environment=training_environment(out) | paths, log=tmp_path / "log", on_line=said.append,
+    )  # fmt: skip
+    other.join()
+    here = [json.loads(line) for line in joined[0].stdout.splitlines() if line.startswith("{")]
+    assert joined[0].returncode == 0, joined[0].stderr
+    assert {line["rank"] for line in said + here} == {0, 1}
+    assert {line["group"] for line in said + here} == {"0", "1"}
+    assert all(line["size"] == 2 and line["total"] == 3.0 for line in said + here)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+def test_a_launchers_ranks_pass_a_typed_error_on_and_end_together(launcher: str, tmp_path: Path) -> None:
+    out, spec, paths = start(tmp_path, processes=2, launcher=launcher)
+    (tmp_path / "met.py").write_text(
+        "import os, time\nfrom storage.errors import ParityError\nfrom tasks.children.supervise import run_as_child\n"
+        "def work(spec):\n"
+        "    if os.environ['RANK'] == '1': raise ParityError('Rank 1 differs.', 'Look.')\n"
+        "    time.sleep(600)\n"
+        "run_as_child(work)\n"
+    )
+    began = time.monotonic()
+    with pytest.raises(Exception, match=r"Rank 1 differs\.") as caught:
+        run_child(
+            training_command("met", spec, out.runtime),
+            out=out, environment=training_environment(out) | paths, log=tmp_path / "log",
+        )  # fmt: skip
+    assert type(caught.value).__name__ == "ParityError"
+    assert time.monotonic() - began < 90

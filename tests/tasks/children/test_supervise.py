@@ -1,0 +1,174 @@
+"""Training children: what they say, how they fail, and that none outlives its stage."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.errors import LostProcess, OutOfMemory, ParityError, TrainingError
+from tasks.children.supervise import _passed_on, run_child, training_environment
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(tmp_path: Path, script: str, **runtime: Any) -> list[dict[str, Any]]:
+    out = Output.at(tmp_path, stage="demo", runtime=Runtime(**runtime))
+    said: list[dict[str, Any]] = []
+    environment = {**training_environment(out), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", script]
+    run_child(command, out=out, environment=environment, log=tmp_path / "log", on_line=said.append)
+    return said
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def wait_until_gone(pid: int) -> bool:
+    deadline = time.monotonic() + 20
+    while not gone(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return gone(pid)
+
+
+def test_json_lines_reach_the_stage_and_the_rest_goes_to_the_log(tmp_path: Path) -> None:
+    script = "print('noise'); from tasks.children.supervise import emit; emit(step=1, loss=2.5); print('{broken')"
+    assert run(tmp_path, script) == [{"step": 1, "loss": 2.5}]
+    assert "noise" in (tmp_path / "log").read_text()
+
+
+def test_a_host_is_heard_through_a_launcher_that_puts_its_name_before_each_line(tmp_path: Path) -> None:
+    told = "print('worker-1.cluster: {\"step\": 1}')"
+    assert run(tmp_path, told) == [{"step": 1}]
+    with pytest.raises(ParityError, match="Not equal"):
+        run(tmp_path, told + '\nprint(\'worker-2: {"error": "ParityError", "message": "Not equal."}\')')
+
+
+def test_hosts_of_a_hostfile_get_what_is_set_for_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DS_ENV_FILE", raising=False)
+    monkeypatch.setenv("GRISTMILL_DRILL", "kill:1@3")
+    (tmp_path / ".deepspeed_env").write_text("NCCL_DEBUG=INFO\n\n")
+    out = Output.at(tmp_path, runtime=Runtime(threads=1, hostfile="hosts"))
+    lines = _passed_on(out).read_text().splitlines()
+    for said in ("NCCL_DEBUG=INFO", "OMP_NUM_THREADS=1", "WANDB_MODE=disabled", "GRISTMILL_DRILL=kill:1@3"):
+        assert said in lines
+    assert all(line.partition("=")[1] for line in lines)
+    assert not [line for line in lines if line.startswith("PATH=")], "each host has its own"
+
+
+def test_a_typed_error_of_the_child_is_raised_as_it_is(tmp_path: Path) -> None:
+    script = (
+        "from tasks.children.supervise import run_as_child\nfrom storage.errors import ParityError\n"
+        "def fail(spec): raise ParityError('They differ.', 'Look.')\nrun_as_child(fail)"
+    )
+    with pytest.raises(ParityError, match=r"They differ\."):
+        run(tmp_path, script)
+
+
+@pytest.mark.parametrize(
+    ("script", "named"),
+    [
+        ("raise RuntimeError('out of luck')", "exit code 1(?s:.*)out of luck"),
+        ("import os; os.kill(os.getpid(), 9)", "SIGKILL"),
+    ],
+)
+def test_any_other_end_quotes_the_log_and_names_it(script: str, named: str, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=named) as caught:
+        run(tmp_path, script)
+    assert str(tmp_path / "log") in caught.value.remedy
+
+
+def test_the_first_crash_of_several_ranks_is_named(tmp_path: Path) -> None:
+    rank = (
+        "from tasks.children.supervise import run_as_child\ndef fail(spec): raise OSError('torn')\nrun_as_child(fail)"
+    )
+    script = (
+        f"import os, subprocess, sys\nfor rank in '10':\n"
+        f"    subprocess.run([sys.executable, '-c', {rank!r}], env={{**os.environ, 'RANK': rank}})\nsys.exit(1)"
+    )
+    with pytest.raises(LostProcess) as caught:
+        run(tmp_path, script)
+    assert caught.value.facts["how"] == "ended with exit code 1, rank 1: OSError: torn"
+    assert (tmp_path / "log").read_text().count("OSError: torn") == 2
+
+
+def test_a_child_that_runs_too_long_is_ended_with_its_own_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = (
+        "import subprocess, sys, time\nfrom tasks.children.supervise import emit\n"
+        "grandchild = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "open('pid', 'w').write(str(grandchild.pid)); time.sleep(600)"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TrainingError, match="timeout_minutes"):
+        run(tmp_path, script, timeout_minutes=0.05)
+    assert wait_until_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_child_that_beats_and_then_falls_silent_hangs_and_is_ended(tmp_path: Path) -> None:
+    script = (
+        "import time; from tasks.children.supervise import emit\n"
+        "for beat in range(3): emit(beat=1.0, step=beat); time.sleep(0.6)\n"
+        "print('last words', flush=True); time.sleep(600)"
+    )
+    began = time.monotonic()
+    with pytest.raises(LostProcess, match="no sign of life for 1 seconds") as caught:
+        run(tmp_path, script)
+    assert caught.value.facts["how"] == "hung"
+    assert caught.value.facts["last_lines"] == ["last words"]
+    assert time.monotonic() - began < 60
+
+
+def test_a_child_that_said_why_it_ends_and_does_not_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.children.supervise.LEAVE_SECONDS", 0.5)
+    script = (
+        "import time; from tasks.children.supervise import emit\n"
+        "emit(error='OutOfMemory', message='Full.', remedy='Less.', facts={'step': 3})\n"
+        "emit(error='TrainingError', message='Another rank, which this one took with it.')\ntime.sleep(600)"
+    )
+    with pytest.raises(OutOfMemory, match=r"Full\. Less\.") as caught:
+        run(tmp_path, script)
+    assert caught.value.facts["step"] == 3
+    assert caught.value.facts["exit_code"] == -signal.SIGTERM
+
+
+def test_kill_9_of_the_stage_ends_the_child(tmp_path: Path) -> None:
+    child = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
+    parent = (
+        "import sys\nfrom pathlib import Path\nfrom tasks.children.supervise import *\n"
+        "from tasks.stage.output import Output\n"
+        f"out = Output.at(Path('.'))\nrun_child([sys.executable, '-c', {child!r}], out=out,"
+        " environment=training_environment(out), log=Path('log'))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, "-c", parent], cwd=tmp_path, env=environment)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    pid = int((tmp_path / "pid").read_text())
+    assert not gone(pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert wait_until_gone(pid)
+
+
+def test_nothing_that_a_child_imports_may_call_out(tmp_path: Path) -> None:
+    environment = training_environment(Output.at(tmp_path, runtime=Runtime(device="cpu", threads=1)))
+    assert environment["HF_HUB_OFFLINE"] == environment["DO_NOT_TRACK"] == "1"
+    assert environment["OMP_NUM_THREADS"] == "1"
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""

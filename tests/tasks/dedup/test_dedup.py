@@ -1,0 +1,281 @@
+"""Duplicates: which are found, which one is kept, and that neither order nor workers nor memory decide it."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.artifact import Artifact
+from storage.documents import Document, Verdict, read_documents, read_ledger, shard_name, write_documents
+from storage.errors import AccountingError, ConfigError
+from storage.store import Store
+from tasks.dedup import DedupConfig, dedup
+from tasks.dedup.forecast import forecast_dedup
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
+from tasks.stage.session import Session, open_session
+
+WORDS = [f"word{number}" for number in range(400)]
+ANY_SHARE: dict[str, Any] = {"max_removed_share_per_source": 1.0}
+
+
+def text_of(seed: int, length: int = 120) -> str:
+    return " ".join(random.Random(seed).choices(WORDS, k=length))
+
+
+def changed(text: str, *places: int) -> str:
+    words = text.split()
+    for place in places:
+        words[place] = "changed"
+    return " ".join(words)
+
+
+def write(folder: Path, documents: Sequence[Document], shards: int = 3) -> Artifact:
+    for number in range(shards):
+        write_documents(folder / shard_name(number), documents[number::shards])
+    return Artifact.at(folder)
+
+
+def run(
+    folder: Path, documents: Sequence[Document], *, shards: int = 3, runtime: Runtime | None = None, **config: object
+) -> Output:
+    out = Output.at(folder, stage="dedup", runtime=runtime or Runtime(workers=1))
+    dedup.function(DedupConfig.model_validate(config), write(folder / "in", documents, shards), out)
+    return out
+
+
+def kept(out: Output) -> set[str]:
+    return {document.text for path in out.path.glob("documents/*") for document in read_documents(path)}
+
+
+def ledger(out: Output) -> dict[str, Verdict]:
+    return {verdict.id: verdict for path in out.path.glob("ledger/*") for verdict in read_ledger(path)}
+
+
+def digests(out: Output) -> dict[str, str]:
+    files = sorted(path for path in out.path.rglob("*") if path.is_file())
+    return {str(path.relative_to(out.path)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def jaccard(first: str, second: str, n: int = 5) -> float:
+    sets = [{tuple(words[i : i + n]) for i in range(len(words) - n + 1)} for words in (first.split(), second.split())]
+    return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
+
+
+def corpus(families: int = 40, seed: int = 0) -> list[Document]:
+    """Families of near-duplicates of many degrees, exact copies, and texts that are alone."""
+    chance = random.Random(seed)
+    documents = []
+    for family in range(families):
+        text = text_of(family)
+        documents.append(Document.new(text, chance.choice("ab")))
+        for _ in range(chance.randrange(4)):
+            places = chance.sample(range(120), chance.randrange(12))
+            documents.append(Document.new(changed(text, *places), chance.choice("ab")))
+    return documents
+
+
+def test_near_duplicates_go_and_the_ledger_names_the_one_that_is_kept(tmp_path: Path) -> None:
+    original, other = text_of(1), text_of(2)
+    documents = [
+        Document.new(original, "a"),
+        Document.new(original.upper().replace(" ", "\n", 9), "a"),  # the same once normalised
+        Document.new(original + " and a longer end", "a"),
+        Document.new(changed(original, 50), "a"),
+        Document.new(other, "a"),
+        Document.new(changed(other, *range(0, 120, 8)), "a"),  # every shingle but a few differs
+    ]
+    out = run(tmp_path, documents)
+    assert kept(out) == {documents[2].text, documents[4].text, documents[5].text}
+    verdicts = ledger(out)
+    for place in (0, 1, 3):
+        verdict = verdicts[documents[place].id]
+        assert (verdict.verdict, verdict.reason, verdict.threshold) == ("removed", "near_duplicate", 0.8)
+        assert verdict.detail == f"duplicate_of {documents[2].id}"
+        assert verdict.value == pytest.approx(jaccard(documents[place].text.lower(), documents[2].text))
+    assert out.counts["documents"] == {"in": 6, "kept": 3, "removed": {"near_duplicate": 3}, "quarantined": 0}
+
+
+def test_exact_copies_are_named_so(tmp_path: Path) -> None:
+    text = text_of(1)
+    documents = [Document.new(text, "a"), Document.new(text.replace(" ", "  "), "a"), Document.new(text.title(), "b")]
+    out = run(tmp_path, documents, **ANY_SHARE)
+    assert kept(out) == {documents[1].text}  # the longest
+    assert {(verdict.reason, verdict.value) for verdict in ledger(out).values()} == {("exact_duplicate", 1.0)}
+
+
+def test_what_is_ignored_is_the_profiles_choice(tmp_path: Path) -> None:
+    documents = [Document.new(text, "a") for text in (text_of(1), text_of(1).upper())]
+    assert len(kept(run(tmp_path / "case", documents, sketch={"ignore_case": False}))) == 2
+    assert len(kept(run(tmp_path / "no-case", documents))) == 1
+
+
+def test_a_corpus_without_duplicates_passes_whole(tmp_path: Path) -> None:
+    documents = [Document.new(text_of(seed), "a") for seed in range(9)]
+    out = run(tmp_path, documents)
+    assert kept(out) == {document.text for document in documents}
+    assert ledger(out) == {}
+
+
+def test_a_link_through_others_is_told(tmp_path: Path) -> None:
+    first = text_of(1) + " end"
+    documents = [first, changed(first, 20), changed(first, 20, 60), changed(first, 20, 60, 100)]
+    assert jaccard(first, documents[3]) < 0.8 <= jaccard(documents[2], documents[3])
+    out = run(tmp_path, [Document.new(text, "a") for text in documents])
+    assert len(kept(out)) == 1
+    for verdict in ledger(out).values():
+        assert verdict.value is not None
+        assert verdict.detail.endswith(", through documents between them") == (verdict.value < 0.8)
+
+
+def test_neither_workers_nor_memory_nor_a_buckets_size_change_a_byte(tmp_path: Path) -> None:
+    documents = corpus()
+    runtimes = [Runtime(workers=workers) for workers in (1, 2, 8)] + [Runtime(workers=1, memory_limit="2KB")]
+    results = [
+        digests(run(tmp_path / f"runtime{number}", documents, shards=5, runtime=runtime))
+        for number, runtime in enumerate(runtimes)
+    ]
+    results.append(digests(run(tmp_path / "large", documents, shards=5, bucket_pairs=2)))
+    assert all(result == results[0] for result in results)
+
+
+def test_permuted_shards_give_the_same_bytes(tmp_path: Path) -> None:
+    documents = corpus() + corpus()[:30]  # equal documents in several shards, too
+    first = run(tmp_path / "first", documents, shards=4)
+    order = [2, 0, 3, 1]
+    permuted = tmp_path / "permuted"
+    permuted.mkdir()
+    for number, old in enumerate(order):
+        (permuted / shard_name(number)).write_bytes((tmp_path / "first/in" / shard_name(old)).read_bytes())
+    second = Output.at(tmp_path / "second", stage="dedup", runtime=Runtime(workers=1))
+    dedup.function(DedupConfig(), Artifact.at(permuted), second)
+    renamed = {
+        f"{folder}/{shard_name(number)}": digests(first)[f"{folder}/{shard_name(old)}"]
+        for folder in ("documents", "ledger")
+        for number, old in enumerate(order)
+    }
+    assert digests(second) == renamed
+
+
+def test_order_decides_nothing(tmp_path: Path) -> None:
+    documents = corpus()
+    results = set()
+    for shards, seed in ((1, 0), (2, 1), (5, 2)):
+        shuffled = documents.copy()
+        random.Random(seed).shuffle(shuffled)
+        results.add(frozenset(kept(run(tmp_path / str(shards), shuffled, shards=shards))))
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("bucket_pairs", [2, 64])
+def test_two_pairs_that_share_a_bucket_stay_two(tmp_path: Path, bucket_pairs: int) -> None:
+    """(a, b) and (c, d) are duplicates; a and c share enough to meet in a bucket, and are none."""
+    shared = text_of(0, 300)
+    first, second = shared + " " + text_of(1, 60), shared + " " + text_of(2, 60)
+    documents = [first, changed(first, 350), second, changed(second, 350)]
+    assert jaccard(first, second) < 0.8 <= jaccard(first, documents[1])
+    out = run(tmp_path, [Document.new(text, "a") for text in documents], bucket_pairs=bucket_pairs)
+    assert out.counts["candidates"] > 2  # they did meet
+    assert len(kept(out)) == 2
+    texts = {Document.new(text, "a").id: text for text in documents}
+    for identity, verdict in ledger(out).items():
+        keeper = verdict.detail.removeprefix("duplicate_of ")
+        assert jaccard(texts[identity], texts[keeper]) >= 0.8
+
+
+def test_a_bucket_of_50000_near_identical_documents_is_one_cluster(tmp_path: Path) -> None:
+    words = text_of(1, 40).split()
+    texts = [" ".join([*words[:20], f"number{row}", *words[20:]]) for row in range(49_990)] + [" ".join(words)] * 10
+    documents = [Document.new(text, "boilerplate") for text in texts]
+    out = run(tmp_path, [*documents, Document.new(text_of(2), "boilerplate")], threshold=0.7, **ANY_SHARE)
+    assert len(kept(out)) == 2
+    assert out.counts["candidates"] < 4 * len(documents)  # not the 1.25 billion pairs of a self-join
+
+
+def test_a_trusted_source_is_kept_before_another_of_the_same_length(tmp_path: Path) -> None:
+    documents = [Document.new(text_of(1), "web"), Document.new(text_of(1), "book"), Document.new(text_of(3), "web")]
+    out = run(tmp_path, documents, source_order=["book"], **ANY_SHARE)
+    assert {
+        d.source for path in out.path.glob("documents/*") for d in read_documents(path) if d.text == text_of(1)
+    } == {"book"}
+
+
+def test_a_source_that_would_lose_nearly_all_ends_the_run_with_the_table(tmp_path: Path) -> None:
+    with pytest.raises(AccountingError, match=r"boiler lost 19 of 20(?s:.*)\| boiler \| 20 \| 19 \| 1 \| 5.0 \|"):
+        run(tmp_path, [Document.new(text_of(1), "boiler")] * 20, max_removed_share_per_source=0.9)
+
+
+def test_empty_and_short_documents_are_compared_too(tmp_path: Path) -> None:
+    out = run(tmp_path, [Document.new(text, "a") for text in ("", "one", "one", "two", "one two three four five")])
+    assert kept(out) == {"", "one", "two", "one two three four five"}
+
+
+def test_simhash_finds_what_differs_in_few_bits(tmp_path: Path) -> None:
+    text = text_of(1, 1000)
+    documents = [Document.new(one, "a") for one in (text, changed(text, 500), text_of(2, 1000), text_of(3, 1000))]
+    high = {"threshold": 0.999} | ANY_SHARE
+    assert len(kept(run(tmp_path / "without", documents, **high))) == 4
+    out = run(tmp_path / "with", documents, simhash={"max_distance": 3}, **high)
+    assert len(kept(out)) == 3
+    (verdict,) = ledger(out).values()
+    assert verdict.reason == "simhash_duplicate"
+    assert verdict.detail.removeprefix("duplicate_of ") in {document.id for document in documents[:2]}
+    assert verdict.value is not None
+    assert verdict.value <= 3 == verdict.threshold
+
+
+def test_repeated_spans_go_after_duplicates_and_are_accounted_for(tmp_path: Path) -> None:
+    notice = text_of(9, 60)
+    texts = [f"{text_of(seed)} {notice} {text_of(seed + 50)}" for seed in range(4)] + [notice.upper()]
+    out = run(tmp_path, [Document.new(text, "a") for text in texts], spans={"min_words": 50}, **ANY_SHARE)
+    assert sum(notice in text.lower() for text in kept(out)) == 1
+    assert out.counts["documents"] == {"in": 5, "kept": 4, "removed": {"repeated_span": 1}, "quarantined": 0}
+    assert sorted(verdict.verdict for verdict in ledger(out).values()) == ["changed"] * 3 + ["removed"]
+    assert out.counts["tables"]["Removed by source"][0]["repeated_span"] == 1
+
+
+def test_a_new_crawl_is_compared_with_what_was_kept_before(tmp_path: Path) -> None:
+    old = [Document.new(text_of(seed), "old") for seed in range(6)] + [Document.new(changed(text_of(0), 9), "old")]
+    new = [Document.new(changed(text_of(2), 50) + " which is longer", "new"), Document.new(text_of(3), "new")]
+    new += [Document.new(text_of(seed), "new") for seed in range(20, 24)]
+    store = Store(str(tmp_path / "store"))
+    with open_session(Session(store, Runtime(workers=1), "tiny")):
+        first, _ = dedup.materialize(DedupConfig(), [write(tmp_path / "old", old)])
+        config = DedupConfig(against=["tiny/dedup@1"])
+        second, cached = dedup.materialize(config, [write(tmp_path / "new", new, shards=2)])
+        assert not cached
+        assert second.manifest is not None
+        assert second.manifest.uses["against tiny/dedup@1"].location == first.location
+        verdicts = {v.id: v for path in second.files("ledger/*") for v in read_ledger(path)}
+        assert {i: v.reason for i, v in verdicts.items()} == {new[0].id: "near_duplicate", new[1].id: "exact_duplicate"}
+        assert verdicts[new[0].id].detail == f"duplicate_of {old[2].id}"  # though the new one is longer
+        texts = {document.text for path in second.files("documents/*") for document in read_documents(path)}
+        assert texts == {document.text for document in new[2:]}
+        with pytest.raises(ConfigError, match="moves"):
+            dedup.materialize(DedupConfig(against=["tiny/dedup"]), [Artifact.at(tmp_path / "new")])
+        other = DedupConfig.model_validate({"against": ["tiny/dedup@1"], "sketch": {"ngram": 4}})
+        with pytest.raises(ConfigError, match="measured otherwise"):
+            dedup.materialize(other, [Artifact.at(tmp_path / "new")])
+
+
+def test_a_changed_threshold_measures_nothing_again(tmp_path: Path) -> None:
+    documents = write(tmp_path / "in", corpus())
+    with open_session(Session(Store(str(tmp_path / "store")), Runtime(workers=1), "tiny")) as session:
+        for threshold in (0.8, 0.7):
+            dedup.materialize(DedupConfig(threshold=threshold), [documents])
+        assert len(list(session.store.locations("sketches"))) == 1
+        assert len(list(session.store.locations("dedup"))) == 2
+
+
+def test_the_forecast_splits_the_work_to_stay_within_the_limit() -> None:
+    small = forecast_dedup(DedupConfig(), 10_000_000, Runtime(workers=1, memory_limit="64MB"))
+    large = forecast_dedup(DedupConfig(), 10_000_000, Runtime(workers=1, memory_limit="8GB"))
+    assert "8 pieces" in small.note
+    assert "one piece" in large.note
+    assert small.memory < 300e6 + 64e6 < large.memory
+    assert small.disk == large.disk > 10_000_000 * 512

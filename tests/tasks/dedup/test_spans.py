@@ -1,0 +1,337 @@
+"""Repeated spans: what is cut to the byte, which copy stays, and that neither order nor workers decide it."""
+
+from __future__ import annotations
+
+import random
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.artifact import Artifact
+from storage.documents import Document, Verdict, read_batches, shard_name, write_documents
+from tasks.dedup import spans, word_kernels
+from tasks.dedup.config import DedupConfig
+from tasks.dedup.corpus import Corpus
+from tasks.dedup.spans import cut_spans, find_spans
+from tasks.dedup.stage import sketches
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
+from tasks.text.characters import characters
+from tasks.text.scan import utf8
+
+WORDS = [f"word{number}" for number in range(4000)]
+
+
+def some_words(seed: int, count: int) -> str:
+    """So many words; with another seed no two of them follow each other again."""
+    return " ".join(random.Random(seed).choices(WORDS, k=count))
+
+
+class Result(NamedTuple):
+    documents: list[Document]
+    verdicts: dict[str, Verdict]
+    spans: list[pa.Table]
+
+    def text(self, document: Document) -> str:
+        """What is left of a document."""
+        (found,) = (left for left in self.documents if left.id == document.id)
+        assert (found.source, found.metadata) == (document.source, document.metadata)
+        return found.text
+
+
+def run(
+    folder: Path,
+    documents: Sequence[Document],
+    *,
+    min_words: int = 10,
+    shards: int = 3,
+    workers: int = 1,
+    memory: int = 1 << 30,
+    removed: Sequence[int] = (),
+    earlier: Sequence[Document] = (),
+    source_order: Sequence[str] = (),
+) -> Result:
+    for number in range(shards):
+        write_documents(folder / "in" / shard_name(number), documents[number::shards])
+    config = DedupConfig.model_validate({"spans": {"min_words": min_words}, "source_order": list(source_order)})
+    out = Output.at(folder, runtime=Runtime(workers=workers))
+    corpus = Corpus()
+    corpus.add(Artifact.at(folder / "in"), out.obtain(sketches, config.sketch, Artifact.at(folder / "in")))
+    if earlier:
+        write_documents(folder / "earlier" / "documents" / shard_name(0), earlier)
+        beside = Output.at(folder / "beside")
+        sketches.function(config.sketch, Artifact.at(folder / "earlier" / "documents"), beside)
+        corpus.add_earlier(Artifact.at(folder / "earlier"), Artifact.at(beside.path))
+    tables = [pq.read_table(path) for path in find_spans(config, corpus, np.array(removed, np.int64), memory, out)]
+    result = Result([], {}, tables)
+    for table in tables:
+        rows = table.to_pylist()
+        for span, after in pairwise(rows):
+            assert (span["place"], span["end"]) <= (after["place"], after["start"])
+    for shard, table in zip(corpus.own, tables, strict=True):
+        for first, batch in read_batches(shard.documents):
+            left, verdicts = cut_spans(batch, first, table, min_words)
+            assert left.schema == batch.schema
+            result.documents.extend(Document(**row) for row in left.to_pylist())
+            result.verdicts.update((verdict.id, verdict) for verdict in verdicts)
+    return result
+
+
+def test_a_paragraph_in_five_documents_stays_in_one_and_all_five_documents_remain(tmp_path: Path) -> None:
+    boilerplate = some_words(0, 60)
+    ends = [(some_words(seed, 30) + ".\n\n", "\n\n“" + some_words(100 + seed, 20) + "”\n") for seed in range(1, 6)]
+    documents = [Document.new(f"{before}{boilerplate}.{after}", "web", page=7) for before, after in ends]
+    result = run(tmp_path, documents, min_words=50)
+    assert len(result.documents) == 5
+    keeper = min(documents, key=lambda document: document.id)
+    for document, (before, after) in zip(documents, ends, strict=True):
+        if document == keeper:
+            assert result.text(document) == document.text
+            assert document.id not in result.verdicts
+        else:
+            assert result.text(document) == before + after.removeprefix("\n\n“")  # up to the next word
+            detail = f"stands in {keeper.id}"
+            assert result.verdicts[document.id] == Verdict(
+                document.id, "web", "changed", "repeated_span", 60.0, 50.0, detail
+            )
+
+
+def test_a_span_of_one_word_less_stays_everywhere(tmp_path: Path) -> None:
+    documents = [Document.new(f"{some_words(seed, 9)} {some_words(0, 49)} {seed}", "a") for seed in range(1, 5)]
+    result = run(tmp_path, documents, min_words=50)
+    assert {document.text for document in result.documents} == {document.text for document in documents}
+    assert not result.verdicts
+
+
+def test_punctuation_case_and_white_space_are_no_difference_and_the_bytes_are_right(tmp_path: Path) -> None:
+    shared = ["Éclair", "über", "漢字", "naïve", "snake_case", "ΣΊΣΥΦΟΣ", "x2", "Привет", "end", "here"]
+    mine = "Cafe\u0301 𝔘nique 漢。字 —\u3000“" + ", ".join(shared).lower() + "”…\u0301 e\u0301te\u0301"
+    other = "Déjà (" + "\n\t".join(shared).upper() + ")?! 終わり 🎉"
+    documents = [Document.new(mine, "good"), Document.new(other, "bad")]
+    assert run(tmp_path / "1", documents, source_order=["good"]).text(documents[1]) == "Déjà (終わり 🎉"
+    left = run(tmp_path / "2", documents, source_order=["bad"]).text(documents[0])
+    assert left == "Cafe\u0301 𝔘nique 漢。字 —\u3000“e\u0301te\u0301"
+
+
+def test_a_character_that_folds_to_two_is_itself_and_offsets_are_those_of_the_text(tmp_path: Path) -> None:
+    shared = some_words(1, 10)
+    documents = [Document.new(f"ŉ ß ﬁ İ {shared} ß", "a"), Document.new(f"ss {shared} straße", "b")]
+    assert run(tmp_path, documents, source_order=["b"]).text(documents[0]) == "ŉ ß ﬁ İ ß"
+    many = " ".join(["ß"] * 10), " ".join(["ss"] * 10)
+    assert not run(tmp_path / "2", [Document.new(text, "a") for text in many]).verdicts
+
+
+def test_a_span_that_stands_twice_in_one_document_goes_once(tmp_path: Path) -> None:
+    shared, between = some_words(0, 12), some_words(1, 15)
+    document = Document.new(f"{shared}; {between}: {shared}!", "a")
+    result = run(tmp_path, [document])
+    assert result.text(document) == f"{shared}; {between}: "
+    assert result.verdicts[document.id].detail == f"stands in {document.id}"
+
+
+def test_of_a_repetition_without_end_one_span_stays_whole(tmp_path: Path) -> None:
+    documents = [Document.new("no " * 100, "a"), Document.new("No, " * 200 + "yes", "b")]
+    result = run(tmp_path, documents, source_order=["a"])
+    assert [result.text(document) for document in documents] == ["no " * 10, "yes"]
+
+
+def test_overlapping_spans_are_joined_and_each_part_names_its_owner(tmp_path: Path) -> None:
+    first, middle, last = some_words(1, 12), some_words(2, 12), some_words(3, 12)
+    trusted = Document.new(f"{first} {middle} one", "best")
+    better = Document.new(f"two {middle} {last}", "better")
+    worse = Document.new(f"three {first} {middle} {last} four", "worse")
+    result = run(tmp_path, [worse, better, trusted], source_order=["best", "better"])
+    assert result.text(trusted) == trusted.text
+    assert result.text(better) == f"two {last}"
+    assert result.text(worse) == "three four"
+    assert result.verdicts[worse.id].value == 36
+    assert result.verdicts[worse.id].detail == f"stands in {trusted.id}, {better.id}"
+    found = pa.concat_tables(result.spans).to_pylist()
+    assert [span["words"] for span in found if span["owner"] == better.id] == [12]
+
+
+def test_a_document_with_nothing_left_is_removed(tmp_path: Path) -> None:
+    shared = some_words(0, 30)
+    documents = [Document.new(f" \n{shared}. ", "a"), Document.new(f"{shared} and more", "b")]
+    result = run(tmp_path, documents, source_order=["b"])
+    assert [document.text for document in result.documents] == [documents[1].text]
+    verdict = result.verdicts[documents[0].id]
+    assert (verdict.verdict, verdict.reason, verdict.value) == ("removed", "repeated_span", 30.0)
+
+
+def test_a_verdict_names_three_owners_and_counts_the_rest(tmp_path: Path) -> None:
+    parts = [some_words(seed, 10) for seed in range(5)]
+    owners = [Document.new(f"{part} {seed}", "good") for seed, part in enumerate(parts)]
+    everything = Document.new(" stop. ".join(parts), "bad")
+    verdict = run(tmp_path, [everything, *owners], source_order=["good"]).verdicts[everything.id]
+    assert verdict.detail == f"stands in {', '.join(owner.id for owner in owners[:3])} and 2 more"
+
+
+def test_what_an_earlier_artifact_holds_is_kept_there_whatever_its_source(tmp_path: Path) -> None:
+    shared = some_words(0, 20)
+    earlier = [Document.new(f"{shared} {seed}", "bad") for seed in range(2)]
+    document = Document.new(f"new {shared} end", "good")
+    result = run(tmp_path, [document], earlier=earlier, source_order=["good"])
+    assert result.text(document) == "new end"
+    assert result.verdicts[document.id].detail == f"stands in {min(old.id for old in earlier)}"
+
+
+def test_removed_documents_take_no_part(tmp_path: Path) -> None:
+    shared = some_words(0, 20)
+    documents = [Document.new(f"{shared} {source}", source) for source in "abcd"]
+    rows = [documents[0], documents[2], documents[1], documents[3]]  # of two shards
+    result = run(tmp_path, documents, removed=[1, 2], source_order=list("abcd"), shards=2)
+    assert [result.text(document) for document in rows] == [document.text for document in rows[:3]] + ["d"]
+    assert result.verdicts[documents[3].id].detail == f"stands in {documents[0].id}"
+
+
+def test_what_dedup_removed_is_left_out_with_the_spans(tmp_path: Path) -> None:
+    documents = [Document.new(text, "a") for text in ("one", "two", "three")]
+    write_documents(tmp_path / shard_name(0), documents)
+    ((first, batch),) = read_batches(tmp_path / shard_name(0))
+    table = {"place": [1], "start": [0], "end": [2], "words": [1], "owner": ["x"]}
+    left, verdicts = cut_spans(batch, first, pa.table(table), 8, keep=np.array([True, True, False]))
+    assert left["text"].to_pylist() == ["one", "o"]
+    assert [verdict.id for verdict in verdicts] == [documents[1].id]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_order_shards_workers_and_memory_decide_nothing(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    passages = [some_words(number, draw.randrange(8, 40)) for number in range(12)]
+    texts = ["\n".join([*draw.sample(passages, 4), f"{number}."]) for number in range(60)]
+    documents = [Document.new(text, draw.choice("abc")) for text in texts]
+    results = set()
+    for shards, workers, memory in ((1, 1, 1 << 30), (4, 2, 1 << 30), (7, 8, 1 << 18), (3, 2, 1 << 15)):
+        draw.shuffle(documents)
+        folder = tmp_path / f"{shards}-{workers}"
+        result = run(folder, documents, shards=shards, workers=workers, memory=memory, source_order=["b"])
+        results.add((frozenset(result.documents), frozenset(result.verdicts.values())))
+    assert len(results) == 1
+    ((left, verdicts),) = results
+    assert len(left) == len(documents)
+    assert len(verdicts) > 40
+
+
+@given(
+    st.lists(
+        st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from("a _é字\u0301ßǅ"))), min_size=1
+    )
+)
+@settings(deadline=None)
+def test_words_start_where_python_finds_them(texts: list[str]) -> None:
+    hashes, starts, ends = word_kernels.find_words(*utf8(pa.array(texts, pa.string())), *characters(True, True))
+    begins = np.concatenate(([0], ends[:-1]))
+    seen: dict[int, str] = {}
+    for number, text in enumerate(texts):
+        found = list(re.finditer(r"\w+", text))
+        wanted = [len(text[: word.start()].encode()) for word in found]
+        begin, end = begins[number] + number, ends[number] + number
+        assert starts[begin : end + 1].tolist() == [*wanted, len(text.encode())]
+        for key, word in zip(hashes[begins[number] : ends[number]].tolist(), found, strict=True):
+            folded = "".join(c if len(c.casefold()) > 1 else c.casefold() for c in word.group())
+            assert seen.setdefault(key, folded) == folded
+    assert len(set(seen.values())) == len(seen)
+
+
+SIZE = 8
+Place = tuple[str, int]  # a document's id, and the number of a word in it
+
+
+@st.composite
+def small_corpora(draw: st.DrawFn) -> list[Document]:
+    """Texts of a few words, pieced together from the same fragments."""
+    word = st.sampled_from(["a", "B", "é", "字"])
+    fragments = draw(st.lists(st.lists(word, min_size=1, max_size=14), min_size=1, max_size=4))
+    texts = draw(st.lists(st.lists(st.sampled_from(fragments), max_size=6), min_size=1, max_size=5))
+    gap = random.Random(draw(st.integers(0, 9)))
+    return [
+        Document.new(
+            gap.choice(["", "“", " "])
+            + "".join(
+                gap.choice([word, word.upper()]) + gap.choice([" ", ", ", "\n\n", "—"])
+                for fragment in text
+                for word in fragment
+            )
+            + f"{number}",
+            "s",
+        )
+        for number, text in enumerate(texts)
+    ]
+
+
+class Reference:
+    """Owners and what is cut, by brute force over strings."""
+
+    def __init__(self, documents: list[Document]) -> None:
+        self.words = {d.id: [w.group().casefold() for w in re.finditer(r"\w+", d.text)] for d in documents}
+        self.windows: dict[tuple[str, ...], list[Place]] = {}
+        for identity, words in sorted(self.words.items()):
+            for number in range(len(words) - SIZE + 1):
+                self.windows.setdefault(tuple(words[number : number + SIZE]), []).append((identity, number))
+        self.marked: dict[Place, Place] = {}  # windows that are to go, and their owners
+        for owner, *others in self.windows.values():
+            self.marked.update((o, owner) for o in others if o[0] != owner[0] or o[1] >= owner[1] + SIZE)
+        self.cut = {(identity, first + k) for identity, first in self.marked for k in range(SIZE)}
+
+    def text(self, document: Document) -> str:
+        """What is left of a document."""
+        places = [word.start() for word in re.finditer(r"\w+", document.text)]
+        pieces = [document.text[: places[0]]]
+        for number, (start, end) in enumerate(zip(places, [*places[1:], len(document.text)], strict=True)):
+            if (document.id, number) not in self.cut:
+                pieces.append(document.text[start:end])
+        return "".join(pieces)
+
+    def followed(self, place: Place) -> Iterator[Place]:
+        """From a word to the same word in the window that owns one of its windows, until there is none."""
+        yield place
+        while place in self.cut:
+            identity, word = place
+            first = next(n for n in range(word - SIZE + 1, word + 1) if (identity, n) in self.marked)
+            owner, owner_first = self.marked[identity, first]
+            place = owner, owner_first + word - first
+            yield place
+
+
+def test_a_shard_is_worked_through_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spans, "PORTION", 1 << 17)
+    draw = random.Random(1)
+    passages = [some_words(number, 12) for number in range(900)]
+    texts = [f"{number} é {draw.choice(passages)} — {draw.choice(passages)}" for number in range(5000)]
+    documents = [Document.new(text, "s") for text in texts]
+    reference = Reference(documents)
+    result = run(tmp_path, documents, min_words=SIZE, shards=1)
+    assert {d.id: d.text for d in result.documents} == {d.id: reference.text(d) for d in documents}
+
+
+@given(small_corpora())
+@settings(deadline=None, max_examples=60)
+def test_no_window_is_left_in_two_places_and_no_word_is_lost(documents: list[Document]) -> None:
+    """Of the windows that stand whole, equal ones overlap; and what was cut stands where its owners lead.
+
+    Windows across a cut are new: they may be equal to others, and no run of the original had them.
+    """
+    reference = Reference(documents)
+    with tempfile.TemporaryDirectory() as folder:
+        result = run(Path(folder), documents, min_words=SIZE, shards=2)
+    assert Counter(d.text for d in result.documents) == Counter(reference.text(d) for d in documents)
+    assert sum(v.value or 0 for v in result.verdicts.values()) == len(reference.cut)
+    for places in reference.windows.values():
+        whole = [(i, n) for i, n in places if not any((i, n + k) in reference.cut for k in range(SIZE))]
+        assert all(i == whole[0][0] and n < whole[0][1] + SIZE for i, n in whole)
+    for place in reference.cut:
+        *passed, last = reference.followed(place)
+        assert last not in reference.cut
+        assert len({reference.words[i][n] for i, n in [*passed, last]}) == 1

@@ -1,0 +1,177 @@
+"""Sources in, documents and pairs out: formats, bad rows, identity."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from storage.documents import read_documents, read_ledger
+from storage.errors import SourceError
+from tasks.download import DownloadConfig, download
+from tasks.download.config import EmbeddedSource, FileSource
+from tasks.download.sources.embedded import documents, held_out_questions, instructions, masked, preferences, purpose
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
+
+GOOD = [f"Document number {number} says something of its own." for number in range(5)]
+
+
+def run(tmp_path: Path, *sources: FileSource, **more: object) -> Output:
+    config = DownloadConfig.model_validate(
+        {"sources": [source.model_dump() for source in sources], "benchmarks": ["piqa"], "benchmark_items": 3, **more}
+    )
+    out = Output.at(tmp_path / "made", stage="download", runtime=Runtime(workers=1))
+    download.function(config, out)
+    return out
+
+
+def texts(out: Output) -> list[str]:
+    return [document.text for path in sorted(out.path.glob("documents/*")) for document in read_documents(path)]
+
+
+def source(path: Path, **more: object) -> FileSource:
+    return FileSource.model_validate({"kind": "files", "name": "mine", "paths": [str(path)], **more})
+
+
+def lines(texts: list[str]) -> bytes:
+    return "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz", "jsonl.zst", "parquet"])
+def test_every_format_gives_the_same_documents(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"data.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.table({"text": GOOD}), path)
+    elif ending == "jsonl.zst":
+        with pa.output_stream(str(path), compression="zstd") as stream:
+            stream.write(lines(GOOD))
+    else:
+        path.write_bytes(gzip.compress(lines(GOOD)) if ending == "jsonl.gz" else lines(GOOD))
+    assert texts(run(tmp_path, source(path))) == GOOD
+
+
+def test_text_files_are_documents_and_globs_are_sorted(tmp_path: Path) -> None:
+    for number, text in enumerate(GOOD):
+        (tmp_path / f"{number}.{'md' if number % 2 else 'txt'}").write_text(text)
+    config = FileSource(kind="files", name="mine", paths=[str(tmp_path / "*.txt"), str(tmp_path / "*.md")])
+    assert texts(run(tmp_path, config)) == GOOD
+
+
+def test_bad_rows_are_quarantined_by_reason_and_the_rest_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    bad = [
+        (b'{"text": "unfinished', "broken_json"),
+        (b'{"text": "caf\xe9"}', "invalid_utf8"),
+        (rb'{"text": "a\u0000b"}', "nul"),
+        (b'{"text": "  "}', "empty"),
+        (b'{"title": "no text"}', "no_text"),
+        (b"[1, 2]", "not_an_object"),
+        (rb'{"text": "\ud800"}', "lone_surrogate"),
+        (json.dumps({"text": "long " * 3000}).encode(), "too_long"),
+    ]
+    path.write_bytes(lines(GOOD[:2]) + b"".join(line + b"\n" for line, _ in bad) + lines(GOOD[2:]))
+    out = run(tmp_path, source(path), max_quarantined_share=0.9, max_document_bytes=10_000)
+    assert texts(out) == GOOD
+    ledger = [verdict for shard in out.path.glob("ledger/*") for verdict in read_ledger(shard)]
+    assert [verdict.reason for verdict in ledger] == [reason for _, reason in bad]
+    assert "3" in ledger[0].detail, "the ledger names the line"
+    assert out.counts["documents"] == {"in": 13, "kept": 5, "removed": {}, "quarantined": 8}
+
+
+def test_a_line_of_200_mb_is_skipped_without_being_held(tmp_path: Path) -> None:
+    import resource
+
+    path = tmp_path / "data.jsonl"
+    with path.open("wb") as file:
+        file.write(lines(GOOD[:3]) + b'{"text": "')
+        for _ in range(200):
+            file.write(b"x" * 1_000_000)
+        file.write(b'"}\n' + lines(GOOD[3:]))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    out = run(tmp_path, source(path), max_quarantined_share=0.5, max_document_bytes=1_000_000)
+    assert texts(out) == GOOD
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (None, "no file matches"),
+        (b"", "is empty"),
+        (b'{"text": "good"}\nbroken\n', "data.jsonl:2: broken_json"),
+    ],
+)
+def test_a_source_that_gives_nothing_or_too_much_rubbish_ends_the_run(
+    content: bytes | None, named: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "data.jsonl").write_bytes(content)
+    with pytest.raises(SourceError, match=named) as caught:
+        run(tmp_path, source(tmp_path / "data.jsonl"))
+    assert caught.value.remedy
+
+
+def test_a_broken_archive_and_an_unknown_ending_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines(GOOD) * 500)[:-300])
+    (tmp_path / "b.docx").write_bytes(b"x")
+    for name in ("a.jsonl.gz", "b.docx"):
+        with pytest.raises(SourceError, match=name):
+            run(tmp_path, source(tmp_path / name))
+
+
+def test_a_changed_file_is_another_identity(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(lines(GOOD))
+    config = DownloadConfig(sources=[source(path)])
+    before = download.payload(config, ()).key()
+    assert download.payload(config, ()).key() == before
+    path.write_bytes(lines(GOOD[:-1]))
+    assert download.payload(config, ()).key() != before
+
+
+def test_pairs_come_in_the_usual_forms_and_answers_lose_a_repeated_prompt(tmp_path: Path) -> None:
+    question, answer = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}
+    rows = [{"instruction": "Why?", "output": "Because."}, {"messages": [question, answer]}]
+    (tmp_path / "sft.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    preference = {"prompt": "Why?", "chosen": [question, answer], "rejected": "No."}
+    (tmp_path / "dpo.jsonl").write_text(json.dumps(preference) + "\n")
+    (tmp_path / "text.jsonl").write_bytes(lines(GOOD))
+    out = run(
+        tmp_path,
+        source(tmp_path / "text.jsonl"),
+        source(tmp_path / "sft.jsonl", name="sft", role="instructions"),
+        source(tmp_path / "dpo.jsonl", name="dpo", role="preferences"),
+    )
+    made = [json.loads(line) for line in (out.path / "instructions/pairs.jsonl").read_text().splitlines()]
+    assert [row["messages"] for row in made] == [[question, answer]] * 2
+    (pair,) = [json.loads(line) for line in (out.path / "preferences/pairs.jsonl").read_text().splitlines()]
+    assert (pair["prompt"], pair["chosen"]) == ([question], [answer])
+
+
+def test_held_out_titles_are_in_no_document_and_serve_one_purpose_each() -> None:
+    config = EmbeddedSource(kind="embedded", corpora=["encyclopedia"], instructions=4000, preferences=4000)
+    benchmark = list(held_out_questions(config))
+    pairs = list(preferences(config))
+    asked = [row["messages"] for row in instructions(config) if row["source"] == "encyclopedia-en"]
+    assert min(len(benchmark), 2 * len(pairs), len(asked)) > 800
+    known = {json.loads(document.metadata)["title"] for document in documents(config) if document.source.endswith("en")}
+    titles = {row["query"].removesuffix(":") for row in benchmark}
+    assert {purpose(title, config.held_out_share) for title in titles} == {"benchmark"}
+    assert {purpose(title, config.held_out_share) for title in known} == {"documents"}
+    prompts = {messages[0]["content"] for messages in asked}, {pair["prompt"][0]["content"] for pair in pairs}
+    assert not prompts[0] & prompts[1]
+    for title in [*sorted(titles)[:50], *sorted(known)[:50]]:
+        assert not {f"What is {title}?", f"Tell me about {title}.", f"Describe {title}."} & (prompts[0] | prompts[1])
+    answers = [pair[side][0]["content"] for pair in pairs for side in ("chosen", "rejected")]
+    assert len(set(answers)) == len(answers), "no answer is preferred here and rejected there"
+    golds = [row["gold"] for row in benchmark]
+    assert {golds.count(place) for place in range(4)} < set(range(len(golds) // 8, len(golds) // 2)), "no lazy answer"
+
+
+def test_a_title_is_masked_as_a_word_and_not_inside_one() -> None:
+    assert masked("A park is no parkway; the Park (closed).", "Park (place)") == "A It is no parkway; the It (closed)."

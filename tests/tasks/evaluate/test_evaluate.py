@@ -1,0 +1,190 @@
+"""Evaluation: the harness gives what a hand would compute, chance is called chance, joins are checked."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.convert import load
+from models.tokenizer import load_tokenizer, tokenizer_digest
+from storage.artifact import Artifact
+from storage.errors import ConfigError, DamagedArtifact, SourceError, TokenizerMismatch
+from storage.token_stream import TokenStream
+from tasks.evaluate import EvaluateConfig, evaluate
+from tasks.evaluate.benchmarks import select, write_questions
+from tasks.evaluate.scores import assemble, side_by_side, verdict
+from tasks.evaluate.subsets import Answer, check_asked, find_dirty, split
+from tasks.stage.output import Output
+from tests.tasks.tiny_model import ANIMALS, PLACES, RUNTIME, make_model, make_validation, write_rows
+
+QUESTIONS = [
+    {
+        "id": f"{animal}-{place}",
+        "query": f"The {animal} lives in the",
+        "choices": [f" {other}." for other in PLACES[: 3 + number % 3]],
+        "gold": number % 3,
+    }
+    for number, (animal, place) in enumerate((a, p) for a in ANIMALS[:5] for p in PLACES[:4])
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("evaluate")
+    make_model(folder / "model")
+    make_validation(folder / "validation", folder / "model")
+    write_rows(folder / "benchmarks" / "places.jsonl", QUESTIONS)
+    write_rows(folder / "contamination" / "questions.jsonl", looked_for(lambda number: number % 4))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def scored(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Output:
+    return run(folder, tmp_path_factory.mktemp("scored"))
+
+
+def looked_for(found: Callable[[int], int]) -> list[dict[str, Any]]:
+    """What the filter says of the questions: of the 4 n-grams of each, how many stand in training documents."""
+    about = {"benchmark": "places", "ngrams": 4, "documents": 1}
+    return [{**about, "id": row["id"], "found": found(number)} for number, row in enumerate(QUESTIONS)]
+
+
+def run(folder: Path, out_folder: Path, base: Path | None = None) -> Output:
+    model = Artifact.at(folder / "model")
+    inputs = [Artifact.at(base) if base else model, model, model]
+    out = Output.at(out_folder, stage="evaluate", runtime=RUNTIME)
+    parts = [Artifact.at(folder / name) for name in ("validation", "benchmarks", "contamination")]
+    evaluate.function(EvaluateConfig(batch_size=4), *inputs, *parts, out)
+    return out
+
+
+def test_scores_are_what_a_hand_would_compute(folder: Path, scored: Output) -> None:
+    scores = json.loads((scored.path / "scores.json").read_text())["models"]
+    assert scores["base"] == scores["sft"] == scores["dpo"]
+    model, tokenizer = load(folder / "model"), load_tokenizer(folder / "model")
+    right = normalised = 0
+    for row in QUESTIONS:
+        prefix = tokenizer.encode(str(row["query"]))
+        likelihoods, lengths = [], []
+        for choice in row["choices"]:
+            ids = tokenizer.encode(f"{row['query']}{choice}")
+            with torch.no_grad():
+                logs = model(torch.tensor([ids]))[0].log_softmax(-1)
+            likelihoods.append(sum(float(logs[i - 1, ids[i]]) for i in range(len(prefix), len(ids))))
+            lengths.append(len(choice.encode()))
+        right += likelihoods.index(max(likelihoods)) == row["gold"]
+        shares = [value / length for value, length in zip(likelihoods, lengths, strict=True)]
+        normalised += shares.index(max(shares)) == row["gold"]
+    score = scores["base"]["tasks"]["places"]
+    assert score["accuracy"] == pytest.approx(right / len(QUESTIONS))
+    assert score["normalised_accuracy"] == pytest.approx(normalised / len(QUESTIONS))
+    assert score["items"] == len(QUESTIONS)
+    assert score["chance"] == pytest.approx(
+        sum(1 / len(row["choices"]) for row in QUESTIONS) / len(QUESTIONS), abs=1e-6
+    )
+    stream = TokenStream(sorted((folder / "validation").glob("*")), tokenizer_digest=tokenizer_digest(folder / "model"))
+    ids = stream.read(0, stream.tokens).tolist()
+    nats = 0.0
+    for start in range(0, len(ids) - 1, 128):
+        window = torch.tensor([ids[start : start + 129]])
+        with torch.no_grad():
+            nats += float(model(window[:, :-1], window[:, 1:])) * (window.shape[1] - 1)
+    expected = nats / math.log(2) / stream.text_bytes * stream.tokens / (stream.tokens - 1)
+    assert scores["base"]["bits_per_byte"] == pytest.approx(expected, rel=1e-5)
+    assert "| places |" in (scored.path / "scores.md").read_text()
+
+
+def test_clean_and_dirty_questions_are_scored_apart(folder: Path, scored: Output) -> None:
+    score = json.loads((scored.path / "scores.json").read_text())["models"]["dpo"]["tasks"]["places"]
+    clean, dirty = score["clean"], score["dirty"]
+    assert (clean["items"], dirty["items"], score["dirty_items"]) == (5, 15, 15)
+    for measure in ("accuracy", "normalised_accuracy", "chance"):
+        together = (5 * clean[measure] + 15 * dirty[measure]) / 20
+        assert together == pytest.approx(score[measure], abs=1e-5)
+    assert clean["chance"] == pytest.approx(sum(1 / len(row["choices"]) for row in QUESTIONS[::4]) / 5, abs=1e-6)
+    table = {row["measure"]: row for row in scored.counts["tables"]["Scores"]}
+    assert [table[name]["items"] for name in ("places", "places, clean", "places, dirty")] == ["20", "5", "15"]
+    assert table["places"]["dirty"] == "15"
+    assert "Dirty are questions of whose text" in (scored.path / "scores.md").read_text()
+    half = find_dirty(folder / "contamination", 0.5)["places"]
+    assert sum(half.values()) == 5, "2 of 4 n-grams are not more than half"
+
+
+def test_a_subsets_error_is_that_of_a_mean_and_unknown_for_one_answer() -> None:
+    answers = [Answer(str(number), 0.0, float(number < 3), 0.25) for number in range(5)]
+    scores = split(answers, {str(number): number == 4 for number in range(5)})
+    assert scores["clean"]["normalised_accuracy"] == 0.75
+    assert scores["clean"]["normalised_accuracy_stderr"] == pytest.approx(statistics.stdev([1, 1, 1, 0]) / 2)
+    assert "normalised_accuracy_stderr" not in scores["dirty"]
+    assert split(answers, dict.fromkeys(map(str, range(5)), False)) == {"dirty_items": 0, "unchecked_items": 0}
+    assert "clean" not in split(answers, dict.fromkeys(map(str, range(5)), True))
+    assert split(answers, None) == {"dirty_items": None, "unchecked_items": 5}
+    some = split(answers, {"0": None, "1": None, "2": False, "3": False, "4": True})
+    assert (some["unchecked_items"], some["clean"]["items"], some["dirty"]["items"]) == (2, 2, 1)
+
+
+def test_a_benchmark_that_was_not_looked_for_says_so_and_a_lacking_question_is_an_error(tmp_path: Path) -> None:
+    rows = looked_for(lambda number: number)
+    write_rows(tmp_path / "questions.jsonl", [*rows[:-1], {**rows[-1], "ngrams": 0, "found": 0}])
+    dirty = find_dirty(tmp_path, 0.0)
+    assert dirty.get("other") is None
+    assert {name: met for name, met in dirty["places"].items() if not met} == {
+        QUESTIONS[0]["id"]: False, QUESTIONS[-1]["id"]: None,
+    }  # fmt: skip
+    with pytest.raises(DamagedArtifact, match="lacks 1 questions of places, such as new"):
+        check_asked("places", ["new", str(QUESTIONS[0]["id"])], dirty["places"])
+
+
+def test_a_few_answers_that_are_all_alike_may_be_chance() -> None:
+    answers = [Answer(str(number), 0.0, 0.0, 0.25) for number in range(2)]
+    task = {**split(answers, {"0": True, "1": False}), "normalised_accuracy": 0.0, "accuracy": 0.0, "items": 2}
+    result = {
+        "models": {"base": {"bits_per_byte": 2.0, "tasks": {"few": task}}},
+        "benchmarks": {"few": {"chance": 0.25, "too_long": 0}},
+    }
+    rows = {row["measure"]: row["base"] for row in side_by_side(assemble(result))}
+    assert rows["few, clean"] == rows["few, dirty"] == "0.000 (chance)"
+
+
+def test_a_score_near_chance_is_called_so_and_a_sure_one_is_not() -> None:
+    def task(value: float, dirty: int | None, unchecked: int) -> dict[str, float | None]:
+        measured = {"accuracy": value, "normalised_accuracy": value, "normalised_accuracy_stderr": 0.03, "items": 200}
+        return {**measured, "dirty_items": dirty, "unchecked_items": unchecked}
+
+    result = {
+        "models": {"base": {"bits_per_byte": 2.0, "tasks": {"easy": task(0.5, None, 200), "hard": task(0.28, 0, 9)}}},
+        "benchmarks": {name: {"chance": 0.25, "too_long": 0} for name in ("easy", "hard")},
+    }
+    scores = assemble(result)
+    rows = {row["measure"]: row["base"] for row in side_by_side(scores)}
+    assert [row["dirty"] for row in side_by_side(scores)] == ["", "unchecked", "none (9 unchecked)"]
+    assert rows == {"bits per byte": "2.000", "easy": "0.500 ± 0.030", "hard": "0.280 ± 0.030 (chance)"}
+    assert "Away from chance for at least one model: easy." in verdict(scores)
+    assert "say nothing of these models: hard" in verdict(scores)
+
+
+def test_questions_that_dont_fit_go_unasked_and_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "b.jsonl"
+    rows = [{"query": "q", "choices": ["a", "b" * n], "gold": 0} for n in (1, 50)]
+    write_rows(path, rows)
+    about = write_questions([path], tmp_path / "out", max_items=None, fits=lambda choice: len(choice) < 10)
+    assert about == {"b": {"asked": 1, "too_long": 1, "chance": 0.5}}
+    with pytest.raises(SourceError, match="None of the 2 questions"):
+        write_questions([path], tmp_path / "out", max_items=None, fits=lambda choice: False)
+    with pytest.raises(ConfigError, match="no benchmark c"):
+        select([path], ["c"])
+
+
+def test_models_of_different_tokenizers_are_not_compared(folder: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(folder / "model", tmp_path / "other")
+    (other / "chat_template.jinja").write_text("other")
+    with pytest.raises(TokenizerMismatch):
+        run(folder, tmp_path, base=other)

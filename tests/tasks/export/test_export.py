@@ -1,0 +1,158 @@
+"""Exports: each is proved in its own runtime, and what is not the checkpoint is never published."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.convert import load
+from models.tokenizer import FIM_TOKENS, SPECIAL_TOKENS, load_tokenizer
+from storage.artifact import Artifact
+from storage.errors import ConfigError, ParityError
+from tasks.export import ExportConfig, export
+from tasks.export.formats.checkpoints import load_model
+from tasks.export.formats.gguf_file import plain_template, write_gguf
+from tasks.export.runtime import load_gguf
+from tasks.stage.output import Output
+from tests.tasks.tiny_model import RUNTIME, make_model, make_validation
+
+PROMPTS = ["The fox lives in the", "Nobody in the yard", "Where does the hen live?"]
+SCORES = {"models": {"dpo": {"bits_per_byte": 2.0, "tasks": {}}}}
+
+
+def inputs(folder: Path, **shape: Any) -> tuple[Artifact, Artifact, Artifact]:
+    """What the stage reads: a model with random weights, scores, held-out tokens."""
+    model = make_model(folder / "model", **shape)
+    make_validation(folder / "validation", model)
+    (folder / "scores").mkdir()
+    (folder / "scores" / "scores.json").write_text(json.dumps(SCORES))
+    return Artifact.at(model), Artifact.at(folder / "scores"), Artifact.at(folder / "validation")
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact, Artifact]:
+    return inputs(tmp_path_factory.mktemp("llama"), kv_heads=2)
+
+
+def run(folder: Path, given: tuple[Artifact, Artifact, Artifact], **config: Any) -> Output:
+    out = Output.at(folder, stage="export", runtime=RUNTIME)
+    settings = {"prompts": PROMPTS, "greedy_tokens": 12, "positions": 16, **config}
+    export.function(ExportConfig.model_validate(settings), *given, out)
+    return out
+
+
+def test_a_release_holds_every_format_its_proof_and_its_card(
+    llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+) -> None:
+    out = run(tmp_path, llama, formats=[*ExportConfig().formats, "gguf-f32"], licence="Free.")
+    proof = json.loads((out.path / "parity.json").read_text())["formats"]
+    assert proof["safetensors"]["max_difference"] == 0
+    assert proof["gguf-f16"]["same_greedy"] == len(PROMPTS)
+    assert proof["gguf-f32"]["mean_divergence"] <= proof["gguf-q8_0"]["mean_divergence"]
+    assert proof["gguf-q8_0"]["mean_divergence"] < proof["gguf-q4_0"]["mean_divergence"]
+    assert proof["gguf-q4_0"]["bytes"] < proof["gguf-q8_0"]["bytes"] < proof["gguf-f16"]["bytes"]
+    assert proof["int4"]["bytes"] < proof["int8"]["bytes"] < proof["safetensors"]["bytes"]
+    card = (out.path / "README.md").read_text()
+    for name in proof:
+        assert f"| {name} |" in card
+    assert "Free." in card
+    assert json.loads((out.path / "lineage.json").read_text())["model"] == llama[0].digest
+    ids = torch.randint(len(SPECIAL_TOKENS), 600, (1, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        theirs, ours = load_model(out.path / "safetensors")(ids).logits, load(llama[0].path)(ids)
+        assert (theirs - ours).abs().max() < 1e-4
+        assert load_model(out.path / "int8")(ids).logits.shape == theirs.shape
+
+
+def test_an_export_outside_its_tolerance_is_no_release(
+    llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+) -> None:
+    strict = {"max_divergence": 1e-12, "max_perplexity_increase": 1.0, "same_greedy": False}
+    with pytest.raises(ParityError, match=r"gguf-q4_0 is not the checkpoint.*mean divergence") as caught:
+        run(tmp_path, llama, formats=["gguf-q4_0"], tolerances={"gguf-q4_0": strict})
+    assert "export.tolerances.gguf-q4_0" in caught.value.remedy
+    assert not (tmp_path / "out" / "README.md").exists()
+
+
+def test_llama_cpp_continues_greedily_as_transformers_does(
+    llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+) -> None:
+    model, tokenizer = load_model(llama[0].path), load_tokenizer(llama[0].path)
+    write_gguf(load(llama[0].path), llama[0].path, tmp_path / "model.gguf", "f32")
+    runtime = load_gguf(tmp_path / "model.gguf")
+    for prompt in PROMPTS:
+        ids = torch.tensor([tokenizer.encode(prompt)])
+        made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=12)
+        assert runtime.greedy(prompt, 12) == made[0, ids.shape[1] :].tolist()
+    assert isinstance(runtime.chat([{"role": "user", "content": "Where does the fox live?"}], 8), str)
+
+
+def test_llama_cpp_knows_the_special_tokens_and_what_fills_in_the_middle(
+    llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+) -> None:
+    from gguf import GGUFReader, TokenType
+
+    write_gguf(load(llama[0].path), llama[0].path, tmp_path / "model.gguf", "f32")
+    fields = GGUFReader(tmp_path / "model.gguf").fields
+    types = fields["tokenizer.ggml.token_type"].contents()
+    control = [number for number, kind in enumerate(types) if kind == TokenType.CONTROL]
+    assert control == list(range(len(SPECIAL_TOKENS)))
+    named = [fields[f"tokenizer.ggml.fim_{piece}_token_id"].contents() for piece in ("pre", "suf", "mid")]
+    tokenizer = load_tokenizer(llama[0].path)
+    assert named == tokenizer.convert_tokens_to_ids(list(FIM_TOKENS))
+    prefix, suffix, middle = FIM_TOKENS
+    prompt = f"{prefix}The fox{suffix} the yard.{middle}"
+    ids = tokenizer.encode(prompt)
+    assert [id for id in ids if id < len(SPECIAL_TOKENS)] == named
+    runtime = load_gguf(tmp_path / "model.gguf")
+    assert runtime.greedy(prompt, 8) == runtime.greedy(ids, 8)
+    assert runtime.log_probabilities(prompt, 600) == runtime.log_probabilities(ids, 600)
+
+
+def test_llama_cpp_listens_where_nobody_else_may_enter(
+    llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+) -> None:
+    write_gguf(load(llama[0].path), llama[0].path, tmp_path / "model.gguf", "f32")
+    with load_gguf(tmp_path / "model.gguf") as runtime:
+        kind, path = runtime._server.listening_address.split("://")
+        assert kind == "unix"
+        assert Path(path).is_socket()
+        assert Path(path).parent.stat().st_mode & 0o077 == 0
+        assert runtime.tokenize("The fox") == load_tokenizer(llama[0].path).encode("The fox")
+        assert min(runtime.tokenize("<|endoftext|>")) >= len(SPECIAL_TOKENS)
+    assert not Path(path).parent.exists()
+
+
+@pytest.mark.parametrize(
+    "shape", [{"family": "gpt2"}, {"family": "mistral", "sliding_window": 128, "kv_heads": 1}], ids=str
+)
+def test_the_other_families_are_exported_too(shape: dict[str, Any], tmp_path: Path) -> None:
+    out = run(tmp_path, inputs(tmp_path, **shape), formats=["safetensors", "gguf-f16", "gguf-q8_0"])
+    assert out.counts["formats"]["gguf-f16"]["same_greedy"] == len(PROMPTS)
+
+
+def test_what_llama_cpp_would_compute_otherwise_is_refused(tmp_path: Path) -> None:
+    given = inputs(tmp_path, family="mistral", sliding_window=16)
+    with pytest.raises(ConfigError, match="no sliding window of 16"):
+        run(tmp_path, given, formats=["gguf-f16"])
+
+
+def test_a_broken_file_is_no_release(llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(load(llama[0].path), llama[0].path, path, "f16")
+    data = bytearray(path.read_bytes())
+    del data[len(data) // 2 :]
+    path.write_bytes(bytes(data))
+    with pytest.raises(ParityError, match="can't load"):
+        load_gguf(path)
+
+
+def test_the_template_of_a_runtime_has_no_marks_of_training(llama: tuple[Artifact, Artifact, Artifact]) -> None:
+    text = plain_template(llama[0].path)
+    assert not re.search(r"generation\s*-?%", text)
+    assert "add_generation_prompt" in text

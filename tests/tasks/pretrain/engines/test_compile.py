@@ -1,0 +1,113 @@
+"""torch.compile within an engine: the same steps, recomputation inside, and nothing compiled that nothing is learned
+from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, get_args
+
+import pytest
+import torch
+import torch._dynamo
+import torch._inductor
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
+
+from storage.errors import ConfigError
+from tasks.pretrain.engines import open_engine
+from tasks.pretrain.engines.compiled import MODES
+from tasks.pretrain.engines.ddp import DdpEngine
+from tasks.pretrain.insight.probe import probe
+from tasks.stage.config import Runtime
+from tests.tasks.pretrain.one_process import ALONE, MODEL, micro_batches, one_process, rows, spec_of, train, weights_of
+
+__all__ = ["one_process"]  # the fixture
+
+
+@pytest.fixture(autouse=True)
+def _graphs_without_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Graphs are captured and cut in forward and backward as for inductor, and run as they are: its C++ takes a minute
+    to compile."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager_decomp_partition"))
+    with torch._dynamo.config.patch(optimize_ddp=True):
+        yield
+
+
+def open_as(**runtime: Any) -> DdpEngine:
+    """An engine of one process whose micro-batches hold two rows, which makes four of them a step."""
+    spec = spec_of(micro_batch=2)
+    return DdpEngine(spec.model_copy(update={"runtime": spec.runtime.model_copy(update=runtime)}), ALONE)
+
+
+def products(engine: DdpEngine) -> int:
+    """Matrix products of one step, compiled or not."""
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as seen:
+        train(engine, range(9, 10), micro=2)
+    return Counter(event.name for event in seen.events())["aten::mm"]
+
+
+@pytest.mark.parametrize("how", ["default", "max-autotune", "reduce-overhead"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_compiled_blocks_learn_what_others_learn(how: str, recompute: str) -> None:
+    plain, compiled = open_as(), open_as(compile=how, recompute=recompute)
+    assert train(compiled, range(1, 4), micro=2) == pytest.approx(train(plain, range(1, 4), micro=2), abs=1e-5)
+    assert (weights_of(compiled) - weights_of(plain)).abs().max() < 1e-5
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # for all blocks
+
+
+def test_every_choice_is_one_of_torchs_modes() -> None:
+    assert set(MODES) == set(get_args(Runtime.model_fields["compile"].annotation)) - {"off"}
+    assert {mode for mode in MODES.values() if mode} <= set(torch._inductor.list_mode_options())
+
+
+def test_selective_recomputation_repeats_no_product_in_a_compiled_block() -> None:
+    counts = {}
+    for recompute in ("none", "selective", "full"):
+        engine = open_as(compile="default", recompute=recompute)
+        train(engine, range(1, 2), micro=2)
+        counts[recompute] = products(engine)
+    assert counts["selective"] == counts["none"] > 0
+    # Four micro-batches, two blocks, their products again but for the last, which nothing needs
+    assert counts["full"] == counts["none"] + 4 * 2 * 3
+
+
+def test_under_ddp_a_block_is_compiled_whole() -> None:
+    wide = {**MODEL, "width": 512, "feed_forward": 1024}  # larger than DDP's first bucket
+    spec = spec_of(micro_batch=2, model=wide)
+    engine = DdpEngine(
+        spec.model_copy(update={"runtime": spec.runtime.model_copy(update={"compile": "default"})}), ALONE
+    )
+    engine.module = DistributedDataParallel(engine.model)
+    train(engine, range(1, 2), micro=2)
+    assert torch._dynamo.utils.counters["aot_autograd"]["total"] == 1
+
+
+def test_what_nothing_is_learned_from_is_not_compiled_and_shows_its_attention() -> None:
+    engine, plain = open_as(compile="default"), open_as()
+    ids_BT, targets_BT, _ = micro_batches(rows(1), 2)[0]
+    assert torch.equal(engine.loss(ids_BT, targets_BT), plain.loss(ids_BT, targets_BT))
+    entropies, _ = probe(engine.model, ids_BT, None)
+    assert len(entropies) == len(engine.model.blocks)
+    assert not torch._dynamo.utils.counters["stats"]
+
+
+def test_cuda_graphs_find_each_gradient_where_it_was() -> None:
+    engine = open_as(compile="reduce-overhead")
+    places = {}
+    for step in range(1, 4):
+        train(engine, range(step, step + 1), micro=2)
+        for name, parameter in engine.model.named_parameters():
+            assert parameter.grad is not None
+            assert not parameter.grad.any()
+            assert places.setdefault(name, parameter.grad.data_ptr()) == parameter.grad.data_ptr()
+
+
+def test_cuda_graphs_are_refused_where_weights_move() -> None:
+    spec = spec_of(engine="fsdp")
+    graphs = spec.model_copy(update={"runtime": spec.runtime.model_copy(update={"compile": "reduce-overhead"})})
+    with pytest.raises(ConfigError, match=r"reduce-overhead, which runtime\.engine=fsdp"):
+        open_engine(graphs, ALONE)

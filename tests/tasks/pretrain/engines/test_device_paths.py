@@ -1,0 +1,54 @@
+"""What a GPU asks of the engines and of those who start them, as far as a CPU can show it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from storage.errors import ConfigError
+from tasks.pretrain.engines import open_engine
+from tasks.pretrain.engines.native import NativeEngine
+from tasks.pretrain.spec import TrainSpec
+from tasks.pretrain.world import World, place
+from tests.tasks.pretrain.tiny_training import RUNTIME
+
+
+def test_each_process_of_a_host_has_a_gpu_of_its_own() -> None:
+    assert place("auto", 1, 2) == torch.device("cuda", 1)
+    assert place("cuda", 0, 1) == torch.device("cuda", 0)
+    assert place("auto", 3, 0) == place("cpu", 3, 2) == torch.device("cpu")
+
+
+def test_gpus_that_are_not_there_are_named() -> None:
+    with pytest.raises(ConfigError, match="sees no GPU here") as caught:
+        place("cuda", 0, 0)
+    assert "runtime.device" in caught.value.remedy
+    with pytest.raises(ConfigError, match=r"more than 2 processes.*has 2 GPU") as caught:
+        place("auto", 2, 2)
+    assert "runtime.processes to 2" in caught.value.remedy
+
+
+def test_where_graphs_are_recorded_gradients_have_memory_of_their_own(spec: TrainSpec, world: World) -> None:
+    """A recorded backward pass writes its results to the same place each time: what is summed must lie elsewhere."""
+    runtime = {"engine": "ddp", "micro_batch": 2, "compile": "reduce-overhead"}
+    ids = torch.randint(0, spec.shape.vocab_size, (4, 33), generator=torch.Generator().manual_seed(0))
+    batches = [(ids[start : start + 2, :-1], ids[start : start + 2, 1:], None) for start in (0, 2)]
+    losses = {}
+    for compiled in (True, False):
+        chosen = runtime if compiled else {**runtime, "compile": "off"}
+        open_with = spec.model_copy(update={"runtime": RUNTIME.model_copy(update=chosen)})
+        trained = open_engine(open_with, world)
+        assert isinstance(trained, NativeEngine)
+        places = [gradients(trained)]
+        losses[compiled] = []
+        for _ in range(3):
+            losses[compiled].append(float(trained.step(batches, 1e-2)[0]))
+            places.append(gradients(trained))
+        assert (places[0] == places[1] == places[2] and None not in places[0]) == compiled
+    assert losses[True] == pytest.approx(losses[False], abs=1e-4)
+
+
+def gradients(engine: NativeEngine) -> list[int | None]:
+    """Where each parameter's gradient lies."""
+    held = [parameter.grad for parameter in engine.model.parameters()]
+    return [None if gradient is None else gradient.data_ptr() for gradient in held]

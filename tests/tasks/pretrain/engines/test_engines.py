@@ -1,0 +1,258 @@
+"""Engines: another way to compute the same steps, and states that any of them goes on from."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.transformer import Transformer
+from storage.errors import ConfigError
+from tasks.pretrain.engines import open_engine
+from tasks.pretrain.engines.shard_layout import Piece
+from tasks.pretrain.world import World
+from tests.tasks.pretrain.engines.engine_child import SAVED, global_batch, make_spec
+
+Results = dict[str, dict[str, Any]]
+TOLERANCE = 2e-5  # sums in another order; a wrong step shows in the fourth decimal
+ALONE = World(0, 1, torch.device("cpu"))
+ISOLATED = {"llama": True, "mistral": True, "gpt2": False}  # documents of uneven length, of uneven targets
+
+
+def case(
+    name: str, processes: int, shape: str = "llama", *, source: str | None = None, **runtime: Any
+) -> dict[str, Any]:
+    settings = {"engine": "ddp", "micro_batch": 2, **runtime}
+    found = {"name": name, "processes": processes, "shape": shape, "isolated": ISOLATED[shape], "runtime": settings}
+    return found | ({"from": source} if source else {})
+
+
+ALONE_FIRST = [
+    *(case(f"one {shape}", 1, shape) for shape in ISOLATED),
+    case("one zero 1", 1, engine="deepspeed", zero_stage=1),
+]
+SAME = [
+    case("ddp", 2),
+    case("ddp, no accumulation", 2, "gpt2", micro_batch=4),
+    *(case(f"zero {stage}", 2, engine="deepspeed", zero_stage=stage) for stage in range(4)),
+    case("zero 2, offload", 2, engine="deepspeed", zero_stage=2, offload="optimizer"),
+    case("fsdp", 2, engine="fsdp"),
+    case("fsdp 3", 2, engine="fsdp", zero_stage=3),
+    case("fsdp 3, untied", 2, "mistral", engine="fsdp", zero_stage=3),
+    case("fsdp, offload", 2, "gpt2", engine="fsdp", offload="optimizer"),
+    *(case(f"tensor, {shape}", 2, shape, tensor_parallel=2) for shape in ISOLATED),
+    *(case(f"pipeline, {shape}", 2, shape, pipeline_parallel=2) for shape in ISOLATED),
+]
+Z_LOSS = [
+    case(f"z-loss, {processes}", processes, tensor_parallel=processes) | {"config": {"z_loss": 0.1}}
+    for processes in (1, 2)
+]
+HALF = [
+    case(f"zero {stage}, bfloat16", 2, engine="deepspeed", zero_stage=stage) | {"config": {"precision": "bfloat16"}}
+    for stage in (0, 1)
+]
+HALF_GOES_ON = case("zero 1 after zero 0, bfloat16", 2, source=HALF[0]["name"], engine="deepspeed", zero_stage=1)
+HALF_GOES_ON |= {"config": {"precision": "bfloat16"}}
+GOES_ON = [
+    case("zero 3 of 2 after zero 1 of 1", 2, source="one zero 1", engine="deepspeed", zero_stage=3),
+    case("zero 2 of 2 after zero 3 of 2", 2, source="zero 3", engine="deepspeed", zero_stage=2),
+    case("zero 0 of 2 after zero 1 of 1", 2, source="one zero 1", engine="deepspeed"),
+    case("tensor after one process", 2, source="one llama", tensor_parallel=2),
+    case("fsdp after tensor", 2, source="tensor, llama", engine="fsdp"),
+    case("pipeline after fsdp", 2, source="fsdp", pipeline_parallel=2),
+]
+GOES_ON_ALONE = [
+    case("zero 2 of 1 after zero 2 of 2", 1, source="zero 2", engine="deepspeed", zero_stage=2),
+    case("zero 1 of 1 after zero 0 of 2", 1, source="zero 0", engine="deepspeed", zero_stage=1),
+    case("one process after a pipeline", 1, source="pipeline, llama"),
+]
+REFUSED = [
+    case("heads", 2, tensor_parallel=2) | {"changes": {"kv_heads": 1}, "named": "1 kv_heads"},
+    case("stages", 2, pipeline_parallel=2) | {"changes": {"depth": 1}, "named": "has 1 blocks"},
+    case("bubbles", 2, pipeline_parallel=2, micro_batch=8) | {"named": "1 micro-batches, too few"},
+    case("ranks", 2, tensor_parallel=4) | {"named": "2 processes can't hold copies"},
+]
+FOURFOLD = [
+    case("fsdp × tensor", 4, engine="fsdp", zero_stage=3, tensor_parallel=2),
+    case("pipeline × data", 4, pipeline_parallel=2),
+    case("ddp × tensor", 4, "gpt2", tensor_parallel=2),
+    case("pipeline × tensor after fsdp × tensor", 4, source="fsdp × tensor", tensor_parallel=2, pipeline_parallel=2),
+]
+
+
+def names(cases: list[dict[str, Any]]) -> list[str]:
+    return [str(found["name"]) for found in cases]
+
+
+def launch(folder: Path, cases: list[dict[str, Any]], processes: int) -> Results:
+    """Run cases in so many processes, as a launcher would start them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (folder / "cases.json").write_text(json.dumps(cases))
+    shared = {
+        "WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "tests.tasks.pretrain.engines.engine_child",
+        str(folder),
+        str(folder / "cases.json"),
+    ]
+    logs = [folder / f"log-{rank}" for rank in range(processes)]
+    children = []
+    for rank, log in enumerate(logs):
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+        environment = os.environ | shared | own
+        children.append(subprocess.Popen(command, env=environment, stdout=log.open("w"), stderr=subprocess.STDOUT))
+    deadline = time.monotonic() + 540
+    try:
+        while any(child.poll() is None for child in children) and not any(child.poll() for child in children):
+            assert time.monotonic() < deadline, "the engines hang"
+            time.sleep(0.1)
+        said = "\n".join(log.read_text()[-3000:] for log in logs)
+        assert all(child.wait(30) == 0 for child in children), said
+    finally:
+        for child in children:
+            child.kill()
+    results: Results = json.loads((folder / "results.json").read_text())
+    return results
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    cases = [*ALONE_FIRST, Z_LOSS[0], *SAME, Z_LOSS[1], *HALF, HALF_GOES_ON, *GOES_ON, *REFUSED, *GOES_ON_ALONE]
+    return launch(tmp_path_factory.mktemp("pair"), cases, 2)
+
+
+@pytest.fixture(scope="module")
+def fourfold(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return launch(tmp_path_factory.mktemp("four"), FOURFOLD, 4)
+
+
+def like(results: Results, name: str) -> dict[str, Any]:
+    """What one process did with the shape of a case."""
+    shape = next(found["shape"] for found in [*SAME, *FOURFOLD] if found["name"] == name)
+    return results[f"one {shape}"]
+
+
+@pytest.mark.parametrize("name", names(SAME))
+def test_every_engine_learns_what_one_process_learns(name: str, results: Results) -> None:
+    found, expected = results[name], like(results, name)
+    assert found["losses"] == pytest.approx(expected["losses"], abs=TOLERANCE)
+    assert found["norms"] == pytest.approx(expected["norms"], abs=5 * TOLERANCE)
+    assert found["validation"] == pytest.approx(expected["validation"], abs=TOLERANCE)
+    assert found["whole"] == pytest.approx(found["validation"], abs=TOLERANCE)
+
+
+def test_words_shared_among_ranks_are_learned_with_the_z_loss(results: Results) -> None:
+    alone, shared = (results[name]["losses"] for name in names(Z_LOSS))
+    assert shared == pytest.approx(alone, abs=TOLERANCE)
+    assert abs(alone[-1] - results["one llama"]["losses"][-1]) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("name", names(FOURFOLD[:-1]))
+def test_and_so_do_combinations(name: str, fourfold: Results, results: Results) -> None:
+    test_every_engine_learns_what_one_process_learns(name, {**results, name: fourfold[name]})
+    assert fourfold[name]["resumed_alike"]
+
+
+def test_deepspeed_counts_the_steps_of_adam_alike_in_bfloat16(results: Results) -> None:
+    without, sharded = (results[name] for name in names(HALF))
+    assert without["losses"] == pytest.approx(sharded["losses"], abs=TOLERANCE)
+    assert without["losses"] == pytest.approx(results["one llama"]["losses"], abs=2e-2)
+    assert results[HALF_GOES_ON["name"]]["losses"] == pytest.approx(sharded["losses"][SAVED:], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", names([*ALONE_FIRST, *SAME, *HALF]))
+def test_a_fresh_engine_goes_on_from_saved_states_bit_for_bit(name: str, results: Results) -> None:
+    assert results[name]["resumed_alike"]
+
+
+@pytest.mark.parametrize("name", names([*GOES_ON, *GOES_ON_ALONE]))
+def test_another_engine_or_number_of_processes_goes_on(name: str, results: Results) -> None:
+    found, expected = results[name], results["one llama"]
+    assert found["losses"] == pytest.approx(expected["losses"][SAVED:], abs=TOLERANCE)
+    assert found["norms"] == pytest.approx(expected["norms"][SAVED:], abs=5 * TOLERANCE)
+    assert found["whole"] == pytest.approx(expected["validation"], abs=TOLERANCE)
+
+
+def test_three_dimensions_go_on_from_two(fourfold: Results, results: Results) -> None:
+    name = names(FOURFOLD)[-1]
+    test_another_engine_or_number_of_processes_goes_on(name, {**results, name: fourfold[name]})
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=names(REFUSED))
+def test_what_cant_be_shared_is_refused_by_name(refused: dict[str, Any], results: Results) -> None:
+    assert results[refused["name"]]["error"] == "ConfigError"
+    assert refused["named"] in results[refused["name"]]["message"]
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        {"engine": "deepspeed", "tensor_parallel": 2},
+        {"engine": "deepspeed", "compile": "default"},
+        {"engine": "deepspeed", "offload": "optimizer"},
+        {"engine": "fsdp", "pipeline_parallel": 2},
+        {"engine": "ddp", "zero_stage": 2},
+        {"engine": "ddp", "offload": "optimizer"},
+    ],
+    ids=str,
+)
+def test_what_would_have_no_effect_is_refused_by_name(runtime: dict[str, Any], tmp_path: Path) -> None:
+    named = next(name for name in runtime if name != "engine")
+    with pytest.raises(ConfigError, match=rf"runtime\.{named} is"):
+        open_engine(make_spec(tmp_path, case("refused", 1, **runtime)), ALONE)
+
+
+@pytest.mark.parametrize("engine", ["deepspeed", "fsdp"])
+def test_float16_is_refused_on_a_cpu(engine: str, tmp_path: Path) -> None:
+    asked = case("half", 1, engine=engine) | {"config": {"precision": "float16"}}
+    with pytest.raises(ConfigError, match="can't train with float16"):
+        open_engine(make_spec(tmp_path, asked), ALONE)
+
+
+def test_a_piece_of_a_piece_is_still_where_it_was() -> None:
+    whole = torch.arange(60.0).view(10, 6)
+    piece = Piece(whole.shape, ((1, 3), (6, 9)), (2, 4))
+    held = piece.of(whole)
+    assert held.tolist() == whole[[1, 2, 6, 7, 8], 2:4].tolist()
+    part = piece.cut(1, 4)
+    assert part.rows == ((2, 3), (6, 8))
+    back = torch.zeros_like(whole)
+    part.fill(back, held[1:4])
+    assert back.nonzero().tolist() == [[row, column] for row in (2, 6, 7) for column in (2, 3)]
+    assert torch.equal(part.of(back), part.of(whole))
+
+
+@pytest.mark.parametrize("shape", ["llama", "gpt2"])
+def test_torch_compile_sees_the_whole_model_and_loss_without_a_break(shape: str, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model = Transformer(make_spec(tmp_path, case("compiled", 1, shape)).shape)
+    batch = global_batch(1, isolated=ISOLATED[shape])
+    plain = model(*batch)
+    plain.backward()
+    expected = {
+        name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None
+    }
+    model.zero_grad()
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")(*batch)
+    compiled.backward()
+    assert compiled.item() == pytest.approx(plain.item(), abs=1e-6)
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        assert torch.allclose(parameter.grad, expected[name], atol=1e-6), name

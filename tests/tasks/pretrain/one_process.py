@@ -1,0 +1,92 @@
+"""An engine in this process, over rows that a step's number decides: what tests of the recipe train with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import HashStore
+
+from models.presets import derive
+from tasks.pretrain import PretrainConfig
+from tasks.pretrain.engines import MicroBatch
+from tasks.pretrain.engines.ddp import DdpEngine
+from tasks.pretrain.loader.batch import Batch, isolate
+from tasks.pretrain.spec import TrainSpec
+from tasks.pretrain.world import World
+from tasks.stage.config import Runtime
+
+ALONE = World(0, 1, torch.device("cpu"))
+VOCAB, EOS_ID = 64, 0
+MODEL = {"depth": 2, "width": 32, "heads": 2, "kv_heads": 1, "feed_forward": 64, "context": 16}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_process() -> Iterator[None]:
+    """What `join` does for a run of one process, without its marks in the environment. One thread: on a busy machine
+    two are slower by far."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def spec_of(*, micro_batch: int | None = None, engine: str = "ddp", **choices: Any) -> TrainSpec:
+    """What a child would be told, of a tiny model."""
+    config = PretrainConfig.model_validate({"model": MODEL, **choices})
+    nowhere = Path("nowhere")
+    return TrainSpec(
+        config=config,
+        runtime=Runtime.model_validate({"threads": 1, "device": "cpu", "engine": engine, "micro_batch": micro_batch}),
+        shape=derive(config.model, VOCAB),
+        steps=100, tokens_digest="", tokenizer_digest="", train=[], validation=[], tokenizer=nowhere, scratch=nowhere,
+        out=nowhere,
+    )  # fmt: skip
+
+
+def open_ddp(**choices: Any) -> DdpEngine:
+    """An engine of one process, the tests' own."""
+    return DdpEngine(spec_of(**choices), ALONE)
+
+
+def rows(step: int, *, size: int = 8, isolated: bool = False) -> Batch:
+    """Rows in which a token mostly is the one before and one more. Documents are of very different lengths."""
+    generator = np.random.default_rng(step)
+    ids = (generator.integers(1, VOCAB, (size, 1)) + np.arange(17)) % (VOCAB - 1) + 1
+    ids[0, 1::2] = EOS_ID
+    ids[1, 5] = EOS_ID
+    batch = Batch(ids[:, :-1], ids[:, 1:])
+    return isolate(batch, EOS_ID) if isolated else batch
+
+
+def micro_batches(batch: Batch, size: int) -> list[MicroBatch]:
+    """The rows of a batch, `size` at a time."""
+
+    def tensor(part: Any, start: int) -> Tensor:
+        return torch.from_numpy(part[start : start + size])
+
+    return [
+        (
+            tensor(batch.ids, start),
+            tensor(batch.targets, start),
+            None if batch.positions is None else tensor(batch.positions, start),
+        )
+        for start in range(0, len(batch.ids), size)
+    ]
+
+
+def train(
+    engine: DdpEngine, steps: range, *, rate: float = 0.01, micro: int = 8, isolated: bool = False
+) -> list[float]:
+    """The losses of some steps."""
+    return [engine.step(micro_batches(rows(step, isolated=isolated), micro), rate)[0].item() for step in steps]
+
+
+def weights_of(engine: DdpEngine) -> Tensor:
+    """All weights in a row."""
+    return torch.cat([parameter.detach().flatten().clone() for parameter in engine.model.parameters()])

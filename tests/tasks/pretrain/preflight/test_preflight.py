@@ -1,0 +1,277 @@
+"""The pre-flight: each check passes on a sound training and fails when what it checks is broken."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models.transformer import FeedForward
+from profiles.load import load as load_profile
+from storage.artifact import Artifact
+from storage.digests import list_files, tree_digest
+from storage.errors import OutOfMemory, TrainingError
+from tasks.checks.check import Check
+from tasks.pretrain import pretrain
+from tasks.pretrain.checkpoints.disk import rooms
+from tasks.pretrain.engines import states
+from tasks.pretrain.engines.ddp import DdpEngine
+from tasks.pretrain.fim_tokens import read_marks
+from tasks.pretrain.preflight import learning, machine, preflight, repeating, wanted
+from tasks.pretrain.preflight.__main__ import CHECKS
+from tasks.pretrain.preflight.bench import Bench
+from tasks.pretrain.spec import TrainSpec
+from tasks.pretrain.world import World
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
+from tasks.stage.progress import Observer
+from tests.tasks.pretrain.tiny_training import MODEL, RUNTIME, make_spec
+
+
+def fresh(spec: TrainSpec, world: World, folder: Path, **config: Any) -> Bench:
+    chosen = spec.config.model_copy(update=config)
+    return Bench(spec.model_copy(update={"scratch": folder, "config": chosen}), world)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"isolate_documents": True, "context_warmup_steps": 4}, {"fim_rate": 0.5}, {"packing": "best_fit"}],
+    ids=str,
+)
+def test_a_sound_training_passes_every_check(
+    config: dict[str, Any], spec: TrainSpec, world: World, tmp_path: Path
+) -> None:
+    marks = read_marks(spec.tokenizer, spec.shape.vocab_size)
+    bench = fresh(spec.model_copy(update={"marks": marks}), world, tmp_path, **config)
+    found = [check(bench) for check in CHECKS]
+    assert [check for check in found if check.state == "failed"] == []
+    assert len({check.name for check in found}) == len(CHECKS)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mistral"])
+def test_the_other_families_pass_too(
+    family: str, world: World, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    model = {"family": family, "depth": 2, "width": 64, "heads": 4, "context": 32}
+    bench = fresh(make_spec(tmp_path_factory.mktemp(family), model=model), world, tmp_path)
+    for check in (learning.first_loss, learning.gradients, learning.causality, learning.by_heart):
+        assert check(bench).state == "passed", check(bench)
+
+
+def test_a_large_model_is_tried_with_fewer_layers(spec: TrainSpec, world: World, tmp_path: Path) -> None:
+    large = make_spec(spec.scratch.parent, model={**MODEL, "depth": 64, "width": 512, "heads": 8, "kv_heads": 8})
+    bench = fresh(large, world, tmp_path)
+    assert 2 <= bench.small.shape.depth < 64
+    assert bench.small.shape.width == 512
+    assert bench.depth == f", {bench.small.shape.depth} of 64 layers"
+
+
+def failed(check: Check, *named: str) -> None:
+    assert check.state == "failed", check
+    for part in named:
+        assert part in check.value, check.value
+    assert check.remedy
+
+
+def test_initial_weights_of_the_wrong_scale_are_seen_in_the_first_loss(
+    spec: TrainSpec, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.transformer.INIT_STD", 0.5)
+    failed(learning.first_loss(fresh(spec, world, tmp_path)), "nats a token", "ln(600) = 6.397")
+
+
+def test_a_branch_that_is_cut_off_is_named(
+    spec: TrainSpec, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = FeedForward.forward
+    monkeypatch.setattr(FeedForward, "forward", lambda self, x_BTC: sound(self, x_BTC).detach())
+    failed(learning.gradients(fresh(spec, world, tmp_path)), "blocks.0.feed_forward.up.weight has none", "and")
+
+
+def test_a_gradient_that_is_no_number_is_named(
+    spec: TrainSpec, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = FeedForward.forward
+
+    def rooted(self: FeedForward, x_BTC: Tensor) -> Tensor:
+        return sound(self, x_BTC - x_BTC.detach() + 0.0).abs().sqrt()  # the root of 0 has no slope
+
+    monkeypatch.setattr(FeedForward, "forward", rooted)
+    failed(learning.gradients(fresh(spec, world, tmp_path)), "has nan")
+
+
+def test_a_mask_that_lets_the_future_through_is_caught(
+    spec: TrainSpec, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = F.scaled_dot_product_attention
+
+    def all_seeing(*arrays: Tensor, is_causal: bool, **options: Any) -> Tensor:
+        return sound(*arrays, is_causal=False, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", all_seeing)
+    failed(learning.causality(fresh(spec, world, tmp_path)), "a later token changes an earlier logit")
+
+
+def test_a_model_that_does_not_read_is_caught(
+    spec: TrainSpec, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = fresh(spec, world, tmp_path)
+    monkeypatch.setattr(type(bench.model), "_hidden", lambda self, ids_BT, _: torch.ones(*ids_BT.shape, 64))
+    failed(learning.causality(bench), "changes nothing from there on")
+
+
+@pytest.mark.parametrize("rate", [1e-7, 10.0])
+def test_a_rate_at_which_nothing_is_learned_fails_by_heart(
+    rate: float, spec: TrainSpec, world: World, tmp_path: Path
+) -> None:
+    failed(learning.by_heart(fresh(spec, world, tmp_path, learning_rate=rate)), "128 tokens: loss 6.", "200 steps")
+
+
+def test_a_load_that_forgets_the_optimizer_is_caught(
+    spec: TrainSpec, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forgetful(self: DdpEngine, folder: Path) -> None:
+        states.load_states(folder, self.parameters, self.optimizer, self.scaler.state_dict())
+        self.optimizer.state.clear()
+
+    bench = fresh(spec, world, tmp_path)
+    for _ in range(2):
+        bench.engine.step(bench.batches, 1e-2)
+    monkeypatch.setattr(DdpEngine, "load", forgetful)
+    failed(repeating.checkpoint(bench), "a step after loading differs by")
+
+
+def test_a_checkpoint_that_lost_a_parameter_is_caught(
+    spec: TrainSpec, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = states._shared_out
+
+    def shared_out(*given: Any) -> Any:
+        tensors, planner = sound(*given)
+        del tensors["blocks.0.attention.qkv.weight"], planner.pieces["blocks.0.attention.qkv.weight"]
+        return tensors, planner
+
+    monkeypatch.setattr(states, "_shared_out", shared_out)
+    bench = fresh(spec, world, tmp_path)
+    bench.engine.step(bench.batches, 1e-2)
+    failed(repeating.checkpoint(bench), "the parameter blocks.0.attention.qkv.weight is missing")
+
+
+def test_a_truncated_a_changed_and_a_foreign_shard_are_caught(spec: TrainSpec, tmp_path: Path) -> None:
+    path = tmp_path / "00000.tokens"
+    shutil.copy(spec.train[0], path)
+    assert repeating.judge_shards([path], spec.tokenizer_digest).value.startswith("1 of 1")
+    failed(repeating.judge_shards([path], "f" * 64), "00000.tokens was made with tokenizer")
+    data = path.read_bytes()
+    path.write_bytes(data[:300] + bytes([data[300] ^ 1]) + data[301:])
+    failed(repeating.judge_shards([path], spec.tokenizer_digest), "has changed bytes")
+    path.write_bytes(data[:-10])
+    failed(repeating.judge_shards([path], spec.tokenizer_digest), "bytes instead of")
+
+
+def test_a_loader_with_another_order_is_caught(spec: TrainSpec, world: World, tmp_path: Path) -> None:
+    one, other = (fresh(spec, world, tmp_path, seed=seed) for seed in (0, 1))
+    loaders = one.open_loader(one.spec), other.open_loader(other.spec)
+    failed(repeating.judge_loader(*loaders, (3, 4)), "step 3 is served differently")
+
+
+def test_ranks_that_differ_or_see_the_same_are_caught() -> None:
+    rank = {"data rank": 0, "loss": 6.4, "weights": "a", "samples": "x"}
+    other = {**rank, "data rank": 1, "samples": "y"}
+    assert repeating.judge_ranks([rank, other]).state == "passed"
+    assert repeating.judge_ranks([rank, rank]).state == "passed", "two ranks of one copy see the same samples"
+    failed(repeating.judge_ranks([rank, {**other, "weights": "b"}]), "don't agree on the weights")
+    failed(repeating.judge_ranks([rank, {**other, "loss": 6.5}]), "don't agree on the loss")
+    failed(repeating.judge_ranks([rank, {**other, "samples": "x"}]), "two ranks see the same samples")
+
+
+def test_what_does_not_fit_is_caught(spec: TrainSpec) -> None:
+    host = (10, 100, "this machine")
+    failed(machine.judge_memory([(99, 100, "a GPU"), host], 32), "of a GPU and", "with micro-batches of 32")
+    assert machine.judge_memory([(90, 100, "a GPU"), host], 32).state == "passed"
+    assert 0 < machine.host_memory() < 1 << 50
+    model = {**MODEL, "depth": 200, "width": 16384, "heads": 128, "kv_heads": 128}
+    failed(machine.judge_disk(rooms(make_spec(spec.scratch.parent, model=model))), "GB needed (3 checkpoints")
+
+
+def test_what_only_costs_time_is_advice() -> None:
+    assert machine.judge_threads(2, 1, 2).state == "passed"
+    crowded = machine.judge_threads(4, 2, 4)
+    assert (crowded.state, crowded.value) == ("advice", "2 × 4 on 4 cores")
+    assert "runtime.threads=2" in crowded.remedy
+    assert machine.judge_allocator({}).state == "advice"
+    assert machine.judge_allocator({"LD_PRELOAD": "/lib/libtcmalloc.so.4"}).state == "passed"
+    assert machine.judge_allocator(dict.fromkeys(machine.ALLOCATOR, "1")).state == "passed"
+
+
+def test_auto_means_long_runs_that_begin_anew(spec: TrainSpec, tmp_path: Path) -> None:
+    def of(steps: int, **runtime: Any) -> TrainSpec:
+        return spec.model_copy(update={"steps": steps, "scratch": tmp_path, "runtime": Runtime(**runtime)})
+
+    lengths = {name: load_profile(name).pretrain.steps for name in ("smoke", "tiny")}
+    assert {name: wanted(of(steps or 0)) for name, steps in lengths.items()} == {"smoke": False, "tiny": True}
+    assert wanted(of(1, preflight="always"))
+    assert not wanted(of(2000, preflight="never"))
+    (tmp_path / "checkpoints" / "step-000000100").mkdir(parents=True)
+    assert wanted(of(2000)), "a torn checkpoint is none"
+    (tmp_path / "checkpoints" / "step-000000100" / "complete.json").write_text("{}")
+    assert not wanted(of(2000))
+
+
+class Notes(Observer):
+    """Keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def noted(self, stage: str, message: str) -> None:
+        self.notes.append(message)
+
+
+def run(
+    spec: TrainSpec, data: tuple[Artifact, Artifact], folder: Path, runtime: dict[str, Any], **config: Any
+) -> Output:
+    out = Output.at(folder, stage="pretrain", runtime=RUNTIME.model_copy(update=runtime))
+    out.observer = Notes()
+    pretrain.function(spec.config.model_copy(update=config), *data, out)
+    return out
+
+
+def test_a_run_with_a_pre_flight_on_two_processes_has_the_result_of_one_without(
+    spec: TrainSpec, data: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    without = run(spec, data, tmp_path / "without", {"processes": 2})
+    with_it = run(spec, data, tmp_path / "with", {"processes": 2, "preflight": "always"})
+    assert tree_digest(list_files(with_it.path)) == tree_digest(list_files(without.path))
+    assert with_it.counts == without.counts
+    lines = {line["name"]: line for line in with_it.facts["preflight"]}
+    assert len(lines) == len(CHECKS)
+    assert lines["ranks"]["value"] == "2 with equal weights, 2 shares of the data that differ"
+    assert isinstance(with_it.observer, Notes)
+    assert any(note.startswith(f"pre-flight: {len(CHECKS)} checks passed in") for note in with_it.observer.notes)
+    assert not (with_it.scratch / "preflight").exists()
+
+
+def test_a_run_that_can_learn_nothing_does_not_begin(
+    spec: TrainSpec, data: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    with pytest.raises(TrainingError, match=r"one batch by heart: 128 tokens: loss 6\.") as caught:
+        run(spec, data, tmp_path, {"preflight": "always"}, learning_rate=1e-7)
+    assert "pretrain.learning_rate" in caught.value.remedy
+    assert "runtime.preflight=never" in caught.value.remedy
+    assert not (tmp_path / "scratch" / "log.jsonl").exists()
+
+
+def test_memory_that_runs_out_on_one_of_several_ranks_ends_all(spec: TrainSpec, tmp_path: Path) -> None:
+    """What waits for that rank would wait for an hour."""
+    vast = replace(spec.shape, depth=1, width=1 << 20, heads=1 << 13, kv_heads=1 << 13)
+    runtime = RUNTIME.model_copy(update={"processes": 2})
+    larger = spec.model_copy(update={"shape": vast, "runtime": runtime, "scratch": tmp_path})
+    with pytest.raises(OutOfMemory, match=r"Memory ran out in the pre-flight's check first_loss: .*can't allocate"):
+        preflight(larger, Output.at(tmp_path, stage="pretrain", runtime=runtime))

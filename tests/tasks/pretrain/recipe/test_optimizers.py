@@ -1,0 +1,189 @@
+"""Optimizers: who takes which weights, Muon by its definition, muP by its coordinate check, states that are kept."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.presets import derive
+from models.transformer import Transformer
+from storage.errors import ConfigError
+from tasks.pretrain import PretrainConfig
+from tasks.pretrain.engines.base import Engine
+from tasks.pretrain.recipe.optimizers import new_optimizer, parameter_groups, set_learning_rate
+from tests.tasks.pretrain.one_process import ALONE, one_process, open_ddp, spec_of, train, weights_of
+
+__all__ = ["one_process"]  # the fixture
+
+SHAPES: dict[str, dict[str, Any]] = {"llama": {}, "untied": {"tie_embeddings": False}, "gpt2": {"family": "gpt2"}}
+
+
+def build(width: int = 64, shape: str = "llama", **choices: Any) -> tuple[PretrainConfig, Transformer]:
+    model = {"depth": 2, "width": width, "heads": width // 32, "feed_forward": 3 * width, "context": 16}
+    config = PretrainConfig.model_validate({"model": {**model, **SHAPES[shape]}, **choices})
+    torch.manual_seed(0)
+    return config, Transformer(derive(config.model, 64), mup_base_width=config.mup_base_width)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("base", [None, 16])
+def test_matrices_decay_and_vectors_do_not_and_nothing_is_left_out(
+    shape: str, optimizer: str, base: int | None
+) -> None:
+    config, model = build(shape=shape, optimizer=optimizer, mup_base_width=base, weight_decay=0.1)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    found = []
+    for by, group in parameter_groups(config, model):
+        for parameter in group["params"]:
+            name = names[parameter]
+            found.append(name)
+            inside = name.startswith("blocks.") and parameter.dim() == 2
+            assert (by == "muon") == (inside and optimizer == "muon"), name
+            shrink = 4**0.5 if optimizer == "muon" else 4
+            expected = 1.0 if base is None else 1 / shrink if inside else 1 / 4 if name.startswith("norm.") else 1.0
+            assert group["rate_scale"] == pytest.approx(expected), name
+            # What is taken from a weight in a step is rate × decay: that does not depend on the width
+            decay = 0.1 if parameter.dim() == 2 else 0.0
+            assert group["weight_decay"] * group["rate_scale"] == pytest.approx(decay), name
+    assert sorted(found) == sorted(names.values())
+
+
+@pytest.mark.parametrize("choices", [{}, {"optimizer": "muon"}, {"mup_base_width": 16}], ids=str)
+def test_a_part_of_the_model_has_the_same_groups_in_the_same_order(choices: dict[str, Any]) -> None:
+    config, model = build(**choices)
+    found = [
+        [(by, group["weight_decay"], group["rate_scale"]) for by, group in parameter_groups(config, part)]
+        for part in (model, nn.ModuleDict({"blocks": model.blocks}), nn.ModuleDict({"norm": model.norm}))
+    ]
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == (2 if not choices else 3 if "optimizer" in choices else 4)
+
+
+def test_adamw_is_torchs_with_the_profiles_numbers() -> None:
+    choices = {"beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3, "weight_decay": 0.2}
+    (config, ours), (_, theirs) = build(**choices), build()
+    parameters = list(theirs.parameters())
+    groups = [
+        {"params": [p for p in parameters if (p.dim() >= 2) == m], "weight_decay": 0.2 * m} for m in (True, False)
+    ]
+    plain = torch.optim.AdamW(groups, lr=0.01, betas=(0.8, 0.9), eps=1e-3, fused=True)
+    optimizer = new_optimizer(config, ours)
+    set_learning_rate(optimizer.param_groups, 0.01)
+    ids_BT = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(0))
+    for _ in range(3):
+        for model, one in ((ours, optimizer), (theirs, plain)):
+            model(ids_BT, ids_BT.roll(-1, 1)).backward()
+            one.step()
+            one.zero_grad()
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
+def orthogonal(update: Tensor) -> Tensor:
+    """Newton and Schulz's iteration with the coefficients of Jordan et al. 2024, in float64."""
+    x = update / update.norm()
+    x = x.T if len(update) > update.shape[1] else x
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x.T if len(update) > update.shape[1] else x
+
+
+def test_muon_steps_by_the_orthogonal_part_of_its_momentum() -> None:
+    config, model = build(optimizer="muon", muon_learning_rate=0.05, weight_decay=0.1, muon_momentum=0.9)
+    optimizer = new_optimizer(config, model)
+    generator = torch.Generator().manual_seed(0)
+    expected = {name: parameter.detach().double() for name, parameter in model.named_parameters()}
+    memory: dict[str, Tensor] = {}
+    for rate in (0.003, 0.0015):  # of AdamW, whose peak is 3e-3: Muon's is 0.05 and 0.025
+        set_learning_rate(optimizer.param_groups, rate)
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+            if name.startswith("blocks.") and parameter.dim() == 2:
+                gradient, weight = parameter.grad.double(), expected[name]
+                memory[name] = 0.9 * memory.get(name, torch.zeros(())) + 0.1 * gradient
+                update = 0.1 * gradient + 0.9 * memory[name]  # Nesterov's
+                own = rate / 0.003 * 0.05
+                scale = 0.2 * math.sqrt(max(weight.shape))
+                expected[name] = weight * (1 - own * 0.1) - own * scale * orthogonal(update)
+        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        if name in memory:
+            moved = (expected[name] - before[name]).norm()
+            assert (parameter.double() - expected[name]).norm() < 0.05 * moved, name  # torch iterates in bfloat16
+        else:
+            assert 0 < (parameter - before[name]).abs().max() < 0.002, name  # Adam's, at Adam's rate
+
+
+@torch.no_grad()
+def looked_at(model: Transformer, ids_BT: Tensor) -> tuple[Tensor, Tensor]:
+    hidden: list[Tensor] = []
+    handle = model.blocks[-1].register_forward_hook(lambda _module, _given, made: hidden.append(made))
+    logits = model(ids_BT)
+    handle.remove()
+    return hidden[0], logits
+
+
+def moved(width: int, shape: str, **choices: Any) -> tuple[float, float]:
+    """How far five steps move the residual stream and the logits of one batch, root mean square."""
+    config, model = build(width, shape, **choices)
+    optimizer = new_optimizer(config, model)
+    set_learning_rate(optimizer.param_groups, 0.01)
+    ids_BT = torch.randint(0, 64, (8, 17), generator=torch.Generator().manual_seed(1))
+    before = looked_at(model, ids_BT[:, :-1])
+    for _ in range(5):
+        model(ids_BT[:, :-1], ids_BT[:, 1:]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    after = looked_at(model, ids_BT[:, :-1])
+    hidden, logits = ((new - old).square().mean().sqrt().item() for new, old in zip(after, before, strict=True))
+    return hidden, logits
+
+
+@pytest.mark.parametrize(("optimizer", "shape"), [("muon", "llama"), *(("adamw", shape) for shape in SHAPES)])
+def test_under_mup_activations_move_alike_at_every_width(optimizer: str, shape: str) -> None:
+    for base, flat in ((None, False), (64, True)):
+        sizes = [moved(width, shape, optimizer=optimizer, mup_base_width=base) for width in (64, 128, 256)]
+        print(f"{optimizer} {shape}, base width {base}: {[f'{h:.3f} {z:.3f}' for h, z in sizes]}")
+        for narrow, *_, wide in zip(*sizes, strict=True):
+            assert 0.4 < wide / narrow < 1.5 if flat else wide / narrow > 1.9
+
+
+def test_muon_learns_and_an_embedding_is_not_orthogonalised() -> None:
+    losses = train(open_ddp(optimizer="muon"), range(1, 31))
+    assert losses[-1] < losses[0] - 1
+
+
+@pytest.mark.parametrize(
+    "choices", [{"optimizer": "muon"}, {"precision": "float16"}, {"optimizer": "muon", "precision": "float16"}], ids=str
+)
+def test_states_are_saved_and_taken_over_to_the_bit(choices: dict[str, Any], tmp_path: Path) -> None:
+    engine = open_ddp(**choices)
+    engine.scaler.set_growth_interval(2)  # so that there is something to forget
+    train(engine, range(1, 4))
+    engine.save(tmp_path / "step-3")
+    expected = train(engine, range(4, 7))
+    other = open_ddp(seed=1, **choices)
+    other.load(tmp_path / "step-3")
+    assert train(other, range(4, 7)) == expected
+    assert torch.equal(weights_of(other), weights_of(engine))
+    assert other.scaler.state_dict() == engine.scaler.state_dict()
+
+
+class Bare(Engine):
+    """An engine that was made for nothing special."""
+
+    step = loss = save = load = whole_model = lambda *_: None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("choices", [{"optimizer": "muon"}, {"precision": "float16"}], ids=str)
+def test_an_engine_refuses_what_it_was_not_made_for(choices: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=f"deepspeed can't train with {next(iter(choices.values()))}"):
+        Bare(spec_of(engine="deepspeed", **choices), ALONE)
+    assert Bare(spec_of(), ALONE).dtype == torch.float32

@@ -1,0 +1,109 @@
+"""The seam for shards: order, resume, errors, and no orphan."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from storage.errors import SourceError
+from tasks.shards import collect, in_threads, map_shards
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
+
+
+def double(log: Path, shard: int, folder: Path) -> dict[str, int]:
+    if shard == 13:
+        raise SourceError("Shard 13 is bad.", "Mend it.")
+    with log.open("a") as file:
+        file.write(f"{shard}\n")
+    (folder / "value.txt").write_text(str(2 * shard))
+    return {"value": 2 * shard}
+
+
+@pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_results_come_in_the_order_of_the_shards(tmp_path: Path, workers: int, threads: bool) -> None:
+    out = Output.at(tmp_path, runtime=Runtime(workers=workers))
+    results = map_shards(functools.partial(double, tmp_path / "log"), range(6), out, "double", threads=threads)
+    assert [result.counts["value"] for result in results] == [0, 2, 4, 6, 8, 10]
+    assert [(result.folder / "value.txt").read_text() for result in results] == ["0", "2", "4", "6", "8", "10"]
+
+
+@pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_finished_shards_are_not_worked_again_after_an_error(tmp_path: Path, workers: int, threads: bool) -> None:
+    out = Output.at(tmp_path, runtime=Runtime(workers=workers))
+    log = tmp_path / "log"
+    with pytest.raises(SourceError, match="Shard 13 is bad"):
+        map_shards(functools.partial(double, log), [1, 2, 13], out, "double", threads=threads)
+    map_shards(functools.partial(double, log), [1, 2, 3], out, "double", threads=threads)
+    assert sorted(log.read_text().split()) == ["1", "2", "3"]
+
+
+def test_collected_files_are_numbered_and_stay_for_a_resume(tmp_path: Path) -> None:
+    out = Output.at(tmp_path, runtime=Runtime(workers=1))
+    results = map_shards(functools.partial(double, tmp_path / "log"), [3, 4], out, "double")
+    (results[0].folder / "value.txt").rename(results[0].folder / "other.txt")  # a shard without the file
+    collect(results, "value.txt", out.path / "values")
+    assert {path.name: path.read_text() for path in (out.path / "values").iterdir()} == {"00001.txt": "8"}
+    assert (results[1].folder / "value.txt").exists()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_work_in_threads_comes_back_in_order(tmp_path: Path, workers: int) -> None:
+    out = Output.at(tmp_path, runtime=Runtime(workers=workers))
+    assert list(in_threads(lambda number: number * number, range(50), out)) == [n * n for n in range(50)]
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from tasks.stage.config import Runtime
+from tasks.stage.output import Output
+from tasks.shards import map_shards
+from tests.tasks.shards.test_shards import linger
+if __name__ == "__main__":
+    map_shards(linger, [0, 1], Output.at(Path(sys.argv[1]), runtime=Runtime(workers=2)), "linger")
+"""
+
+
+def linger(shard: int, folder: Path) -> dict[str, int]:
+    (folder.parent / f"{shard}.pid").write_text(str(os.getpid()))
+    time.sleep(120)
+    return {}
+
+
+def test_kill_9_leaves_no_worker_behind(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    root = Path(__file__).parents[3]
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)], env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    folder = tmp_path / "scratch" / "linger"
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("*.pid"))) < 2:
+        assert time.monotonic() < deadline, "the workers never started"
+        time.sleep(0.1)
+    workers = [int(path.read_text()) for path in folder.glob("*.pid")]
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 20
+    while any(_lives(pid) for pid in workers):
+        assert time.monotonic() < deadline, "a worker outlived its parent"
+        time.sleep(0.1)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

@@ -1,0 +1,249 @@
+"""The stage contract: what a key holds, when a stage runs, and what is never published."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from storage import refs
+from storage.artifact import Artifact
+from storage.errors import AccountingError, EmptyOutput, StoreError
+from storage.store import Store
+from tasks.stage.config import Runtime, StageConfig
+from tasks.stage.decorator import STAGES, explain_miss, stage
+from tasks.stage.output import Output
+from tasks.stage.session import Session, open_session
+
+
+class SourceConfig(StageConfig):
+    text: str = "text"
+
+
+class CopyConfig(StageConfig):
+    times: int = 1
+
+
+RUNS: list[str] = []
+FOUND: list[Artifact | None] = []
+
+
+def _outside(config: SourceConfig) -> dict[str, str]:
+    return {"file": config.text.upper()}
+
+
+@stage(version=1, name="demo-source", sources=_outside)
+def source(config: SourceConfig, out: Output) -> None:
+    RUNS.append("source")
+    for part in ("documents", "pairs"):
+        (out.path / part).mkdir()
+        (out.path / part / "a.txt").write_text(config.text if part == "documents" else "pairs")
+
+
+@stage(version=1, name="demo-copy")
+def copy(config: CopyConfig, documents: Artifact, out: Output) -> None:
+    RUNS.append("copy")
+    (out.path / "a.txt").write_text((documents.path / "a.txt").read_text() * config.times)
+
+
+@stage(version=1, name="demo-measured")
+def measured(config: CopyConfig, documents: Artifact, out: Output) -> None:
+    RUNS.append("measured")
+    signals = out.obtain(copy, CopyConfig(times=3), documents)
+    (out.path / "a.txt").write_text(f"{config.times} {(signals.path / 'a.txt').read_text()}")
+
+
+@stage(version=1, name="demo-grown")
+def grown(config: CopyConfig, documents: Artifact, model: Artifact, out: Output) -> None:
+    FOUND.append(out.earlier("model"))
+    (out.path / "a.txt").write_text((documents.path / "a.txt").read_text())
+
+
+@stage(version=1, name="demo-broken")
+def broken(config: SourceConfig, out: Output) -> None:
+    if config.text == "empty":
+        return
+    (out.path / "a.txt").write_text("half")
+    if config.text == "lost":
+        out.account(documents_in=3, kept=1, removed={"short": 1})
+    if config.text == "none":
+        out.account(documents_in=1, kept=0, removed={"short": 1})
+    if config.text == "nan":
+        out.count(loss=float("nan"))
+    if config.text == "full":
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    RUNS.clear()
+    opened = Session(Store(str(tmp_path / "store")), Runtime(workers=1), "test")
+    with open_session(opened):
+        yield opened
+
+
+def test_a_stage_runs_once_and_comes_from_the_store_after(session: Session) -> None:
+    first, cached = source.materialize(SourceConfig(), ())
+    assert not cached
+    second, cached = source.materialize(SourceConfig(), ())
+    assert cached
+    assert second.location == first.location
+    assert RUNS == ["source"]
+    assert refs.resolve(session.store, "test/demo-source") == first.location
+
+
+def test_refresh_makes_it_anew(session: Session) -> None:
+    source.materialize(SourceConfig(), ())
+    _, cached = source.materialize(SourceConfig(), (), refresh=True)
+    assert not cached
+    assert RUNS == ["source", "source"]
+
+
+def test_config_inputs_and_outside_sources_bear_identity_and_runtime_does_not(session: Session) -> None:
+    raw, _ = source.materialize(SourceConfig(), ())
+    base = copy.payload(CopyConfig(), (raw.part("documents"),))
+    other, _ = source.materialize(SourceConfig(text="other"), ())
+    assert copy.payload(CopyConfig(times=2), (raw.part("documents"),)).key() != base.key()
+    assert copy.payload(CopyConfig(), (other.part("documents"),)).key() != base.key()
+    assert source.payload(SourceConfig(), ()).inputs == {"source:file": "TEXT"}
+    elsewhere = Session(session.store, Runtime(workers=8, device="cpu", threads=3), "another")
+    with open_session(elsewhere):
+        _, cached = copy.materialize(CopyConfig(), (raw.part("documents"),))
+        assert not cached
+    with open_session(session):
+        _, cached = copy.materialize(CopyConfig(), (raw.part("documents"),))
+        assert cached
+
+
+def test_only_the_part_that_is_read_bears_identity(session: Session) -> None:
+    raw, _ = source.materialize(SourceConfig(), ())
+    other, _ = source.materialize(SourceConfig(text="other"), ())
+    assert raw.part("pairs").digest == other.part("pairs").digest
+    assert raw.part("documents").digest != other.part("documents").digest
+
+
+def test_a_miss_is_explained_by_the_fields_that_differ(session: Session) -> None:
+    raw, _ = source.materialize(SourceConfig(), ())
+    copy.materialize(CopyConfig(times=1), (raw.part("documents"),))
+    payload = copy.payload(CopyConfig(times=2), (raw.part("documents"),))
+    assert explain_miss(session.store, payload) == "times: 1 → 2"
+
+
+def test_an_intermediate_artifact_is_made_once(session: Session) -> None:
+    raw, _ = source.materialize(SourceConfig(), ())
+    documents = raw.part("documents")
+    first, _ = measured.materialize(CopyConfig(times=1), (documents,))
+    measured.materialize(CopyConfig(times=2), (documents,))
+    assert RUNS.count("copy") == 1
+    assert first.manifest is not None
+    assert set(first.manifest.uses) == {"demo-copy"}
+
+
+def test_a_stage_runs_on_a_plain_folder_without_store_or_prefect(tmp_path: Path) -> None:
+    made = Output.at(tmp_path / "source")
+    source.function(SourceConfig(), made)
+    out = Output.at(tmp_path / "measured")
+    measured.function(CopyConfig(), Artifact.at(made.path / "documents"), out)
+    assert (out.path / "a.txt").read_text() == "1 texttexttext"
+
+
+def test_what_was_made_alike_of_other_inputs_is_found_and_nothing_else(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = [source.materialize(SourceConfig(text=text), ())[0].part("documents") for text in "abcdef"]
+    model, other_model = inputs[4:]
+
+    def found(documents: Artifact, with_model: Artifact = model, times: int = 1, refresh: bool = False) -> str | None:
+        FOUND.clear()
+        grown.materialize(CopyConfig(times=times), (documents, with_model), refresh=refresh)
+        (earlier,) = FOUND
+        return earlier.location if earlier else None
+
+    assert found(inputs[0]) is None
+    (first,) = session.store.locations("demo-grown")
+    assert found(inputs[1]) == first
+    assert found(inputs[0], refresh=True) is None
+    assert found(inputs[0], with_model=other_model) is None
+    assert found(inputs[0], times=2) is None
+    with monkeypatch.context() as changed:
+        changed.setattr(grown, "version", 2)
+        assert found(inputs[2]) is None
+    with monkeypatch.context() as changed:
+        changed.setattr(type(grown), "source", property(lambda self: "other"))
+        assert found(inputs[2]) is None
+    assert found(inputs[3]) is not None
+    FOUND.clear()
+    out = Output.at(session.store.local / "plain")
+    grown.function(CopyConfig(), inputs[0], model, out)
+    assert FOUND == [None]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("empty", EmptyOutput, "wrote no file"),
+        ("lost", AccountingError, "saw 3 documents and accounts for 2"),
+        ("none", EmptyOutput, "kept none of 1 documents"),
+        ("nan", EmptyOutput, "counted loss = nan"),
+        ("full", StoreError, "disk .* is full"),
+    ],
+)
+def test_what_breaks_a_law_is_never_published(
+    session: Session, text: str, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        broken.materialize(SourceConfig(text=text), ())
+    assert list(session.store.locations("demo-broken")) == []
+
+
+def test_a_config_is_frozen_and_refuses_unknown_keys_and_nan() -> None:
+    with pytest.raises(ValidationError):
+        CopyConfig(tims=2)  # type: ignore[call-arg]
+    with pytest.raises(ValidationError):
+        CopyConfig().times = 2  # type: ignore[misc]
+
+
+def _make_slow(url: str, log: str) -> None:
+    @stage(version=1, name="demo-once")
+    def once(config: SourceConfig, out: Output) -> None:
+        with Path(log).open("a") as file:
+            file.write("ran\n")
+        time.sleep(0.7)
+        (out.path / "a.txt").write_text("made")
+
+    with open_session(Session(Store(url), Runtime(), "test")):
+        once.materialize(SourceConfig(), ())
+
+
+def test_of_two_runs_at_once_one_works_and_the_other_takes_it(tmp_path: Path) -> None:
+    url, log = str(tmp_path / "store"), str(tmp_path / "log")
+    Store(url)
+    context = multiprocessing.get_context("spawn")
+    runs = [context.Process(target=_make_slow, args=(url, log)) for _ in range(3)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join(60)
+    assert [run.exitcode for run in runs] == [0, 0, 0]
+    assert Path(log).read_text() == "ran\n"
+
+
+def test_a_hit_made_by_other_source_code_says_so(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(session.observer, "noted", lambda name, message: notes.append(message))
+    source.materialize(SourceConfig(), ())
+    monkeypatch.setattr(type(source), "source", property(lambda self: "other"))
+    source.materialize(SourceConfig(), ())
+    assert notes == ["made by other source code; raise its version if results changed"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_demo_stages() -> Iterator[None]:
+    yield
+    for name in [name for name in STAGES if name.startswith("demo-")]:
+        del STAGES[name]

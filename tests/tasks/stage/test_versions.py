@@ -1,0 +1,61 @@
+"""A stage's source is pinned beside its version: a changed behaviour can never hide.
+
+When this fails, decide: if the stage's results change, raise `version=` in its decorator. Then, either way, pin anew
+with `python -m tests.tasks.stage.pin`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows import pipeline
+from tasks.stage import source
+from tasks.stage.decorator import STAGES
+
+PINS = Path(__file__).with_name("pins.json")
+NAMES = sorted(name for name, stage in STAGES.items() if stage.function.__module__.startswith("tasks."))
+
+
+def current() -> dict[str, dict[str, object]]:
+    """Version and source digest of every stage of the pipeline, the nested ones too."""
+    assert pipeline.pipeline.name == "pipeline"
+    return {name: {"version": STAGES[name].version, "source": STAGES[name].source} for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_source_and_version_are_pinned_together(name: str) -> None:
+    pinned = json.loads(PINS.read_text())
+    assert pinned[name] == current()[name], (
+        f"The source of {name} changed. Raise its version if its results do; then `python -m tests.tasks.stage.pin`."
+    )
+
+
+def test_a_stages_source_is_all_that_makes_its_result() -> None:
+    sft = source._closure("tasks.posttrain.methods.sft")
+    assert {"tasks.posttrain.train", "tasks.posttrain.rows.rendering", "models.tokenizer"} <= sft
+    assert "tasks.pretrain.loader" in source._closure("tasks.pretrain.stage")
+    assert "tasks.dedup.stage" not in sft
+    assert "tasks.stage.decorator" not in sft, "what carries every stage alike changes no result"
+
+
+def test_a_comment_costs_nothing_and_code_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tasks").mkdir()
+    module = tmp_path / "tasks" / "demo.py"
+    monkeypatch.setattr(source, "ROOT", tmp_path)
+
+    def digest(text: str) -> str:
+        module.write_text(text)
+        for cached in (source.source_digest, source._parsed, source._tree):
+            cached.cache_clear()
+        return source.source_digest("tasks.demo")
+
+    try:
+        plain = digest("def f():\n    return 1\n")
+        assert digest('"""Says what."""\n\ndef f():\n    """And why."""\n    # a comment\n    return 1\n') == plain
+        assert digest("def f():\n    return 2\n") != plain
+    finally:
+        for cached in (source.source_digest, source._parsed, source._tree):
+            cached.cache_clear()

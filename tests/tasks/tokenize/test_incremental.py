@@ -1,0 +1,317 @@
+"""A document shard is encoded once: later artifacts take its token files, and are what they would be without."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from storage.artifact import Artifact
+from storage.documents import Document, shard_name, write_documents
+from storage.errors import ConfigError, DamagedArtifact
+from storage.manifest import Manifest
+from storage.store import Store
+from tasks.shards.incremental import _link
+from tasks.stage.config import Runtime
+from tasks.stage.progress import Observer
+from tasks.stage.session import Session, open_session
+from tasks.tokenize.stage import TokenizeConfig, tokenize
+from tasks.tokenizer import TokenizerConfig, train_tokenizer
+from tasks.tokenizer.tables import read_settings
+from tests.tasks.tiny_model import make_tokenizer, texts
+from tests.tasks.tokenizer.faulty_kernels import exchange_letters
+
+SENTENCES = list(texts())
+CONFIG = TokenizeConfig(validation_share=0.2)
+
+
+class Notes(Observer):
+    """Keeps what a stage says."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def noted(self, stage: str, message: str) -> None:
+        self.said.append(message)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="module")
+def foreign(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer that our kernels don't know."""
+    folder = tmp_path_factory.mktemp("foreign")
+    for path in tokenizer.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    settings = read_settings(tokenizer)
+    settings["pre_tokenizer"]["add_prefix_space"] = True
+    (folder / "tokenizer.json").write_text(json.dumps(settings))
+    return folder
+
+
+def shard(number: int) -> list[Document]:
+    """Documents of one shard, of two sources."""
+    return [Document.new(text, f"source{n % 2}") for n, text in enumerate(SENTENCES[number::6])]
+
+
+A = [shard(0), shard(1), shard(2)]
+B = [shard(0), shard(4), shard(2), shard(3)]  # one changed, one appended
+
+
+def corpus(folder: Path, shards: Sequence[Sequence[Document]]) -> Artifact:
+    for number, documents in enumerate(shards):
+        write_documents(folder / shard_name(number), documents)
+    return Artifact.at(folder)
+
+
+class Place:
+    """A store, and runs of tokenization on it."""
+
+    def __init__(self, folder: Path, tokenizer: Path, url: str = "", workers: int = 1) -> None:
+        self.folder, self.tokenizer = folder, tokenizer
+        self.store = Store(url or str(folder / "store"), cache=folder / "cache")
+        self.runtime = Runtime(workers=workers, threads=1, device="cpu")
+        self.notes = Notes()
+
+    def run(
+        self, name: str, shards: Sequence[Sequence[Document]], *, config: TokenizeConfig = CONFIG, refresh: bool = False
+    ) -> Artifact:
+        documents = corpus(self.folder / name, shards)
+        with open_session(Session(self.store, self.runtime, observer=self.notes)):
+            made, cached = tokenize.materialize(config, (documents, Artifact.at(self.tokenizer)), refresh=refresh)
+        assert not cached
+        return made
+
+    @property
+    def workspace(self) -> Path:
+        (folder,) = (self.store.local / "work").iterdir()
+        return folder
+
+
+def manifest(made: Artifact) -> Manifest:
+    assert made.manifest is not None
+    return made.manifest
+
+
+def reused(made: Artifact) -> int:
+    return int(manifest(made).facts["shards_reused"])
+
+
+def same_files(one: Artifact, other: Artifact) -> set[str]:
+    """Names of the files that are one file in both."""
+    return {
+        name
+        for name in manifest(one).files.keys() & manifest(other).files.keys()
+        if (one.path / name).samefile(other.path / name)
+    }
+
+
+@pytest.mark.parametrize(
+    ("encoder", "workers", "url"),
+    [("tokenizer", 1, ""), ("tokenizer", 2, ""), ("foreign", 2, ""), ("tokenizer", 1, "memory://incremental")],
+)
+def test_only_new_and_changed_shards_are_encoded_and_the_artifact_is_the_same(
+    tmp_path: Path, encoder: str, workers: int, url: str, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.getfixturevalue(encoder)
+    place = Place(tmp_path / "place", folder, url and f"{url}-{tmp_path.name}", workers)
+    first = place.run("a", A)
+    second = place.run("b", B)
+    fresh = Place(tmp_path / "fresh", folder).run("b", B)
+    assert (reused(first), reused(second), reused(fresh)) == (0, 2, 0)
+    assert f"2 of 4 shards taken from {first.location}" in place.notes.said
+    assert {Path(name).stem for name in same_files(first, second)} == {"00000", "00002"}
+    assert second.digest == fresh.digest
+    assert manifest(second).key == manifest(fresh).key
+    assert manifest(second).counts == manifest(fresh).counts
+    assert manifest(second).counts["encoder"]["by"] == ("gristmill" if encoder == "tokenizer" else "tokenizers")
+    assert manifest(second).uses == {}, "what is taken over is no ancestor"
+
+
+def test_a_shard_is_known_by_its_bytes_wherever_it_stands(tokenizer: Path, tmp_path: Path) -> None:
+    place = Place(tmp_path / "place", tokenizer)
+    place.run("a", A)
+    made = place.run("b", [shard(5), shard(2), shard(1), shard(2)])
+    assert reused(made) == 3
+    fresh = Place(tmp_path / "fresh", tokenizer).run("b", [shard(5), shard(2), shard(1), shard(2)])
+    assert made.digest == fresh.digest
+    assert reused(place.run("c", [shard(5), *A])) == 3, "what was taken over serves again"
+
+
+def test_a_shard_without_a_document_of_a_split_is_taken_without_its_file(tokenizer: Path, tmp_path: Path) -> None:
+    alone = [Document.new("The fox lives in the wood.", "a")]
+    place = Place(tmp_path / "place", tokenizer)
+    place.run("a", [shard(0), alone])
+    made = place.run("b", [shard(0), shard(1), alone])
+    assert reused(made) == 2
+    assert len({"train/00002.tokens", "validation/00002.tokens"} & manifest(made).files.keys()) == 1
+    assert made.digest == Place(tmp_path / "fresh", tokenizer).run("b", [shard(0), shard(1), alone]).digest
+
+
+def test_another_tokenizer_another_config_and_a_refresh_take_nothing(
+    tokenizer: Path, foreign: Path, tmp_path: Path
+) -> None:
+    place = Place(tmp_path / "place", tokenizer)
+    first = place.run("a", A)
+    assert reused(place.run("config", B, config=TokenizeConfig(validation_share=0.3))) == 0
+    assert reused(place.run("refresh", B, refresh=True)) == 0
+    place.tokenizer = foreign
+    assert reused(place.run("foreign", B)) == 0
+    place.tokenizer = tokenizer
+    place.store.remove(first.location)
+    assert reused(place.run("back", [*B, shard(5)])) == 4, "not the newest of all, the newest with this tokenizer"
+
+
+def change_a_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("file", "taken", "said"),
+    [
+        ("train/00000.tokens", 1, "train/00000.tokens can't be taken"),
+        ("validation/00002.sources", 1, "validation/00002.sources can't be taken"),
+        ("shards.json", 0, "shards.json has changed bytes"),
+    ],
+)
+def test_a_damaged_file_is_not_taken_and_a_note_says_so(
+    tokenizer: Path, tmp_path: Path, file: str, taken: int, said: str
+) -> None:
+    place = Place(tmp_path / "place", tokenizer)
+    first = place.run("a", A)
+    change_a_byte(first.path / file)
+    damaged = (first.path / file).read_bytes()
+    made = place.run("b", B)
+    assert reused(made) == taken
+    assert any(said in note for note in place.notes.said)
+    assert made.digest == Place(tmp_path / "fresh", tokenizer).run("b", B).digest
+    assert (first.path / file).read_bytes() == damaged, "the shard that was made anew is another file"
+
+
+def test_an_artifact_that_lacks_a_file_is_passed_over_for_an_older_one(tokenizer: Path, tmp_path: Path) -> None:
+    place = Place(tmp_path / "place", tokenizer)
+    place.run("a", A)
+    time.sleep(1.1)  # artifacts are dated to the second
+    newer = place.run("newer", [*A, shard(3)])
+    (newer.path / "train/00001.tokens").unlink()
+    made = place.run("b", B)
+    assert reused(made) == 2
+    assert made.digest == Place(tmp_path / "fresh", tokenizer).run("b", B).digest
+
+
+def test_ids_of_kernels_that_turn_out_faulty_are_not_taken(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange_letters(monkeypatch)
+    quiet = [Document.new("the fox lives in the wood", "a"), *shard(0)]  # the first alone is sure to be checked
+    place = Place(tmp_path / "place", tokenizer)
+    first = place.run("a", [quiet])
+    assert manifest(first).counts["encoder"]["by"] == "gristmill"
+    loud = [Document.new("The fox", "a")]
+    second = place.run("b", [quiet, loud])
+    assert manifest(second).counts["encoder"]["by"] == "tokenizers"
+    assert reused(second) == 0
+    fresh = Place(tmp_path / "fresh", tokenizer).run("b", [quiet, loud])
+    assert (second.digest, manifest(second).counts) == (fresh.digest, manifest(fresh).counts)
+    assert second.digest != first.digest
+    third = place.run("c", [loud, quiet])
+    assert reused(third) == 2, "what `tokenizers` made serves `tokenizers`"
+
+
+def test_what_was_taken_is_not_taken_twice_after_a_stop(tokenizer: Path, tmp_path: Path) -> None:
+    place = Place(tmp_path / "place", tokenizer)
+    first = place.run("a", A)
+    documents = corpus(tmp_path / "place" / "b", B)
+    last = documents.path / shard_name(3)
+    whole = last.read_bytes()
+    inputs = (documents, Artifact.at(tokenizer))  # hashed while it is whole
+    with open_session(Session(place.store, place.runtime, observer=place.notes)):
+        last.write_bytes(b"not Parquet")
+        with pytest.raises(DamagedArtifact, match="can't be read as a Parquet shard"):
+            tokenize.materialize(CONFIG, inputs)
+        assert len(list(place.workspace.glob("scratch/encoded/*/result.json"))) == 3
+        last.write_bytes(whole)
+        place.store.remove(first.location)
+        made, _ = tokenize.materialize(CONFIG, inputs)
+    assert reused(made) == 2, "they lay in the working folder, though their artifact is gone"
+    assert made.digest == Place(tmp_path / "fresh", tokenizer).run("b", B).digest
+
+
+def test_a_file_is_copied_where_it_cannot_be_linked(tmp_path: Path) -> None:
+    elsewhere = Path("/dev/shm")
+    if not elsewhere.is_dir() or elsewhere.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs two file systems")
+    source = elsewhere / f"gristmill-{os.getpid()}-{random.random()}"
+    source.write_bytes(b"ids")
+    try:
+        assert _link(source, tmp_path / "copy")
+    finally:
+        source.unlink()
+    assert (tmp_path / "copy").read_bytes() == b"ids"
+    assert not _link(source, tmp_path / "gone")
+
+
+def test_shards_stay_the_same_through_every_stage_when_a_source_is_appended(tokenizer: Path, tmp_path: Path) -> None:
+    from profiles.load import load
+    from tasks.dedup import dedup
+    from tasks.download import download
+    from tasks.filter import filter_documents
+
+    store = Store(str(tmp_path / "store"))
+    made = []
+    for corpora in (["encyclopedia"], ["encyclopedia", "packages"]):
+        sources = ", ".join(f"{{kind: embedded, corpora: [{name}], limit: 60}}" for name in corpora)
+        profile = load("smoke", [f"download.sources=[{sources}]", "download.shard_documents=60"])
+        with open_session(Session(store, Runtime(workers=1, threads=1, device="cpu"))):
+            raw, _ = download.materialize(profile.download, ())
+            unique, _ = dedup.materialize(profile.dedup, (raw.part("documents"),))
+            clean, _ = filter_documents.materialize(profile.filter, (unique.part("documents"), raw.part("benchmarks")))
+            inputs = (clean.part("documents"), Artifact.at(tokenizer))
+            made.append(tokenize.materialize(profile.tokenize, inputs)[0])
+    shards = len(clean.part("documents").files("*.parquet"))
+    assert shards > 1
+    assert reused(made[1]) == shards - 1
+
+
+def test_a_kept_vocabulary_stays_and_only_new_shards_are_tokenized(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    config = TokenizerConfig(vocab_size=600, min_frequency=3)
+    first, more = corpus(tmp_path / "first", A), corpus(tmp_path / "more", [*A, shard(4)])
+    with open_session(Session(store, Runtime(workers=1, threads=1, device="cpu"), "tiny")):
+        learned, _ = train_tokenizer.materialize(config, [first])
+        tokenize.materialize(CONFIG, [first, learned])
+        again, _ = train_tokenizer.materialize(config, [more])
+        assert again.digest != learned.digest  # else the rest would show nothing
+        keeps = config.model_copy(update={"keep": "tiny/tokenizer@1"})
+        kept, cached = train_tokenizer.materialize(keeps, [more])
+        assert not cached
+        assert kept.digest == learned.digest
+        assert manifest(kept).uses["tokenizer.keep tiny/tokenizer@1"].location == learned.location
+        compares = keeps.model_copy(update={"compare": {"itself": str(learned.path)}})
+        compared, _ = train_tokenizer.materialize(compares, [more])
+        rows = manifest(compared).counts["tables"]["Bytes per token beside other vocabularies"]
+        assert [row.pop("source") for row in rows] == ["source0", "source1"]
+        assert all(ours == theirs > 1 for ours, theirs in map(dict.values, rows))
+        assert compared.digest == learned.digest
+        tokens, _ = tokenize.materialize(CONFIG, [more, kept])
+        assert reused(tokens) == len(A)
+        for change, problem in (
+            ({"keep": "tiny/tokenizer"}, "moves"),
+            ({"keep": "tiny/tokenize@1"}, "is no tokenizer"),
+            ({"vocab_size": 300}, "has the vocab_size"),
+            ({"pattern": "gpt4"}, "has the pattern gpt2"),
+        ):
+            with pytest.raises(ConfigError, match=problem):
+                train_tokenizer.materialize(keeps.model_copy(update=change), [more])
+        with pytest.raises(DamagedArtifact, match="special token"):
+            train_tokenizer.materialize(keeps.model_copy(update={"reserved_tokens": 2}), [more])
