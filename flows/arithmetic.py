@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +14,8 @@ from models.presets import ModelShape, ShapeError, count_parameters, derive, flo
 from profiles.schema import Profile
 from storage.errors import ConfigError
 from tasks.pretrain.recipe.micro_batch import usual_micro_batch
-from tasks.stage.config import Runtime
+from tasks.stage import machine
+from tasks.stage.runtime import Runtime
 from tasks.training.peak import measure_peak
 from tasks.training.retention import most_kept
 
@@ -101,7 +101,7 @@ def training_plan(
         ) from error
     executed = executed_flops_per_token(shape, recompute=setup.recompute) * tokens
     products: Products = "half" if setup.precision != "float32" else "tf32" if config.precision == "tf32" else "float32"
-    runtime, hosts = profile.runtime, profile.runtime.hostfile
+    runtime, hosts = profile.runtime, profile.runtime.training.hostfile
     return TrainingPlan(
         shape=shape,
         tokens=tokens,
@@ -113,7 +113,10 @@ def training_plan(
         memory=memory,
         checkpoint=checkpoint_bytes(shape, setup),
         kept=most_kept(
-            steps, newest=runtime.keep_checkpoints, every=runtime.keep_every, apart=runtime.checkpoint_every
+            steps,
+            newest=runtime.training.keep_checkpoints,
+            every=runtime.pretrain.keep_every,
+            apart=runtime.training.checkpoint_every,
         ),
         bill=bill(executed, chosen, devices=setup.devices, products=products),
         hostfile=hosts if hosts is not None and not Path(hosts).is_file() else None,
@@ -123,22 +126,22 @@ def training_plan(
 def setup_of(profile: Profile, shape: ModelShape, *, cuda: bool) -> Setup:
     """How the profile's runtime trains, in the words of `models/memory.py`."""
     config, runtime = profile.pretrain, profile.runtime
-    devices = runtime.processes * _hosts(runtime)
-    replicas = max(1, devices // (runtime.tensor_parallel * runtime.pipeline_parallel))
+    devices = runtime.training.processes * _hosts(runtime)
+    replicas = max(1, devices // (runtime.pretrain.tensor_parallel * runtime.pretrain.pipeline_parallel))
     share = max(1, config.global_batch // replicas)
-    stages = runtime.pipeline_parallel
-    size = runtime.micro_batch or usual_micro_batch(share, shape.context, cuda=cuda, stages=stages)
+    stages = runtime.pretrain.pipeline_parallel
+    size = runtime.pretrain.micro_batch or usual_micro_batch(share, shape.context, cuda=cuda, stages=stages)
     return Setup(
-        engine=runtime.engine,
-        zero_stage=runtime.zero_stage,
+        engine=runtime.pretrain.engine,
+        zero_stage=runtime.pretrain.zero_stage,
         precision=_precision(config.precision, cuda),
         optimizer=config.optimizer,
         devices=devices,
-        tensor_parallel=runtime.tensor_parallel,
+        tensor_parallel=runtime.pretrain.tensor_parallel,
         pipeline_parallel=stages,
-        replicate=runtime.replicate,
-        offload=runtime.offload,
-        recompute=runtime.recompute,
+        replicate=runtime.pretrain.replicate,
+        offload=runtime.pretrain.offload,
+        recompute=runtime.pretrain.recompute,
         micro_batch=size,
         micro_steps=max(1, share // size),
         isolate=config.isolate_documents,
@@ -154,19 +157,25 @@ def _precision(asked: str, cuda: bool) -> Precision:
 
 def _hosts(runtime: Runtime) -> int:
     """Lines of the hostfile; without one on this machine, what meets at the rendezvous."""
-    if runtime.hostfile is None or not Path(runtime.hostfile).is_file():
-        return runtime.hosts
-    lines = (line.partition("#")[0].strip() for line in Path(runtime.hostfile).read_text().splitlines())
+    if runtime.training.hostfile is None or not Path(runtime.training.hostfile).is_file():
+        return runtime.training.hosts
+    lines = (line.partition("#")[0].strip() for line in Path(runtime.training.hostfile).read_text().splitlines())
     return max(1, sum(bool(line) for line in lines))
 
 
 def _device(runtime: Runtime, name: str | None) -> Device:
     if name is None:
-        name = USUAL_GPU if runtime.device == "cuda" or (runtime.device == "auto" and _has_gpu()) else "cpu"
+        name = (
+            USUAL_GPU
+            if runtime.compute.device == "cuda" or (runtime.compute.device == "auto" and _has_gpu())
+            else "cpu"
+        )
     if name == "cpu":
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // runtime.processes
-        peak = measure_peak(runtime.threads)
-        return Device("cpu", f"this CPU, {runtime.threads} threads", memory, None, None, peak, None, CPU_UTILISATION)
+        memory = machine.memory() // runtime.training.processes
+        peak = measure_peak(runtime.compute.threads)
+        return Device(
+            "cpu", f"this CPU, {runtime.compute.threads} threads", memory, None, None, peak, None, CPU_UTILISATION
+        )
     try:
         return find_device(name)
     except UnknownDevice as error:

@@ -105,7 +105,7 @@ def plan(
 
         gristmill plan gpu --device rtx4090
 
-        gristmill plan gpu --set pretrain.model.depth=24 --set runtime.micro_batch=8
+        gristmill plan gpu --set pretrain.model.depth=24 --set runtime.pretrain.micro_batch=8
 
         gristmill plan cluster --device a100 --price 1.20 --utilisation 0.5
 
@@ -172,9 +172,9 @@ def doctor(
     - all processes begin with equal weights and see samples of their own
     - a step fits into memory, the run on the disk
 
-    [bold]gristmill doctor gpu --set runtime.micro_batch=64[/] says whether a larger micro-batch fits.
+    [bold]gristmill doctor gpu --set runtime.pretrain.micro_batch=64[/] says whether a larger micro-batch fits.
 
-    Ends with 1 if a check failed. A run of 500 steps or more does the same by itself: runtime.preflight.
+    Ends with 1 if a check failed. A run of 500 steps or more does the same by itself: runtime.pretrain.preflight.
     """
     from flows.commands.doctor import examine
 

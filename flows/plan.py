@@ -20,7 +20,8 @@ from storage.keys import KeyPayload
 from storage.manifest import Manifest
 from storage.store import Store
 from tasks.stage.config import StageConfig
-from tasks.stage.decorator import Forecast, Stage, explain_miss, nearest
+from tasks.stage.history import explain_miss, nearest
+from tasks.stage.protocol import AnyStage, Forecast
 from tasks.stage.session import Session, open_session
 
 
@@ -50,7 +51,7 @@ def plan(profile: Profile, refresh: Collection[str] = (), until: str | None = No
     session = session_of(profile, until, refresh)
     lines: list[PlannedStage] = []
 
-    def ask(stage: Stage, config: StageConfig, inputs: Sequence[Artifact]) -> Artifact:
+    def ask(stage: AnyStage, config: StageConfig, inputs: Sequence[Artifact]) -> Artifact:
         line, artifact = _ask(session, stage, config, tuple(inputs))
         lines.append(line)
         return artifact
@@ -61,7 +62,7 @@ def plan(profile: Profile, refresh: Collection[str] = (), until: str | None = No
 
 
 def _ask(
-    session: Session, stage: Stage, config: StageConfig, inputs: tuple[Artifact, ...]
+    session: Session, stage: AnyStage, config: StageConfig, inputs: tuple[Artifact, ...]
 ) -> tuple[PlannedStage, Artifact]:
     pending = Pending(path=Path(), digest="", location=stage.name)
     waiting = sorted({artifact.location for artifact in inputs if isinstance(artifact, Pending)})
@@ -80,7 +81,7 @@ def _ask(
 
 
 def _forecast(
-    session: Session, stage: Stage, config: StageConfig, inputs: tuple[Artifact, ...], earlier: Manifest | None
+    session: Session, stage: AnyStage, config: StageConfig, inputs: tuple[Artifact, ...], earlier: Manifest | None
 ) -> Forecast | None:
     """What a stage that must be made will need, where its documents can be counted or guessed from an earlier run."""
     if stage.forecast is None:

@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from storage.artifact import Artifact
-from tasks.stage.decorator import prefect_key
+from tasks.stage.pages import prefect_key
 from tasks.stage.progress import Observer, Progress
 
 LINE_SECONDS = 10.0

@@ -10,7 +10,7 @@ from storage import refs
 from storage.artifact import Artifact
 from storage.manifest import Manifest
 from storage.store import Store
-from tasks.stage.decorator import embed_plots, markdown_table
+from tasks.stage.pages import embed_plots, markdown_table
 from tasks.stage.session import current
 
 

@@ -94,9 +94,8 @@ def _explain(error: ValidationError) -> str:
     for problem in error.errors():
         path = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            last = str(problem["loc"][-1])
-            nearest = difflib.get_close_matches(last, sorted(_siblings(problem["loc"])), 1, 0.5)
-            lines.append(f"unknown key {path}" + (f" (did you mean {nearest[0]}?)" if nearest else ""))
+            nearest = _nearest(problem["loc"])
+            lines.append(f"unknown key {path}" + (f" (did you mean {nearest}?)" if nearest else ""))
         elif problem["type"] == "missing":
             lines.append(f"{path} is missing")
         elif isinstance(problem["input"], Mapping):  # a whole section, whose keys don't agree
@@ -107,8 +106,23 @@ def _explain(error: ValidationError) -> str:
     return "; ".join(lines) + "."
 
 
-def _siblings(location: Sequence[int | str]) -> set[str]:
-    """The keys that are known where `location` points, through lists and unions."""
+def _nearest(location: Sequence[int | str]) -> str:
+    """The key that was meant: the same name one group deeper (runtime.workers: data.workers), or a similar sibling."""
+    last = str(location[-1])
+    known = _models_at(location)
+    below = [
+        f"{name}.{last}"
+        for model in known
+        for name, field in model.model_fields.items()
+        for inner in _models_in(field.annotation)
+        if last in inner.model_fields
+    ]
+    beside = sorted({name for model in known for name in model.model_fields})
+    return next(iter([*below, *difflib.get_close_matches(last, beside, 1, 0.5)]), "")
+
+
+def _models_at(location: Sequence[int | str]) -> list[type[BaseModel]]:
+    """The models whose keys are known where `location` points, through lists and unions."""
     models: list[type[BaseModel]] = [Profile]
     for part in location[:-1]:
         inner = [
@@ -119,7 +133,7 @@ def _siblings(location: Sequence[int | str]) -> set[str]:
             for model in _models_in(field.annotation)
         ]
         models = inner or models  # an index or a union's tag does not lead deeper
-    return {name for model in models for name in model.model_fields}
+    return models
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -18,7 +18,7 @@ from tasks.filter import FilterConfig
 from tasks.posttrain.methods.dpo import DpoConfig
 from tasks.posttrain.methods.sft import SftConfig
 from tasks.pretrain import PretrainConfig
-from tasks.stage.config import Runtime
+from tasks.stage.runtime import Runtime
 from tasks.tokenize import TokenizeConfig
 from tasks.tokenizer import TokenizerConfig
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from storage.artifact import Artifact
 from tasks.dedup import DedupConfig, dedup
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
+from tasks.stage.runtime import DataRuntime, Runtime
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--workers", type=int, default=1)
     arguments = parser.parse_args()
-    out = Output.at(arguments.out, stage="dedup", runtime=Runtime(workers=arguments.workers))
+    out = Output.at(arguments.out, stage="dedup", runtime=Runtime(data=DataRuntime(workers=arguments.workers)))
     # Without a digest: hashing the shards is the store's work, and no peer does it
     dedup.function(DedupConfig(max_removed_share_per_source=1.0), Artifact(path=arguments.source, digest=""), out)
     documents = out.counts["documents"]

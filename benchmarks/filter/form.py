@@ -99,14 +99,14 @@ def ours(source: Path) -> dict[str, float]:
     from tasks.filter.form.measure import measure_form
     from tasks.filter.form.stage import form_signals
     from tasks.filter.side_files import read_signals
-    from tasks.stage.config import Runtime
     from tasks.stage.output import Output
+    from tasks.stage.runtime import DataRuntime, Runtime
 
     decisions(measure_form(FormConfig(), pa.array(["It loads its kernels now."])))
     started = time.process_time()
     documents = kept = 0
     with tempfile.TemporaryDirectory(dir=source.parent) as folder:
-        out = Output.at(Path(folder), stage="form", runtime=Runtime(workers=1))
+        out = Output.at(Path(folder), stage="form", runtime=Runtime(data=DataRuntime(workers=1)))
         # Without a digest: hashing the shards is the store's work, and no peer does it
         form_signals.function(FormConfig(), Artifact(path=source, digest=""), out)
         for path in sorted(out.path.glob("*.parquet")):

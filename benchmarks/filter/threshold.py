@@ -22,7 +22,7 @@ def child(folder: Path, store: str, max_score: float) -> dict[str, int]:
     from storage.artifact import Artifact
     from storage.store import Store
     from tasks.filter import FilterConfig, filter_documents
-    from tasks.stage.config import Runtime
+    from tasks.stage.runtime import DataRuntime, Runtime
     from tasks.stage.session import Session, open_session
 
     questions = Path(store).parent / "benchmarks"
@@ -31,7 +31,7 @@ def child(folder: Path, store: str, max_score: float) -> dict[str, int]:
     # The digest names the corpus: hashing the shards would be the work of the stage before
     documents = Artifact(path=folder, digest=folder.name)
     config = FilterConfig.model_validate({"toxicity": {"max_score": max_score}, "max_quarantined_share": 1})
-    with open_session(Session(Store(store), Runtime(workers=1))):
+    with open_session(Session(Store(store), Runtime(data=DataRuntime(workers=1)))):
         made, _ = filter_documents.materialize(config, [documents, Artifact(path=questions, digest="none")])
     assert made.manifest is not None
     return {"kept": made.manifest.counts["documents"]["kept"]}

@@ -36,8 +36,8 @@ from tasks.filter.fasttext_model.calibration import area_under_curve
 from tasks.filter.fasttext_model.sample import draw
 from tasks.filter.toxicity.config import LabelledFile, PackageModelConfig, ToxicityConfig, TrainedModelConfig
 from tasks.filter.toxicity.stage import toxicity_model
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
+from tasks.stage.runtime import DataRuntime, Runtime
 
 CLEAN_SOURCES = ["encyclopedia-en", "speeches", "docstrings"]
 HELD_OUT = 0.2
@@ -46,7 +46,7 @@ Labelled = tuple[list[str], list[bool]]
 
 def make(config: PackageModelConfig | TrainedModelConfig, documents: Path, folder: Path) -> Output:
     """The model stage on plain folders."""
-    out = Output.at(folder, stage="toxicity_model", runtime=Runtime(workers=1))
+    out = Output.at(folder, stage="toxicity_model", runtime=Runtime(data=DataRuntime(workers=1)))
     toxicity_model.function(config, Artifact(path=documents, digest=""), out)
     return out
 

@@ -12,7 +12,6 @@ The ids are those that the profile `tiny` trains on; its data stages run first, 
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import statistics
 import sys
@@ -25,9 +24,9 @@ from benchmarks.pretrain.ours import ENGINES
 from benchmarks.pretrain.sizes import BATCH, CONTEXT, SIZES, VOCAB, Task
 from models.config import ModelConfig
 from models.presets import count_parameters, derive, flops_per_token
-from tasks.children.supervise import training_environment
-from tasks.stage.config import Runtime
-from tasks.stage.output import Output
+from tasks.children.environment import training_environment
+from tasks.stage import machine
+from tasks.stage.runtime import ComputeRuntime, Runtime
 
 PEERS = {"llama": ("transformers Trainer", "litgpt", "litgpt, compiled"), "gpt2": ("plain loop",)}
 
@@ -40,7 +39,7 @@ def main() -> None:
     parser.add_argument("--families", nargs="*", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--sides", nargs="*", help="only those whose name holds one of these words, and gristmill")
     parser.add_argument("--runs", type=int, default=5, help="of each side (default 5)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="(default all cores)")
+    parser.add_argument("--threads", type=int, default=machine.cores(), help="(default all cores)")
     parser.add_argument("--data", type=Path, default=DATA, help="where the token shards lie")
     options = parser.parse_args()
     tokens, tokenizer = data_of("tiny", options.data.resolve())
@@ -95,7 +94,8 @@ def _run(task: Task) -> dict[str, float]:
         module, python = "litgpt_side", str(peer_environment.PYTHON)
     elif task.side not in ENGINES:
         module = "peers"
-    variables = training_environment(Output("benchmark", Path(), Path(), Runtime(threads=task.threads, device="cpu")))
+    runtime = Runtime(compute=ComputeRuntime(device="cpu", threads=task.threads))
+    variables = training_environment(runtime)
     variables["PYTHONPATH"] = str(ROOT.parent)
     found: dict[str, float] = measure([python, "-m", f"benchmarks.pretrain.{module}", task.to_json()], variables).result
     return found

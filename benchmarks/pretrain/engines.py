@@ -22,19 +22,19 @@ from tasks.pretrain import pretrain
 from tasks.stage.output import Output
 
 ONE = "one process"
-ENGINES: dict[str, dict[str, Any]] = {
-    ONE: {"engine": "ddp"},
-    "DDP, 2 processes": {"engine": "ddp", "processes": 2},
-    "FSDP2, 2": {"engine": "fsdp", "processes": 2},
-    "FSDP2 resharding, 2": {"engine": "fsdp", "zero_stage": 3, "processes": 2},
-    "ZeRO 0, 2": {"engine": "deepspeed", "processes": 2},
-    "ZeRO 1, 2": {"engine": "deepspeed", "zero_stage": 1, "processes": 2},
-    "ZeRO 2, 2": {"engine": "deepspeed", "zero_stage": 2, "processes": 2},
-    "ZeRO 3, 2": {"engine": "deepspeed", "zero_stage": 3, "processes": 2},
-    "tensor parallel, 2": {"engine": "ddp", "tensor_parallel": 2, "processes": 2},
-    "pipeline parallel, 2": {"engine": "ddp", "pipeline_parallel": 2, "processes": 2},
-    "FSDP2 × tensor parallel, 4": {"engine": "fsdp", "tensor_parallel": 2, "processes": 4},
-    "DDP × pipeline parallel, 4": {"engine": "ddp", "pipeline_parallel": 2, "processes": 4},
+ENGINES: dict[str, tuple[int, dict[str, Any]]] = {  # processes, and what differs
+    ONE: (1, {"engine": "ddp"}),
+    "DDP, 2 processes": (2, {"engine": "ddp"}),
+    "FSDP2, 2": (2, {"engine": "fsdp"}),
+    "FSDP2 resharding, 2": (2, {"engine": "fsdp", "zero_stage": 3}),
+    "ZeRO 0, 2": (2, {"engine": "deepspeed"}),
+    "ZeRO 1, 2": (2, {"engine": "deepspeed", "zero_stage": 1}),
+    "ZeRO 2, 2": (2, {"engine": "deepspeed", "zero_stage": 2}),
+    "ZeRO 3, 2": (2, {"engine": "deepspeed", "zero_stage": 3}),
+    "tensor parallel, 2": (2, {"engine": "ddp", "tensor_parallel": 2}),
+    "pipeline parallel, 2": (2, {"engine": "ddp", "pipeline_parallel": 2}),
+    "FSDP2 × tensor parallel, 4": (4, {"engine": "fsdp", "tensor_parallel": 2}),
+    "DDP × pipeline parallel, 4": (4, {"engine": "ddp", "pipeline_parallel": 2}),
 }
 
 
@@ -47,9 +47,11 @@ def main() -> None:
     profile = load("smoke", ["pretrain.model.kv_heads=2"])
     print("| engine, processes | training loss | validation loss | from one process | CPU s |\n|---|---|---|---|---|")
     alone = 0.0
-    for name, changes in ENGINES.items():
+    for name, (processes, changes) in ENGINES.items():
         print(name, file=sys.stderr)
-        runtime = profile.runtime.model_copy(update={"threads": 1, "preflight": "never", **changes})
+        runtime = profile.runtime.with_changes("compute", threads=1)
+        runtime = runtime.with_changes("training", processes=processes)
+        runtime = runtime.with_changes("pretrain", preflight="never", **changes)
         before = _cpu_seconds()
         with tempfile.TemporaryDirectory() as folder:
             out = Output.at(Path(folder), stage="pretrain", runtime=runtime)

@@ -10,8 +10,8 @@ from typing import Any
 from benchmarks.pretrain.sizes import BATCH, BETAS, CLIP, CONTEXT, LEARNING_RATE, WARM, WEIGHT_DECAY, Task
 from storage.artifact import Artifact
 from tasks.pretrain import PretrainConfig, pretrain
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
+from tasks.stage.runtime import ComputeRuntime, PretrainRuntime, Runtime, TrainingRuntime
 
 ENGINES: dict[str, dict[str, Any]] = {
     "gristmill": {"engine": "ddp"},
@@ -46,9 +46,10 @@ def run(task: Task) -> dict[str, float]:
         }
     )
     runtime = Runtime(
-        threads=task.threads, device="cpu", micro_batch=BATCH, log_every=EVERY, checkpoint_every=steps,
-        preflight="never", **ENGINES[task.side],
-    )  # fmt: skip
+        compute=ComputeRuntime(device="cpu", threads=task.threads),
+        training=TrainingRuntime(log_every=EVERY, checkpoint_every=steps),
+        pretrain=PretrainRuntime.model_validate({"micro_batch": BATCH, "preflight": "never", **ENGINES[task.side]}),
+    )
     with tempfile.TemporaryDirectory() as folder:
         out = Output.at(Path(folder), stage="pretrain", runtime=runtime)
         pretrain.function(config, Artifact.at(Path(task.tokens)), Artifact.at(Path(task.tokenizer)), out)

@@ -68,15 +68,15 @@ def ours(shards: Path, tokenizer: Path, folder: Path) -> dict[str, Any]:
     import pyarrow as pa
 
     from storage.artifact import Artifact
-    from tasks.stage.config import Runtime
     from tasks.stage.output import Output
+    from tasks.stage.runtime import DataRuntime, Runtime
     from tasks.tokenize import TokenizeConfig, tokenize
     from tasks.tokenizer.encode import KernelEncoder
     from tasks.tokenizer.tables import make_tables, read_settings
 
     KernelEncoder(make_tables(read_settings(tokenizer))).encode(pa.array(["It loads its kernels now."]))
     started = time.process_time()
-    out = Output.at(folder, stage="tokenize", runtime=Runtime(workers=1))
+    out = Output.at(folder, stage="tokenize", runtime=Runtime(data=DataRuntime(workers=1)))
     # Without a digest: hashing the shards is the store's work, and no peer does it
     inputs = (Artifact(path=shards, digest=""), Artifact(path=tokenizer, digest=""))
     tokenize.function(TokenizeConfig(), *inputs, out)
@@ -88,12 +88,12 @@ def ours(shards: Path, tokenizer: Path, folder: Path) -> dict[str, Any]:
 def learn(shards: Path, folder: Path, vocab_size: int) -> dict[str, int]:
     """A tokenizer of that size from the corpus."""
     from storage.artifact import Artifact
-    from tasks.stage.config import Runtime
     from tasks.stage.output import Output
+    from tasks.stage.runtime import DataRuntime, Runtime
     from tasks.tokenizer import TokenizerConfig, train_tokenizer
 
     config = TokenizerConfig(vocab_size=vocab_size, sample_bytes_per_source=10_000_000)
-    out = Output.at(folder, runtime=Runtime(workers=1))
+    out = Output.at(folder, runtime=Runtime(data=DataRuntime(workers=1)))
     train_tokenizer.function(config, Artifact(path=shards, digest=""), out)
     return {"vocab_size": out.counts["vocab_size"]}
 

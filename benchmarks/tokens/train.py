@@ -77,12 +77,12 @@ def _measured(side: str, vocab_size: int, whole: Corpus) -> Run:
 def ours(shards: list[Path], vocab_size: int, threads: int) -> tuple[float, Any]:
     """CPU seconds from shards to a tokenizer, and the tokenizer."""
     from storage.documents import Document, write_documents
-    from tasks.stage.config import Runtime
     from tasks.stage.output import Output
+    from tasks.stage.runtime import DataRuntime, Runtime
     from tasks.tokenizer import TokenizerConfig
     from tasks.tokenizer.stage import learn
 
-    runtime = Runtime(workers=threads)
+    runtime = Runtime(data=DataRuntime(workers=threads))
     with tempfile.TemporaryDirectory() as folder:
         small = Path(folder) / "small.parquet"
         write_documents(small, [Document.new("It loads now, it loads.", "small")])

@@ -18,7 +18,7 @@ from profiles.load import load
 from profiles.schema import Profile
 from storage.errors import ConfigError
 from storage.keys import differences
-from tasks.stage.decorator import nearest
+from tasks.stage.history import nearest
 
 
 def show_plan(

@@ -87,7 +87,7 @@ def _show_engines(console: Console, plan: TrainingPlan) -> None:
     found = plan.by_engine()
     if len(found) == 1:
         return
-    table = _table("Memory by engine and stage: runtime.engine and zero_stage")
+    table = _table("Memory by engine and stage: runtime.pretrain.engine and zero_stage")
     most = max(total for _, total in found)
     for setup, total in found:
         fits = "" if total <= plan.device.memory else "[red]does not fit[/]"
@@ -141,7 +141,9 @@ def _show_bill(console: Console, plan: TrainingPlan) -> None:
             table.add_row("money", sum_of, f"{price}{dated}; your own with --price")
     _show(console, table)
     if plan.hostfile is not None:
-        console.print(f"runtime.hostfile names {plan.hostfile}, which is not here: all of this is for one host.")
+        console.print(
+            f"runtime.training.hostfile names {plan.hostfile}, which is not here: all of this is for one host."
+        )
 
 
 def _steps_of(plan: TrainingPlan) -> str:

@@ -18,6 +18,7 @@ from storage.errors import StoreError
 from storage.store import Store
 from tasks.checks.check import Check, advice, verdict
 from tasks.pretrain.checkpoints.disk import existing, mount
+from tasks.stage import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTED = (
@@ -146,9 +147,11 @@ def torch_speed() -> Iterator[Check]:
     import torch
 
     cuda = torch.cuda.is_available()
-    cores = len(os.sched_getaffinity(0))
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    where = torch.cuda.get_device_name() if cuda else f"no GPU; {cores} cores, {memory / 1e9:.0f} GB of memory"
+    where = (
+        torch.cuda.get_device_name()
+        if cuda
+        else f"no GPU; {machine.cores()} cores, {machine.memory() / 1e9:.0f} GB of memory"
+    )
     yield Check("device", "passed", where)
     device, dtype = (torch.device("cuda"), torch.bfloat16) if cuda else (torch.device("cpu"), torch.float32)
     matrix = torch.randn(WIDTH, WIDTH, device=device, dtype=dtype)

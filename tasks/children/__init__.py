@@ -1,6 +1,10 @@
 """Processes that train: started, supervised, and never outliving their stage.
 
-supervise.py  the stage's side, and the child's
-launchers.py  the command that starts them, on one host or many
-spec.py       what a child is told
+supervise.py    the stage's side: runs a child to its end, whatever that is
+child.py        the child's side: what it reports
+parent.py       a process that ends with its parent
+environment.py  what must be set before Python starts
+launchers.py    the command that starts the processes, on one host or many
+join.py         how a further host takes part
+spec.py         what a child is told
 """

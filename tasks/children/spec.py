@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from tasks.stage.config import Runtime
+from tasks.stage.runtime import Runtime
 
 
 class ChildSpec(BaseModel):

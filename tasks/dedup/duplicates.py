@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
 
 def find_duplicates(config: DedupConfig, corpus: Corpus, out: Output) -> pa.Table:
     """The rows to be removed, ascending, with what the ledger says of them."""
-    memory = out.runtime.working_memory
+    memory = out.runtime.data.working_memory
     copies = exact_copies(corpus, memory, out)
     shingles = Shingles(config.sketch, corpus, out)
     near = near_edges(config, corpus, copies, shingles, memory, out)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tasks.dedup.buckets import BYTES_A_KEY, ranges_needed
 from tasks.dedup.candidates import bands
 from tasks.dedup.config import DedupConfig
-from tasks.stage.config import Runtime
-from tasks.stage.decorator import Forecast
+from tasks.stage.protocol import Forecast
+from tasks.stage.runtime import Runtime
 
 BASE = 300_000_000  # the interpreter, its libraries, the buffers of a worker
 WORKER = 30_000_000  # a further worker's buffers
@@ -18,8 +18,8 @@ def forecast_dedup(config: DedupConfig, documents: int, runtime: Runtime) -> For
     """Memory at the peak and disk for sketches and bands. Not counted: the shingles of candidates (8 bytes a word of
     the documents that have one), and what is written at the end; with `spans`, some twice the text."""
     count, rows = bands(config.threshold, config.sketch.permutations)
-    ranges = ranges_needed(documents, runtime.working_memory)
-    memory = BASE + (runtime.workers - 1) * WORKER + documents * BYTES_A_KEY // ranges
+    ranges = ranges_needed(documents, runtime.data.working_memory)
+    memory = BASE + (runtime.data.workers - 1) * WORKER + documents * BYTES_A_KEY // ranges
     disk = documents * (4 * config.sketch.permutations + ROW_ON_DISK + (count + 1) * KEY_ON_DISK)
-    pieces = "one piece" if ranges == 1 else f"{ranges} pieces, for runtime.memory_limit"
+    pieces = "one piece" if ranges == 1 else f"{ranges} pieces, for runtime.data.memory_limit"
     return Forecast(memory, disk, f"{count} bands of {rows} rows, each compared in {pieces}")

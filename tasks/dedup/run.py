@@ -24,8 +24,8 @@ from tasks.dedup.earlier import find_earlier
 from tasks.dedup.spans import REASON as REPEATED_SPAN
 from tasks.dedup.spans import cut_spans, find_spans
 from tasks.shards import collect, map_shards
-from tasks.stage.decorator import markdown_table
 from tasks.stage.output import Output
+from tasks.stage.pages import markdown_table
 
 Removed = Counter[tuple[str, str]]  # documents by (source, reason)
 
@@ -46,7 +46,9 @@ def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifa
     jobs: list[tuple[Shard, Path | None]] = [(shard, None) for shard in corpus.own]
     if config.spans:
         gone = duplicates["row"].to_numpy()
-        jobs = list(zip(corpus.own, find_spans(config, corpus, gone, out.runtime.working_memory, out), strict=True))
+        jobs = list(
+            zip(corpus.own, find_spans(config, corpus, gone, out.runtime.data.working_memory, out), strict=True)
+        )
     written = map_shards(functools.partial(_write_shard, config, duplicates), jobs, out, "write", threads=True)
     collect(written, "documents.parquet", out.path / "documents")
     collect(written, "ledger.parquet", out.path / "ledger")

@@ -69,7 +69,7 @@ def find_spans(config: DedupConfig, corpus: Corpus, removed: Rows, memory: int, 
     tables = characters(config.sketch.ignore_case, config.sketch.ignore_white_space)
     lengths = (pc.sum(shard.columns(["length"])["length"]).as_py() or 0 for shard in corpus.shards)
     most = sum(lengths) // 2  # windows: a word has a letter, and something between it and the next
-    parts = max(ranges_needed(most, memory // out.runtime.workers), min(ENOUGH, ranges_needed(most, NEAR)))
+    parts = max(ranges_needed(most, memory // out.runtime.data.workers), min(ENOUGH, ranges_needed(most, NEAR)))
     # Named by the number of parts: a run that is resumed with more memory must not take one for the other
     spill = functools.partial(_spill_windows, tables, size, removed, parts)
     windows = map_shards(spill, corpus.shards, out, f"windows-{parts}", threads=True)

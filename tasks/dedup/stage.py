@@ -5,9 +5,10 @@ from __future__ import annotations
 from storage.artifact import Artifact
 from tasks.dedup.config import DedupConfig, SketchConfig
 from tasks.dedup.earlier import earlier_digests
-from tasks.stage.config import Runtime
-from tasks.stage.decorator import Forecast, stage
+from tasks.stage import stage
 from tasks.stage.output import Output
+from tasks.stage.protocol import Forecast
+from tasks.stage.runtime import Runtime
 
 
 @stage(version=2)

@@ -12,8 +12,8 @@ import torch
 from models.convert import load
 from models.tokenizer import load_tokenizer
 from storage.token_stream import TokenStream
+from tasks.children.child import emit, run_as_child
 from tasks.children.spec import ChildSpec
-from tasks.children.supervise import emit, run_as_child
 from tasks.evaluate.benchmarks import PREFIX, write_questions, write_tasks
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.subsets import Answer, Dirty, check_asked, find_dirty, split
@@ -39,8 +39,10 @@ class EvaluateSpec(ChildSpec):
 def run(path: Path) -> None:
     """Scores of every model in `spec.models`, written as JSON to `spec.result`."""
     spec = EvaluateSpec.model_validate_json(path.read_text())
-    torch.set_num_threads(spec.runtime.threads)
-    cuda = spec.runtime.device == "cuda" or (spec.runtime.device == "auto" and torch.cuda.is_available())
+    torch.set_num_threads(spec.runtime.compute.threads)
+    cuda = spec.runtime.compute.device == "cuda" or (
+        spec.runtime.compute.device == "auto" and torch.cuda.is_available()
+    )
     device = "cuda" if cuda else "cpu"
     about = _questions(spec)
     dirty = _dirty(spec)

@@ -11,8 +11,9 @@ from tasks.children.supervise import run_module
 from tasks.evaluate.benchmarks import select
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.scores import assemble, side_by_side, verdict
-from tasks.stage.decorator import markdown_table, stage
+from tasks.stage import stage
 from tasks.stage.output import Output
+from tasks.stage.pages import markdown_table
 from tasks.training.model_folder import check_shards, check_tokenizer
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tasks.evaluate.scores import side_by_side, verdict
-from tasks.stage.decorator import markdown_table
+from tasks.stage.pages import markdown_table
 
 LOAD = {
     "safetensors": '`AutoModelForCausalLM.from_pretrained("safetensors")`',

@@ -10,8 +10,8 @@ import torch
 
 from models.convert import load
 from storage.token_stream import TokenStream
+from tasks.children.child import emit, run_as_child
 from tasks.children.spec import ChildSpec
-from tasks.children.supervise import emit, run_as_child
 from tasks.export.config import ExportConfig, Format
 from tasks.export.formats.checkpoints import write_quantized, write_safetensors
 from tasks.export.formats.gguf_file import write_gguf
@@ -30,7 +30,7 @@ class ExportSpec(ChildSpec):
 def run(path: Path) -> None:
     """Write and prove every format of the spec; parity as JSON to `spec.result`. Raises ParityError."""
     spec = ExportSpec.model_validate_json(path.read_text())
-    torch.set_num_threads(spec.runtime.threads)
+    torch.set_num_threads(spec.runtime.compute.threads)
     reference = Reference(spec.model, TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest), spec.config)
     proved = {}
     for number, name in enumerate(spec.config.formats):
@@ -38,7 +38,7 @@ def run(path: Path) -> None:
         written = _write(spec, name)
         if name.startswith("gguf-"):
             vocab_size = int(reference.runtime.model.config.vocab_size)
-            parity = reference.compare(InLlamaCpp(written, vocab_size, spec.runtime.threads))
+            parity = reference.compare(InLlamaCpp(written, vocab_size, spec.runtime.compute.threads))
         else:
             parity = reference.compare(InTransformers(written))
         size = sum(file.stat().st_size for file in ([written] if written.is_file() else written.iterdir()))

@@ -22,9 +22,9 @@ from tasks.filter.config import FilterConfig
 from tasks.filter.decide import Decisions, Rule, reason, rules
 from tasks.filter.mend import without_personal_data
 from tasks.filter.repair.run import EMPTIED
-from tasks.stage.decorator import markdown_table
+from tasks.stage.figures import plot_funnel
 from tasks.stage.output import Output
-from tasks.training.plots import plot_funnel
+from tasks.stage.pages import markdown_table
 
 EXAMPLES = 3  # shown of each rule
 EXCERPT = 200  # characters of each

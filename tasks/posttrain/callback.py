@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from storage.errors import TrainingError
-from tasks.children.supervise import emit
+from tasks.children.child import emit
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.training.logs import append_log
 
@@ -53,7 +53,7 @@ class Watch(TrainerCallback):
         if not state.is_world_process_zero:
             return
         self.waiting.append(row)
-        if state.global_step == state.max_steps or state.global_step % self.spec.runtime.log_every == 0:
+        if state.global_step == state.max_steps or state.global_step % self.spec.runtime.training.log_every == 0:
             emit(step=state.global_step, steps=state.max_steps, loss=row["loss"])
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:

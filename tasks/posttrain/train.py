@@ -15,7 +15,7 @@ import torch
 
 from models.tokenizer import copy_tokenizer, load_tokenizer
 from storage.errors import ConfigError
-from tasks.children.supervise import run_as_child
+from tasks.children.child import run_as_child
 from tasks.posttrain.callback import Watch, latest_checkpoint
 from tasks.posttrain.methods.dpo import DpoConfig
 from tasks.posttrain.methods.sft import SftConfig
@@ -33,7 +33,7 @@ MEASURED_PAIRS = 8  # of a forward pass in validation: a mean of batch means dep
 def train(path: Path) -> None:
     """Train as the spec says, from the last checkpoint if there is one; rank 0 leaves the model and the result."""
     spec = PosttrainSpec.model_validate_json(path.read_text())
-    torch.set_num_threads(spec.runtime.threads)
+    torch.set_num_threads(spec.runtime.compute.threads)
     tokenizer = load_tokenizer(spec.model)
     model = _load(spec.model)
     render = rows.render_instruction if spec.method == "sft" else rows.render_preference
@@ -132,14 +132,14 @@ def _trainer(
 
 def _arguments(spec: PosttrainSpec, pairs: int) -> dict[str, Any]:
     config, runtime = spec.config, spec.runtime
-    cuda = runtime.device == "cuda" or (runtime.device == "auto" and torch.cuda.is_available())
+    cuda = runtime.compute.device == "cuda" or (runtime.compute.device == "auto" and torch.cuda.is_available())
     world = int(os.environ.get("WORLD_SIZE", "1"))
     share, left = divmod(config.global_batch, world)
-    micro = runtime.micro_batch or math.gcd(share, MICRO_BATCH)
+    micro = runtime.posttrain.micro_batch or math.gcd(share, MICRO_BATCH)
     if left or share % micro:
         raise ConfigError(
             f"{spec.method}.global_batch is {config.global_batch}, which {world} processes can't share evenly "
-            f"with a runtime.micro_batch of {micro}.",
+            f"with a runtime.posttrain.micro_batch of {micro}.",
             "Choose a global batch that is a multiple of processes × micro_batch.",
         )
     steps = max(1, math.ceil(config.epochs * pairs / config.global_batch))
@@ -162,16 +162,16 @@ def _arguments(spec: PosttrainSpec, pairs: int) -> dict[str, Any]:
         "bf16": bfloat16,
         "use_cpu": not cuda,
         "optim": "adamw_torch_fused",
-        "gradient_checkpointing": runtime.recompute != "none",
+        "gradient_checkpointing": runtime.posttrain.recompute != "none",
         "logging_steps": 1,
         "logging_nan_inf_filter": False,  # it would show a plausible loss in place of a NaN
-        "save_steps": runtime.checkpoint_every,
+        "save_steps": runtime.training.checkpoint_every,
         "save_total_limit": 2,
         "report_to": [],
         "disable_tqdm": True,
     }
-    if runtime.zero_stage:
-        arguments["deepspeed"] = _deepspeed(runtime.zero_stage)
+    if runtime.posttrain.zero_stage:
+        arguments["deepspeed"] = _deepspeed(runtime.posttrain.zero_stage)
     return arguments
 
 

@@ -79,7 +79,8 @@ class PretrainConfig(StageConfig):
     decay_share: float = Field(0.2, gt=0, le=1, description="share of the steps in which wsd falls, at the end")
     decay_shape: Literal["linear", "1-sqrt"] = Field("1-sqrt", description="how wsd falls; 1-sqrt: fast at first")
     optimizer: Literal["adamw", "muon"] = Field(
-        "adamw", description="muon: matrices of the blocks by Muon, the rest by AdamW; needs runtime.engine ddp"
+        "adamw",
+        description="muon: matrices of the blocks by Muon, the rest by AdamW; needs runtime.pretrain.engine ddp",
     )
     muon_learning_rate: float | None = Field(
         None, gt=0, description="peak for the matrices that Muon takes; learning_rate without it"

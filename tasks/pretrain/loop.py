@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tasks.children.supervise import emit
+from tasks.children.child import emit
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.checkpoints.snapshots import Snapshots
 from tasks.pretrain.engines import Engine, MicroBatch
@@ -45,9 +45,9 @@ class Training:
         steps = range(self.begun + 1, self.spec.steps + 1)
         prepared = ahead(self._batches, steps)
         for step in steps:
-            reports = step % self.spec.runtime.log_every == 0 or step == self.spec.steps
+            reports = step % self.spec.runtime.training.log_every == 0 or step == self.spec.steps
             validates = step % self.spec.config.validation_every == 0 or step == self.spec.steps
-            saves = step % self.spec.runtime.checkpoint_every == 0 and step < self.spec.steps
+            saves = step % self.spec.runtime.training.checkpoint_every == 0 and step < self.spec.steps
             insight.before_step(step)
             batches = _moved(next(prepared), self.engine.world.device)
             insight.lap("data")

@@ -38,7 +38,7 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     """
     digest = tokenizer_digest(tokenizer.path)
     train, validation = tokens.files("train/*.tokens"), tokens.files("validation/*.tokens")
-    with ThreadPoolExecutor(out.runtime.workers) as pool:  # once here, so that no rank has to
+    with ThreadPoolExecutor(out.runtime.data.workers) as pool:  # once here, so that no rank has to
         headers = list(pool.map(partial(check_shard, tokens=tokens, digest=digest), (*train, *validation)))
     shape = derive(config.model, headers[0].vocab_size)
     spec = TrainSpec(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from models.convert import save
 from storage.token_stream import TokenStream
-from tasks.children.supervise import emit, run_as_child
+from tasks.children.child import emit, run_as_child
 from tasks.pretrain.checkpoints.background import writes_behind
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.checkpoints.snapshots import Snapshots
@@ -38,10 +38,10 @@ def train(path: Path) -> None:
     Raises OutOfMemory for every way in which memory runs out, on the rank where it does.
     """
     spec = TrainSpec.model_validate_json(path.read_text())
-    beat = Beat(speaks=speaks(spec.runtime), seconds=60 * spec.runtime.hang_minutes)
+    beat = Beat(speaks=speaks(spec.runtime), seconds=60 * spec.runtime.pretrain.hang_minutes)
     beat.slow()
     try:
-        with memory_named("Memory ran out", "Lower runtime.micro_batch, or set runtime.recompute."):
+        with memory_named("Memory ran out", "Lower runtime.pretrain.micro_batch, or set runtime.pretrain.recompute."):
             _train(spec, join(spec.runtime), beat)
     finally:
         beat.stop()
@@ -60,8 +60,9 @@ def _train(spec: TrainSpec, world: World, beat: Beat) -> None:
     )  # fmt: skip
     engine = open_engine(spec, world)
     checkpoints = Checkpoints(
-        spec.checkpoints, spec.identity, world=world, keep=spec.runtime.keep_checkpoints,
-        keep_every=spec.runtime.keep_every, behind=writes_behind(engine), tell=lambda sentence: emit(note=sentence),
+        spec.checkpoints, spec.identity, world=world, keep=spec.runtime.training.keep_checkpoints,
+        keep_every=spec.runtime.pretrain.keep_every, behind=writes_behind(engine),
+        tell=lambda sentence: emit(note=sentence),
         dropped=lambda step, sound, damage: emit(damaged=step, sound=sound, what=damage),
     )  # fmt: skip
     begun = checkpoints.latest()

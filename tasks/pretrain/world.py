@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
 from storage.errors import ConfigError
-from tasks.stage.config import Runtime
+from tasks.stage.runtime import Runtime
 
 PATIENCE = timedelta(hours=1)  # for the others; one of them may have large states to put together before a resume
 
@@ -57,7 +57,7 @@ class World:
 def speaks(runtime: Runtime) -> bool:
     """Whether this process is the one that the stage hears: the first of all, or, where hosts meet at a rendezvous, the
     first on each host: only its own host's words reach the stage, and which host has rank 0 is torchrun's to say."""
-    return os.environ.get("RANK" if runtime.rendezvous is None else "LOCAL_RANK", "0") == "0"
+    return os.environ.get("RANK" if runtime.training.rendezvous is None else "LOCAL_RANK", "0") == "0"
 
 
 def join(runtime: Runtime) -> World:
@@ -68,11 +68,11 @@ def join(runtime: Runtime) -> World:
     for name, alone in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
         os.environ.setdefault(name, alone)
     rank, size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    device = place(runtime.device, local, torch.cuda.device_count())
+    device = place(runtime.compute.device, local, torch.cuda.device_count())
     cuda = device.type == "cuda"
     if not cuda:
         os.environ["DS_ACCELERATOR"] = "cpu"
-    torch.set_num_threads(runtime.threads)
+    torch.set_num_threads(runtime.compute.threads)
     if cuda:
         torch.cuda.set_device(device)
     backend = "nccl" if cuda else "gloo"
@@ -92,12 +92,12 @@ def place(asked: str, local: int, gpus: int) -> torch.device:
         return torch.device("cpu")
     if not gpus:
         raise ConfigError(
-            f"runtime.device is cuda, but torch {torch.__version__} sees no GPU here.",
-            "Install a torch that is built for this GPU and its driver, or set runtime.device to auto or cpu.",
+            f"runtime.compute.device is cuda, but torch {torch.__version__} sees no GPU here.",
+            "Install a torch that is built for this GPU and its driver, or set runtime.compute.device to auto or cpu.",
         )
     if local >= gpus:
         raise ConfigError(
-            f"runtime.processes asks for more than {local} processes on this host, which has {gpus} GPU(s).",
-            f"Set runtime.processes to {gpus} at the most (one a GPU), or runtime.device to cpu.",
+            f"runtime.training.processes asks for more than {local} processes on this host, which has {gpus} GPU(s).",
+            f"Set runtime.training.processes to {gpus} at the most (one a GPU), or runtime.compute.device to cpu.",
         )
     return torch.device("cuda", local)

@@ -1,6 +1,8 @@
 """Work on shards: one seam for parallel work, resume and progress.
 
-seam.py         map_shards
+seam.py         map_shards: resume, order, progress
+processes.py    worker processes
+threads.py      threads, for work that releases the interpreter's lock
 incremental.py  shards that an earlier artifact holds are taken from it
 """
 

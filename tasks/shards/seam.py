@@ -7,24 +7,21 @@ worker was faster (law 4).
 
 from __future__ import annotations
 
-import ctypes
 import json
-import multiprocessing
-import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tasks.shards.processes import processes_of
+from tasks.shards.threads import threads_of
 from tasks.stage.output import Output
 
 T = TypeVar("T")
 R = TypeVar("R")
 RESULT = "result.json"
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ def map_shards(
     *,
     threads: bool = False,
 ) -> list[ShardResult]:
-    """Run `function(shard, folder) -> counts` on every shard, in `out.runtime.workers` processes.
+    """Run `function(shard, folder) -> counts` on every shard, in `out.runtime.data.workers` processes.
 
     `function` writes into `folder` and returns JSON; it must be importable (a module-level function or a `partial`
     of one), since workers are spawned. `threads` is for work that leaves the interpreter's lock to others (numba,
@@ -56,14 +53,14 @@ def map_shards(
     waiting = [i for i in range(len(shards)) if not (folder / f"{i:05d}" / RESULT).exists()]
     done = len(shards) - len(waiting)
     out.progress(done, len(shards), unit, name)
-    workers = min(out.runtime.workers, len(waiting))
+    workers = min(out.runtime.data.workers, len(waiting))
     if workers <= 1:
         for i in waiting:
             _work(function, shards[i], folder / f"{i:05d}")
             done += 1
             out.progress(done, len(shards), unit, name)
     else:
-        with _threads(workers) if threads else _processes(workers) as pool:
+        with threads_of(workers) if threads else processes_of(workers) as pool:
             futures = [pool.submit(_work, function, shards[i], folder / f"{i:05d}") for i in waiting]
             try:
                 for future in as_completed(futures):
@@ -76,13 +73,13 @@ def map_shards(
 
 
 def in_threads(function: Callable[[T], R], items: Sequence[T], out: Output) -> Iterator[R]:
-    """`function` of each item, in order, in `out.runtime.workers` threads: for work in memory that leaves the
+    """`function` of each item, in order, in `out.runtime.data.workers` threads: for work in memory that leaves the
     interpreter's lock to others, and need not be resumed."""
-    workers = min(out.runtime.workers, len(items))
+    workers = min(out.runtime.data.workers, len(items))
     if workers <= 1:
         yield from map(function, items)
         return
-    with _threads(workers) as pool:
+    with threads_of(workers) as pool:
         yield from pool.map(function, items)
 
 
@@ -94,24 +91,6 @@ def collect(results: Sequence[ShardResult], file: str, folder: Path) -> None:
         made = result.folder / file
         if made.exists():
             (folder / f"{number:05d}{made.suffix}").hardlink_to(made)
-
-
-def _threads(workers: int) -> Executor:
-    return ThreadPoolExecutor(workers)
-
-
-def _processes(workers: int) -> Executor:
-    # spawn: Prefect and torch have threads running, and forking a threaded process can deadlock
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=die_with, initargs=(os.getpid(),))
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel end this process when its parent dies, by kill -9 too; Ctrl-C is left to the parent."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _work(function: Callable[[T, Path], dict[str, Any]], shard: T, folder: Path) -> None:

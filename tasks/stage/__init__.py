@@ -1,12 +1,19 @@
 """What every stage is: a function made cached, named, explained and shown.
 
-decorator.py  @stage: a plain function becomes a cached Prefect task
-session.py    the surroundings of a run
-output.py     what a stage writes to: files, counts, tables, progress
-config.py     the two halves of a profile, as types
-source.py     the digest of a stage's source code
-named.py      earlier artifacts that a config names
-progress.py   what a running stage tells whoever watches
+decorator.py    @stage: a plain function becomes a cached Prefect task
+session.py      the surroundings of a run
+output.py       what a stage writes to: files, counts, tables, progress
+config.py       the half of a profile that bears identity
+runtime.py      the half that never does
+machine.py      how many cores and how much memory there are
+source.py       the digest of a stage's source code
+history.py      what a stage made before
+named.py        earlier artifacts that a config names
+environment.py  where an artifact was made
+pages.py        pages of Markdown for the Prefect UI
+figures.py      figures whose bytes depend on the numbers alone
+progress.py     what a running stage tells whoever watches
+protocol.py     what session and output need to know of a stage
 """
 
 from tasks.stage.decorator import stage

@@ -13,44 +13,31 @@ are the same. That changes what a result costs, never what it is; a refresh take
 
 from __future__ import annotations
 
-import base64
 import functools
 import inspect
-import platform
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from storage import refs
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, StoreError
 from storage.full_disk import disk_full
-from storage.keys import KeyPayload, differences
+from storage.keys import KeyPayload
 from storage.manifest import Manifest
-from storage.store import Store
-from tasks.stage.config import Runtime, StageConfig
+from tasks.stage.config import StageConfig
+from tasks.stage.environment import environment
+from tasks.stage.history import explain_miss, find_earlier
 from tasks.stage.output import Output
+from tasks.stage.pages import publish_page
+from tasks.stage.protocol import Forecaster
 from tasks.stage.session import Session, current
 from tasks.stage.source import source_digest
 
 STAGES: dict[str, Stage] = {}
-MAX_PLOT_BYTES = 200_000  # a Prefect artifact must stay under 1 MB, a run report holds three, and base64 adds a third
-
-
-class Forecast(NamedTuple):
-    """What a stage will need: bytes of memory at its peak, bytes of disk while it works; and how it goes about it."""
-
-    memory: int
-    disk: int
-    note: str
-
-
-Forecaster = Callable[[Any, int, Runtime], Forecast]  # (config, documents, runtime)
 
 
 class Reached(Exception):
@@ -120,7 +107,7 @@ class Stage:
             context = TaskRunContext.get()
             forced = bool(context and context.task.refresh_cache)
             artifact, cached = self.materialize(config, inputs, refresh=forced)
-            _show_in_prefect(self, artifact, cached=cached)
+            publish_page(self.name, artifact, cached=cached)
             if cached:
                 return Completed(name="Cached", message=f"{artifact.location} was in the store.", data=artifact)
             return artifact
@@ -209,7 +196,7 @@ class Stage:
             facts={**out.facts, "seconds": round(time.monotonic() - started, 3)},
             source_digest=self.source,
             environment=environment(),
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            created=datetime.now(UTC).isoformat(timespec="microseconds"),
         )
         artifact = session.store.publish(out.path, manifest)
         shutil.rmtree(work, ignore_errors=True)
@@ -236,114 +223,3 @@ def stage(
         return made
 
     return wrap
-
-
-def explain_miss(store: Store, payload: KeyPayload, refresh: bool = False) -> str:
-    """Why an artifact must be made: the fields that differ from the nearest earlier artifact of the stage."""
-    if refresh:
-        return "refresh was asked for"
-    found = nearest(store, payload)
-    if found is None:
-        return "never made before"
-    changed = differences(found.payload.model_dump(), payload.model_dump())
-    if not changed:
-        return "its artifact is gone"
-    shown = [f"{path.removeprefix('config.')}: {_short(old)} → {_short(new)}" for path, old, new in changed]
-    return "; ".join(shown[:6]) + (f"; and {len(shown) - 6} more" if len(shown) > 6 else "")
-
-
-def nearest(store: Store, payload: KeyPayload, *, but: str = "") -> Manifest | None:
-    """The stage's artifact whose payload differs in the fewest fields, the newest of equals; not `but`."""
-    manifests = [store.manifest(location) for location in store.locations(payload.stage)]
-    known = sorted((manifest for manifest in manifests if manifest), key=lambda m: m.created, reverse=True)
-    target = payload.model_dump()
-    known = [manifest for manifest in known if manifest.key != but]
-    return min(known, key=lambda m: len(differences(m.payload.model_dump(), target)), default=None)
-
-
-def find_earlier(store: Store, payload: KeyPayload, source: str, same: Sequence[str]) -> Artifact | None:
-    """The newest artifact of the stage with this version, config, source code and the `same` inputs that can be
-    trusted: its manifest agrees with itself and its files are there. In a bucket store it is fetched."""
-
-    def identity(of: KeyPayload) -> tuple[Any, ...]:
-        return of.version, of.config, {name: of.inputs.get(name) for name in same}
-
-    found = [(location, store.manifest(location)) for location in store.locations(payload.stage)]
-    alike = [
-        (manifest.created, location)
-        for location, manifest in found
-        if manifest is not None
-        and manifest.source_digest == source
-        and identity(manifest.payload) == identity(payload)
-        and (manifest.key, manifest.digest) == (manifest.payload.key(), tree_digest(manifest.files))
-    ]
-    for _, location in sorted(alike, reverse=True):
-        with suppress(StoreError):  # files lack, or it was collected just now
-            return store.get(location)
-    return None
-
-
-def environment() -> dict[str, str]:
-    """Where an artifact was made: versions of what shapes results, and the machine."""
-    from importlib.metadata import version
-
-    libraries = ("torch", "transformers", "deepspeed", "trl", "tokenizers", "pyarrow", "numpy")
-    return {
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "system": platform.system(),
-        **{library: version(library) for library in libraries},
-    }
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:12]}…"
-
-
-def _show_in_prefect(made: Stage, artifact: Artifact, *, cached: bool) -> None:
-    from prefect.artifacts import create_markdown_artifact
-
-    key = prefect_key(f"stage-{made.name}")
-    create_markdown_artifact(markdown=report(artifact, cached=cached), key=key, description=made.name)
-
-
-def prefect_key(name: str) -> str:
-    """A name as the key of a Prefect artifact: lower case, digits and dashes."""
-    return name.replace("_", "-")
-
-
-def report(artifact: Artifact, *, cached: bool) -> str:
-    """An artifact's page in the Prefect UI: what it is, its tables, its plots."""
-    manifest = artifact.manifest
-    assert manifest is not None
-    state = "from the store" if cached else f"made in {manifest.facts['seconds']:.1f} s"
-    lines = [f"## {manifest.stage}: {state}", "", f"`{artifact.location}` · {manifest.size:,} bytes"]
-    for name, rows in {**manifest.counts.get("tables", {}), **manifest.facts.get("tables", {})}.items():
-        lines += ["", f"### {name}", "", markdown_table(rows)]
-    for plot in embed_plots(artifact):
-        lines += ["", plot]
-    return "\n".join(lines)
-
-
-def embed_plots(artifact: Artifact) -> list[str]:
-    """The artifact's plots as Markdown images that need no file."""
-    return [embed_plot(plot) for plot in sorted(artifact.path.glob("*.png"))]
-
-
-def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows of equal keys as a Markdown table."""
-    if not rows:
-        return "(empty)"
-    heads = list(rows[0])
-    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
-    lines += [f"| {' | '.join(str(row.get(head, '')).replace('|', '·') for head in heads)} |" for row in rows]
-    return "\n".join(lines)
-
-
-def embed_plot(plot: Path) -> str:
-    """A PNG file as a Markdown image that needs no file."""
-    data = plot.read_bytes()
-    if len(data) > MAX_PLOT_BYTES:
-        return f"({plot.name} is too large to show here)"
-    return f"![{plot.stem}](data:image/png;base64,{base64.b64encode(data).decode()})"

@@ -12,16 +12,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from storage.artifact import Artifact
 from storage.errors import AccountingError, EmptyOutput
 from storage.manifest import InputRef
-from tasks.stage.config import Runtime, StageConfig
+from tasks.stage.config import StageConfig
 from tasks.stage.progress import Observer, Progress
-
-if TYPE_CHECKING:
-    from tasks.stage.decorator import Stage
+from tasks.stage.protocol import AnyStage
+from tasks.stage.runtime import Runtime
+from tasks.stage.session import current
 
 Row = Mapping[str, Any]
 FindEarlier = Callable[[Sequence[str]], Artifact | None]
@@ -111,13 +111,11 @@ class Output:
         """Tell whoever watches something worth a line."""
         self.observer.noted(self.stage, message)
 
-    def obtain(self, stage: Stage, config: StageConfig, *inputs: Artifact) -> Artifact:
+    def obtain(self, stage: AnyStage, config: StageConfig, *inputs: Artifact) -> Artifact:
         """An intermediate artifact that this stage needs (signals, sketches), cached by its own key.
 
         Within a session it comes from the store; in a plain call it is made in the scratch folder.
         """
-        from tasks.stage.session import current
-
         if current() is not None:
             artifact, _ = stage.materialize(config, inputs)
             self.uses[stage.name] = artifact.origin

@@ -9,17 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from storage.artifact import Artifact
 from storage.store import Store
-from tasks.stage.config import Runtime, StageConfig
+from tasks.stage.config import StageConfig
 from tasks.stage.progress import Observer
+from tasks.stage.protocol import AnyStage
+from tasks.stage.runtime import Runtime
 
-if TYPE_CHECKING:
-    from tasks.stage.decorator import Stage
-
-Call = Callable[["Stage", StageConfig, Sequence[Artifact]], Artifact]
+Call = Callable[[AnyStage, StageConfig, Sequence[Artifact]], Artifact]
 
 
 @dataclass(frozen=True)

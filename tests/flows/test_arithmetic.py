@@ -32,7 +32,7 @@ def test_the_words_of_a_profile_reach_the_formulas(tmp_path: Path) -> None:
     assert planned("gpu").setup == Setup(precision="mixed", micro_batch=32, micro_steps=16)
     hosts = tmp_path / "hostfile"
     hosts.write_text("# eight hosts\n" + "".join(f"host{number} slots=8\n" for number in range(8)))
-    cluster = planned("cluster", f"runtime.hostfile={hosts}").setup
+    cluster = planned("cluster", f"runtime.training.hostfile={hosts}").setup
     assert (cluster.devices, cluster.zero_stage, cluster.recompute, cluster.micro_batch) == (64, 3, "full", 2)
     assert planned("cluster").setup.devices == 8  # a hostfile that is elsewhere: one host
     isolated = planned("gpu", "pretrain.isolate_documents=true", "pretrain.precision=float32")
@@ -75,7 +75,7 @@ def test_what_does_not_fit_says_so_with_the_way_out() -> None:
     remedy = large.remedy()
     assert remedy
     assert f"It would fit with {', '.join(f'{name} {value}' for name, value in remedy.items())}." in text
-    changed = [f"runtime.micro_batch={remedy.get('micro_batch', 32)}", "runtime.recompute=full"]
+    changed = [f"runtime.pretrain.micro_batch={remedy.get('micro_batch', 32)}", "runtime.pretrain.recompute=full"]
     if remedy.get("recompute") == "full":
         assert planned("gpu", "pretrain.model.depth=24", *changed, device="rtx4090").fits
 
@@ -120,9 +120,11 @@ def test_the_peak_is_that_of_what_multiplies() -> None:
 
 
 def test_what_is_held_and_counted_is_named() -> None:
-    muon = printed(planned("gpu", "pretrain.optimizer=muon", "runtime.engine=ddp"))
+    muon = printed(planned("gpu", "pretrain.optimizer=muon", "runtime.pretrain.engine=ddp"))
     assert "Muon's moment of the blocks' matrices" in muon
-    assert "FSDP, zero_stage 3" in printed(planned("gpu", "runtime.engine=fsdp", "runtime.zero_stage=3"))
+    assert "FSDP, zero_stage 3" in printed(
+        planned("gpu", "runtime.pretrain.engine=fsdp", "runtime.pretrain.zero_stage=3")
+    )
     assert "names hostfile, which is not here" in printed(planned("cluster"))
 
 
@@ -138,7 +140,7 @@ def test_the_time_of_a_pretraining_that_was_never_made_is_the_arithmetics(tmp_pa
 
 
 def test_each_engine_and_stage_stands_beside_the_others() -> None:
-    plan = planned("cluster", "runtime.micro_batch=1")
+    plan = planned("cluster", "runtime.pretrain.micro_batch=1")
     sizes = {(setup.engine, setup.zero_stage): total for setup, total in plan.by_engine()}
     assert sizes["deepspeed", 3] == plan.memory.total
     zero = [sizes["deepspeed", stage] for stage in range(4)]
@@ -149,5 +151,6 @@ def test_each_engine_and_stage_stands_beside_the_others() -> None:
     assert "← this profile" in lines["ZeRO 3"]
     assert "does not fit" not in lines["FSDP, zero_stage 3"]
     assert [
-        setup.engine for setup, _ in planned("gpu", "pretrain.optimizer=muon", "runtime.engine=ddp").by_engine()
+        setup.engine
+        for setup, _ in planned("gpu", "pretrain.optimizer=muon", "runtime.pretrain.engine=ddp").by_engine()
     ] == ["ddp"]

@@ -12,7 +12,7 @@ from rich.console import Console
 from flows.commands.doctor import conclude, examine, show
 
 ROOT = Path(__file__).parents[2]
-QUICK = ["runtime.engine=ddp", "runtime.threads=1"]
+QUICK = ["runtime.pretrain.engine=ddp", "runtime.compute.threads=1"]
 
 
 def console() -> Console:

@@ -13,7 +13,7 @@ from tasks.stage.session import open_session
 
 
 def test_memory_and_disk_of_dedup_are_forecast_as_soon_as_documents_can_be_counted(tmp_path: Path) -> None:
-    profile = load("smoke", [f"runtime.store={tmp_path / 'store'}", "runtime.workers=1"])
+    profile = load("smoke", [f"runtime.store={tmp_path / 'store'}", "runtime.data.workers=1"])
     lines = {line.name: line for line in plan(profile)}
     assert lines["dedup"].forecast is None  # nothing is known of the documents
     with open_session(session_of(profile)):

@@ -15,7 +15,7 @@ from models.memory import Setup, training_memory
 from models.presets import ModelShape, Recompute, count_parameters, derive, flops_per_token
 from models.transformer import Transformer
 from tasks.pretrain.engines import _check
-from tasks.stage.config import Runtime
+from tests.runtimes import runtime_of
 
 FAMILIES = {
     "gpt2": {},
@@ -139,7 +139,7 @@ def test_what_is_told_is_what_an_engine_takes() -> None:
             found = ways_to_fit(llama_7b(), setup, memory)
             if found is None:
                 continue
-            _check(Runtime(engine=found.engine, zero_stage=found.zero_stage, offload=found.offload))  # type: ignore[arg-type]
+            _check(runtime_of(engine=found.engine, zero_stage=found.zero_stage, offload=found.offload).pretrain)
             assert training_memory(llama_7b(), found).total <= memory
     again = ways_to_fit(llama_7b(), setup := Setup(engine="fsdp", devices=8, recompute="full"), 20 * 10**9)
     assert again is not None

@@ -22,7 +22,7 @@ def test_the_number_of_workers_changes_no_byte(tmp_path: Path) -> None:
     stores = {workers: tmp_path / str(workers) for workers in (1, 2, 8)}
     codes, said = fork(
         *(
-            {"store": str(store), "overrides": [*SHARDED, f"runtime.workers={workers}"], "to": "tokenize"}
+            {"store": str(store), "overrides": [*SHARDED, f"runtime.data.workers={workers}"], "to": "tokenize"}
             for workers, store in stores.items()
         )
     )

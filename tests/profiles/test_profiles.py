@@ -41,7 +41,7 @@ def test_the_larger_profiles_have_the_shapes_that_they_say() -> None:
     assert parameters("cluster") == pytest.approx(6738, abs=1)
     shape = derive(load("cluster").pretrain.model, 32_000)
     assert (shape.width, shape.depth, shape.heads, shape.feed_forward, shape.context) == (4096, 32, 32, 11_008, 4096)
-    assert load("cluster").runtime.zero_stage == 3
+    assert load("cluster").runtime.pretrain.zero_stage == 3
 
 
 def test_every_key_of_the_schema_is_described() -> None:
@@ -59,7 +59,7 @@ def test_every_key_of_the_schema_is_described() -> None:
 
 def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
     tiny = load("tiny")
-    other = load("tiny", ["runtime.workers=7", "runtime.store=elsewhere", "runtime.checkpoint_every=3"])
+    other = load("tiny", ["runtime.data.workers=7", "runtime.store=elsewhere", "runtime.training.checkpoint_every=3"])
     halves = tiny.model_dump(exclude={"runtime"}), other.model_dump(exclude={"runtime"})
     assert halves[0] == halves[1]
     assert {"name", "description", "runtime", *STAGE_NAMES} == set(Profile.model_fields)
@@ -70,6 +70,7 @@ def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
     ("override", "message"),
     [
         ("filter.toxicity.max_scor=0.5", r"unknown key filter\.toxicity\.max_scor \(did you mean max_score\?\)"),
+        ("runtime.workers=2", r"unknown key runtime\.workers \(did you mean data\.workers\?\)"),
         ("pretrian.steps=5", r"unknown key pretrian \(did you mean pretrain\?\)"),
         ("filter.toxicity.max_score=2", r"filter\.toxicity\.max_score = 2.*less than or equal to 1"),
         ("pretrain.steps=many", r"pretrain\.steps"),

@@ -15,9 +15,9 @@ from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
 from storage.documents import Document, write_documents
 from storage.tokens import write_tokens
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
 from tasks.tokenizer import TokenizerConfig, load_for_documents, train_tokenizer
+from tests.runtimes import runtime_of
 
 ANIMALS = (
     "fox",
@@ -38,7 +38,7 @@ ANIMALS = (
     "ram",
 )
 PLACES = ("wood", "yard", "tree", "house", "field", "hive", "barn", "hill", "cave", "lake", "north", "plain")
-RUNTIME = Runtime(workers=1, threads=1, device="cpu")
+RUNTIME = runtime_of(workers=1, threads=1, device="cpu")
 
 
 def texts() -> Iterator[str]:

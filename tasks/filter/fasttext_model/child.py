@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from storage.errors import TrainingError
-from tasks.children.supervise import run_as_child
+from tasks.children.child import run_as_child
 from tasks.filter.fasttext_model.config import TrainingConfig
 
 ATTEMPTS = 4

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 def writes_behind(engine: Engine) -> bool:
-    """Whether checkpoints of this engine are written behind, as `runtime.async_checkpoints` says.
+    """Whether checkpoints of this engine are written behind, as `runtime.pretrain.async_checkpoints` says.
 
     Raises ConfigError where it is asked of an engine that can't.
     """
-    asked = engine.spec.runtime.async_checkpoints
+    asked = engine.spec.runtime.pretrain.async_checkpoints
     if asked == "on" and not engine.saves_behind:
         raise ConfigError(
-            f"runtime.async_checkpoints is on, but the engine {engine.spec.runtime.engine} writes only while all wait.",
-            "Leave it at auto, or choose another runtime.engine, such as ddp.",
+            "runtime.pretrain.async_checkpoints is on, but this engine can only write while training waits.",
+            "Leave it at auto, or choose another runtime.pretrain.engine, such as ddp.",
         )
     return asked == "on" or (asked == "auto" and engine.saves_behind and engine.world.device.type == "cuda")
 

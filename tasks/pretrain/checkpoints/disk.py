@@ -40,9 +40,9 @@ def checkpoint_bytes(spec: TrainSpec) -> int:
     """Bytes of one checkpoint at the most: weights, two moments of each parameter, and masters where they are kept
     apart from the weights (in bfloat16, and by ZeRO 1 and 2); a tied matrix's weights twice."""
     shape, runtime = spec.shape, spec.runtime
-    surely_float32 = spec.config.precision == "float32" or runtime.device == "cpu"
+    surely_float32 = spec.config.precision == "float32" or runtime.compute.device == "cpu"
     number = FLOAT32 + MOMENTS if surely_float32 else BFLOAT16 + FLOAT32 + MOMENTS
-    if runtime.engine == "deepspeed" and runtime.zero_stage in (1, 2):
+    if runtime.pretrain.engine == "deepspeed" and runtime.pretrain.zero_stage in (1, 2):
         number = max(number, 2 * FLOAT32 + MOMENTS)
     tied = shape.vocab_size * shape.width if shape.tie_embeddings else 0
     entries = (4 + 10 * shape.depth) * ENTRY_BYTES
@@ -59,7 +59,10 @@ def rooms(spec: TrainSpec) -> list[Room]:
     an interrupted run left there will be replaced, so it counts as free."""
     runtime = spec.runtime
     number = 1 + most_kept(
-        spec.steps, newest=runtime.keep_checkpoints, every=runtime.keep_every, apart=runtime.checkpoint_every
+        spec.steps,
+        newest=runtime.training.keep_checkpoints,
+        every=runtime.pretrain.keep_every,
+        apart=runtime.training.checkpoint_every,
     )
     taken = len(spec.snapshot_steps)
     parts = [(spec.scratch, f"{number} checkpoints", number * checkpoint_bytes(spec))]
@@ -85,8 +88,8 @@ def check_room(spec: TrainSpec) -> None:
         if not room.enough:
             raise StoreError(
                 f"The run does not fit on the disk: {room}.",
-                "Free space (`gristmill store gc`), lower runtime.keep_checkpoints, or raise runtime.keep_every or "
-                "pretrain.snapshot_every.",
+                "Free space (`gristmill store gc`), lower runtime.training.keep_checkpoints, or raise "
+                "runtime.pretrain.keep_every or pretrain.snapshot_every.",
             )
 
 

@@ -24,7 +24,7 @@ from storage.errors import ConfigError
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
-from tasks.stage.config import Runtime
+from tasks.stage.runtime import PretrainRuntime
 
 __all__ = ["Engine", "MicroBatch", "open_engine"]
 
@@ -34,16 +34,16 @@ def open_engine(spec: TrainSpec, world: World) -> Engine:
 
     Raises ConfigError for what the engine can't do.
     """
-    _check(spec.runtime)
-    if spec.runtime.engine == "deepspeed":
+    _check(spec.runtime.pretrain)
+    if spec.runtime.pretrain.engine == "deepspeed":
         from tasks.pretrain.engines.deepspeed import DeepSpeedEngine
 
         return DeepSpeedEngine(spec, world)
-    if spec.runtime.pipeline_parallel > 1:
+    if spec.runtime.pretrain.pipeline_parallel > 1:
         from tasks.pretrain.engines.pipeline import PipelineEngine
 
         return PipelineEngine(spec, world)
-    if spec.runtime.engine == "fsdp":
+    if spec.runtime.pretrain.engine == "fsdp":
         from tasks.pretrain.engines.fsdp import FsdpEngine
 
         return FsdpEngine(spec, world)
@@ -52,7 +52,7 @@ def open_engine(spec: TrainSpec, world: World) -> Engine:
     return DdpEngine(spec, world)
 
 
-def _check(runtime: Runtime) -> None:
+def _check(runtime: PretrainRuntime) -> None:
     """What would have no effect is refused, by name."""
     engine, zero = runtime.engine, runtime.zero_stage
     can = {
@@ -68,6 +68,6 @@ def _check(runtime: Runtime) -> None:
         asked = getattr(runtime, name)
         if asked != type(runtime).model_fields[name].default and not possible:
             raise ConfigError(
-                f"runtime.{name} is {asked}, which runtime.engine={engine} with zero_stage {zero} can't do.",
-                f"Choose the engine that {name} is described with, or leave it out.",
+                f"runtime.pretrain.{name} is {asked}, which the engine {engine} with zero_stage {zero} can't do.",
+                f"Choose an engine that can (`gristmill profile schema` names them for {name}), or leave it out.",
             )

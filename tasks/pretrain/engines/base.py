@@ -37,7 +37,7 @@ class Engine(ABC):
         if world.size % model_ranks:
             raise ConfigError(
                 f"{world.size} processes can't hold copies of a model that takes {model_ranks} of them.",
-                "Choose runtime.processes as a multiple of tensor_parallel × pipeline_parallel.",
+                "Choose runtime.training.processes as a multiple of tensor_parallel × pipeline_parallel.",
             )
         self.spec, self.config, self.world = spec, spec.config, world
         self.data_rank, self.data_ranks = world.rank // model_ranks, world.size // model_ranks
@@ -48,8 +48,8 @@ class Engine(ABC):
         missing = {self.config.optimizer, self.precision} & SPECIAL - self.offers
         if missing:
             raise ConfigError(
-                f"runtime.engine {spec.runtime.engine} can't train with {' and '.join(sorted(missing))}.",
-                "Choose runtime.engine ddp, or another pretrain.optimizer and pretrain.precision.",
+                f"The engine {spec.runtime.pretrain.engine} can't train with {' and '.join(sorted(missing))}.",
+                "Choose runtime.pretrain.engine ddp, or another pretrain.optimizer and pretrain.precision.",
             )
 
     @property
@@ -97,7 +97,7 @@ class Engine(ABC):
         """The model with the profile's initial weights, the same on each rank, on torch's default device."""
         torch.manual_seed(self.config.seed)
         model = Transformer(self.spec.shape, mup_base_width=self.config.mup_base_width)
-        model.recompute = self.spec.runtime.recompute
+        model.recompute = self.spec.runtime.pretrain.recompute
         model.head.z_loss = self.config.z_loss
         prepare(model, self.precision)
         return model
@@ -123,12 +123,12 @@ def micro_batch(spec: TrainSpec, world: World, data_ranks: int) -> int:
 
     Raises ConfigError when the global batch can't be shared out evenly.
     """
-    config, asked = spec.config, spec.runtime.micro_batch
+    config, asked = spec.config, spec.runtime.pretrain.micro_batch
     share, left = divmod(config.global_batch, data_ranks)
     if left or (asked and share % asked):
         raise ConfigError(
             f"pretrain.global_batch is {config.global_batch}, which {data_ranks} processes can't share evenly "
-            f"with a runtime.micro_batch of {asked or 'any size'}.",
+            f"with a runtime.pretrain.micro_batch of {asked or 'any size'}.",
             "Choose a global batch that is a multiple of processes × micro_batch.",
         )
     if config.batch(1) % data_ranks:
@@ -136,5 +136,5 @@ def micro_batch(spec: TrainSpec, world: World, data_ranks: int) -> int:
             f"The first batch is {config.batch(1)}, which {data_ranks} processes can't share evenly.",
             "Lower pretrain.batch_warmup_parts, or the number of processes.",
         )
-    cuda, stages = world.device.type == "cuda", spec.runtime.pipeline_parallel
+    cuda, stages = world.device.type == "cuda", spec.runtime.pretrain.pipeline_parallel
     return asked or usual_micro_batch(share, spec.shape.context, cuda=cuda, stages=stages)

@@ -22,7 +22,7 @@ MODES = {"default": None, "reduce-overhead": "reduce-overhead", "max-autotune": 
 
 
 def compile_blocks(model: Transformer, how: str) -> None:
-    """Compile each block for training; `how` as in runtime.compile."""
+    """Compile each block for training; `how` as in runtime.pretrain.compile."""
     from torch._dynamo import config  # seconds, which only those who compile have to wait
 
     # It would cut each block at DDP's buckets, so that sums over ranks begin earlier: they do between blocks anyhow

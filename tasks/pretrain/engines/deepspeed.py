@@ -37,7 +37,7 @@ class DeepSpeedEngine(Engine):
         # Only DeepSpeed's inference uses this operator; its dict of compatible operators is meant to be edited
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
-        self.zero_stage = spec.runtime.zero_stage
+        self.zero_stage = spec.runtime.pretrain.zero_stage
         self.clips = self.zero_stage == 0 and self.dtype == torch.float32
         model = self.new_model()
         self.sizes = {name: parameter.shape for name, parameter in model.named_parameters()}
@@ -51,7 +51,7 @@ class DeepSpeedEngine(Engine):
 
     def _settings(self) -> dict[str, Any]:
         zero: dict[str, Any] = {"stage": self.zero_stage}
-        if self.spec.runtime.offload == "optimizer":
+        if self.spec.runtime.pretrain.offload == "optimizer":
             zero["offload_optimizer"] = {"device": "cpu"}
         return {
             "train_batch_size": self.config.global_batch,
@@ -69,7 +69,7 @@ class DeepSpeedEngine(Engine):
     def offers(self) -> frozenset[str]:
         """float16 with ZeRO's own loss scale, on a GPU."""
         runtime = self.spec.runtime
-        return frozenset({"float16"} if self.world.device.type == "cuda" and runtime.zero_stage else ())
+        return frozenset({"float16"} if self.world.device.type == "cuda" and runtime.pretrain.zero_stage else ())
 
     @property
     def layout(self) -> Mapping[str, int | str]:

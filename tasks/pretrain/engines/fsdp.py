@@ -27,10 +27,10 @@ class FsdpEngine(NativeEngine):
     def data_sizes(self) -> dict[str, int]:
         """As in NativeEngine; a group's ranks are neighbours, since they talk most. Raises ConfigError for groups of
         uneven size."""
-        groups = self.spec.runtime.replicate
+        groups = self.spec.runtime.pretrain.replicate
         if self.data_ranks % groups:
             raise ConfigError(
-                f"runtime.replicate is {groups}, but there are {self.data_ranks} processes to be grouped.",
+                f"runtime.pretrain.replicate is {groups}, but there are {self.data_ranks} processes to be grouped.",
                 "Choose a number that divides processes × hosts / tensor_parallel.",
             )
         return {"replicate": groups, "shard": self.data_ranks // groups}
@@ -39,7 +39,7 @@ class FsdpEngine(NativeEngine):
         """As in NativeEngine."""
         lower = self.dtype != torch.float32
         precision = MixedPrecisionPolicy(param_dtype=self.dtype if lower else None, reduce_dtype=torch.float32)
-        offloads = self.spec.runtime.offload == "optimizer"
+        offloads = self.spec.runtime.pretrain.offload == "optimizer"
         pinned = self.world.device.type == "cuda"
         offload = CPUOffloadPolicy(pin_memory=pinned) if offloads else OffloadPolicy()
         for module in (*self.model.blocks, self.model):
@@ -48,7 +48,7 @@ class FsdpEngine(NativeEngine):
                 mesh=self.mesh["replicate", "shard"] if self.mesh["replicate"].size() > 1 else self.mesh["shard"],
                 mp_policy=precision,
                 offload_policy=offload,
-                reshard_after_forward=self.spec.runtime.zero_stage == 3,
+                reshard_after_forward=self.spec.runtime.pretrain.zero_stage == 3,
             )
         self.fill(torch.device("cpu") if offloads else self.world.device)
         self.model.register_forward_hook(self._drop_whole)
@@ -72,7 +72,7 @@ class FsdpEngine(NativeEngine):
 
     def synced(self, *, last: bool) -> AbstractContextManager[object]:
         """Between groups once a step, with the last micro-batch."""
-        if self.spec.runtime.replicate > 1:
+        if self.spec.runtime.pretrain.replicate > 1:
             cast(FSDPModule, self.model).set_requires_all_reduce(last)
         return nullcontext()
 

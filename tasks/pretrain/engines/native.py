@@ -33,7 +33,10 @@ class NativeEngine(Engine):
 
     def __init__(self, spec: TrainSpec, world: World) -> None:
         runtime = spec.runtime
-        self.pipeline_parallel, self.tensor_parallel = runtime.pipeline_parallel, runtime.tensor_parallel
+        self.pipeline_parallel, self.tensor_parallel = (
+            runtime.pretrain.pipeline_parallel,
+            runtime.pretrain.tensor_parallel,
+        )
         super().__init__(spec, world, model_ranks=self.pipeline_parallel * self.tensor_parallel)
         sizes = {**self.data_sizes(), "pipeline": self.pipeline_parallel, "tensor": self.tensor_parallel}
         self.mesh: DeviceMesh = init_device_mesh(world.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
@@ -43,15 +46,15 @@ class NativeEngine(Engine):
             self.model = self.new_model()
         if self.tensor_parallel > 1:
             cut_for_rank(self.model, self.mesh["tensor"])
-        if runtime.compile != "off":
-            compile_blocks(self.model, runtime.compile)
+        if runtime.pretrain.compile != "off":
+            compile_blocks(self.model, runtime.pretrain.compile)
         self.parameters: dict[str, tuple[nn.Parameter, Piece]] = {}
         self.module = self.spread()
         self.optimizer = new_optimizer(self.config, self.model)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.dtype == torch.float16)
         # CUDA graphs write gradients into memory of their own, over those of the micro-batch before: such a gradient is
         # added to one that is there already
-        self.keeps_gradients = runtime.compile == "reduce-overhead"
+        self.keeps_gradients = runtime.pretrain.compile == "reduce-overhead"
         if self.keeps_gradients:
             for parameter in self.model.parameters():
                 parameter.grad = torch.zeros_like(parameter)

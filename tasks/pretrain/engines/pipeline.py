@@ -30,17 +30,17 @@ class PipelineEngine(NativeEngine):
     """Stages of whole models, each kept by all its data ranks; gradients are averaged over those at the step's end."""
 
     def __init__(self, spec: TrainSpec, world: World) -> None:
-        stages, depth = spec.runtime.pipeline_parallel, spec.shape.depth
+        stages, depth = spec.runtime.pretrain.pipeline_parallel, spec.shape.depth
         if depth < stages:
             raise ConfigError(
-                f"runtime.pipeline_parallel is {stages}, but the model has {depth} blocks.",
+                f"runtime.pretrain.pipeline_parallel is {stages}, but the model has {depth} blocks.",
                 "Choose no more stages than blocks.",
             )
         super().__init__(spec, world)
         if self.micro_steps < stages:
             raise ConfigError(
                 f"A step has {self.micro_steps} micro-batches, too few to fill {stages} pipeline stages.",
-                "Lower runtime.micro_batch, or raise pretrain.global_batch.",
+                "Lower runtime.pretrain.micro_batch, or raise pretrain.global_batch.",
             )
         self.schedules: dict[object, Schedule1F1B] = {}
         self.tied = self._tied_group()

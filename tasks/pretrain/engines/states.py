@@ -120,7 +120,7 @@ def _held(name: str, key: str, value: Any, parameter: nn.Parameter, piece: Piece
         return value, Piece.whole(value)
     raise TrainingError(
         f"The optimizer's {key} of {name} is neither a number nor shaped as the parameter, and can't be saved.",
-        "Choose another optimizer, or runtime.engine=deepspeed.",
+        "Choose another optimizer, or runtime.pretrain.engine=deepspeed.",
     )
 
 

@@ -28,7 +28,7 @@ def check_shares(shape: ModelShape, ranks: int) -> None:
     for name in ("heads", "kv_heads", "feed_forward"):
         if getattr(shape, name) % ranks:
             raise ConfigError(
-                f"runtime.tensor_parallel is {ranks}, but the model has {getattr(shape, name)} {name}.",
+                f"runtime.pretrain.tensor_parallel is {ranks}, but the model has {getattr(shape, name)} {name}.",
                 f"Choose a tensor_parallel that divides {name} (heads, kv_heads and feed_forward, all three).",
             )
 

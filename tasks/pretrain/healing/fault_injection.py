@@ -8,7 +8,7 @@ The environment variable GRISTMILL_DRILL names what shall happen, at which step,
     spike@40    step 40 is taken with 1,000 times the learning rate, which ruins the weights: the loss rises, finite
     oom@5       memory is asked for that no machine has (on the rank that is named, else on the first)
     kill:1@30   rank 1 is killed by SIGKILL before step 30, as by a machine that fails
-    hang:1@20   rank 1 sleeps from step 20 on, and the others wait for it; set runtime.hang_minutes to see the end of it
+    hang:1@20   rank 1 sleeps from step 20 on, and the others wait for it, until runtime.pretrain.hang_minutes are over
     full@20     from step 20 on no file may grow beyond 64 kB, as on a full disk: the next checkpoint fails
 
 Each happens once: a mark in the scratch folder, written before it happens, keeps the restarted run from meeting it

@@ -10,7 +10,7 @@ import faulthandler
 import time
 from dataclasses import dataclass, field
 
-from tasks.children.supervise import emit
+from tasks.children.child import emit
 
 EVERY_SECONDS = 1.0
 SLOW_SECONDS = 30 * 60.0  # for what takes long once: joining the others, reading weights, writing the model
@@ -42,4 +42,4 @@ class Beat:
         self.last = time.monotonic()
         faulthandler.dump_traceback_later(SOONER * seconds)
         if self.speaks:
-            emit(beat=seconds)
+            emit(heartbeat=seconds)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storage.errors import OutOfMemory
+from tasks.stage import machine
 
 SAID = (  # beside torch.OutOfMemoryError and MemoryError; the last is NCCL's, which allocates outside of torch
     "can't allocate memory",
@@ -14,8 +15,6 @@ SAID = (  # beside torch.OutOfMemoryError and MemoryError; the last is NCCL's, w
     "STATUS_ALLOC_FAILED",  # cuBLAS, cuDNN
     "Failed to CUDA calloc",
 )
-PROC = Path("/proc")
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -40,18 +39,12 @@ def memory_named(where: str, remedy: str) -> Iterator[None]:
         raise OutOfMemory(f"{where}: {str(error).splitlines()[0]}" if str(error) else f"{where}.", remedy) from error
 
 
-def kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+def kills(proc: Path = machine.PROC, cgroups: Path = machine.CGROUPS) -> int:
     """How many processes the kernel has killed for want of memory, as far as this process may know: in its control
     group (version 2, or 1), else on the machine. Growing while a child is killed, it tells why."""
-    groups = dict(line.split(":", 2)[1:] for line in (proc / "self" / "cgroup").read_text().splitlines())
-    candidates = [
-        cgroups / groups.get("", "/").lstrip("/") / "memory.events",
-        cgroups / "memory.events",
-        cgroups / "memory" / groups.get("memory", "/").lstrip("/") / "memory.oom_control",
-        cgroups / "memory" / "memory.oom_control",
-        proc / "vmstat",
-    ]
-    for path in candidates:
+    groups = machine.memory_groups(proc, cgroups)
+    counters = [group / name for group in groups for name in ("memory.events", "memory.oom_control")]
+    for path in (*counters, proc / "vmstat"):
         try:
             counts = dict(line.split()[:2] for line in path.read_text().splitlines())
         except OSError:  # not there, or not for us to read

@@ -7,7 +7,7 @@ Three faults are healed, each by starting the training again from its last check
                     follows PaLM (Chowdhery et al. 2022, section 5.1), which trained through its spikes so
     out of memory   the micro-batch is halved, at 1 activations are computed again (first some, then all), then the
                     ZeRO stage goes up (ddp becomes fsdp); the global batch stays, so the result does
-    lost process    one that died without a word, or hangs: nothing else, as often as runtime.restarts allows
+    lost process    one that died without a word, or hangs: nothing else, as often as runtime.pretrain.restarts allows
 
 Errors of the profile, the data or the tokenizer would come again, so they are not retried. What happened and what was
 decided is written before anything is done about it: killed in between, a rerun of the stage does it.
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -27,13 +28,14 @@ from storage.errors import Divergence, LostProcess, OutOfMemory, TrainingError
 from storage.flush import flush
 from tasks.pretrain.config import HealingConfig
 from tasks.pretrain.healing.skipped_batches import Course
-from tasks.stage.config import Runtime
+from tasks.stage.runtime import PretrainRuntime, Runtime
 
 STRIKES = 3
 LARGEST_ZERO_STAGE = 3
 SHARING = (  # of the runtime: what fits depends on them too
-    "processes", "hosts", "hostfile", "rendezvous", "engine", "tensor_parallel", "pipeline_parallel", "replicate",
-    "offload", "device",
+    "training.processes", "training.hosts", "training.hostfile", "training.rendezvous", "pretrain.engine",
+    "pretrain.tensor_parallel", "pretrain.pipeline_parallel", "pretrain.replicate", "pretrain.offload",
+    "compute.device",
 )  # fmt: skip
 Error = TypeVar("Error", bound=TrainingError)
 Kind = Literal["divergence", "out of memory", "lost process", "damaged checkpoint"]
@@ -83,9 +85,9 @@ class Healing(BaseModel):
 
     def runtime(self, runtime: Runtime) -> Runtime:
         """How to run: as asked, but for what did not fit into memory when it was asked in the same way."""
-        if any(getattr(runtime, name) != value for name, value in self.asked.items()):
+        if any(attrgetter(path)(runtime) != value for path, value in self.asked.items()):
             return runtime
-        return runtime.model_copy(update=self.instead)
+        return runtime.with_changes("pretrain", **self.instead)
 
 
 @dataclass(frozen=True)
@@ -191,24 +193,25 @@ def _diagnosis(healing: Healing, error: Divergence, now: Situation, chain: Seque
 def _out_of_memory(healing: Healing, error: OutOfMemory, now: Situation) -> Decision:
     runtime = healing.runtime(now.runtime)
     checkpoint = now.checkpoints[-1] if now.checkpoints else 0
-    change = _less_memory(runtime, now)
+    change = _less_memory(runtime.pretrain, now)
     if change is None:
         message = f"{error.message} Nothing that leaves the result as it is would take less memory."
         remedy = (
-            "Train on more processes (runtime.processes; runtime.engine fsdp or deepspeed with zero_stage 3 shares "
-            "the weights among them), or make the model or its context smaller (pretrain.model)."
+            "Train on more processes (runtime.training.processes; runtime.pretrain.engine fsdp, or deepspeed with "
+            "zero_stage 3, shards the weights over them), or make the model or its context smaller (pretrain.model)."
         )
         event = _event("out of memory", now.reached, checkpoint, error, "ended", stopped=True)
         return Decision(_after(healing, event), checkpoint, OutOfMemory(message, remedy, **error.facts))
     name, value, was = change
     kept = healing.instead if runtime is not now.runtime else {}
     instead = {**kept, name: value}
-    asked = {field: getattr(now.runtime, field) for field in (*instead, *SHARING)}
+    paths = (*(f"pretrain.{field}" for field in instead), *SHARING)
+    asked = {path: attrgetter(path)(now.runtime) for path in paths}
     event = _event("out of memory", now.reached, checkpoint, error, f"{name} {value} instead of {was}")
     return Decision(_after(healing, event, asked=asked, instead=instead), checkpoint)
 
 
-def _less_memory(runtime: Runtime, now: Situation) -> tuple[str, int | str, int | str] | None:
+def _less_memory(runtime: PretrainRuntime, now: Situation) -> tuple[str, int | str, int | str] | None:
     """The next thing to change: the runtime's field, its new value, its old one; None when there is nothing left."""
     if now.micro_batch > 1:
         smaller = next(size for size in range(now.micro_batch // 2, 0, -1) if now.share % size == 0)
@@ -234,7 +237,7 @@ def _lost(healing: Healing, error: LostProcess, now: Situation) -> Decision:
         if event.kind != "lost process" or event.checkpoint != checkpoint or event.stopped:
             break
         restarts += 1
-    if restarts >= now.runtime.restarts:
+    if restarts >= now.runtime.pretrain.restarts:
         ended = _again(error)
         if restarts:
             ended.message = f"Started again {restarts} times from step {checkpoint:,}: {error.message}"

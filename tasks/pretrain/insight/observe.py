@@ -42,7 +42,7 @@ class Insight:
             measured_peak(self.world.device, engine.dtype, torch.get_num_threads()), dtype=torch.float64
         )
         self.peak = float(self.world.sum(peak.to(self.world.device)))  # of all ranks, who measured at the same time
-        self.layers = LayerStats(_model(engine), _renaming(engine)) if spec.runtime.insight_every else None
+        self.layers = LayerStats(_model(engine), _renaming(engine)) if spec.runtime.tracking.insight_every else None
         self.profiler = StepProfiler(self.folder, self.world.device)
         self.looks = self.profiles = False
         self.tokens, self.reported = 0, begun
@@ -58,8 +58,8 @@ class Insight:
     def before_step(self, step: int) -> None:
         """Before the batch of `step` is taken."""
         runtime = self.spec.runtime
-        self.looks = runtime.insight_every is not None and step % runtime.insight_every == 0
-        self.profiles = step in runtime.profile_steps and self.world.first
+        self.looks = runtime.tracking.insight_every is not None and step % runtime.tracking.insight_every == 0
+        self.profiles = step in runtime.tracking.profile_steps and self.world.first
         if self.layers and self.looks:
             self.layers.start()
         if self.profiles:
@@ -112,7 +112,7 @@ class Insight:
         whole = all(p.numel() for p in model.parameters()) and len(attentions) == self.spec.shape.depth
         if whole:  # a stage of a pipeline has not all layers, under ZeRO 3 nobody has the weights
             with self.engine.autocast():
-                in_parts = self.spec.runtime.tensor_parallel > 1
+                in_parts = self.spec.runtime.pretrain.tensor_parallel > 1
                 entropies, logits = probe(model, batch[0], batch[2], batch[1] if in_parts else None)
             for name, heads in zip(attentions, entropies, strict=True):
                 found[name] |= {"entropy": float(heads.mean()), "lowest_entropy": float(heads.min())}
@@ -165,7 +165,7 @@ def _model(engine: Engine) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"{type(engine).__name__} has no modules to look into.",
-            "Leave runtime.insight_every out, or change engine.",
+            "Leave runtime.tracking.insight_every out, or change engine.",
         )
     return model
 

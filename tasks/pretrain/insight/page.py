@@ -15,8 +15,8 @@ from tasks.pretrain.insight.heatmaps import plot_heatmaps
 from tasks.pretrain.insight.layer_history import Looks
 from tasks.pretrain.insight.speed import speed_table, summarise
 from tasks.pretrain.spec import TrainSpec
-from tasks.stage.decorator import embed_plot, markdown_table
 from tasks.stage.output import Output
+from tasks.stage.pages import embed_plot, markdown_table
 from tasks.training.logs import read_log
 from tasks.training.plots import plot_loss
 
@@ -81,9 +81,9 @@ class Page:
             out.fact_table(f"Layers at step {looks[-1]['step']:,}", layer_rows(looks[-1]))
         for step, rows in operators.items():
             out.fact_table(f"Costliest operators, step {step:,}", rows)
-        missed = [step for step in self.spec.runtime.profile_steps if step not in operators]
+        missed = [step for step in self.spec.runtime.tracking.profile_steps if step not in operators]
         if missed:
-            out.note(f"runtime.profile_steps: {missed} had been trained before, there is no trace")
+            out.note(f"runtime.tracking.profile_steps: {missed} had been trained before, there is no trace")
         if looks or operators:
             out.note(f"what was seen of the run lies in {self.spec.insight}")
             (self.spec.insight / "page.md").write_text(self.write(), encoding="utf-8")

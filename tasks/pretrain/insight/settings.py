@@ -5,23 +5,23 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from storage.errors import ConfigError
-from tasks.stage.config import Runtime
+from tasks.stage.runtime import Runtime
 
 
 def check_insight(runtime: Runtime, steps: int) -> None:
     """Raises ConfigError for steps that the run does not have, and for a tracker that is not installed."""
     for name, step in (
-        ("insight_every", runtime.insight_every),
-        ("profile_steps", max(runtime.profile_steps, default=0)),
+        ("insight_every", runtime.tracking.insight_every),
+        ("profile_steps", max(runtime.tracking.profile_steps, default=0)),
     ):
         if step and step > steps:
             raise ConfigError(
                 f"runtime.{name} names step {step:,}, but the run has only {steps:,} steps.",
                 f"Lower {name}, or leave it out.",
             )
-    for tracker in runtime.trackers:
+    for tracker in runtime.tracking.trackers:
         if find_spec(tracker) is None:
             raise ConfigError(
-                f"runtime.trackers names {tracker}, which is not installed.",
+                f"runtime.tracking.trackers names {tracker}, which is not installed.",
                 f"Install the extra: pip install 'gristmill[{tracker}]', or leave it out.",
             )

@@ -59,7 +59,8 @@ class WeightsAndBiases:
         settings = wandb.Settings(console="off", disable_git=True, disable_code=True, x_disable_stats=True)
         self.run = wandb.init(
             project=PROJECT, dir=str(folder), id=_lasting(folder / "run-id", uuid.uuid4().hex), resume="allow",
-            mode="online" if spec.runtime.wandb_online else "offline", config=_settings_of(spec), settings=settings,
+            mode="online" if spec.runtime.tracking.wandb_online else "offline",
+            config=_settings_of(spec), settings=settings,
         )  # fmt: skip
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
@@ -114,7 +115,7 @@ TRACKERS: dict[str, Callable[[Path, TrainSpec, int], Tracker]] = {
 def open_trackers(spec: TrainSpec, begun: int) -> list[Tracker]:
     """Those that the runtime names, each in its own folder beside the artifact."""
     opened: list[Tracker] = []
-    for name in spec.runtime.trackers:
+    for name in spec.runtime.tracking.trackers:
         folder = spec.insight / name
         folder.mkdir(parents=True, exist_ok=True)
         opened.append(TRACKERS[name](folder, spec, begun))

@@ -28,8 +28,8 @@ Line = dict[str, Any]  # a check's name, state, value and remedy
 
 def wanted(spec: TrainSpec) -> bool:
     """Whether the runtime asks for it; `auto` does before many steps, unless the run goes on from a checkpoint."""
-    if spec.runtime.preflight != "auto":
-        return spec.runtime.preflight == "always"
+    if spec.runtime.pretrain.preflight != "auto":
+        return spec.runtime.pretrain.preflight == "always"
     return spec.steps >= AUTO_STEPS and not any(spec.checkpoints.glob("step-*/complete.json"))
 
 
@@ -71,7 +71,7 @@ def before_training(spec: TrainSpec, out: Output) -> None:
         named = "\n".join(f"  {line['name']}: {line['value']}" for line in failed)
         raise TrainingError(
             f"The pre-flight found what would spoil the run:\n{named}",
-            f"{failed[0]['remedy']} (runtime.preflight=never goes without.)",
+            f"{failed[0]['remedy']} (runtime.pretrain.preflight=never goes without.)",
         )
     seconds = sum(line["seconds"] for line in checks)
     out.note(f"pre-flight: {len(checks)} checks passed in {seconds:.1f} s")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tasks.checks.check import Check
-from tasks.children.supervise import emit, run_as_child
+from tasks.children.child import emit, run_as_child
 from tasks.pretrain.healing.out_of_memory import memory_named
 from tasks.pretrain.preflight import learning, machine, repeating
 from tasks.pretrain.preflight.bench import Bench

@@ -47,7 +47,7 @@ class Bench:
         """The spec with micro-batches of `rows` and this global batch, whole from the first step on."""
         whole = {"global_batch": batch, "context_warmup_steps": 0, "batch_warmup_steps": 0}
         config = spec.config.model_copy(update=whole)
-        runtime = spec.runtime.model_copy(update={"micro_batch": rows})
+        runtime = spec.runtime.with_changes("pretrain", micro_batch=rows)
         return spec.model_copy(update={"config": config, "runtime": runtime})
 
     @property

@@ -7,7 +7,6 @@ import os
 import resource
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from pathlib import Path
 
 import torch
 
@@ -17,10 +16,12 @@ from tasks.pretrain.engines import open_engine
 from tasks.pretrain.engines.base import micro_batch
 from tasks.pretrain.preflight.bench import PARTS, Bench
 from tasks.pretrain.recipe.precision import has_bfloat16, precision
+from tasks.stage import machine
 
 FULL = 0.95  # share of the memory above which a run lives dangerously
 LESS_MEMORY = (
-    "Lower runtime.micro_batch, set runtime.recompute, or spread the model: runtime.zero_stage, more processes."
+    "Lower runtime.pretrain.micro_batch, set runtime.pretrain.recompute, or shard the model: "
+    "runtime.pretrain.zero_stage, more processes."
 )
 ALLOCATOR = ("MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
@@ -37,7 +38,7 @@ def judge_disk(found: list[Room]) -> Check:
         "disk",
         not short,
         "; ".join(str(room) for room in short or found),
-        "Free space (`gristmill store gc`), lower runtime.keep_checkpoints or raise pretrain.snapshot_every.",
+        "Free space (`gristmill store gc`), lower runtime.training.keep_checkpoints or raise pretrain.snapshot_every.",
     )
 
 
@@ -56,8 +57,8 @@ def memory(bench: Bench) -> Check:
     batches = bench.cut(engine, bench.open_loader(whole), spec.shape.context)
     for _ in range(2):
         engine.step(batches, 0.0)
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 * spec.runtime.processes
-    held = [(resident, host_memory(), "this machine")]
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 * spec.runtime.training.processes
+    held = [(resident, machine.memory(), "this machine")]
     if world.device.type == "cuda":
         total = torch.cuda.get_device_properties(world.device).total_memory
         held.insert(0, (torch.cuda.max_memory_allocated(), total, torch.cuda.get_device_name(world.device)))
@@ -71,18 +72,10 @@ def judge_memory(held: Sequence[tuple[int, int, str]], rows: int) -> Check:
     return verdict("memory", fits, f"{named}, with micro-batches of {rows}", LESS_MEMORY)
 
 
-def host_memory() -> int:
-    """Bytes that this process may use: the machine's, or fewer where a container is given fewer."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    given = limit.read_text().strip() if limit.is_file() else "max"
-    return min(machine, int(given)) if given.isdigit() else machine
-
-
 def threads(bench: Bench) -> Check:
     """Threads against cores."""
     runtime = bench.spec.runtime
-    return judge_threads(runtime.threads, runtime.processes, len(os.sched_getaffinity(0)))
+    return judge_threads(runtime.compute.threads, runtime.training.processes, machine.cores())
 
 
 def judge_threads(each: int, processes: int, cores: int) -> Check:
@@ -91,7 +84,8 @@ def judge_threads(each: int, processes: int, cores: int) -> Check:
         "threads",
         each * processes <= cores,
         f"{processes} × {each} on {cores} cores",
-        f"More threads than cores slow training down several times: set runtime.threads={max(1, cores // processes)}.",
+        "More threads than cores slow training down several times: set "
+        f"runtime.compute.threads={max(1, cores // processes)}.",
     )
 
 
@@ -118,14 +112,16 @@ def device(bench: Bench) -> Check:
     cuda = world.device.type == "cuda"
     name = torch.cuda.get_device_name(world.device) if cuda else "CPU"
     bf16 = has_bfloat16() if cuda else torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return judge_device(name, precision(spec, world), cuda=cuda, bf16=bf16, compiled=spec.runtime.compile != "off")
+    return judge_device(
+        name, precision(spec, world), cuda=cuda, bf16=bf16, compiled=spec.runtime.pretrain.compile != "off"
+    )
 
 
 def judge_device(name: str, chosen: str, *, cuda: bool, bf16: bool, compiled: bool) -> Check:
     """Whether the device has units for the precision, and float8 the kernels that make it worth its casts."""
     value = f"{name}, trains in {chosen}, bfloat16 {'in hardware' if bf16 else 'not in hardware'}"
     if chosen == "float8" and not compiled:
-        remedy = "float8 without torch.compile is slower than bfloat16: set runtime.compile=default."
+        remedy = "float8 without torch.compile is slower than bfloat16: set runtime.pretrain.compile=default."
         return advice("device", False, value, remedy)
     slow = not bf16 and chosen in (("bfloat16",) if cuda else ("bfloat16", "float16"))
     return advice("device", not slow, value, f"{chosen} is many times slower here: pretrain.precision=float32.")
@@ -133,7 +129,7 @@ def judge_device(name: str, chosen: str, *, cuda: bool, bf16: bool, compiled: bo
 
 def libraries(bench: Bench) -> Check:
     """The engine's library is there."""
-    engine = bench.spec.runtime.engine
+    engine = bench.spec.runtime.pretrain.engine
     needed = ["torch", *(["deepspeed"] if engine == "deepspeed" else [])]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     value = ", ".join(f"{name} {version(name)}" for name in needed if name not in missing)
@@ -141,5 +137,5 @@ def libraries(bench: Bench) -> Check:
         "libraries",
         not missing,
         f"{', '.join(missing)} can't be imported" if missing else f"engine {engine}: {value}",
-        "Install it again (`make install`), or choose runtime.engine=ddp.",
+        "Install it again (`make install`), or choose runtime.pretrain.engine=ddp.",
     )

@@ -15,17 +15,20 @@ from typing import Any
 import pytest
 
 from storage.errors import ConfigError
+from tasks.children.environment import training_environment
 from tasks.children.launchers import training_command
-from tasks.children.supervise import run_child, training_environment
-from tasks.stage.config import Runtime
+from tasks.children.supervise import run_child
 from tasks.stage.output import Output
+from tests.runtimes import runtime_of
 
 ROOT = Path(__file__).parents[3]
 SLURM = {"SLURM_JOB_ID": "4711", "SLURM_NNODES": "3", "SLURM_JOB_NODELIST": "gpu[07-08],cpu1"}
 
 
 def command(environment: dict[str, str] | None = None, **runtime: Any) -> str:
-    words = training_command("tasks.demo", Path("/scratch/spec.json"), Runtime(**runtime), environment or {})
+    words = training_command(
+        "tasks.demo", Path("/scratch/spec.json"), runtime_of(**runtime).training, environment or {}
+    )
     return " ".join(words).replace(sys.executable, "python")
 
 
@@ -78,12 +81,12 @@ SCRIPT = """
 import os, sys
 from pathlib import Path
 import torch.distributed as dist
-from tasks.children.supervise import emit, run_as_child
-from tasks.stage.config import Runtime
+from tasks.children.child import emit, run_as_child
+from tests.runtimes import runtime_of
 from tasks.pretrain.world import join
 import torch
 def work(spec):
-    world = join(Runtime(threads=1, device="cpu"))
+    world = join(runtime_of(threads=1, device="cpu"))
     total = world.sum(torch.tensor([float(world.rank + 1)])).item()
     emit(rank=world.rank, size=world.size, total=total, group=os.environ["GROUP_RANK"])
     world.leave()
@@ -93,7 +96,7 @@ if __name__ == "__main__":
 
 
 def start(tmp_path: Path, **settings: Any) -> tuple[Output, Path, dict[str, str]]:
-    runtime = Runtime(threads=1, device="cpu", timeout_minutes=2, **settings)
+    runtime = runtime_of(threads=1, device="cpu", timeout_minutes=2, **settings)
     out = Output.at(tmp_path, stage="demo", runtime=runtime)
     (tmp_path / "met.py").write_text(SCRIPT)
     spec = out.scratch / "spec.json"
@@ -111,14 +114,15 @@ def test_two_hosts_meet_at_a_rendezvous_and_are_one_world(tmp_path: Path) -> Non
 
     def other_host() -> None:
         time.sleep(0.5)
-        command = [sys.executable, "-m", "tasks.children.launchers", "met", str(spec)]
+        command = [sys.executable, "-m", "tasks.children.join", "met", str(spec)]
         joined.append(subprocess.run(command, env=os.environ | paths, capture_output=True, text=True, timeout=120))
 
     other = threading.Thread(target=other_host)
     other.start()
     run_child(
-        training_command("met", spec, out.runtime),
-        out=out, environment=training_environment(out) | paths, log=tmp_path / "log", on_line=said.append,
+        training_command("met", spec, out.runtime.training),
+        out=out, environment=training_environment(out.runtime.compute) | paths,
+        log=tmp_path / "log", on_line=said.append,
     )  # fmt: skip
     other.join()
     here = [json.loads(line) for line in joined[0].stdout.splitlines() if line.startswith("{")]
@@ -132,7 +136,7 @@ def test_two_hosts_meet_at_a_rendezvous_and_are_one_world(tmp_path: Path) -> Non
 def test_a_launchers_ranks_pass_a_typed_error_on_and_end_together(launcher: str, tmp_path: Path) -> None:
     out, spec, paths = start(tmp_path, processes=2, launcher=launcher)
     (tmp_path / "met.py").write_text(
-        "import os, time\nfrom storage.errors import ParityError\nfrom tasks.children.supervise import run_as_child\n"
+        "import os, time\nfrom storage.errors import ParityError\nfrom tasks.children.child import run_as_child\n"
         "def work(spec):\n"
         "    if os.environ['RANK'] == '1': raise ParityError('Rank 1 differs.', 'Look.')\n"
         "    time.sleep(600)\n"
@@ -141,8 +145,8 @@ def test_a_launchers_ranks_pass_a_typed_error_on_and_end_together(launcher: str,
     began = time.monotonic()
     with pytest.raises(Exception, match=r"Rank 1 differs\.") as caught:
         run_child(
-            training_command("met", spec, out.runtime),
-            out=out, environment=training_environment(out) | paths, log=tmp_path / "log",
+            training_command("met", spec, out.runtime.training),
+            out=out, environment=training_environment(out.runtime.compute) | paths, log=tmp_path / "log",
         )  # fmt: skip
     assert type(caught.value).__name__ == "ParityError"
     assert time.monotonic() - began < 90

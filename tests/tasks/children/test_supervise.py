@@ -13,17 +13,18 @@ from typing import Any
 import pytest
 
 from storage.errors import LostProcess, OutOfMemory, ParityError, TrainingError
-from tasks.children.supervise import _passed_on, run_child, training_environment
-from tasks.stage.config import Runtime
+from tasks.children.environment import environment_file, training_environment
+from tasks.children.supervise import run_child
 from tasks.stage.output import Output
+from tests.runtimes import runtime_of
 
 ROOT = Path(__file__).parents[3]
 
 
 def run(tmp_path: Path, script: str, **runtime: Any) -> list[dict[str, Any]]:
-    out = Output.at(tmp_path, stage="demo", runtime=Runtime(**runtime))
+    out = Output.at(tmp_path, stage="demo", runtime=runtime_of(**runtime))
     said: list[dict[str, Any]] = []
-    environment = {**training_environment(out), "PYTHONPATH": str(ROOT)}
+    environment = {**training_environment(out.runtime.compute), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", script]
     run_child(command, out=out, environment=environment, log=tmp_path / "log", on_line=said.append)
     return said
@@ -44,7 +45,7 @@ def wait_until_gone(pid: int) -> bool:
 
 
 def test_json_lines_reach_the_stage_and_the_rest_goes_to_the_log(tmp_path: Path) -> None:
-    script = "print('noise'); from tasks.children.supervise import emit; emit(step=1, loss=2.5); print('{broken')"
+    script = "print('noise'); from tasks.children.child import emit; emit(step=1, loss=2.5); print('{broken')"
     assert run(tmp_path, script) == [{"step": 1, "loss": 2.5}]
     assert "noise" in (tmp_path / "log").read_text()
 
@@ -61,8 +62,8 @@ def test_hosts_of_a_hostfile_get_what_is_set_for_training(tmp_path: Path, monkey
     monkeypatch.delenv("DS_ENV_FILE", raising=False)
     monkeypatch.setenv("GRISTMILL_DRILL", "kill:1@3")
     (tmp_path / ".deepspeed_env").write_text("NCCL_DEBUG=INFO\n\n")
-    out = Output.at(tmp_path, runtime=Runtime(threads=1, hostfile="hosts"))
-    lines = _passed_on(out).read_text().splitlines()
+    out = Output.at(tmp_path, runtime=runtime_of(threads=1, hostfile="hosts"))
+    lines = environment_file(out).read_text().splitlines()
     for said in ("NCCL_DEBUG=INFO", "OMP_NUM_THREADS=1", "WANDB_MODE=disabled", "GRISTMILL_DRILL=kill:1@3"):
         assert said in lines
     assert all(line.partition("=")[1] for line in lines)
@@ -71,7 +72,7 @@ def test_hosts_of_a_hostfile_get_what_is_set_for_training(tmp_path: Path, monkey
 
 def test_a_typed_error_of_the_child_is_raised_as_it_is(tmp_path: Path) -> None:
     script = (
-        "from tasks.children.supervise import run_as_child\nfrom storage.errors import ParityError\n"
+        "from tasks.children.child import run_as_child\nfrom storage.errors import ParityError\n"
         "def fail(spec): raise ParityError('They differ.', 'Look.')\nrun_as_child(fail)"
     )
     with pytest.raises(ParityError, match=r"They differ\."):
@@ -92,9 +93,7 @@ def test_any_other_end_quotes_the_log_and_names_it(script: str, named: str, tmp_
 
 
 def test_the_first_crash_of_several_ranks_is_named(tmp_path: Path) -> None:
-    rank = (
-        "from tasks.children.supervise import run_as_child\ndef fail(spec): raise OSError('torn')\nrun_as_child(fail)"
-    )
+    rank = "from tasks.children.child import run_as_child\ndef fail(spec): raise OSError('torn')\nrun_as_child(fail)"
     script = (
         f"import os, subprocess, sys\nfor rank in '10':\n"
         f"    subprocess.run([sys.executable, '-c', {rank!r}], env={{**os.environ, 'RANK': rank}})\nsys.exit(1)"
@@ -109,7 +108,7 @@ def test_a_child_that_runs_too_long_is_ended_with_its_own_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = (
-        "import subprocess, sys, time\nfrom tasks.children.supervise import emit\n"
+        "import subprocess, sys, time\nfrom tasks.children.child import emit\n"
         "grandchild = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         "open('pid', 'w').write(str(grandchild.pid)); time.sleep(600)"
     )
@@ -121,8 +120,8 @@ def test_a_child_that_runs_too_long_is_ended_with_its_own_children(
 
 def test_a_child_that_beats_and_then_falls_silent_hangs_and_is_ended(tmp_path: Path) -> None:
     script = (
-        "import time; from tasks.children.supervise import emit\n"
-        "for beat in range(3): emit(beat=1.0, step=beat); time.sleep(0.6)\n"
+        "import time; from tasks.children.child import emit\n"
+        "for beat in range(3): emit(heartbeat=1.0, step=beat); time.sleep(0.6)\n"
         "print('last words', flush=True); time.sleep(600)"
     )
     began = time.monotonic()
@@ -136,7 +135,7 @@ def test_a_child_that_beats_and_then_falls_silent_hangs_and_is_ended(tmp_path: P
 def test_a_child_that_said_why_it_ends_and_does_not_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.children.supervise.LEAVE_SECONDS", 0.5)
     script = (
-        "import time; from tasks.children.supervise import emit\n"
+        "import time; from tasks.children.child import emit\n"
         "emit(error='OutOfMemory', message='Full.', remedy='Less.', facts={'step': 3})\n"
         "emit(error='TrainingError', message='Another rank, which this one took with it.')\ntime.sleep(600)"
     )
@@ -150,9 +149,10 @@ def test_kill_9_of_the_stage_ends_the_child(tmp_path: Path) -> None:
     child = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
     parent = (
         "import sys\nfrom pathlib import Path\nfrom tasks.children.supervise import *\n"
+        "from tasks.children.environment import *\n"
         "from tasks.stage.output import Output\n"
         f"out = Output.at(Path('.'))\nrun_child([sys.executable, '-c', {child!r}], out=out,"
-        " environment=training_environment(out), log=Path('log'))"
+        " environment=training_environment(out.runtime.compute), log=Path('log'))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, "-c", parent], cwd=tmp_path, env=environment)
@@ -167,8 +167,8 @@ def test_kill_9_of_the_stage_ends_the_child(tmp_path: Path) -> None:
     assert wait_until_gone(pid)
 
 
-def test_nothing_that_a_child_imports_may_call_out(tmp_path: Path) -> None:
-    environment = training_environment(Output.at(tmp_path, runtime=Runtime(device="cpu", threads=1)))
+def test_nothing_that_a_child_imports_may_call_out() -> None:
+    environment = training_environment(runtime_of(device="cpu", threads=1).compute)
     assert environment["HF_HUB_OFFLINE"] == environment["DO_NOT_TRACK"] == "1"
     assert environment["OMP_NUM_THREADS"] == "1"
     assert environment["CUDA_VISIBLE_DEVICES"] == ""

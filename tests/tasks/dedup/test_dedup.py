@@ -16,9 +16,10 @@ from storage.errors import AccountingError, ConfigError
 from storage.store import Store
 from tasks.dedup import DedupConfig, dedup
 from tasks.dedup.forecast import forecast_dedup
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, open_session
+from tests.runtimes import runtime_of
 
 WORDS = [f"word{number}" for number in range(400)]
 ANY_SHARE: dict[str, Any] = {"max_removed_share_per_source": 1.0}
@@ -44,7 +45,7 @@ def write(folder: Path, documents: Sequence[Document], shards: int = 3) -> Artif
 def run(
     folder: Path, documents: Sequence[Document], *, shards: int = 3, runtime: Runtime | None = None, **config: object
 ) -> Output:
-    out = Output.at(folder, stage="dedup", runtime=runtime or Runtime(workers=1))
+    out = Output.at(folder, stage="dedup", runtime=runtime or runtime_of(workers=1))
     dedup.function(DedupConfig.model_validate(config), write(folder / "in", documents, shards), out)
     return out
 
@@ -135,7 +136,7 @@ def test_a_link_through_others_is_told(tmp_path: Path) -> None:
 
 def test_neither_workers_nor_memory_nor_a_buckets_size_change_a_byte(tmp_path: Path) -> None:
     documents = corpus()
-    runtimes = [Runtime(workers=workers) for workers in (1, 2, 8)] + [Runtime(workers=1, memory_limit="2KB")]
+    runtimes = [runtime_of(workers=workers) for workers in (1, 2, 8)] + [runtime_of(workers=1, memory_limit="2KB")]
     results = [
         digests(run(tmp_path / f"runtime{number}", documents, shards=5, runtime=runtime))
         for number, runtime in enumerate(runtimes)
@@ -152,7 +153,7 @@ def test_permuted_shards_give_the_same_bytes(tmp_path: Path) -> None:
     permuted.mkdir()
     for number, old in enumerate(order):
         (permuted / shard_name(number)).write_bytes((tmp_path / "first/in" / shard_name(old)).read_bytes())
-    second = Output.at(tmp_path / "second", stage="dedup", runtime=Runtime(workers=1))
+    second = Output.at(tmp_path / "second", stage="dedup", runtime=runtime_of(workers=1))
     dedup.function(DedupConfig(), Artifact.at(permuted), second)
     renamed = {
         f"{folder}/{shard_name(number)}": digests(first)[f"{folder}/{shard_name(old)}"]
@@ -244,7 +245,7 @@ def test_a_new_crawl_is_compared_with_what_was_kept_before(tmp_path: Path) -> No
     new = [Document.new(changed(text_of(2), 50) + " which is longer", "new"), Document.new(text_of(3), "new")]
     new += [Document.new(text_of(seed), "new") for seed in range(20, 24)]
     store = Store(str(tmp_path / "store"))
-    with open_session(Session(store, Runtime(workers=1), "tiny")):
+    with open_session(Session(store, runtime_of(workers=1), "tiny")):
         first, _ = dedup.materialize(DedupConfig(), [write(tmp_path / "old", old)])
         config = DedupConfig(against=["tiny/dedup@1"])
         second, cached = dedup.materialize(config, [write(tmp_path / "new", new, shards=2)])
@@ -265,7 +266,7 @@ def test_a_new_crawl_is_compared_with_what_was_kept_before(tmp_path: Path) -> No
 
 def test_a_changed_threshold_measures_nothing_again(tmp_path: Path) -> None:
     documents = write(tmp_path / "in", corpus())
-    with open_session(Session(Store(str(tmp_path / "store")), Runtime(workers=1), "tiny")) as session:
+    with open_session(Session(Store(str(tmp_path / "store")), runtime_of(workers=1), "tiny")) as session:
         for threshold in (0.8, 0.7):
             dedup.materialize(DedupConfig(threshold=threshold), [documents])
         assert len(list(session.store.locations("sketches"))) == 1
@@ -273,8 +274,8 @@ def test_a_changed_threshold_measures_nothing_again(tmp_path: Path) -> None:
 
 
 def test_the_forecast_splits_the_work_to_stay_within_the_limit() -> None:
-    small = forecast_dedup(DedupConfig(), 10_000_000, Runtime(workers=1, memory_limit="64MB"))
-    large = forecast_dedup(DedupConfig(), 10_000_000, Runtime(workers=1, memory_limit="8GB"))
+    small = forecast_dedup(DedupConfig(), 10_000_000, runtime_of(workers=1, memory_limit="64MB"))
+    large = forecast_dedup(DedupConfig(), 10_000_000, runtime_of(workers=1, memory_limit="8GB"))
     assert "8 pieces" in small.note
     assert "one piece" in large.note
     assert small.memory < 300e6 + 64e6 < large.memory

@@ -20,8 +20,8 @@ from tasks.dedup.corpus import Corpus
 from tasks.dedup.duplicates import near_edges
 from tasks.dedup.stage import sketches
 from tasks.dedup.verify import Shingles
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
+from tests.runtimes import runtime_of
 
 PAIRS = 300  # of each similarity
 LENGTH = 404  # words: 400 shingles
@@ -34,7 +34,7 @@ class Compared:
 
     def __init__(self, folder: Path, texts: Sequence[str]) -> None:
         write_documents(folder / "in" / shard_name(0), (Document.new(text, "planted") for text in texts))
-        out = Output.at(folder, stage="dedup", runtime=Runtime(workers=2))
+        out = Output.at(folder, stage="dedup", runtime=runtime_of(workers=2))
         config, documents = DedupConfig(), Artifact.at(folder / "in")
         corpus = Corpus()
         corpus.add(documents, out.obtain(sketches, config.sketch, documents))

@@ -25,10 +25,10 @@ from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.spans import cut_spans, find_spans
 from tasks.dedup.stage import sketches
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
 from tasks.text.characters import characters
 from tasks.text.scan import utf8
+from tests.runtimes import runtime_of
 
 WORDS = [f"word{number}" for number in range(4000)]
 
@@ -65,7 +65,7 @@ def run(
     for number in range(shards):
         write_documents(folder / "in" / shard_name(number), documents[number::shards])
     config = DedupConfig.model_validate({"spans": {"min_words": min_words}, "source_order": list(source_order)})
-    out = Output.at(folder, runtime=Runtime(workers=workers))
+    out = Output.at(folder, runtime=runtime_of(workers=workers))
     corpus = Corpus()
     corpus.add(Artifact.at(folder / "in"), out.obtain(sketches, config.sketch, Artifact.at(folder / "in")))
     if earlier:

@@ -15,8 +15,8 @@ from storage.errors import SourceError
 from tasks.download import DownloadConfig, download
 from tasks.download.config import EmbeddedSource, FileSource
 from tasks.download.sources.embedded import documents, held_out_questions, instructions, masked, preferences, purpose
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
+from tests.runtimes import runtime_of
 
 GOOD = [f"Document number {number} says something of its own." for number in range(5)]
 
@@ -25,7 +25,7 @@ def run(tmp_path: Path, *sources: FileSource, **more: object) -> Output:
     config = DownloadConfig.model_validate(
         {"sources": [source.model_dump() for source in sources], "benchmarks": ["piqa"], "benchmark_items": 3, **more}
     )
-    out = Output.at(tmp_path / "made", stage="download", runtime=Runtime(workers=1))
+    out = Output.at(tmp_path / "made", stage="download", runtime=runtime_of(workers=1))
     download.function(config, out)
     return out
 

@@ -18,8 +18,8 @@ from tasks.filter import FilterConfig, filter_documents
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.repair.stage import repair
 from tasks.filter.side_files import read_signals
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
+from tests.runtimes import runtime_of
 from tests.tasks.filter.linear import linear_time
 from tests.tasks.tiny_model import write_rows
 
@@ -98,13 +98,13 @@ def measure(family: str, documents: Path, folder: Path, scratch: Path) -> Path:
     signals = getattr(stages, f"{family}_signals")
     inputs = [Artifact.at(documents)]
     if "model" in signals.input_names:
-        trained = Output.at(folder / family, stage=f"{family}_model", runtime=Runtime(workers=1))
+        trained = Output.at(folder / family, stage=f"{family}_model", runtime=runtime_of(workers=1))
         if not any(trained.path.iterdir()):
             getattr(stages, f"{family}_model").function(config.model, Artifact.at(folder / "ordinary"), trained)
         inputs.append(Artifact.at(trained.path))
     if "benchmarks" in signals.input_names:
         inputs.append(Artifact.at(folder / "benchmarks"))
-    out = Output.at(scratch, stage=family, runtime=Runtime(workers=1))
+    out = Output.at(scratch, stage=family, runtime=runtime_of(workers=1))
     signals.function(config, *inputs, out)
     return out.path
 
@@ -137,7 +137,7 @@ def test_hostile_texts_are_measured_or_null(family: str, folder: Path, tmp_path:
 def test_every_hostile_text_is_kept_removed_or_quarantined(folder: Path, tmp_path: Path) -> None:
     texts = [*HOSTILE.values(), PLAIN]
     write_documents(tmp_path / "in" / shard_name(0), [Document.new(text, "hostile") for text in texts])
-    out = Output.at(tmp_path, stage="filter", runtime=Runtime(workers=1))
+    out = Output.at(tmp_path, stage="filter", runtime=runtime_of(workers=1))
     # Without most rules of form, so that hostile texts reach the later ones
     config = FilterConfig.model_validate({"language": {"allowed": ["en", "zh"]}, "max_quarantined_share": 1.0,
                                           "gopher_quality": None, "c4": None, "fineweb": None})  # fmt: skip
@@ -153,7 +153,7 @@ def test_every_hostile_text_is_kept_removed_or_quarantined(folder: Path, tmp_pat
 
 
 def test_hostile_texts_are_repaired_and_accounted_for(folder: Path, tmp_path: Path) -> None:
-    out = Output.at(tmp_path, stage="repair", runtime=Runtime(workers=1))
+    out = Output.at(tmp_path, stage="repair", runtime=runtime_of(workers=1))
     config = RepairConfig(html_entities=True, line_breaks=True)
     with linear_time():
         repair.function(config, Artifact.at(folder / "hostile"), out)

@@ -20,8 +20,8 @@ from storage.documents import Document, read_batches, shard_name, write_document
 from tasks.filter.contamination.config import ContaminationConfig
 from tasks.filter.contamination.stage import contamination_signals
 from tasks.filter.side_files import IDS, IdDigest
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
+from tests.runtimes import runtime_of
 
 LONG = (
     "Which of these birds builds its nest on the ground and hides it under dry grass before the first warm days of May?"
@@ -51,7 +51,7 @@ def write(folder: Path, texts: Sequence[str], benchmarks: dict[str, list[Questio
 
 
 def run(folder: Path, workers: int = 1, name: str = "run", **config: int) -> Output:
-    out = Output.at(folder / name, runtime=Runtime(workers=workers))
+    out = Output.at(folder / name, runtime=runtime_of(workers=workers))
     parts = [Artifact.at(folder / part) for part in ("documents", "benchmarks")]
     contamination_signals.function(ContaminationConfig.model_validate(config), *parts, out)
     return out

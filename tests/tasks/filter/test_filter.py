@@ -19,9 +19,9 @@ from storage.store import Store
 from tasks.filter import FilterConfig, filter_documents
 from tasks.filter.families import measure
 from tasks.filter.run import filter_shards
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
 from tasks.stage.session import Session, open_session
+from tests.runtimes import runtime_of
 
 GOOD = (
     "The river begins in the hills and flows to the sea. People have lived along it since the first farms were made. "
@@ -63,7 +63,7 @@ def write(folder: Path, texts: Sequence[str], sources: Sequence[str] = ("test",)
 
 
 def run(folder: Path, texts: Sequence[str], sources: Sequence[str] = ("test",), **config: object) -> Output:
-    out = Output.at(folder, stage="filter", runtime=Runtime(workers=1))
+    out = Output.at(folder, stage="filter", runtime=runtime_of(workers=1))
     chosen = FilterConfig.model_validate({**RULES, **config})
     filter_documents.function(chosen, write(folder / "in", texts, sources), questions(folder / "benchmarks"), out)
     return out
@@ -215,7 +215,7 @@ def test_a_changed_threshold_measures_nothing_and_a_new_family_only_itself(tmp_p
         filter_documents.materialize(FilterConfig.model_validate({**RULES, **config}), inputs)
         return {location.partition("/")[0] for location in set(store.locations()) - before}
 
-    with open_session(Session(store, Runtime(workers=1))):
+    with open_session(Session(store, runtime_of(workers=1))):
         assert made() == {"form", "language", "pii", "contamination", "toxicity_model", "toxicity", "filter"}
         assert made(toxicity={"max_score": 0.5}) == {"filter"}
         assert made(perplexity={"measure": {"model": {"order": 2}}}) == {
@@ -227,7 +227,7 @@ def test_a_changed_threshold_measures_nothing_and_a_new_family_only_itself(tmp_p
 
 def test_signals_of_other_documents_are_refused(tmp_path: Path) -> None:
     config = FilterConfig.model_validate(RULES)
-    out = Output.at(tmp_path, stage="filter", runtime=Runtime(workers=1))
+    out = Output.at(tmp_path, stage="filter", runtime=runtime_of(workers=1))
     benchmarks = questions(tmp_path / "benchmarks")
     measured = measure(config, write(tmp_path / "in", [GOOD, FRENCH]), benchmarks, out)
     other = write(tmp_path / "other", [FRENCH, GOOD])

@@ -25,8 +25,9 @@ from tasks.filter.form.config import C4LineRules, FormConfig
 from tasks.filter.form.measure import measure_form
 from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, GopherRepetitionRules
 from tasks.filter.form.stage import form_signals
-from tasks.stage.config import Runtime, StageConfig
+from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
+from tests.runtimes import runtime_of
 from tests.tasks.filter.linear import linear_time
 
 PARTS = [
@@ -330,7 +331,7 @@ def test_the_stage_writes_the_same_for_any_workers_and_order(tmp_path: Path) -> 
         write_documents(tmp_path / "in" / shard_name(number), documents[number::3])
     found = []
     for workers in (1, 2):
-        out = Output.at(tmp_path / str(workers), stage="form", runtime=Runtime(workers=workers))
+        out = Output.at(tmp_path / str(workers), stage="form", runtime=runtime_of(workers=workers))
         form_signals.function(FormConfig(), Artifact.at(tmp_path / "in"), out)
         found.append([path.read_bytes() for path in sorted(out.path.glob("*.parquet"))])
     assert found[0] == found[1]

@@ -22,9 +22,9 @@ from tasks.filter.fasttext_model.file import read_model
 from tasks.filter.language.config import LanguageConfig
 from tasks.filter.language.measure import MODEL, SCHEMA, measure_language
 from tasks.filter.language.stage import PACKAGE, language_signals
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
 from tasks.text.packages import package_file
+from tests.runtimes import runtime_of
 from tests.tasks.filter.linear import linear_time
 
 ENGLISH = "The river begins in the hills and flows to the sea, and people have lived along it since the first farms.\n"
@@ -127,7 +127,7 @@ def test_two_workers_write_what_one_writes(tmp_path: Path) -> None:
         write_documents(tmp_path / "in" / shard_name(number), [Document.new(text, "test") for text in texts])
     written = []
     for workers in (1, 2):
-        out = Output.at(tmp_path / str(workers), runtime=Runtime(workers=workers))
+        out = Output.at(tmp_path / str(workers), runtime=runtime_of(workers=workers))
         language_signals.function(LanguageConfig(), Artifact.at(tmp_path / "in"), out)
         written.append({path.name: path.read_bytes() for path in out.path.iterdir()})
         assert out.counts["measured"] == 12

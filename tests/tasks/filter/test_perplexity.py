@@ -24,8 +24,8 @@ from tasks.filter.perplexity.measure import percentile_of
 from tasks.filter.perplexity.model import NgramModel
 from tasks.filter.perplexity.sentences import read_tokens
 from tasks.filter.perplexity.stage import perplexity_model, perplexity_signals
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
+from tests.runtimes import runtime_of
 
 # Lincoln at Gettysburg, 1863
 ADDRESS = """Four score and seven years ago our fathers brought forth on this continent a new nation conceived in
@@ -173,9 +173,9 @@ def sentences(seed: int, count: int) -> list[str]:
 
 def run(folder: Path, corpus: Artifact, workers: int = 1, **config: object) -> tuple[Output, list[dict[str, object]]]:
     model_config = PerplexityModelConfig.model_validate(config)
-    model = Output.at(folder / "model", runtime=Runtime(workers=workers))
+    model = Output.at(folder / "model", runtime=runtime_of(workers=workers))
     perplexity_model.function(model_config, corpus, model)
-    out = Output.at(folder / "signals", runtime=Runtime(workers=workers))
+    out = Output.at(folder / "signals", runtime=runtime_of(workers=workers))
     perplexity_signals.function(PerplexityConfig(model=model_config), corpus, Artifact.at(model.path), out)
     return model, [row for path in sorted(out.path.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
 

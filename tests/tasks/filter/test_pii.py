@@ -29,8 +29,8 @@ from tasks.filter.pii.replace import Replacement, replace
 from tasks.filter.pii.stage import pii_signals
 from tasks.filter.pii.surrogates import surrogate
 from tasks.filter.side_files import read_signals
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
+from tests.runtimes import runtime_of
 from tests.tasks.filter.linear import linear_time
 
 PEM = (
@@ -320,7 +320,7 @@ def test_what_a_text_holds_does_not_depend_on_its_neighbours() -> None:
 
 def test_the_stage_writes_findings_beside_the_documents(tmp_path: Path) -> None:
     write_documents(tmp_path / "in" / shard_name(0), [Document.new(t, "test") for t in ("a@example.com", "nothing")])
-    out = Output.at(tmp_path, stage="pii", runtime=Runtime(workers=1))
+    out = Output.at(tmp_path, stage="pii", runtime=runtime_of(workers=1))
     pii_signals.function(PiiConfig(), Artifact.at(tmp_path / "in"), out)
     (path,) = out.path.glob("*.parquet")
     assert [count for batch in read_signals(path) for count in batch["pii_findings"].to_pylist()] == [1, 0]

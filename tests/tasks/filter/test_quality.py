@@ -24,8 +24,8 @@ from tasks.filter.fasttext_model.tokens import tokens
 from tasks.filter.quality.config import QualityModelConfig
 from tasks.filter.quality.measure import measure_quality
 from tasks.filter.quality.stage import quality_model
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
+from tests.runtimes import runtime_of
 
 GOOD = [
     "river",
@@ -60,7 +60,7 @@ def shards(folder: Path, rows: Sequence[Document], number: int = 3) -> Artifact:
 
 
 def train(folder: Path, corpus: Artifact, **config: Any) -> Output:
-    out = Output.at(folder, stage="quality_model", runtime=Runtime(workers=1))
+    out = Output.at(folder, stage="quality_model", runtime=runtime_of(workers=1))
     quality_model.function(QualityModelConfig.model_validate(SMALL | config), corpus, out)
     return out
 

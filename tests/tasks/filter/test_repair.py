@@ -21,8 +21,8 @@ from tasks.filter.repair.config import RepairConfig
 from tasks.filter.repair.encoding import mojibake, repair_encoding
 from tasks.filter.repair.stage import repair
 from tasks.filter.repair.text import chosen, repair_texts
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
+from tests.runtimes import runtime_of
 from tests.tasks.filter.linear import linear_time
 
 ALL = RepairConfig(html_entities=True, line_breaks=True)
@@ -43,7 +43,7 @@ def run(folder: Path, texts: Sequence[str], workers: int = 1, **config: Any) -> 
     documents = [Document.new(text, "even" if number % 2 == 0 else "odd") for number, text in enumerate(texts)]
     for number in range(2):
         write_documents(folder / "in" / shard_name(number), documents[number::2])
-    out = Output.at(folder, stage="repair", runtime=Runtime(workers=workers))
+    out = Output.at(folder, stage="repair", runtime=runtime_of(workers=workers))
     repair.function(RepairConfig.model_validate(config), Artifact.at(folder / "in"), out)
     return out
 
@@ -181,7 +181,7 @@ def test_the_same_bytes_with_any_number_of_workers_and_from_a_second_repair(tmp_
     files = sorted(path.relative_to(one.path) for path in one.path.rglob("*.parquet"))
     assert len(files) == 4
     assert all((one.path / file).read_bytes() == (two.path / file).read_bytes() for file in files)
-    again = Output.at(tmp_path / "again", stage="repair", runtime=Runtime(workers=1))
+    again = Output.at(tmp_path / "again", stage="repair", runtime=runtime_of(workers=1))
     repair.function(RepairConfig(line_breaks=True), Artifact.at(one.path / "documents"), again)
     assert documents(again) == documents(one)
     assert not ledger(again)

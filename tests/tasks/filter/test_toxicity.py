@@ -29,9 +29,9 @@ from tasks.filter.toxicity.config import (
 from tasks.filter.toxicity.measure import load_model, measure_toxicity, paragraphs
 from tasks.filter.toxicity.stage import fingerprints, toxicity_model, toxicity_signals
 from tasks.filter.toxicity.train import read_labelled
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
 from tasks.stage.session import Session, open_session
+from tests.runtimes import runtime_of
 
 INSULT = "You are a stupid idiot, shut up, you ugly piece of shit."
 CALM = "The river begins in the hills and flows to the sea, and people have lived along it since the first farms."
@@ -48,7 +48,7 @@ def corpus(folder: Path, size: int = 120) -> Artifact:
 
 
 def make(folder: Path, config: PackageModelConfig | TrainedModelConfig, documents: Artifact) -> Output:
-    out = Output.at(folder, stage="toxicity_model", runtime=Runtime(workers=1))
+    out = Output.at(folder, stage="toxicity_model", runtime=runtime_of(workers=1))
     toxicity_model.function(config, documents, out)
     return out
 
@@ -213,11 +213,11 @@ def test_the_signals_come_from_the_model_and_any_number_of_workers(tmp_path: Pat
     texts, model = Artifact.at(tmp_path / "in"), Artifact.at(package)
     written = []
     for workers in (1, 2):
-        out = Output.at(tmp_path / str(workers), runtime=Runtime(workers=workers))
+        out = Output.at(tmp_path / str(workers), runtime=runtime_of(workers=workers))
         toxicity_signals.function(CONFIG, texts, model, out)
         written.append([path.read_bytes() for path in sorted(out.path.iterdir())])
     assert written[0] == written[1]
-    with open_session(Session(Store(str(tmp_path / "store")), Runtime(workers=1))):
+    with open_session(Session(Store(str(tmp_path / "store")), runtime_of(workers=1))):
         made, _ = toxicity_model.materialize(PackageModelConfig(), [texts])
         _, cached = toxicity_model.materialize(PackageModelConfig(), [texts])
         toxicity_signals.materialize(CONFIG, [texts, made])

@@ -22,9 +22,10 @@ from tasks.posttrain.methods.dpo import DpoConfig, dpo
 from tasks.posttrain.methods.sft import SftConfig, sft
 from tasks.posttrain.rows import rendering as rows
 from tasks.posttrain.spec import PosttrainSpec
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
 from tasks.training.logs import read_log
+from tests.runtimes import runtime_of
 from tests.tasks.interrupt import interrupt_and_resume
 from tests.tasks.pretrain.tiny_training import losses_of
 from tests.tasks.tiny_model import answer, make_instructions, make_model, make_preferences, question, write_rows
@@ -40,7 +41,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 def output(folder: Path, stage: str, **runtime: Any) -> Output:
     settings = {"threads": 1, "device": "cpu", "checkpoint_every": 4, "log_every": 1, **runtime}
-    return Output.at(folder, stage=stage, runtime=Runtime(**settings))
+    return Output.at(folder, stage=stage, runtime=runtime_of(**settings))
 
 
 @pytest.fixture(scope="module")

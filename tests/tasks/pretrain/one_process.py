@@ -19,7 +19,7 @@ from tasks.pretrain.engines.ddp import DdpEngine
 from tasks.pretrain.loader.batch import Batch, isolate
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
-from tasks.stage.config import Runtime
+from tests.runtimes import runtime_of
 
 ALONE = World(0, 1, torch.device("cpu"))
 VOCAB, EOS_ID = 64, 0
@@ -42,7 +42,7 @@ def spec_of(*, micro_batch: int | None = None, engine: str = "ddp", **choices: A
     nowhere = Path("nowhere")
     return TrainSpec(
         config=config,
-        runtime=Runtime.model_validate({"threads": 1, "device": "cpu", "engine": engine, "micro_batch": micro_batch}),
+        runtime=runtime_of(threads=1, device="cpu", engine=engine, micro_batch=micro_batch),
         shape=derive(config.model, VOCAB),
         steps=100, tokens_digest="", tokenizer_digest="", train=[], validation=[], tokenizer=nowhere, scratch=nowhere,
         out=nowhere,

@@ -18,9 +18,9 @@ from storage.token_sources import write_sources
 from tasks.pretrain import PretrainConfig
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
+from tests.runtimes import runtime_of
 from tests.tasks.tiny_model import make_tokenizer, make_validation
 
 MODEL = {"family": "llama", "depth": 2, "width": 64, "heads": 4, "kv_heads": 2, "context": 32}
@@ -28,7 +28,7 @@ VOCABULARY = 600
 CONFIG = PretrainConfig.model_validate(
     {"model": MODEL, "steps": 12, "global_batch": 8, "warmup_steps": 2, "validation_every": 5, "sample_tokens": 4}
 )
-RUNTIME = Runtime(workers=1, threads=1, device="cpu", engine="ddp", preflight="never")
+RUNTIME = runtime_of(workers=1, threads=1, device="cpu", engine="ddp", preflight="never")
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def make_data(folder: Path) -> tuple[Artifact, Artifact]:
 def output(folder: Path, **runtime: Any) -> Output:
     """Where `pretrain` writes, with checkpoints often enough for a run of some steps."""
     settings = {"threads": 1, "device": "cpu", "checkpoint_every": 3, "log_every": 1, **runtime}
-    return Output.at(folder, stage="pretrain", runtime=Runtime(**settings))
+    return Output.at(folder, stage="pretrain", runtime=runtime_of(**settings))
 
 
 def losses_of(out: Output) -> list[float]:
@@ -77,7 +77,7 @@ def make_spec(folder: Path, *, runtime: dict[str, Any] | None = None, **config: 
     shape = derive(chosen.model, VOCABULARY)
     return TrainSpec(
         config=chosen,
-        runtime=RUNTIME.model_copy(update=runtime or {}),
+        runtime=runtime_of(RUNTIME, **(runtime or {})),
         shape=shape,
         steps=chosen.total_steps(shape),
         tokens_digest="tokens",

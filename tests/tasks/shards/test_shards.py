@@ -14,8 +14,8 @@ import pytest
 
 from storage.errors import SourceError
 from tasks.shards import collect, in_threads, map_shards
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
+from tests.runtimes import runtime_of
 
 
 def double(log: Path, shard: int, folder: Path) -> dict[str, int]:
@@ -30,7 +30,7 @@ def double(log: Path, shard: int, folder: Path) -> dict[str, int]:
 @pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_results_come_in_the_order_of_the_shards(tmp_path: Path, workers: int, threads: bool) -> None:
-    out = Output.at(tmp_path, runtime=Runtime(workers=workers))
+    out = Output.at(tmp_path, runtime=runtime_of(workers=workers))
     results = map_shards(functools.partial(double, tmp_path / "log"), range(6), out, "double", threads=threads)
     assert [result.counts["value"] for result in results] == [0, 2, 4, 6, 8, 10]
     assert [(result.folder / "value.txt").read_text() for result in results] == ["0", "2", "4", "6", "8", "10"]
@@ -39,7 +39,7 @@ def test_results_come_in_the_order_of_the_shards(tmp_path: Path, workers: int, t
 @pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_finished_shards_are_not_worked_again_after_an_error(tmp_path: Path, workers: int, threads: bool) -> None:
-    out = Output.at(tmp_path, runtime=Runtime(workers=workers))
+    out = Output.at(tmp_path, runtime=runtime_of(workers=workers))
     log = tmp_path / "log"
     with pytest.raises(SourceError, match="Shard 13 is bad"):
         map_shards(functools.partial(double, log), [1, 2, 13], out, "double", threads=threads)
@@ -48,7 +48,7 @@ def test_finished_shards_are_not_worked_again_after_an_error(tmp_path: Path, wor
 
 
 def test_collected_files_are_numbered_and_stay_for_a_resume(tmp_path: Path) -> None:
-    out = Output.at(tmp_path, runtime=Runtime(workers=1))
+    out = Output.at(tmp_path, runtime=runtime_of(workers=1))
     results = map_shards(functools.partial(double, tmp_path / "log"), [3, 4], out, "double")
     (results[0].folder / "value.txt").rename(results[0].folder / "other.txt")  # a shard without the file
     collect(results, "value.txt", out.path / "values")
@@ -58,19 +58,19 @@ def test_collected_files_are_numbered_and_stay_for_a_resume(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_work_in_threads_comes_back_in_order(tmp_path: Path, workers: int) -> None:
-    out = Output.at(tmp_path, runtime=Runtime(workers=workers))
+    out = Output.at(tmp_path, runtime=runtime_of(workers=workers))
     assert list(in_threads(lambda number: number * number, range(50), out)) == [n * n for n in range(50)]
 
 
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from tasks.stage.config import Runtime
+from tests.runtimes import runtime_of
 from tasks.stage.output import Output
 from tasks.shards import map_shards
 from tests.tasks.shards.test_shards import linger
 if __name__ == "__main__":
-    map_shards(linger, [0, 1], Output.at(Path(sys.argv[1]), runtime=Runtime(workers=2)), "linger")
+    map_shards(linger, [0, 1], Output.at(Path(sys.argv[1]), runtime=runtime_of(workers=2)), "linger")
 """
 
 

@@ -15,10 +15,14 @@ from storage import refs
 from storage.artifact import Artifact
 from storage.errors import AccountingError, EmptyOutput, StoreError
 from storage.store import Store
-from tasks.stage.config import Runtime, StageConfig
-from tasks.stage.decorator import STAGES, explain_miss, stage
+from tasks.stage import stage
+from tasks.stage.config import StageConfig
+from tasks.stage.decorator import STAGES
+from tasks.stage.history import explain_miss
 from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, open_session
+from tests.runtimes import runtime_of
 
 
 class SourceConfig(StageConfig):
@@ -82,7 +86,7 @@ def broken(config: SourceConfig, out: Output) -> None:
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
     RUNS.clear()
-    opened = Session(Store(str(tmp_path / "store")), Runtime(workers=1), "test")
+    opened = Session(Store(str(tmp_path / "store")), runtime_of(workers=1), "test")
     with open_session(opened):
         yield opened
 
@@ -111,7 +115,7 @@ def test_config_inputs_and_outside_sources_bear_identity_and_runtime_does_not(se
     assert copy.payload(CopyConfig(times=2), (raw.part("documents"),)).key() != base.key()
     assert copy.payload(CopyConfig(), (other.part("documents"),)).key() != base.key()
     assert source.payload(SourceConfig(), ()).inputs == {"source:file": "TEXT"}
-    elsewhere = Session(session.store, Runtime(workers=8, device="cpu", threads=3), "another")
+    elsewhere = Session(session.store, runtime_of(workers=8, device="cpu", threads=3), "another")
     with open_session(elsewhere):
         _, cached = copy.materialize(CopyConfig(), (raw.part("documents"),))
         assert not cached

@@ -17,12 +17,12 @@ from storage.errors import ConfigError, DamagedArtifact
 from storage.manifest import Manifest
 from storage.store import Store
 from tasks.shards.incremental import _link
-from tasks.stage.config import Runtime
 from tasks.stage.progress import Observer
 from tasks.stage.session import Session, open_session
 from tasks.tokenize.stage import TokenizeConfig, tokenize
 from tasks.tokenizer import TokenizerConfig, train_tokenizer
 from tasks.tokenizer.tables import read_settings
+from tests.runtimes import runtime_of
 from tests.tasks.tiny_model import make_tokenizer, texts
 from tests.tasks.tokenizer.faulty_kernels import exchange_letters
 
@@ -78,7 +78,7 @@ class Place:
     def __init__(self, folder: Path, tokenizer: Path, url: str = "", workers: int = 1) -> None:
         self.folder, self.tokenizer = folder, tokenizer
         self.store = Store(url or str(folder / "store"), cache=folder / "cache")
-        self.runtime = Runtime(workers=workers, threads=1, device="cpu")
+        self.runtime = runtime_of(workers=workers, threads=1, device="cpu")
         self.notes = Notes()
 
     def run(
@@ -272,7 +272,7 @@ def test_shards_stay_the_same_through_every_stage_when_a_source_is_appended(toke
     for corpora in (["encyclopedia"], ["encyclopedia", "packages"]):
         sources = ", ".join(f"{{kind: embedded, corpora: [{name}], limit: 60}}" for name in corpora)
         profile = load("smoke", [f"download.sources=[{sources}]", "download.shard_documents=60"])
-        with open_session(Session(store, Runtime(workers=1, threads=1, device="cpu"))):
+        with open_session(Session(store, runtime_of(workers=1, threads=1, device="cpu"))):
             raw, _ = download.materialize(profile.download, ())
             unique, _ = dedup.materialize(profile.dedup, (raw.part("documents"),))
             clean, _ = filter_documents.materialize(profile.filter, (unique.part("documents"), raw.part("benchmarks")))
@@ -287,7 +287,7 @@ def test_a_kept_vocabulary_stays_and_only_new_shards_are_tokenized(tmp_path: Pat
     store = Store(str(tmp_path / "store"))
     config = TokenizerConfig(vocab_size=600, min_frequency=3)
     first, more = corpus(tmp_path / "first", A), corpus(tmp_path / "more", [*A, shard(4)])
-    with open_session(Session(store, Runtime(workers=1, threads=1, device="cpu"), "tiny")):
+    with open_session(Session(store, runtime_of(workers=1, threads=1, device="cpu"), "tiny")):
         learned, _ = train_tokenizer.materialize(config, [first])
         tokenize.materialize(CONFIG, [first, learned])
         again, _ = train_tokenizer.materialize(config, [more])

@@ -27,13 +27,13 @@ from models.tokenizer import SPECIAL_TOKENS
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
 from storage.errors import ConfigError
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
 from tasks.tokenizer import TokenizerConfig, train_tokenizer
 from tasks.tokenizer.bpe.alphabet import spell, unspell
 from tasks.tokenizer.bpe.pretokens import Pretokens, count_pretokens, merge_pretokens
 from tasks.tokenizer.bpe.train import settled_above, to_tokenizer, train
 from tasks.tokenizer.patterns import PatternName, pre_tokenizer
+from tests.runtimes import runtime_of
 
 GPT2 = ByteLevel(add_prefix_space=False, use_regex=True)
 WORDS = pre_tokenizers.Sequence([WhitespaceSplit(), ByteLevel(add_prefix_space=False, use_regex=False)])
@@ -245,7 +245,7 @@ def test_a_word_commoner_than_the_last_merge_is_one_token(
 def test_the_stage_writes_what_the_library_would(pattern: PatternName, texts: list[str], tmp_path: Path) -> None:
     for number in range(3):
         write_documents(tmp_path / "in" / shard_name(number), [Document.new(text, "test") for text in texts[number::3]])
-    out = Output.at(tmp_path, runtime=Runtime(workers=2))
+    out = Output.at(tmp_path, runtime=runtime_of(workers=2))
     config = TokenizerConfig(vocab_size=3000, pattern=pattern)
     train_tokenizer.function(config, Artifact.at(tmp_path / "in"), out)
     theirs = by_library(texts, pre_tokenizer(pattern), 3000, 2, SPECIAL_TOKENS)

@@ -21,7 +21,6 @@ from models.tokenizer import EOS, SPECIAL_TOKENS, load_tokenizer, tokenizer_dige
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
 from storage.tokens import write_tokens
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
 from tasks.tokenize.stage import TokenizeConfig, in_validation, tokenize
 from tasks.tokenize.stage import stage as stage
@@ -32,6 +31,7 @@ from tasks.tokenizer.patterns import PatternName, pattern_of, pre_tokenizer
 from tasks.tokenizer.prove import HARD_TEXTS
 from tasks.tokenizer.split import PORTION, Splitter
 from tasks.tokenizer.tables import make_tables, obstacle, read_settings
+from tests.runtimes import runtime_of
 from tests.tasks.tiny_model import RUNTIME, texts
 from tests.tasks.tokenizer.faulty_kernels import exchange_letters
 
@@ -179,7 +179,7 @@ def documents() -> list[Document]:
 def run(folder: Path, tokenizer: Path, workers: int = 1) -> tuple[Output, dict[str, bytes]]:
     for number in range(3):
         write_documents(folder / "in" / shard_name(number), documents()[number::3])
-    out = Output.at(folder, runtime=Runtime(workers=workers, threads=1, device="cpu"))
+    out = Output.at(folder, runtime=runtime_of(workers=workers, threads=1, device="cpu"))
     tokenize.function(TokenizeConfig(validation_share=0.2), Artifact.at(folder / "in"), Artifact.at(tokenizer), out)
     return out, {str(path.relative_to(out.path)): path.read_bytes() for path in sorted(out.path.rglob("*.tokens"))}
 

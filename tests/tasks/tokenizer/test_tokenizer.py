@@ -19,12 +19,12 @@ from storage.store import Store
 from storage.token_stream import TokenStream
 from storage.tokens import open_tokens
 from tasks.pretrain import PretrainConfig, pretrain
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
 from tasks.stage.session import Session, open_session
 from tasks.tokenize.stage import TokenizeConfig, in_validation, tokenize
 from tasks.tokenizer import TokenizerConfig, load_for_documents, sample, train_tokenizer
 from tasks.training.model_folder import check_shards
+from tests.runtimes import runtime_of
 from tests.tasks.tiny_model import RUNTIME, make_tokenizer, texts
 
 PRETRAIN = PretrainConfig.model_validate({"model": {"depth": 2, "context": 32}, "steps": 30})
@@ -119,7 +119,7 @@ def trained(
     random.Random(seed).shuffle(shuffled)
     for number in range(shards):
         write_documents(folder / "in" / shard_name(number), shuffled[number::shards])
-    out = Output.at(folder, runtime=Runtime(workers=workers, threads=1, device="cpu"))
+    out = Output.at(folder, runtime=runtime_of(workers=workers, threads=1, device="cpu"))
     train_tokenizer.function(config, Artifact.at(folder / "in"), out)
     return Trained({path.name: path.read_bytes() for path in out.path.iterdir()}, out.counts)
 

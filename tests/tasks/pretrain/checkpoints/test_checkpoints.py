@@ -26,6 +26,7 @@ from tasks.pretrain.engines.shard_layout import Piece
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 from tasks.stage.output import Output
+from tests.runtimes import runtime_of
 from tests.tasks.interrupt import interrupt_and_resume
 from tests.tasks.pretrain.tiny_training import MODEL, RUNTIME, make_spec
 
@@ -40,7 +41,7 @@ MATRIX = "blocks.1.attention.output.weight"
 
 
 def trained(spec: TrainSpec, world: World, steps: int = 1, **runtime: Any) -> Engine:
-    engine = open_engine(spec.model_copy(update={"runtime": RUNTIME.model_copy(update=runtime)}), world)
+    engine = open_engine(spec.model_copy(update={"runtime": runtime_of(RUNTIME, **runtime)}), world)
     for step in range(steps):
         engine.step(batch(spec, step), 1e-2)
     return engine
@@ -317,7 +318,7 @@ def test_a_run_that_does_not_fit_on_the_disk_is_refused_before_any_step(
     out = Output.at(tmp_path, stage="pretrain", runtime=RUNTIME)
     with pytest.raises(StoreError, match=r"GB needed \(3 checkpoints.*1 snapshots.*GB free") as caught:
         pretrain.function(config, *data, out)
-    assert "runtime.keep_checkpoints" in caught.value.remedy
+    assert "runtime.training.keep_checkpoints" in caught.value.remedy
     assert not list(out.scratch.iterdir())
 
 
@@ -326,10 +327,10 @@ def test_snapshots_and_checkpoints_written_behind_are_the_same_after_a_kill(
 ) -> None:
     config = spec.config.model_copy(update={"snapshot_every": 4})
     settings: dict[str, Any] = {"checkpoint_every": 3, "log_every": 1, "keep_checkpoints": 1, "processes": 2}
-    whole = Output.at(tmp_path / "whole", stage="pretrain", runtime=RUNTIME.model_copy(update=settings))
+    whole = Output.at(tmp_path / "whole", stage="pretrain", runtime=runtime_of(RUNTIME, **settings))
     pretrain.function(config, *data, whole)
     settings |= {"async_checkpoints": "on"}
-    killed = Output.at(tmp_path / "killed", stage="pretrain", runtime=RUNTIME.model_copy(update=settings))
+    killed = Output.at(tmp_path / "killed", stage="pretrain", runtime=runtime_of(RUNTIME, **settings))
     interrupt_and_resume(pretrain, config, data, killed, at=8)
     assert killed.facts["resumed_from_step"] in (3, 6)  # the one at 6 may not have been whole
     assert [row["folder"] for row in killed.counts["tables"]["Snapshots"]] == ["snapshots/step-4", "snapshots/step-8"]

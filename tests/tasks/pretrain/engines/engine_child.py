@@ -26,7 +26,7 @@ from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.engines import Engine, MicroBatch, open_engine
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join
-from tasks.stage.config import Runtime
+from tests.runtimes import runtime_of
 
 CONTEXT, VOCABULARY, GLOBAL_BATCH, STEPS, SAVED = 16, 96, 8, 4, 2
 SHAPES: dict[str, dict[str, Any]] = {
@@ -53,7 +53,7 @@ def make_spec(folder: Path, case: dict[str, Any]) -> TrainSpec:
             **case.get("config", {}),
         }
     )
-    runtime = Runtime(threads=1, device="cpu", workers=1, **case["runtime"])
+    runtime = runtime_of(threads=1, device="cpu", workers=1, **case["runtime"])
     return TrainSpec(
         config=config, runtime=runtime, shape=shape, steps=STEPS, tokens_digest="", tokenizer_digest="",
         train=[], validation=[], marks=None, tokenizer=folder, scratch=folder, out=folder,
@@ -149,7 +149,7 @@ def main() -> None:
                 part(world)
             own = 0 if processes == 1 else rank
             os.environ |= {"RANK": str(own), "WORLD_SIZE": str(processes), "MASTER_PORT": str(port + number)}
-            world = join(Runtime(threads=1, device="cpu"))
+            world = join(runtime_of(threads=1, device="cpu"))
         mirrored = processes == 1 and rank > 0
         if not (mirrored and "from" in case):
             results[case["name"]] = run(folder / f"mirrored-{rank}" if mirrored else folder, case, world)

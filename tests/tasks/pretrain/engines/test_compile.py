@@ -20,7 +20,8 @@ from tasks.pretrain.engines import open_engine
 from tasks.pretrain.engines.compiled import MODES
 from tasks.pretrain.engines.ddp import DdpEngine
 from tasks.pretrain.insight.probe import probe
-from tasks.stage.config import Runtime
+from tasks.stage.runtime import PretrainRuntime
+from tests.runtimes import runtime_of
 from tests.tasks.pretrain.one_process import ALONE, MODEL, micro_batches, one_process, rows, spec_of, train, weights_of
 
 __all__ = ["one_process"]  # the fixture
@@ -40,7 +41,7 @@ def _graphs_without_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def open_as(**runtime: Any) -> DdpEngine:
     """An engine of one process whose micro-batches hold two rows, which makes four of them a step."""
     spec = spec_of(micro_batch=2)
-    return DdpEngine(spec.model_copy(update={"runtime": spec.runtime.model_copy(update=runtime)}), ALONE)
+    return DdpEngine(spec.model_copy(update={"runtime": runtime_of(spec.runtime, **runtime)}), ALONE)
 
 
 def products(engine: DdpEngine) -> int:
@@ -60,7 +61,7 @@ def test_compiled_blocks_learn_what_others_learn(how: str, recompute: str) -> No
 
 
 def test_every_choice_is_one_of_torchs_modes() -> None:
-    assert set(MODES) == set(get_args(Runtime.model_fields["compile"].annotation)) - {"off"}
+    assert set(MODES) == set(get_args(PretrainRuntime.model_fields["compile"].annotation)) - {"off"}
     assert {mode for mode in MODES.values() if mode} <= set(torch._inductor.list_mode_options())
 
 
@@ -78,9 +79,7 @@ def test_selective_recomputation_repeats_no_product_in_a_compiled_block() -> Non
 def test_under_ddp_a_block_is_compiled_whole() -> None:
     wide = {**MODEL, "width": 512, "feed_forward": 1024}  # larger than DDP's first bucket
     spec = spec_of(micro_batch=2, model=wide)
-    engine = DdpEngine(
-        spec.model_copy(update={"runtime": spec.runtime.model_copy(update={"compile": "default"})}), ALONE
-    )
+    engine = DdpEngine(spec.model_copy(update={"runtime": runtime_of(spec.runtime, compile="default")}), ALONE)
     engine.module = DistributedDataParallel(engine.model)
     train(engine, range(1, 2), micro=2)
     assert torch._dynamo.utils.counters["aot_autograd"]["total"] == 1
@@ -108,6 +107,6 @@ def test_cuda_graphs_find_each_gradient_where_it_was() -> None:
 
 def test_cuda_graphs_are_refused_where_weights_move() -> None:
     spec = spec_of(engine="fsdp")
-    graphs = spec.model_copy(update={"runtime": spec.runtime.model_copy(update={"compile": "reduce-overhead"})})
+    graphs = spec.model_copy(update={"runtime": runtime_of(spec.runtime, compile="reduce-overhead")})
     with pytest.raises(ConfigError, match=r"reduce-overhead, which runtime\.engine=fsdp"):
         open_engine(graphs, ALONE)

@@ -10,6 +10,7 @@ from tasks.pretrain.engines import open_engine
 from tasks.pretrain.engines.native import NativeEngine
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, place
+from tests.runtimes import runtime_of
 from tests.tasks.pretrain.tiny_training import RUNTIME
 
 
@@ -22,10 +23,10 @@ def test_each_process_of_a_host_has_a_gpu_of_its_own() -> None:
 def test_gpus_that_are_not_there_are_named() -> None:
     with pytest.raises(ConfigError, match="sees no GPU here") as caught:
         place("cuda", 0, 0)
-    assert "runtime.device" in caught.value.remedy
+    assert "runtime.compute.device" in caught.value.remedy
     with pytest.raises(ConfigError, match=r"more than 2 processes.*has 2 GPU") as caught:
         place("auto", 2, 2)
-    assert "runtime.processes to 2" in caught.value.remedy
+    assert "runtime.training.processes to 2" in caught.value.remedy
 
 
 def test_where_graphs_are_recorded_gradients_have_memory_of_their_own(spec: TrainSpec, world: World) -> None:
@@ -36,7 +37,7 @@ def test_where_graphs_are_recorded_gradients_have_memory_of_their_own(spec: Trai
     losses = {}
     for compiled in (True, False):
         chosen = runtime if compiled else {**runtime, "compile": "off"}
-        open_with = spec.model_copy(update={"runtime": RUNTIME.model_copy(update=chosen)})
+        open_with = spec.model_copy(update={"runtime": runtime_of(RUNTIME, **chosen)})
         trained = open_engine(open_with, world)
         assert isinstance(trained, NativeEngine)
         places = [gradients(trained)]

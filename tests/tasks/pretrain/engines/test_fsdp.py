@@ -18,6 +18,7 @@ from tasks.pretrain.engines.fsdp import FsdpEngine
 from tasks.pretrain.insight.layers import LayerStats
 from tasks.pretrain.insight.probe import probe
 from tasks.pretrain.world import World
+from tests.runtimes import runtime_of
 from tests.tasks.pretrain.engines.test_engines import TOLERANCE, Results, case, launch, names
 from tests.tasks.pretrain.engines.test_engines import test_another_engine_or_number_of_processes_goes_on as goes_on
 from tests.tasks.pretrain.tiny_training import RUNTIME, alone, make_spec
@@ -35,7 +36,7 @@ def test_layers_are_looked_at_after_a_validation_and_after_a_look(
 ) -> None:
     spec = make_spec(tmp_path)
     engine = open_engine(
-        spec.model_copy(update={"runtime": RUNTIME.model_copy(update={"engine": "fsdp", "zero_stage": zero_stage})}),
+        spec.model_copy(update={"runtime": runtime_of(RUNTIME, engine="fsdp", zero_stage=zero_stage)}),
         world,
     )
     assert isinstance(engine, FsdpEngine)
@@ -60,7 +61,8 @@ HYBRID = [
     case("fsdp after hybrid", 4, source="hybrid", engine="fsdp"),
     case("hybrid after fsdp × tensor", 4, source="hybrid × tensor", engine="fsdp", replicate=2, micro_batch=1),
     case("uneven", 4, engine="fsdp", replicate=3) | {"named": "replicate is 3, but there are 4 processes"},
-    case("ddp", 4, engine="ddp", replicate=2) | {"named": "runtime.replicate is 2, which runtime.engine=ddp"},
+    case("ddp", 4, engine="ddp", replicate=2)
+    | {"named": "runtime.pretrain.replicate is 2, which runtime.pretrain.engine=ddp"},
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tasks.pretrain.engines.fsdp import FsdpEngine
+from tests.runtimes import runtime_of
 from tests.tasks.pretrain.one_process import ALONE, micro_batches, one_process, open_ddp, rows, spec_of
 
 __all__ = ["one_process"]  # the fixture
@@ -15,7 +16,7 @@ __all__ = ["one_process"]  # the fixture
 def test_what_is_made_again_is_the_same(stage: int, recompute: str) -> None:
     plain, spec = open_ddp(micro_batch=4), spec_of(micro_batch=4, engine="fsdp")
     changes = {"zero_stage": stage, "recompute": recompute}
-    engine = FsdpEngine(spec.model_copy(update={"runtime": spec.runtime.model_copy(update=changes)}), ALONE)
+    engine = FsdpEngine(spec.model_copy(update={"runtime": runtime_of(spec.runtime, **changes)}), ALONE)
     assert engine.model.recompute == recompute
     for step in range(1, 4):
         batches = micro_batches(rows(step), 4)

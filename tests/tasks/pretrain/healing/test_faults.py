@@ -23,10 +23,11 @@ from tasks.pretrain.config import HealingConfig
 from tasks.pretrain.healing.fault_injection import VARIABLE
 from tasks.pretrain.healing.policy import Healing, Situation, decide
 from tasks.pretrain.spec import TrainSpec
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
 from tasks.stage.progress import Observer, Progress
+from tasks.stage.runtime import Runtime
 from tasks.training.logs import read_log
+from tests.runtimes import runtime_of
 from tests.tasks.interrupt import interrupt
 from tests.tasks.pretrain.tiny_training import make_spec
 from tests.tasks.tiny_model import make_tokenizer
@@ -47,7 +48,7 @@ def inputs(spec: TrainSpec) -> tuple[Artifact, Artifact]:
 
 def output(folder: Path, **runtime: Any) -> Output:
     chosen = {"threads": 1, "device": "cpu", "checkpoint_every": 3, "log_every": 1, "engine": "ddp", **runtime}
-    return Output.at(folder, stage="pretrain", runtime=Runtime(**chosen))
+    return Output.at(folder, stage="pretrain", runtime=runtime_of(**chosen))
 
 
 def test_a_full_disk_is_known_however_it_is_wrapped() -> None:
@@ -111,7 +112,7 @@ def tried(runtime: Runtime, **known: Any) -> list[str]:
     while True:
         decision = decide(healing, OutOfMemory("Full."), now)
         if decision.error is not None:
-            assert "runtime.engine fsdp" in decision.error.remedy
+            assert "runtime.pretrain.engine fsdp" in decision.error.remedy
             return actions
         healing = decision.healing
         actions.append(healing.events[-1].action)
@@ -119,13 +120,13 @@ def tried(runtime: Runtime, **known: Any) -> list[str]:
 
 
 def test_ddp_that_does_not_fit_becomes_fsdp_where_that_can_train_the_same() -> None:
-    runtime = Runtime(engine="ddp", processes=2, recompute="full")
+    runtime = runtime_of(engine="ddp", processes=2, recompute="full")
     assert tried(runtime, micro_batch=2, share=2) == [
         "micro_batch 1 instead of 2", "engine fsdp instead of ddp", "zero_stage 3 instead of 0",
     ]  # fmt: skip
     assert tried(runtime, micro_batch=0)[0] == "engine fsdp instead of ddp"
     assert tried(runtime, micro_batch=1, shardable=False) == []
-    assert tried(runtime.model_copy(update={"pipeline_parallel": 2}), micro_batch=1) == []
+    assert tried(runtime_of(runtime, pipeline_parallel=2), micro_batch=1) == []
 
 
 def test_fsdp_goes_on_from_the_checkpoint_of_a_ddp_that_did_not_fit(
@@ -164,9 +165,7 @@ def test_hosts_that_met_meet_again_after_one_died_and_the_stage_hears_of_it_all(
     out.observer = heard = Heard()
     monkeypatch.setenv(VARIABLE, "kill:1@5")
     told = out.scratch / "spec.json"
-    command = (
-        f"until [ -e {told} ]; do sleep 0.2; done; exec {sys.executable} -m tasks.children.launchers {MODULE} {told}"
-    )
+    command = f"until [ -e {told} ]; do sleep 0.2; done; exec {sys.executable} -m tasks.children.join {MODULE} {told}"
     with (tmp_path / "other.log").open("w") as log:
         other = subprocess.Popen(["bash", "-c", command], cwd=ROOT, stdout=log, stderr=log)
         try:

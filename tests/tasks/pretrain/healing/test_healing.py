@@ -29,8 +29,9 @@ from tasks.pretrain.healing.policy import Decision, Healing, Situation, decide
 from tasks.pretrain.healing.skipped_batches import Course, learned
 from tasks.pretrain.healing.supervisor import named
 from tasks.pretrain.loader import MixtureLoader, open_loader
-from tasks.stage.config import Runtime
 from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
+from tests.runtimes import runtime_of
 from tests.tasks.interrupt import interrupt_and_resume
 from tests.tasks.pretrain import tiny_training as training
 from tests.tasks.pretrain.tiny_training import MODEL, losses_of
@@ -228,10 +229,10 @@ def test_where_no_checkpoint_is_old_enough_fewer_batches_are_left_out() -> None:
 
 def test_memory_is_saved_step_by_step_and_the_global_batch_stays() -> None:
     healing, tried = Healing(), []
-    asked = Runtime(processes=2)
+    asked = runtime_of(processes=2)
     for _ in range(20):
         runtime = healing.runtime(asked)
-        micro_batch = runtime.micro_batch or 12
+        micro_batch = runtime.pretrain.micro_batch or 12
         now = situation(runtime=asked, ranks=2, checkpoints=[], share=24, micro_batch=micro_batch)
         decision = decide(healing, OutOfMemory("Full."), now)
         if decision.error is not None:
@@ -248,15 +249,15 @@ def test_memory_is_saved_step_by_step_and_the_global_batch_stays() -> None:
         "zero_stage 2 instead of 1",
         "zero_stage 3 instead of 2",
     ]
-    assert "runtime.processes" in str(decision.error)
-    assert healing.runtime(asked).recompute == "full"
-    otherwise = asked.model_copy(update={"micro_batch": 2})
+    assert "runtime.training.processes" in str(decision.error)
+    assert healing.runtime(asked).pretrain.recompute == "full"
+    otherwise = runtime_of(asked, micro_batch=2)
     assert healing.runtime(otherwise) == otherwise  # another wish is followed
 
 
 @pytest.mark.parametrize(("engine", "stage"), [("deepspeed", 1), ("fsdp", 3)])
 def test_a_model_that_does_not_fit_is_sharded_at_once_among_several_processes(engine: str, stage: int) -> None:
-    runtime = Runtime.model_validate({"engine": engine})
+    runtime = runtime_of(engine=engine)
     for checkpoints in ([], [20]):
         now = situation(ranks=2, checkpoints=checkpoints, runtime=runtime)
         fits_not = decide(Healing(), OutOfMemory("Full."), now)
@@ -272,7 +273,7 @@ def test_restarts_are_counted_anew_from_a_later_checkpoint_and_after_a_stop() ->
         healing = decision.healing
     assert "Started again 2 times" in str(decision.error)
     assert decide(healing, LostProcess("Dead."), situation(checkpoints=[30])).error is None  # somebody ran it again
-    none = situation(runtime=Runtime(restarts=0))
+    none = situation(runtime=runtime_of(restarts=0))
     assert str(decide(Healing(), LostProcess("Dead."), none).error) == "Dead."
 
 

@@ -38,12 +38,12 @@ from tasks.pretrain.insight.settings import check_insight
 from tasks.pretrain.insight.speed import speed_table, summarise
 from tasks.pretrain.insight.trackers import by_step, open_trackers
 from tasks.pretrain.spec import TrainSpec
-from tasks.stage.config import Runtime
-from tasks.stage.decorator import MAX_PLOT_BYTES, report
 from tasks.stage.output import Output
+from tasks.stage.pages import MAX_PLOT_BYTES, report
 from tasks.stage.progress import Observer
 from tasks.training.logs import append_log, read_log
 from tasks.training.peak import measured_peak
+from tests.runtimes import runtime_of
 from tests.storage.conftest import Make, make  # noqa: F401
 from tests.tasks.pretrain.tiny_training import CONFIG, output
 
@@ -65,7 +65,7 @@ class Watcher(Observer):
 
 def spec_of(folder: Path, **runtime: Any) -> TrainSpec:
     return TrainSpec(
-        runtime=Runtime(threads=1, device="cpu", **runtime), scratch=folder / "scratch", out=folder / "out",
+        runtime=runtime_of(threads=1, device="cpu", **runtime), scratch=folder / "scratch", out=folder / "out",
         config=CONFIG, shape=SHAPE, steps=100, tokens_digest="", tokenizer_digest="", train=[], validation=[],
         tokenizer=folder, marks=None, aside=folder / "insight",
     )  # fmt: skip
@@ -351,9 +351,9 @@ def test_utilisation_is_flops_a_second_over_the_peak() -> None:
     ],
 )
 def test_a_step_that_never_comes_is_refused(runtime: dict[str, Any], named: str) -> None:
-    check_insight(Runtime(insight_every=100, profile_steps=[100]), 100)
+    check_insight(runtime_of(insight_every=100, profile_steps=[100]), 100)
     with pytest.raises(ConfigError, match=named):
-        check_insight(Runtime(**runtime), 100)
+        check_insight(runtime_of(**runtime), 100)
 
 
 def test_a_tracker_that_is_not_installed_is_refused_with_its_extra() -> None:
@@ -361,7 +361,7 @@ def test_a_tracker_that_is_not_installed_is_refused_with_its_extra() -> None:
     if not missing:
         pytest.skip("needs a tracker that is not installed")
     with pytest.raises(ConfigError, match=rf"pip install 'gristmill\[{missing[0]}\]'"):
-        check_insight(Runtime(trackers=(missing[0],)), 100)  # type: ignore[arg-type]
+        check_insight(runtime_of(trackers=(missing[0],)), 100)  # type: ignore[arg-type]
 
 
 def test_a_row_that_json_cant_hold_is_null_and_a_resume_cuts_back(tmp_path: Path) -> None:

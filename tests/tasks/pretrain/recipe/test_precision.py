@@ -46,7 +46,7 @@ def test_what_the_device_has_no_units_for_is_told() -> None:
     assert state("float16", bf16=False) == "passed"  # older GPUs have that
     assert state("float16", cuda=False, bf16=False) == state("bfloat16", cuda=False, bf16=False) == "advice"
     assert state("float32", cuda=False, bf16=False) == "passed"
-    assert "runtime.compile" in str(judge_device("one", "float8", cuda=True, bf16=True, compiled=False).remedy)
+    assert "runtime.pretrain.compile" in str(judge_device("one", "float8", cuda=True, bf16=True, compiled=False).remedy)
 
 
 def test_tf32_is_switched_on_by_its_name_alone() -> None:

@@ -1,0 +1,52 @@
+"""The child's side: what a training process tells its stage, one JSON object a line on standard output.
+
+    if __name__ == "__main__":
+        run_as_child(train)          # def train(spec: Path) -> None
+
+Three words have a meaning for supervise.py: `error`, the child's last, with its message, remedy and facts; `crash`, any
+other exception; and `heartbeat`, within how many seconds the next one will come.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from storage.errors import GristmillError
+from storage.full_disk import disk_full
+from tasks.children.parent import die_with_parent
+
+
+def run_as_child(function: Callable[[Path], None]) -> None:
+    """The child's side: tie this process to its parent, run `function(spec)`, pass a GristmillError on as it is, and
+    the first line of any other exception beside its traceback."""
+    die_with_parent()
+    sys.excepthook = _crash
+    try:
+        function(Path(sys.argv[-1]))
+    except GristmillError as error:
+        emit(error=type(error).__name__, message=error.message, remedy=error.remedy, facts=error.facts)
+        sys.exit(1)
+
+
+def _crash(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+    """Any other exception; a full disk, however it is wrapped, as what it is: beginning again would not help."""
+    full = disk_full(value)
+    if full is not None:
+        remedy = "Free space (`gristmill store gc`) and run again: it goes on from the last checkpoint."
+        emit(error="StoreError", message=f"The disk is full: {full}".splitlines()[0], remedy=remedy)
+    else:
+        rank = f"rank {os.environ['RANK']}: " if "RANK" in os.environ else ""
+        emit(crash=f"{rank}{kind.__name__}: {value}".splitlines()[0])
+    sys.__excepthook__(kind, value, trace)
+
+
+def emit(**fields: Any) -> None:
+    """Send one JSON line to the stage. One write, so that lines of several ranks never mix."""
+    sys.stdout.flush()
+    os.write(1, json.dumps(fields).encode() + b"\n")

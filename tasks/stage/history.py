@@ -1,0 +1,64 @@
+"""What a stage made before: why an artifact must be made, and what of an earlier one can be taken over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from storage.artifact import Artifact
+from storage.digests import tree_digest
+from storage.errors import StoreError
+from storage.keys import KeyPayload, differences
+from storage.manifest import Manifest
+from storage.store import Store
+
+
+def explain_miss(store: Store, payload: KeyPayload, refresh: bool = False) -> str:
+    """Why an artifact must be made: the fields that differ from the nearest earlier artifact of the stage."""
+    if refresh:
+        return "refresh was asked for"
+    found = nearest(store, payload)
+    if found is None:
+        return "never made before"
+    changed = differences(found.payload.model_dump(), payload.model_dump())
+    if not changed:
+        return "its artifact is gone"
+    shown = [f"{path.removeprefix('config.')}: {_short(old)} → {_short(new)}" for path, old, new in changed]
+    return "; ".join(shown[:6]) + (f"; and {len(shown) - 6} more" if len(shown) > 6 else "")
+
+
+def nearest(store: Store, payload: KeyPayload, *, but: str = "") -> Manifest | None:
+    """The stage's artifact whose payload differs in the fewest fields, the newest of equals; not `but`."""
+    manifests = [store.manifest(location) for location in store.locations(payload.stage)]
+    known = sorted((manifest for manifest in manifests if manifest), key=lambda m: m.created, reverse=True)
+    target = payload.model_dump()
+    known = [manifest for manifest in known if manifest.key != but]
+    return min(known, key=lambda m: len(differences(m.payload.model_dump(), target)), default=None)
+
+
+def find_earlier(store: Store, payload: KeyPayload, source: str, same: Sequence[str]) -> Artifact | None:
+    """The newest artifact of the stage with this version, config, source code and the `same` inputs that can be
+    trusted: its manifest agrees with itself and its files are there. In a bucket store it is fetched."""
+
+    def identity(of: KeyPayload) -> tuple[Any, ...]:
+        return of.version, of.config, {name: of.inputs.get(name) for name in same}
+
+    found = [(location, store.manifest(location)) for location in store.locations(payload.stage)]
+    alike = [
+        (manifest.created, location)
+        for location, manifest in found
+        if manifest is not None
+        and manifest.source_digest == source
+        and identity(manifest.payload) == identity(payload)
+        and (manifest.key, manifest.digest) == (manifest.payload.key(), tree_digest(manifest.files))
+    ]
+    for _, location in sorted(alike, reverse=True):
+        with suppress(StoreError):  # files lack, or it was collected just now
+            return store.get(location)
+    return None
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:12]}…"

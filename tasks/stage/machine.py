@@ -1,0 +1,76 @@
+"""How many cores and how much memory this process may use: the one answer, from `plan` to dedup.
+
+What the machine has is not what a container, a Slurm job or `taskset` leaves of it. Three bounds are read and the
+smallest counts: the hardware, the CPU affinity, and the limits of the process's control groups, version 1 and 2, those
+of the groups above it too (cgroups(7)).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+    """CPU cores that this process can keep busy, at least 1; a quota of 1.5 cores counts as 2."""
+    quotas = [
+        *(_quota(group / "cpu.max") for group in _groups("", cgroups, proc)),
+        *(_quota_v1(group) for group in _groups("cpu", cgroups / "cpu", proc)),
+    ]
+    return max(1, math.ceil(min([len(os.sched_getaffinity(0)), *quotas])))
+
+
+def memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+    """Bytes of memory that this process may use."""
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [
+        *(_number(group / "memory.max") for group in _groups("", cgroups, proc)),
+        *(_number(group / "memory.limit_in_bytes") for group in _groups("memory", cgroups / "memory", proc)),
+    ]
+    return int(min([installed, *limits]))
+
+
+def memory_groups(proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Path]:
+    """The folders of the memory controller that this process is in, the innermost first, version 2 before 1."""
+    yield from _groups("", cgroups, proc)
+    yield from _groups("memory", cgroups / "memory", proc)
+
+
+def _groups(controller: str, top: Path, proc: Path) -> Iterator[Path]:
+    """The folder of this process's group of a controller ("" for version 2) and those above it, up to `top`."""
+    for line in _text(proc / "self" / "cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controller in controllers.split(","):
+            group = Path(path.lstrip("/"))
+            # In a container without a namespace of its own the path is the host's, and only the top is there
+            yield from (top / folder for folder in [group, *group.parents] if (top / folder).is_dir())
+
+
+def _quota(path: Path) -> float:
+    """Cores by version 2's `cpu.max`: "QUOTA PERIOD" in microseconds, or "max PERIOD"."""
+    quota, _, period = _text(path).partition(" ")
+    return int(quota) / int(period) if quota.isdigit() and period.strip().isdigit() else math.inf
+
+
+def _quota_v1(group: Path) -> float:
+    quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
+    return quota / period if 0 < quota < math.inf and 0 < period < math.inf else math.inf
+
+
+def _number(path: Path) -> float:
+    """The number in a file; infinite for "max", and where there is no file."""
+    text = _text(path).strip()
+    return int(text) if text.lstrip("-").isdigit() else math.inf
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # not there, or not for us to read
+        return ""

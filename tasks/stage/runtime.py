@@ -1,0 +1,181 @@
+"""How to run: the half of a profile that never enters a key, in groups by who reads them.
+
+A stage names the groups that it reads (`@stage(runtime=…)`). Every field of a group is honoured by each stage that
+reads it, or refused by name where a combination can't be: none is ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ByteSize, ConfigDict, Field
+
+from tasks.stage import machine
+
+
+class RuntimeGroup(BaseModel):
+    """Settings that the same stages read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DataRuntime(RuntimeGroup):
+    """How shards of documents are worked through."""
+
+    workers: int = Field(default_factory=machine.cores, ge=1, description="worker processes (default: every core)")
+    memory_limit: ByteSize | None = Field(
+        None,
+        description="memory for a stage's tables, such as 8GB; larger tables are partitioned and spilled to disk "
+        "(default: a quarter of the memory)",
+    )
+
+    @property
+    def working_memory(self) -> int:
+        """`memory_limit` in bytes; without one, a quarter of the memory."""
+        return int(self.memory_limit) if self.memory_limit is not None else machine.memory() // 4
+
+
+class ComputeRuntime(RuntimeGroup):
+    """Where models run."""
+
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")
+    threads: int = Field(
+        default_factory=machine.cores,
+        ge=1,
+        description="CPU threads of each process (default: every core); another number rounds sums differently",
+    )
+    timeout_minutes: float | None = Field(
+        None, gt=0, description="end a child process that runs longer; a rerun resumes from its last checkpoint"
+    )
+
+
+class TrainingRuntime(RuntimeGroup):
+    """Processes, checkpoints and logs of everything that trains."""
+
+    processes: int = Field(1, ge=1, description="training processes per host, one for each GPU")
+    launcher: Literal["auto", "deepspeed", "torchrun"] = Field(
+        "auto", description="what starts the processes; auto: DeepSpeed's runner for a hostfile, torchrun otherwise"
+    )
+    hostfile: str | None = Field(None, description="DeepSpeed hostfile, for training on several hosts")
+    rendezvous: str | None = Field(
+        None, pattern=r"^[^\s:]+:\d+$", description="host:port of the host where all hosts of a training meet"
+    )
+    hosts: int = Field(1, ge=1, description="hosts that meet at the rendezvous; under Slurm, those of the allocation")
+    log_every: int = Field(10, ge=1, description="training steps between two progress lines")
+    checkpoint_every: int = Field(100, ge=1, description="training steps between two checkpoints")
+    keep_checkpoints: int = Field(2, ge=1, description="how many of the newest checkpoints to keep")
+
+
+class PretrainRuntime(RuntimeGroup):
+    """How pretraining spreads a model over processes and survives faults."""
+
+    engine: Literal["deepspeed", "ddp", "fsdp"] = Field(
+        "deepspeed", description="DeepSpeed's ZeRO, or torch's DDP (replicates the model) or FSDP2 (shards it)"
+    )
+    zero_stage: Literal[0, 1, 2, 3] = Field(
+        0,
+        description="what DeepSpeed shards: 1 optimizer states, 2 gradients too, 3 weights too. FSDP always shards all "
+        "three; with 3 it frees the weights after the forward pass and gathers them again for the backward pass",
+    )
+    replicate: int = Field(
+        1,
+        ge=1,
+        description="hybrid sharding (engine fsdp): number of groups that each hold a full copy of the shards, for "
+        "instance one per host; only gradients travel between groups",
+    )
+    offload: Literal["none", "optimizer"] = Field(
+        "none",
+        description="optimizer: keep its states and run its step in CPU memory (engine fsdp, or deepspeed with ZeRO)",
+    )
+    tensor_parallel: int = Field(
+        1, ge=1, description="processes that split each layer's heads and feed-forward rows (engine ddp or fsdp)"
+    )
+    pipeline_parallel: int = Field(
+        1, ge=1, description="pipeline stages: processes that each hold a run of blocks (engine ddp)"
+    )
+    micro_batch: int | None = Field(
+        None,
+        ge=1,
+        description="sequences in a forward pass; the global batch stays what the profile says (default: what fits "
+        "the usual device)",
+    )
+    recompute: Literal["none", "selective", "full"] = Field(
+        "none",
+        description="activation checkpointing: full recomputes every block (a third more compute, far less memory), "
+        "selective keeps the outputs of matrix products",
+    )
+    compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = Field(
+        "off",
+        description="torch.compile mode of each block (engine ddp or fsdp); reduce-overhead uses CUDA graphs, for "
+        "small models on a GPU (ddp only)",
+    )
+    async_checkpoints: Literal["auto", "on", "off"] = Field(
+        "auto", description="write checkpoints while training continues; auto: on a GPU, where the engine can"
+    )
+    keep_every: int | None = Field(
+        None,
+        ge=1,
+        description="also keep one checkpoint every so many steps until the run ends, so that a run that went wrong "
+        "long ago can roll back further. To keep models for good: pretrain.snapshot_every",
+    )
+    preflight: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="check before the first step that the run can learn, fits and resumes; auto: before new runs of "
+        "500 steps or more",
+    )
+    restarts: int = Field(
+        2,
+        ge=0,
+        description="how often to restart from the last checkpoint when a process dies or hangs; the count starts "
+        "again at each new checkpoint",
+    )
+    hang_minutes: float = Field(30, gt=0, description="end and restart a run whose step takes longer than this")
+
+
+class PosttrainRuntime(RuntimeGroup):
+    """How fine-tuning spreads a model over processes."""
+
+    zero_stage: Literal[0, 1, 2, 3] = Field(
+        0, description="DeepSpeed ZeRO stage; 0: torch's DDP when there are several processes"
+    )
+    micro_batch: int | None = Field(
+        None, ge=1, description="rows in a forward pass; the global batch stays what the profile says"
+    )
+    recompute: Literal["none", "full"] = Field("none", description="activation checkpointing of every block")
+
+
+class TrackingRuntime(RuntimeGroup):
+    """What is recorded of pretraining besides its log."""
+
+    insight_every: int | None = Field(
+        None,
+        ge=1,
+        description="record activations, gradients, updates and attention of every layer each so many steps. Such a "
+        "step takes a few times as long, and a copy of the weights",
+    )
+    profile_steps: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (), description="steps to record with torch's profiler, one trace each"
+    )
+    trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = Field(
+        (), description="experiment trackers to report to; each is an extra to install"
+    )
+    wandb_online: bool = Field(
+        False, description="let Weights & Biases upload; by default it writes to this machine only"
+    )
+
+
+class Runtime(RuntimeGroup):
+    """How to run: never part of a key."""
+
+    store: str = Field("store", description="where artifacts live: a folder, or an fsspec URL such as s3://bucket/path")
+    data: DataRuntime = Field(default_factory=DataRuntime, description="download to tokenize")
+    compute: ComputeRuntime = Field(default_factory=ComputeRuntime, description="pretrain to export")
+    training: TrainingRuntime = Field(default_factory=TrainingRuntime, description="pretrain, sft and dpo")
+    pretrain: PretrainRuntime = Field(default_factory=PretrainRuntime, description="pretrain")
+    posttrain: PosttrainRuntime = Field(default_factory=PosttrainRuntime, description="sft and dpo")
+    tracking: TrackingRuntime = Field(default_factory=TrackingRuntime, description="pretrain")
+
+    def with_changes(self, group: str, **changes: object) -> Runtime:
+        """A copy in which some fields of a group have other values, unchecked."""
+        changed: RuntimeGroup = getattr(self, group)
+        return self.model_copy(update={group: changed.model_copy(update=changes)})
