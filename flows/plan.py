@@ -21,7 +21,7 @@ from storage.manifest import Manifest
 from storage.store import Store
 from tasks.stage.config import StageConfig
 from tasks.stage.history import explain_miss, nearest
-from tasks.stage.protocol import AnyStage, Forecast
+from tasks.stage.protocol import AnyStage, Forecast, Input
 from tasks.stage.session import Session, open_session
 
 
@@ -30,6 +30,10 @@ class Pending(Artifact):
 
     def part(self, name: str) -> Artifact:
         """A part of what is not made is not made."""
+        return self
+
+    def whole(self) -> Artifact:
+        """Nor is the whole."""
         return self
 
 
@@ -42,7 +46,7 @@ class PlannedStage:
     why: str
     payload: KeyPayload | None
     manifest: Manifest | None  # of the hit, or of the nearest earlier artifact
-    inputs: tuple[Artifact, ...]
+    inputs: tuple[Input, ...]
     forecast: Forecast | None = None
 
 
@@ -51,7 +55,7 @@ def plan(profile: Profile, refresh: Collection[str] = (), until: str | None = No
     session = session_of(profile, until, refresh)
     lines: list[PlannedStage] = []
 
-    def ask(stage: AnyStage, config: StageConfig, inputs: Sequence[Artifact]) -> Artifact:
+    def ask(stage: AnyStage, config: StageConfig, inputs: Sequence[Input]) -> Artifact:
         line, artifact = _ask(session, stage, config, tuple(inputs))
         lines.append(line)
         return artifact
@@ -62,10 +66,11 @@ def plan(profile: Profile, refresh: Collection[str] = (), until: str | None = No
 
 
 def _ask(
-    session: Session, stage: AnyStage, config: StageConfig, inputs: tuple[Artifact, ...]
+    session: Session, stage: AnyStage, config: StageConfig, inputs: tuple[Input, ...]
 ) -> tuple[PlannedStage, Artifact]:
     pending = Pending(path=Path(), digest="", location=stage.name)
-    waiting = sorted({artifact.location for artifact in inputs if isinstance(artifact, Pending)})
+    stage.check_runtime(config, session.runtime)
+    waiting = sorted({given.location for given in stage.named(inputs).values() if isinstance(given, Pending)})
     if waiting:
         guess = _latest(session.store, f"{session.profile}/{stage.name}")
         waits = PlannedStage(stage.name, False, f"waits for {', '.join(waiting)}", None, guess, inputs)
@@ -81,12 +86,13 @@ def _ask(
 
 
 def _forecast(
-    session: Session, stage: AnyStage, config: StageConfig, inputs: tuple[Artifact, ...], earlier: Manifest | None
+    session: Session, stage: AnyStage, config: StageConfig, inputs: tuple[Input, ...], earlier: Manifest | None
 ) -> Forecast | None:
     """What a stage that must be made will need, where its documents can be counted or guessed from an earlier run."""
     if stage.forecast is None:
         return None
     documents = inputs[0]
+    assert isinstance(documents, Artifact)
     if not isinstance(documents, Pending):
         count = sum(count_rows(path) for path in documents.files("*.parquet"))
     elif earlier is not None:

@@ -41,8 +41,15 @@ class Artifact:
             )
         if self.manifest is None:
             return Artifact.at(path)
-        files = part_of(self.manifest.files, f"{self.part_name}/{name}" if self.part_name else name)
-        return replace(self, path=path, digest=tree_digest(files), part_name=name)
+        part = f"{self.part_name}/{name}" if self.part_name else name
+        return replace(self, path=path, digest=tree_digest(part_of(self.manifest.files, part)), part_name=part)
+
+    def whole(self) -> Artifact:
+        """The artifact that this is a part of; itself, if it is a whole one or a plain folder."""
+        if self.manifest is None or not self.part_name:
+            return self
+        folder = self.path.parents[len(Path(self.part_name).parts) - 1]
+        return replace(self, path=folder, digest=self.manifest.digest, part_name="")
 
     def files(self, pattern: str) -> list[Path]:
         """Files of the artifact that match a glob, sorted by path. Raises DamagedArtifact when none does."""

@@ -129,14 +129,14 @@ def adopt(
     from flows.plan import plan
     from flows.session import session_of
     from profiles.load import load
+    from tasks.stage.decorator import STAGES
 
     chosen = load(profile, overrides or [])
     opened = session_of(chosen, stage).store
     line = plan(chosen, until=stage)[-1]
     if line.payload is None:
         raise ConfigError(f"{stage} {line.why}, so its key is not known yet.", f"Run first: gristmill run {profile}")
-    names = [name for name in line.payload.inputs if not name.startswith("source:")]
-    origins = {name: artifact.origin for name, artifact in zip(names, line.inputs, strict=True)}
+    origins = STAGES[stage].origins(line.inputs)
     artifact = maintain.adopt(opened, folder, line.payload, origins, f"adopted from {folder.name}")
     number = refs.move(opened, f"{chosen.name}/{stage}", artifact.location, artifact.digest)
     console.print(f"{chosen.name}/{stage}@{number} is now {artifact.location[: len(stage) + 13]} (adopted).")

@@ -11,7 +11,7 @@ from tasks.stage.protocol import Forecast
 from tasks.stage.runtime import Runtime
 
 
-@stage(version=2)
+@stage(version=2, part_of="dedup", runtime=("data",))
 def sketches(config: SketchConfig, documents: Artifact, out: Output) -> None:
     """Measure every document: rows/ with id, source, length in characters and the 128-bit hash (xxh3) of the normalised
     text; signatures/ with a matrix of uint32, documents × permutations, equal to datasketch's."""
@@ -27,7 +27,7 @@ def forecast(config: DedupConfig, documents: int, runtime: Runtime) -> Forecast:
     return forecast_dedup(config, documents, runtime)
 
 
-@stage(version=3, sources=earlier_digests, forecast=forecast)
+@stage(version=3, runtime=("data",), sources=earlier_digests, forecast=forecast)
 def dedup(config: DedupConfig, documents: Artifact, out: Output) -> None:
     """Remove exact and near-duplicates, keeping one of each cluster.
 

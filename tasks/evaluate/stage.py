@@ -17,7 +17,7 @@ from tasks.stage.pages import markdown_table
 from tasks.training.model_folder import check_shards, check_tokenizer
 
 
-@stage(version=2)
+@stage(version=2, runtime=("compute",))
 def evaluate(
     config: EvaluateConfig,
     base: Artifact,

@@ -10,7 +10,7 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=2, name="filter")
+@stage(version=2, name="filter", runtime=("data", "compute"))
 def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
     """Keep the documents that pass every rule, with personal data replaced in what is kept.
 

@@ -25,7 +25,7 @@ from tasks.training.model_folder import check_shard
 from tasks.training.plots import plot_loss
 
 
-@stage(version=1)
+@stage(version=1, runtime=("data", "compute", "training", "pretrain", "tracking"))
 def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out: Output) -> None:
     """Train a decoder from nothing on token shards, by next-token prediction.
 

@@ -1,14 +1,15 @@
 """@stage: a plain function becomes a cached Prefect task. The one file that knows both sides.
 
-    @stage(version=1)
+    @stage(version=1, runtime=("data",))
     def dedup(config: DedupConfig, documents: Artifact, out: Output) -> None: ...
 
 Called in a flow, a stage computes its key, asks the store, and on a hit ends in Prefect's *Cached* state; on a miss it
 takes the key's lock, runs the function on a private folder, checks the laws and publishes. The store alone decides:
 Prefect's own result cache is not used, its `refresh_cache` is honoured.
 
-On a miss the function may ask for `out.earlier(…)`, what it made before of other inputs, to take over the shards that
-are the same. That changes what a result costs, never what it is; a refresh takes nothing over.
+An input is an artifact, a mapping of named artifacts (as many models as there are), or None where an optional one is
+not there. On a miss the function may ask for `out.earlier(…)`, what it made before of other inputs, to take over the
+shards that are the same. That changes what a result costs, never what it is; a refresh takes nothing over.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, StoreError
 from storage.full_disk import disk_full
 from storage.keys import KeyPayload
-from storage.manifest import Manifest
+from storage.manifest import InputRef, Manifest
 from tasks.stage.config import StageConfig
 from tasks.stage.environment import environment
 from tasks.stage.history import explain_miss, find_earlier
 from tasks.stage.output import Output
 from tasks.stage.pages import publish_page
-from tasks.stage.protocol import Forecaster
+from tasks.stage.protocol import Forecaster, Input, RuntimeCheck
+from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, current
 from tasks.stage.source import source_digest
 
@@ -49,22 +51,29 @@ class Reached(Exception):
 
 
 class Stage:
-    """A function with a name, a version and a config class; see the module's docstring."""
+    """A function with a name, a version and a config class; see the module's docstring and `stage` below."""
 
     def __init__(
         self,
         function: Callable[..., None],
         name: str,
         version: int,
+        *,
+        part_of: str | None = None,
+        runtime: Sequence[str] = (),
         sources: Callable[[Any], Mapping[str, str]] | None = None,
         forecast: Forecaster | None = None,
+        check: RuntimeCheck | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.name = name
         self.version = version
+        self.part_of = part_of
+        self.runtime = tuple(runtime)
         self.sources = sources
         self.forecast = forecast
+        self.check = check
         parameters = list(inspect.signature(function).parameters)
         if parameters[0] != "config" or parameters[-1] != "out":
             raise ConfigError(f"Stage {name} takes ({', '.join(parameters)}).", "It must take (config, inputs…, out).")
@@ -75,15 +84,32 @@ class Stage:
         """Digest of the source code that makes this stage's results."""
         return source_digest(self.function.__module__)
 
-    def payload(self, config: StageConfig, inputs: Sequence[Artifact]) -> KeyPayload:
+    def named(self, inputs: Sequence[Input]) -> dict[str, Artifact]:
+        """The input artifacts by name: `documents`, or `models.base` for one of a mapping `models`."""
+        found: dict[str, Artifact] = {}
+        for name, given in zip(self.input_names, inputs, strict=True):
+            if isinstance(given, Mapping):
+                found |= {f"{name}.{key}": artifact for key, artifact in sorted(given.items())}
+            elif given is not None:
+                found[name] = given
+        return found
+
+    def payload(self, config: StageConfig, inputs: Sequence[Input]) -> KeyPayload:
         """What bears the identity of this stage's artifact. `sources` outside the store are fingerprinted here."""
-        digests = {name: artifact.digest for name, artifact in zip(self.input_names, inputs, strict=True)}
+        digests = {name: artifact.digest for name, artifact in self.named(inputs).items()}
         outside = self.sources(config) if self.sources else {}
         digests |= {f"source:{name}": digest for name, digest in outside.items()}
         return KeyPayload(stage=self.name, version=self.version, config=config.model_dump(mode="json"), inputs=digests)
 
-    def __call__(self, config: StageConfig, *inputs: Artifact) -> Artifact:
-        """Run as a task of the current flow, or as the session's `call` has it (a plan asks without running)."""
+    def __call__(self, config: StageConfig | None, *inputs: Input) -> Artifact:
+        """Run as a task of the current flow, or as the session's `call` has it (a plan asks without running).
+
+        A section of the profile that is null is no stage: what comes out is the artifact that came in first.
+        """
+        if config is None:
+            first = inputs[0]
+            assert isinstance(first, Artifact), f"{self.name} can't be left out"
+            return first.whole()
         session = current()
         call = session.call if session else None
         # As a state, since a task that ends in a state of its own is answered with it instead of with its data
@@ -100,7 +126,7 @@ class Stage:
         from prefect import task
         from prefect.cache_policies import NO_CACHE
 
-        def run(config: StageConfig, *inputs: Artifact) -> Any:
+        def run(config: StageConfig, *inputs: Input) -> Any:
             from prefect.context import TaskRunContext
             from prefect.states import Completed
 
@@ -122,8 +148,13 @@ class Stage:
         )
         return as_task(run)
 
+    def check_runtime(self, config: StageConfig, runtime: Runtime) -> None:
+        """Raises ConfigError for settings of the runtime that this stage can't honour."""
+        if self.check:
+            self.check(config, runtime)
+
     def materialize(
-        self, config: StageConfig, inputs: Sequence[Artifact], *, refresh: bool = False
+        self, config: StageConfig, inputs: Sequence[Input], *, refresh: bool = False
     ) -> tuple[Artifact, bool]:
         """The artifact of this config and these inputs, and whether it was there. Needs a session, not Prefect."""
         session = current()
@@ -145,7 +176,7 @@ class Stage:
         return artifact, cached
 
     def _make_alone(
-        self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Artifact], refresh: bool
+        self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Input], refresh: bool
     ) -> tuple[Artifact, bool]:
         key = payload.key()
 
@@ -168,8 +199,9 @@ class Stage:
                 ) from error
 
     def _make(
-        self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Artifact], refresh: bool
+        self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Input], refresh: bool
     ) -> Artifact:
+        self.check_runtime(config, session.runtime)
         work = session.store.workspace(self.name, payload.key())
         aside = session.store.aside(self.name, payload.key())
         if refresh:
@@ -190,7 +222,7 @@ class Stage:
             payload=payload,
             digest=tree_digest(files),
             files=files,
-            origins={name: artifact.origin for name, artifact in zip(self.input_names, inputs, strict=True)},
+            origins=self.origins(inputs),
             uses=out.uses,
             counts=out.counts,
             facts={**out.facts, "seconds": round(time.monotonic() - started, 3)},
@@ -202,23 +234,35 @@ class Stage:
         shutil.rmtree(work, ignore_errors=True)
         return artifact
 
+    def origins(self, inputs: Sequence[Input]) -> dict[str, InputRef]:
+        """Where each input comes from, by name."""
+        return {name: artifact.origin for name, artifact in self.named(inputs).items()}
+
 
 def stage(
     version: int,
     *,
     name: str | None = None,
+    part_of: str | None = None,
+    runtime: Sequence[str] = (),
     sources: Callable[[Any], Mapping[str, str]] | None = None,
     forecast: Forecaster | None = None,
+    check: RuntimeCheck | None = None,
 ) -> Callable[[Callable[..., None]], Stage]:
     """Make a stage of a function `(config, inputs…, out) -> None`.
 
-    `version` is raised by hand when results change. `sources(config)` gives a digest for everything that the stage
-    reads from outside the store; those digests enter the key. `forecast(config, documents, runtime)` says what the
-    stage will need; a plan shows it.
+    `version` is raised by hand when results change. `part_of` names the stage that obtains this one while it works.
+    `runtime` names the groups of the runtime that it reads. `sources(config)` gives a digest for everything that the
+    stage reads from outside the store; those digests enter the key. `forecast(config, documents, runtime)` says what
+    the stage will need; a plan shows it. `check(config, runtime)` raises ConfigError for settings of the runtime that
+    the stage can't honour; a run asks it of every stage before the first one starts.
     """
 
     def wrap(function: Callable[..., None]) -> Stage:
-        made = Stage(function, name or function.__name__, version, sources, forecast)
+        made = Stage(
+            function, name or function.__name__, version, part_of=part_of, runtime=runtime, sources=sources,
+            forecast=forecast, check=check,
+        )  # fmt: skip
         STAGES[made.name] = made
         return made
 

@@ -19,7 +19,7 @@ from storage.errors import AccountingError, EmptyOutput
 from storage.manifest import InputRef
 from tasks.stage.config import StageConfig
 from tasks.stage.progress import Observer, Progress
-from tasks.stage.protocol import AnyStage
+from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import current
 
@@ -111,7 +111,7 @@ class Output:
         """Tell whoever watches something worth a line."""
         self.observer.noted(self.stage, message)
 
-    def obtain(self, stage: AnyStage, config: StageConfig, *inputs: Artifact) -> Artifact:
+    def obtain(self, stage: AnyStage, config: StageConfig, *inputs: Input) -> Artifact:
         """An intermediate artifact that this stage needs (signals, sketches), cached by its own key.
 
         Within a session it comes from the store; in a plain call it is made in the scratch folder.

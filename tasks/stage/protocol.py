@@ -1,14 +1,16 @@
-"""What a session and an output need to know of a stage, so that neither has to import the decorator."""
+"""What a session, an output and a plan need to know of a stage, so that none of them imports the decorator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from storage.artifact import Artifact
 from storage.keys import KeyPayload
 from tasks.stage.config import StageConfig
 from tasks.stage.runtime import Runtime
+
+Input = Artifact | Mapping[str, Artifact] | None
 
 
 class Forecast(NamedTuple):
@@ -20,6 +22,7 @@ class Forecast(NamedTuple):
 
 
 Forecaster = Callable[[Any, int, Runtime], Forecast]  # (config, documents, runtime)
+RuntimeCheck = Callable[[Any, Runtime], None]  # (config, runtime)
 
 
 class AnyStage(Protocol):
@@ -29,10 +32,16 @@ class AnyStage(Protocol):
     function: Callable[..., None]
     forecast: Forecaster | None
 
-    def payload(self, config: StageConfig, inputs: Sequence[Artifact]) -> KeyPayload:
+    def named(self, inputs: Sequence[Input]) -> dict[str, Artifact]:
+        """The input artifacts by name."""
+
+    def payload(self, config: StageConfig, inputs: Sequence[Input]) -> KeyPayload:
         """What bears the identity of this stage's artifact."""
 
+    def check_runtime(self, config: StageConfig, runtime: Runtime) -> None:
+        """Raises ConfigError for settings of the runtime that this stage can't honour."""
+
     def materialize(
-        self, config: StageConfig, inputs: Sequence[Artifact], *, refresh: bool = False
+        self, config: StageConfig, inputs: Sequence[Input], *, refresh: bool = False
     ) -> tuple[Artifact, bool]:
         """The artifact of this config and these inputs, and whether it was in the store."""

@@ -14,10 +14,10 @@ from storage.artifact import Artifact
 from storage.store import Store
 from tasks.stage.config import StageConfig
 from tasks.stage.progress import Observer
-from tasks.stage.protocol import AnyStage
+from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.runtime import Runtime
 
-Call = Callable[[AnyStage, StageConfig, Sequence[Artifact]], Artifact]
+Call = Callable[[AnyStage, StageConfig, Sequence[Input]], Artifact]
 
 
 @dataclass(frozen=True)

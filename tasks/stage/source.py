@@ -1,8 +1,10 @@
 """The digest of a stage's source code: a changed behaviour can never hide.
 
-It covers the modules of the project that the stage imports, directly or not, except the machinery that carries every
-stage alike. What is hashed is the syntax tree without docstrings, so that a comment or a line break costs nobody a
-week of training.
+It covers the modules of the project whose code can shape the bytes of the stage's artifact: those that the stage's own
+module imports, directly or not, in functions too, and the module that a child process is told by name. Left out are
+the machinery that carries every stage alike, and packages that only watch or try a run (`insight/`, `preflight/`).
+What is hashed is the syntax tree without docstrings and descriptions of fields, so that a comment, a line break or a
+better word costs nobody a week of training.
 """
 
 from __future__ import annotations
@@ -14,39 +16,35 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("tasks", "models", "storage")
-MACHINERY = {
+NO_BYTES = {  # modules, and packages with all that is in them
     "tasks.stage.decorator", "tasks.stage.session", "tasks.stage.source", "tasks.stage.output", "tasks.stage.progress",
-    "tasks.shards.seam", "tasks.children.supervise",
+    "tasks.stage.protocol", "tasks.stage.history", "tasks.stage.environment", "tasks.stage.machine",
+    "tasks.stage.runtime", "tasks.shards.seam", "tasks.shards.processes", "tasks.shards.threads", "tasks.children",
+    "tasks.checks", "tasks.pretrain.insight", "tasks.pretrain.preflight",
     "storage.store", "storage.refs", "storage.locks", "storage.manifest", "storage.artifact", "storage.errors",
-    "storage.keys", "storage.digests",
+    "storage.keys", "storage.digests", "storage.flush", "storage.full_disk",
 }  # fmt: skip
 
 
 @functools.cache
 def source_digest(module: str) -> str:
-    """SHA-256 over the source of `module` (and of its siblings, in a package) and all project modules they import."""
+    """SHA-256 over the source of `module` and of all project modules it imports that can shape bytes."""
     digest = hashlib.sha256()
-    for name in sorted(_closure(module)):
+    for name in sorted(closure(module)):
         digest.update(f"{name}\n{_tree(name)}\n".encode())
     return digest.hexdigest()
 
 
-def _closure(module: str) -> set[str]:
-    package = module.rpartition(".")[0] if module.count(".") > 1 else module
-    waiting = _submodules(package) if (ROOT / package.replace(".", "/")).is_dir() else {module}
-    seen: set[str] = set()
+def closure(module: str, but: frozenset[str] = frozenset(NO_BYTES)) -> set[str]:
+    """`module` and the project's modules that it imports, directly or not, without those under `but`."""
+    waiting, seen = {module}, set[str]()
     while waiting:
         name = waiting.pop()
-        if name in seen or name in MACHINERY or _file(name) is None:
+        if name in seen or _file(name) is None or any(f"{name}.".startswith(f"{left_out}.") for left_out in but):
             continue
         seen.add(name)
         waiting |= _imports(name)
     return seen
-
-
-def _submodules(package: str) -> set[str]:
-    folder = ROOT / package.replace(".", "/")
-    return {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in folder.rglob("*.py")}
 
 
 def _file(module: str) -> Path | None:
@@ -82,6 +80,8 @@ def _imports(module: str) -> set[str]:
 def _tree(module: str) -> str:
     tree = _parsed(module)
     for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Field":
+            node.keywords = [keyword for keyword in node.keywords if keyword.arg != "description"]
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if ast.get_docstring(node):

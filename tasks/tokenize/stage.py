@@ -62,7 +62,7 @@ class TokenizeConfig(StageConfig):
     validation_share: float = Field(0.01, gt=0, lt=1, description="share of documents that the model never trains on")
 
 
-@stage(version=3)
+@stage(version=3, runtime=("data",))
 def tokenize(config: TokenizeConfig, documents: Artifact, tokenizer: Artifact, out: Output) -> None:
     """Encode every document; write train/NNNNN.tokens and validation/NNNNN.tokens, numbered as the document shards.
 

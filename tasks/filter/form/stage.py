@@ -11,7 +11,7 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=1, name="form")
+@stage(version=1, name="form", part_of="filter", runtime=("data",))
 def form_signals(config: FormConfig, documents: Artifact, out: Output) -> None:
     """Measure what the rules of Gopher quality, Gopher repetition, C4 and FineWeb look at; see `rules.py` for each.
 

@@ -11,7 +11,7 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=1)
+@stage(version=1, part_of="filter", runtime=("data",))
 def perplexity_model(config: PerplexityModelConfig, documents: Artifact, out: Output) -> None:
     """Train an n-gram model with interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998), equal to that of
     KenLM's `lmplz --discount_fallback` (Heafield et al. 2013), and see what perplexity documents have under it.
@@ -24,7 +24,7 @@ def perplexity_model(config: PerplexityModelConfig, documents: Artifact, out: Ou
     train_model(config, documents, out)
 
 
-@stage(version=1, name="perplexity")
+@stage(version=1, name="perplexity", part_of="filter", runtime=("data",))
 def perplexity_signals(config: PerplexityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
     """Perplexity of each document (CCNet: Wenzek et al. 2020): `perplexity` a word; among the documents of this corpus,
     `perplexity_percentile` from 0 to 100 and `perplexity_bucket` (head, middle or tail). Null without words."""

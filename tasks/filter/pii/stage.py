@@ -11,7 +11,7 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=1, name="pii")
+@stage(version=1, name="pii", part_of="filter", runtime=("data",))
 def pii_signals(config: PiiConfig, documents: Artifact, out: Output) -> None:
     """Findings of personal data with their places, and how many they are.
 

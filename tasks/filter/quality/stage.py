@@ -11,7 +11,7 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=1)
+@stage(version=1, part_of="filter", runtime=("data", "compute"))
 def quality_model(config: QualityModelConfig, documents: Artifact, out: Output) -> None:
     """Train a fastText classifier (Joulin et al. 2016) of good sources against ordinary ones, as DCLM does (Li et al.
     2024, section 4.4).
@@ -23,7 +23,7 @@ def quality_model(config: QualityModelConfig, documents: Artifact, out: Output) 
     train_quality(config, documents, out)
 
 
-@stage(version=1, name="quality")
+@stage(version=1, name="quality", part_of="filter", runtime=("data", "compute"))
 def quality_signals(config: QualityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
     """`quality_score`: the probability that a document is of the good sources, were both sides as frequent as in
     training. Null for a text without words."""

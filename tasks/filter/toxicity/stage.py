@@ -30,7 +30,7 @@ def fingerprints(config: PackageModelConfig | TrainedModelConfig) -> dict[str, s
     return found
 
 
-@stage(version=1, sources=fingerprints)
+@stage(version=1, part_of="filter", runtime=("data", "compute"), sources=fingerprints)
 def toxicity_model(config: PackageModelConfig | TrainedModelConfig, documents: Artifact, out: Output) -> None:
     """A classifier of toxic text: fastText (Joulin et al. 2016) trained on labelled files and on clean documents, with
     Platt's calibration and what precision each threshold brings; or the weights that `alt-profanity-check` carries.
@@ -46,7 +46,7 @@ def toxicity_model(config: PackageModelConfig | TrainedModelConfig, documents: A
         train_toxicity(config, documents, out)
 
 
-@stage(version=1, name="toxicity")
+@stage(version=1, name="toxicity", part_of="filter", runtime=("data", "compute"))
 def toxicity_signals(config: ToxicityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
     """`toxicity_score`: the mean of the paragraphs' scores, weighted by their length, so that one strong word does not
     make a long speech toxic; `toxicity_paragraph`: the highest of them. Null for a text without words."""

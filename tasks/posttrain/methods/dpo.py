@@ -21,7 +21,7 @@ class DpoConfig(PosttrainConfig):
     loss: Literal["sigmoid", "ipo"] = Field("sigmoid", description="DPO's own loss, or IPO (Azar et al. 2023)")
 
 
-@stage(version=1)
+@stage(version=1, runtime=("compute", "training", "posttrain"))
 def dpo(config: DpoConfig, model: Artifact, preferences: Artifact, out: Output) -> None:
     """Direct preference optimisation (Rafailov et al. 2023) on pairs of a preferred and a rejected answer.
 

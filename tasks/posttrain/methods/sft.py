@@ -13,7 +13,7 @@ class SftConfig(PosttrainConfig):
     """Cross-entropy on the assistant's tokens, and nothing else."""
 
 
-@stage(version=1)
+@stage(version=1, runtime=("compute", "training", "posttrain"))
 def sft(config: SftConfig, model: Artifact, instructions: Artifact, out: Output) -> None:
     """Supervised fine-tuning (Ouyang et al. 2022, step 1) with the loss on the assistant's tokens only.
 

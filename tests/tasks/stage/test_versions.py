@@ -33,12 +33,16 @@ def test_source_and_version_are_pinned_together(name: str) -> None:
     )
 
 
-def test_a_stages_source_is_all_that_makes_its_result() -> None:
-    sft = source._closure("tasks.posttrain.methods.sft")
-    assert {"tasks.posttrain.train", "tasks.posttrain.rows.rendering", "models.tokenizer"} <= sft
-    assert "tasks.pretrain.loader" in source._closure("tasks.pretrain.stage")
+def test_a_stages_source_is_all_that_shapes_its_bytes_and_nothing_else() -> None:
+    sft = source.closure("tasks.posttrain.methods.sft")
+    assert {"tasks.posttrain.train", "tasks.posttrain.rows", "models.tokenizer"} <= sft
     assert "tasks.dedup.stage" not in sft
     assert "tasks.stage.decorator" not in sft, "what carries every stage alike changes no result"
+    pretrain = source.closure("tasks.pretrain.stage")
+    assert {"tasks.pretrain.loader", "tasks.pretrain.train", "tasks.training.plots"} <= pretrain
+    assert not [name for name in pretrain if ".insight" in name or ".preflight" in name], "they watch, or try"
+    assert "tasks.stage.pages" in source.closure("tasks.filter.stage"), "it writes the tables of report.md"
+    assert "tasks.shards.incremental" in source.closure("tasks.tokenize.stage"), "it writes shards.json"
 
 
 def test_a_comment_costs_nothing_and_code_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +60,9 @@ def test_a_comment_costs_nothing_and_code_does(tmp_path: Path, monkeypatch: pyte
         plain = digest("def f():\n    return 1\n")
         assert digest('"""Says what."""\n\ndef f():\n    """And why."""\n    # a comment\n    return 1\n') == plain
         assert digest("def f():\n    return 2\n") != plain
+        field = 'x: int = Field(1, description="{}")\n'
+        assert digest(field.format("one")) == digest(field.format("1"))
+        assert digest(field.format("one")) != digest(field.format("one").replace("1,", "2,"))
     finally:
         for cached in (source.source_digest, source._parsed, source._tree):
             cached.cache_clear()

@@ -1,0 +1,47 @@
+"""The runtime: every stage names the groups that it reads, and reads no other."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from flows import pipeline
+from tasks.stage import source
+from tasks.stage.decorator import STAGES
+from tasks.stage.runtime import Runtime, RuntimeGroup
+
+assert pipeline.pipeline  # which registers the stages
+GROUPS = {
+    name
+    for name, field in Runtime.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, RuntimeGroup)
+}
+# What takes a group from the stage that calls it, or serves any
+CARRIERS = frozenset({"tasks.stage", "tasks.checks", "tasks.children"})
+
+
+def groups_read(module: str) -> set[str]:
+    """The groups that `….runtime.GROUP` names in the code behind a stage, its children and its shards included."""
+    behind = source.closure(module, CARRIERS)
+    # A child process has an environment and a time limit
+    found = {"compute"} if any("tasks.children.supervise" in source._imports(name) for name in behind) else set()
+    for name in behind:
+        for node in ast.walk(source._parsed(name)):
+            if isinstance(node, ast.Attribute) and node.attr in GROUPS:
+                owner = node.value
+                named = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+                if named == "runtime":
+                    found.add(node.attr)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(STAGES))
+def test_a_stage_names_the_groups_of_the_runtime_that_it_reads(name: str) -> None:
+    stage = STAGES[name]
+    assert set(stage.runtime) == groups_read(stage.function.__module__)
+    assert stage.part_of is None or stage.part_of in STAGES
+
+
+def test_every_group_is_read_by_some_stage() -> None:
+    assert {group for stage in STAGES.values() for group in stage.runtime} == GROUPS
