@@ -37,13 +37,22 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 console = Console()
+DEFAULT_STORE = "store"
 
 ProfileName = Annotated[
     str, typer.Argument(help="a profile's name (smoke, tiny, gpu, cluster) or a path to a YAML file")
 ]
+StoreUrl = Annotated[
+    str | None, typer.Option("--store", metavar="URL", help="a folder or an fsspec URL; sets runtime.store")
+]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="K=V", help="override a key: --set filter.toxicity.max_score=0.5")
 ]
+
+
+def settings(overrides: list[str] | None, store: str | None) -> list[str]:
+    """Overrides of a profile, of which `--store URL` is one."""
+    return [*(overrides or []), *([f"runtime.store={store}"] if store is not None else [])]
 
 
 @app.command()
@@ -52,8 +61,10 @@ def run(
     overrides: Overrides = None,
     to: Annotated[str | None, typer.Option(metavar="STAGE", help="end after this stage")] = None,
     refresh: Annotated[
-        list[str] | None, typer.Option(metavar="STAGE", help="make this stage anew although it is in the store")
+        list[str] | None,
+        typer.Option(metavar="STAGE", help="make this stage, or a part of one such as form, anew though it is there"),
     ] = None,
+    store: StoreUrl = None,
 ) -> None:
     """Run the pipeline: what is in the store is taken from it, the rest is made.
 
@@ -61,7 +72,7 @@ def run(
     """
     from flows.commands.run import run_pipeline
 
-    run_pipeline(console, profile, overrides or [], to, refresh or [])
+    run_pipeline(console, profile, settings(overrides, store), to, refresh or [])
 
 
 @app.command()
@@ -69,12 +80,13 @@ def stage(
     name: Annotated[str, typer.Argument(help="a stage of the pipeline, such as filter")],
     profile: ProfileName = "tiny",
     overrides: Overrides = None,
-    force: Annotated[bool, typer.Option(help="make it anew although it is in the store")] = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="make it anew although it is in the store")] = False,
+    store: StoreUrl = None,
 ) -> None:
     """Bring one stage up to date; what it needs comes from the store, or is made."""
     from flows.commands.run import run_pipeline
 
-    run_pipeline(console, profile, overrides or [], name, [name] if force else [])
+    run_pipeline(console, profile, settings(overrides, store), name, [name] if refresh else [])
 
 
 @app.command()
@@ -92,6 +104,7 @@ def plan(
         float | None,
         typer.Option(min=0.01, max=1, help="share of the device's peak that training reaches, in place of 0.4"),
     ] = None,
+    store: StoreUrl = None,
 ) -> None:
     """Say what a run would do and what it takes, without doing anything.
 
@@ -114,7 +127,7 @@ def plan(
     """
     from flows.commands.plan import show_plan
 
-    show_plan(console, profile, overrides or [], device, price, utilisation)
+    show_plan(console, profile, settings(overrides, store), device, price, utilisation)
 
 
 @app.command()
@@ -122,11 +135,12 @@ def why(
     name: Annotated[str, typer.Argument(metavar="STAGE", help="a stage of the pipeline")],
     profile: ProfileName = "tiny",
     overrides: Overrides = None,
+    store: StoreUrl = None,
 ) -> None:
     """Name exactly the fields that differ from the stage's nearest earlier artifact."""
     from flows.commands.plan import show_why
 
-    show_why(console, name, profile, overrides or [])
+    show_why(console, name, profile, settings(overrides, store))
 
 
 @app.command()
@@ -134,23 +148,24 @@ def explain(
     document: Annotated[str, typer.Argument(metavar="DOC", help="a document's id, or the first digits of it")],
     profile: ProfileName = "tiny",
     overrides: Overrides = None,
+    store: StoreUrl = None,
 ) -> None:
     """Tell a document's whole story: where it came from, what each stage decided, by which measure."""
     from flows.commands.explain import explain_document
 
-    explain_document(console, document, profile, overrides or [])
+    explain_document(console, document, profile, settings(overrides, store))
 
 
 @app.command()
 def chat(
     ref: Annotated[str, typer.Argument(help="a release: a ref such as tiny/export, or stage/key")] = "tiny/export",
-    store: Annotated[str, typer.Option(help="the store that holds it")] = "store",
+    store: StoreUrl = None,
     prompt: Annotated[str | None, typer.Option(help="answer this one message and end")] = None,
 ) -> None:
     """Talk to a release, in llama.cpp, through the chat template that it was trained with."""
     from flows.commands.chat import talk
 
-    talk(console, store, ref, prompt)
+    talk(console, store or DEFAULT_STORE, ref, prompt)
 
 
 @app.command()
@@ -159,6 +174,7 @@ def doctor(
         str | None, typer.Argument(help="a profile, whose pretraining is tried; without one, the installation")
     ] = None,
     overrides: Overrides = None,
+    store: StoreUrl = None,
 ) -> None:
     """Look for what would spoil a run before it begins: a line a check, ✓, ! (costs time) or ✗ with the remedy.
 
@@ -178,7 +194,7 @@ def doctor(
     """
     from flows.commands.doctor import examine
 
-    if not examine(console, profile, overrides or []):
+    if not examine(console, profile, settings(overrides, store)):
         raise typer.Exit(1)
 
 

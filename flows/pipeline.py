@@ -31,7 +31,7 @@ def pipeline(
     """Raw text to release. `overrides` are `section.key=value`; `to` ends early; `refresh` makes stages anew."""
     with start(profile, overrides or (), to, refresh or ()) as chosen:
         location = stages(chosen).location
-        publish_report()
+        publish_report(chosen)
         return location
 
 

@@ -6,7 +6,7 @@ times are guessed from the nearest earlier artifact of the stage.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,9 +50,13 @@ class PlannedStage:
     forecast: Forecast | None = None
 
 
-def plan(profile: Profile, refresh: Collection[str] = (), until: str | None = None) -> list[PlannedStage]:
-    """Every stage of the pipeline in order, as HIT or MISS with the reason. Makes nothing."""
-    session = session_of(profile, until, refresh)
+def plan(profile: Profile, session: Session | None = None) -> list[PlannedStage]:
+    """Every stage of the pipeline in order, as HIT or MISS with the reason. Makes nothing.
+
+    Of a `session` (the profile's own by default) it takes where to end and what to make anew. Raises ConfigError for
+    settings of the runtime that a stage can't honour.
+    """
+    session = session or session_of(profile)
     lines: list[PlannedStage] = []
 
     def ask(stage: AnyStage, config: StageConfig, inputs: Sequence[Input]) -> Artifact:

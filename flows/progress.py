@@ -19,6 +19,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from storage.artifact import Artifact
+from storage.units import duration, size_of
+from tasks.stage.history import NEVER_MADE
 from tasks.stage.pages import prefect_key
 from tasks.stage.progress import Observer, Progress
 
@@ -26,7 +28,7 @@ LINE_SECONDS = 10.0
 LIVE_SECONDS = 0.25
 PREFECT_SECONDS = 2.0
 PAGE_SECONDS = 30.0
-NAME = 16  # characters of the longest name of a stage
+NAME = 18  # characters of the longest name of a stage, with the indent of a part
 
 
 @dataclass
@@ -114,17 +116,34 @@ class TerminalObserver(PrefectObserver):
         self.live: Live | None = None
         self.printed = 0.0
         self.paces: dict[tuple[str, str, float], Pace] = {}
+        self.working: list[str] = []  # the stage that works, behind those that wait for it
+        self.named: set[str] = set()  # of these, those that have a line above their parts
 
     def started(self, stage: str, why: str) -> None:
-        """Name the stage and why it must be made."""
-        self.console.print(f"  [bold]{stage:<{NAME}}[/] [dim]{escape(why)}[/]", soft_wrap=True)
-        if self.console.is_terminal:
+        """Say why the stage must be made, where there is something to say."""
+        self._head()
+        self.working.append(stage)
+        if why != NEVER_MADE:
+            self._print(stage, f"[dim]{escape(why)}[/]")
+        if self.console.is_terminal and self.live is None:
             self.live = Live(console=self.console, transient=True, auto_refresh=False)
             self.live.start()
 
     def noted(self, stage: str, message: str) -> None:
         """A line of its own."""
-        self.console.print(f"  {stage:<{NAME}} [yellow]{escape(message)}[/]", soft_wrap=True)
+        self._print(stage, f"[yellow]{escape(message)}[/]")
+
+    def _head(self) -> None:
+        """A line for each stage that waits for one of its parts, above that part's."""
+        for stage in self.working:
+            if stage not in self.named:
+                self._print(stage, "")
+
+    def _print(self, stage: str, text: str) -> None:
+        depth = self.working.index(stage) if stage in self.working else len(self.working)
+        self.named.add(stage)
+        name = f"{'  ' * depth}{stage}"
+        self.console.print(f"  [bold]{name:<{NAME}}[/] {text}".rstrip(), soft_wrap=True)
 
     def progressed(self, progress: Progress) -> None:
         """Show how far, how fast, how long yet."""
@@ -134,43 +153,28 @@ class TerminalObserver(PrefectObserver):
         if now - self.printed < (LIVE_SECONDS if self.live else LINE_SECONDS):
             return
         self.printed = now
-        line = f"  {progress.stage:<{NAME}} {pace.describe(progress)}"
         if self.live:
-            self.live.update(Text(line), refresh=True)
+            name = f"{'  ' * max(0, len(self.working) - 1)}{progress.stage}"
+            self.live.update(Text(f"  {name:<{NAME}} {pace.describe(progress)}"), refresh=True)
         elif now - pace.started > 1:
-            self.console.print(Text(line), soft_wrap=True)
+            self._print(progress.stage, escape(pace.describe(progress)))
 
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
         """One line: made or cached, where, how large."""
-        self.close()
+        if not cached and self.working[:1] == [stage]:
+            self.close()
         manifest = artifact.manifest
         size = f"{size_of(manifest.size):>9}" if manifest else ""
         how = "[cyan]cached[/]" if cached else f"[green]made in {duration(seconds)}[/]"
-        self.console.print(f"  [bold]{stage:<{NAME}}[/] {size}  {how} [dim]{artifact.location[: len(stage) + 9]}[/]")
+        if cached:
+            self._head()
+        self._print(stage, f"{size}  {how} [dim]{artifact.location[: len(stage) + 9]}[/]")
+        if not cached:
+            self.working.remove(stage)
+        self.named.discard(stage)
 
     def close(self) -> None:
         """Take the live line away."""
         if self.live:
             self.live.stop()
             self.live = None
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them: `4.2 s`, `2 min 10 s`, `3 h 5 min`, `29.8 days`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{seconds / 86_400:,.1f} days"
-
-
-def size_of(size: float) -> str:
-    """Bytes as a person says them: `3.1 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from flows.progress import duration, size_of
-from profiles.schema import STAGE_NAMES
+from profiles.schema import Profile
 from storage import refs
 from storage.artifact import Artifact
 from storage.manifest import Manifest
 from storage.store import Store
+from storage.units import duration, size_of
 from tasks.stage.pages import embed_plots, markdown_table
 from tasks.stage.session import current
 
 
-def newest(store: Store, profile: str, until: str | None = None) -> dict[str, Artifact]:
-    """The newest artifact of every stage that the profile has made, in the pipeline's order, up to `until`."""
+def newest(store: Store, profile: str, stages: Sequence[str]) -> dict[str, Artifact]:
+    """The newest artifact of each of these stages that the profile has made, in their order."""
     found = {}
-    for stage in STAGE_NAMES[: STAGE_NAMES.index(until) + 1] if until else STAGE_NAMES:
+    for stage in stages:
         entries = refs.history(store, f"{profile}/{stage}")
         if entries:
             found[stage] = store.get(entries[-1].location)
@@ -49,13 +50,19 @@ def result_of(manifest: Manifest) -> str:
     return text + (f", {documents['quarantined']:,} quarantined" if documents["quarantined"] else "")
 
 
-def publish_report() -> None:
+def stages_until(profile: Profile, until: str | None) -> Sequence[str]:
+    """The profile's stages, up to `until`."""
+    names = profile.stage_names
+    return names[: names.index(until) + 1] if until else names
+
+
+def publish_report(profile: Profile) -> None:
     """The artifact `run-report` of the current flow run: the summary, and every loss curve."""
     from prefect.artifacts import create_markdown_artifact
 
     session = current()
     assert session is not None
-    made = newest(session.store, session.profile, session.until)
+    made = newest(session.store, session.profile, stages_until(profile, session.until))
     parts = [f"# {session.profile}", markdown_table(summary(made))]
     for stage, artifact in made.items():
         plots = embed_plots(artifact)

@@ -1,4 +1,8 @@
-"""Opening a run: the profile read, the store opened, the watcher chosen. The same for every flow."""
+"""Opening a run: the profile read, the store opened, the watcher chosen, once and the same for every flow.
+
+A command that has read the profile and planned hands its session on to the flow (`handed_on`), so that neither the
+profile nor the sources are read twice.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +10,75 @@ import difflib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from profiles.load import load
-from profiles.schema import STAGE_NAMES, Profile
+from profiles.schema import Profile
 from storage.errors import ConfigError
 from storage.store import Store
-from tasks.stage.decorator import STAGES
+from tasks.stage.decorator import STAGES, Stage
 from tasks.stage.progress import Observer
 from tasks.stage.session import Session, open_session
 
-# The command line puts a terminal here; a worker has nobody but Prefect's log.
-watcher: ContextVar[Observer | None] = ContextVar("gristmill_watcher", default=None)
+
+@dataclass(frozen=True)
+class Run:
+    """What is to be run, with the session that its stages share."""
+
+    profile: Profile
+    session: Session
+
+
+_HANDED_ON: ContextVar[Run | None] = ContextVar("gristmill_run", default=None)
+
+
+@contextmanager
+def handed_on(run: Run) -> Iterator[None]:
+    """Within the block a flow takes this run as it is, whatever its parameters say."""
+    token = _HANDED_ON.set(run)
+    try:
+        yield
+    finally:
+        _HANDED_ON.reset(token)
 
 
 @contextmanager
 def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Collection[str]) -> Iterator[Profile]:
     """Open the session that a flow's stages run in. Raises ConfigError for a wrong profile or stage name."""
-    from flows.progress import PrefectObserver
+    run = _HANDED_ON.get()
+    if run is None:
+        from flows.progress import PrefectObserver
 
-    chosen = load(profile, overrides)
-    observer = watcher.get() or PrefectObserver()
-    with open_session(replace(session_of(chosen, until, refresh), observer=observer)):
-        yield chosen
+        chosen = load(profile, overrides)
+        # A worker has nobody who watches but Prefect's log
+        run = Run(chosen, replace(session_of(chosen, until, refresh), observer=PrefectObserver()))
+    with open_session(run.session):
+        yield run.profile
 
 
 def session_of(profile: Profile, until: str | None = None, refresh: Collection[str] = ()) -> Session:
-    """The session of a profile. Raises ConfigError for an unknown stage."""
-    for name in [*refresh, *([until] if until else [])]:
-        if name not in STAGES:
-            nearest = difflib.get_close_matches(name, STAGES, 1)
-            hint = f"Did you mean {nearest[0]}?" if nearest else f"The stages are {', '.join(STAGE_NAMES)}."
-            raise ConfigError(f"There is no stage {name}.", hint)
-    return Session(Store(profile.runtime.store), profile.runtime, profile.name, frozenset(refresh), Observer(), until)
+    """The session of a profile, which ends after `until` and makes `refresh` anew.
+
+    To make a part of a stage anew, the stage itself must be made anew too: only then is the part asked for. Raises
+    ConfigError for a stage that the profile has not, and for `until` where a run can't end.
+    """
+    refreshed = set()
+    for name in refresh:
+        whole = _stage(profile, name).part_of
+        refreshed |= {name, whole} if whole else {name}
+    if until is not None and (whole := _stage(profile, until).part_of):
+        raise ConfigError(
+            f"{until} is made within {whole}; a run can't end there.", f"End after {whole}, or name it in --refresh."
+        )
+    runtime = profile.runtime
+    return Session(Store(runtime.store), runtime, profile.name, frozenset(refreshed), Observer(), until)
+
+
+def _stage(profile: Profile, name: str) -> Stage:
+    known = [*profile.stage_names, *(stage.name for stage in STAGES.values() if stage.part_of in profile.stage_names)]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"Did you mean {near[0]}?" if near else f"The stages are {', '.join(profile.stage_names)}."
+        what = f"The profile {profile.name} leaves out {name}" if name in STAGES else f"There is no stage {name}"
+        raise ConfigError(f"{what}.", hint)
+    return STAGES[name]

@@ -1,4 +1,4 @@
-"""One stage again: its ancestors come from the store, the stage itself too, or anew with `force`."""
+"""One stage again: its ancestors come from the store, the stage itself too, or anew with `refresh`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flows.session import start
 
 
 @flow(name="stage", flow_run_name="{profile}: {name}")
-def run_stage(name: str, profile: str = "tiny", overrides: list[str] | None = None, force: bool = False) -> str:
+def run_stage(name: str, profile: str = "tiny", overrides: list[str] | None = None, refresh: bool = False) -> str:
     """Bring one stage's artifact up to date. What it needs is taken from the store, or made."""
-    with start(profile, overrides or (), name, [name] if force else ()) as chosen:
+    with start(profile, overrides or (), name, [name] if refresh else ()) as chosen:
         return stages(chosen).location

@@ -35,16 +35,29 @@ class Profile(BaseModel):
     name: str = Field(description="names the refs: NAME/pretrain, NAME/export, …", pattern=r"^[a-z0-9][a-z0-9_-]*$")
     description: str = Field("", description="one line for `gristmill profile list`")
     download: DownloadConfig = Field(description="sources of documents, instructions, preferences and benchmarks")
-    dedup: DedupConfig = Field(default_factory=DedupConfig, description="exact and near-duplicate removal")
-    filter: FilterConfig = Field(default_factory=FilterConfig, description="signals and the thresholds over them")
+    dedup: DedupConfig | None = Field(
+        default_factory=DedupConfig, description="exact and near-duplicate removal; null: none"
+    )
+    filter: FilterConfig | None = Field(
+        default_factory=FilterConfig, description="signals and the thresholds over them; null: everything is kept"
+    )
     tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig, description="byte-level BPE")
     tokenize: TokenizeConfig = Field(default_factory=TokenizeConfig, description="token shards and their split")
     pretrain: PretrainConfig = Field(description="the model and how it is trained")
-    sft: SftConfig = Field(default_factory=SftConfig, description="supervised fine-tuning")
-    dpo: DpoConfig = Field(default_factory=DpoConfig, description="direct preference optimisation")
-    evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig, description="benchmarks and bits per byte")
-    export: ExportConfig = Field(default_factory=ExportConfig, description="formats of the release and tolerances")
+    sft: SftConfig | None = Field(default_factory=SftConfig, description="supervised fine-tuning; null: none")
+    dpo: DpoConfig | None = Field(default_factory=DpoConfig, description="direct preference optimization; null: none")
+    evaluate: EvaluateConfig | None = Field(
+        default_factory=EvaluateConfig, description="benchmarks and bits per byte; null: none"
+    )
+    export: ExportConfig | None = Field(
+        default_factory=ExportConfig, description="formats of the release and tolerances; null: no release"
+    )
     runtime: Runtime = Field(default_factory=Runtime, description="how to run; never part of a key")
+
+    @property
+    def stage_names(self) -> tuple[str, ...]:
+        """The stages of this profile, in order: a section that is null is none."""
+        return tuple(name for name in STAGE_NAMES if getattr(self, name) is not None)
 
     @model_validator(mode="after")
     def _sources_exist(self) -> Self:
@@ -55,7 +68,11 @@ class Profile(BaseModel):
             if source.kind == "embedded" or source.role == "documents"
             for name in source.names
         ]
-        sections = {"filter": self.filter.named_sources(), "pretrain": self.pretrain.named_sources()}
+        sections = {
+            name: section.named_sources()
+            for name, section in (("filter", self.filter), ("pretrain", self.pretrain))
+            if section is not None
+        }
         wrong = [
             f"{section}.{path} names {', '.join(missing)}"
             for section, paths in sections.items()

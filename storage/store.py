@@ -26,6 +26,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from storage import locks
 from storage.artifact import Artifact
+from storage.cache import cache_folder
 from storage.digests import sums
 from storage.errors import DamagedArtifact, StoreError
 from storage.flush import flush, flush_tree
@@ -43,7 +44,7 @@ class Store:
         self.root = root.rstrip("/")
         self.is_folder = isinstance(self.fs, LocalFileSystem)
         name = hashlib.sha256(url.encode()).hexdigest()[:12]
-        self.local = Path(self.root) if self.is_folder else cache or Path.home() / ".cache" / "gristmill" / name
+        self.local = Path(self.root) if self.is_folder else cache or cache_folder() / name
         self._open()
 
     def _open(self) -> None:

@@ -12,11 +12,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.plan import plan
-from flows.progress import duration
 from flows.session import session_of
 from models.presets import count_parameters, derive
 from profiles.load import load
 from profiles.schema import Profile
+from storage.units import duration
 
 MARKS = {"passed": "[green]✓[/]", "advice": "[yellow]![/]", "failed": "[bold red]✗[/]"}
 NAME = 18  # characters of the longest name of a check
@@ -95,7 +95,7 @@ def _profile(console: Console, profile: Profile) -> list[dict[str, Any]]:
 
 def token_shards(profile: Profile) -> Path | None:
     """The token shards that a run of the profile would train on, if the store has them."""
-    line = next(line for line in plan(profile, until="tokenize") if line.name == "tokenize")
+    line = next(line for line in plan(profile, session_of(profile, "tokenize")) if line.name == "tokenize")
     if not line.hit or line.payload is None:
         return None
     found = session_of(profile).store.find("tokenize", line.payload.key())

@@ -6,18 +6,18 @@ from collections.abc import Collection
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from flows.arithmetic import training_plan
 from flows.commands.training import show_training
 from flows.plan import PlannedStage, plan
-from flows.progress import duration, size_of
 from flows.session import session_of
+from flows.tables import new_table
 from models.presets import derive, explain
 from profiles.load import load
 from profiles.schema import Profile
 from storage.errors import ConfigError
 from storage.keys import differences
+from storage.units import duration, size_of
 from tasks.stage.history import nearest
 
 
@@ -33,9 +33,7 @@ def show_plan(
     profile = load(name, overrides)
     training = training_plan(profile, device, price, utilisation)  # first, as it refuses an unknown device
     lines = plan(profile)
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for head in ("stage", "", "size", "time", "why"):
-        table.add_column(head, justify="right" if head in ("size", "time") else "left")
+    table = new_table("stage", "", "size", "time", "why", right=["size", "time"])
     hours = training.bill.hours
     arithmetic = {"pretrain": hours * 3600} if hours is not None else {}
     total = 0.0
@@ -77,11 +75,7 @@ def _to_make(lines: list[PlannedStage], seconds: float, arithmetic: Collection[s
 def show_model(console: Console, profile: Profile) -> None:
     """What the size dial derives, and from which rule."""
     shape = derive(profile.pretrain.model, profile.tokenizer.vocab_size)
-    table = Table(
-        box=None, pad_edge=False, header_style="dim", title="The model", title_justify="left", title_style="bold"
-    )
-    for head in ("", "value", "rule"):
-        table.add_column(head, justify="right" if head == "value" else "left")
+    table = new_table("", "value", "rule", right=["value"], title="The model")
     for what, value, rule in explain(shape):
         number = isinstance(value, int) and not isinstance(value, bool)
         table.add_row(what, f"{value:,}" if number else str(value), rule)
@@ -106,9 +100,7 @@ def show_why(console: Console, stage: str, name: str, overrides: list[str]) -> N
         return
     if line.hit:
         console.print("Had it not been there, these fields would have been why:")
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for head in ("field", f"{found.key[:12]} ({found.created})", "now"):
-        table.add_column(head)
+    table = new_table("field", f"{found.key[:12]} ({found.created})", "now")
     for path, old, new in differences(found.payload.model_dump(), line.payload.model_dump()):
         table.add_row(f"{stage}.{path.removeprefix('config.')}", escape(str(old)), escape(str(new)))
     console.print(table)

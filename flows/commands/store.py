@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from flows.progress import duration, size_of
+from flows.tables import new_table
 from storage import inspect, maintain, refs
 from storage.errors import ConfigError, DamagedArtifact
 from storage.store import Store
+from storage.units import duration, size_of
 
 app = typer.Typer(help="Look into the store and keep it.", no_args_is_help=True)
 console = Console()
@@ -26,7 +26,7 @@ Name = Annotated[str, typer.Argument(metavar="REF", help="a ref (tiny/pretrain, 
 def ls(store: StoreUrl = "store") -> None:
     """List the refs, newest version of each."""
     opened = Store(store)
-    table = _table("ref", "artifact", "size", "made", "in")
+    table = new_table("ref", "artifact", "size", "made", "in", right=["size", "in"])
     for name in refs.names(opened):
         entries = refs.history(opened, name)
         manifest = opened.manifest(entries[-1].location)
@@ -74,7 +74,7 @@ def diff(first: Name, second: Name, store: StoreUrl = "store") -> None:
     """Compare two artifacts: config, inputs, counts, scores."""
     opened = Store(store)
     found = inspect.compare(opened, refs.resolve(opened, first), refs.resolve(opened, second))
-    table = _table("field", first, second)
+    table = new_table("field", first, second)
     for path, one, two in found:
         table.add_row(path, _cell(one), _cell(two))
     console.print(table if found else "No difference in config, inputs or counts.")
@@ -124,6 +124,7 @@ def adopt(
     folder: Annotated[Path, typer.Argument(help="the folder that holds the artifact's files")],
     profile: Annotated[str, typer.Argument(help="the profile that will find it")] = "tiny",
     overrides: Annotated[list[str] | None, typer.Option("--set", metavar="K=V", help="override a key")] = None,
+    store: Annotated[str | None, typer.Option("--store", metavar="URL", help="sets runtime.store")] = None,
 ) -> None:
     """Take a folder made elsewhere as a stage's artifact, so that the next run finds it instead of making it."""
     from flows.plan import plan
@@ -131,22 +132,15 @@ def adopt(
     from profiles.load import load
     from tasks.stage.decorator import STAGES
 
-    chosen = load(profile, overrides or [])
-    opened = session_of(chosen, stage).store
-    line = plan(chosen, until=stage)[-1]
+    chosen = load(profile, [*(overrides or []), *([f"runtime.store={store}"] if store is not None else [])])
+    session = session_of(chosen, stage)
+    opened, line = session.store, plan(chosen, session)[-1]
     if line.payload is None:
         raise ConfigError(f"{stage} {line.why}, so its key is not known yet.", f"Run first: gristmill run {profile}")
     origins = STAGES[stage].origins(line.inputs)
     artifact = maintain.adopt(opened, folder, line.payload, origins, f"adopted from {folder.name}")
     number = refs.move(opened, f"{chosen.name}/{stage}", artifact.location, artifact.digest)
     console.print(f"{chosen.name}/{stage}@{number} is now {artifact.location[: len(stage) + 13]} (adopted).")
-
-
-def _table(*heads: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for head in heads:
-        table.add_column(head, justify="right" if head in ("size", "in") else "left")
-    return table
 
 
 def _cell(value: Any) -> str:

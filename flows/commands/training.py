@@ -6,10 +6,11 @@ from rich.console import Console
 from rich.table import Table
 
 from flows.arithmetic import TrainingPlan
-from flows.progress import size_of
+from flows.tables import new_table
 from models.compute import compute_optimal, judge_ratio
 from models.devices import PRICED
 from models.memory import Setup
+from storage.units import duration, size_of
 
 TIGHT = 0.9  # of the device's memory: fragmentation takes the rest
 BAR = 24  # characters of the longest bar
@@ -25,7 +26,7 @@ def show_training(console: Console, plan: TrainingPlan) -> None:
 
 
 def _show_run(console: Console, plan: TrainingPlan) -> None:
-    table = _table("The run")
+    table = new_table("what", "value", "meaning", right=["value"], show_header=False, title="The run")
     ratio = plan.tokens / plan.parameters
     parameters, tokens = compute_optimal(plan.flops)
     table.add_row("parameters", _short(plan.parameters), f"{plan.parameters:,}")
@@ -46,9 +47,7 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
     how = f"{setup.precision}, {_named(setup)}, micro-batch {setup.micro_batch}, recompute {setup.recompute}"
     if setup.devices > 1:
         how += f", one of {setup.devices} devices"
-    table = Table(box=None, pad_edge=False, header_style="dim", title=f"Memory: {how}", title_justify="left")
-    for name, justify in (("", "left"), ("size", "right"), ("", "left"), ("what it is", "left")):
-        table.add_column(name, justify="right" if justify == "right" else "left")
+    table = new_table("", "size", "", "what it is", right=["size"], title=f"Memory: {how}")
     parts = [
         ("weights", memory.weights, "as they multiply" if setup.weight_bytes == 2 else "in float32"),
         ("gradients", memory.gradients, "in the weights' precision"),
@@ -87,7 +86,14 @@ def _show_engines(console: Console, plan: TrainingPlan) -> None:
     found = plan.by_engine()
     if len(found) == 1:
         return
-    table = _table("Memory by engine and stage: runtime.pretrain.engine and zero_stage")
+    table = new_table(
+        "what",
+        "value",
+        "meaning",
+        right=["value"],
+        show_header=False,
+        title="Memory by engine and stage: runtime.pretrain.engine and zero_stage",
+    )
     most = max(total for _, total in found)
     for setup, total in found:
         fits = "" if total <= plan.device.memory else "[red]does not fit[/]"
@@ -122,7 +128,11 @@ def _verdict(plan: TrainingPlan) -> str:
 
 
 def _show_bill(console: Console, plan: TrainingPlan) -> None:
-    table, device, bill = _table("Disk, time and money"), plan.device, plan.bill
+    table, device, bill = (
+        new_table("what", "value", "meaning", right=["value"], show_header=False, title="Disk, time and money"),
+        plan.device,
+        plan.bill,
+    )
     table.add_row("a checkpoint", size_of(plan.checkpoint), "weights and optimizer states")
     table.add_row("checkpoints", size_of(plan.disk), "disk at the fullest: those kept, and the one being written")
     many = f"{plan.setup.devices} × " if plan.setup.devices > 1 else ""
@@ -133,7 +143,7 @@ def _show_bill(console: Console, plan: TrainingPlan) -> None:
         source = "measured just now" if device.name == "cpu" else "the data sheet's"
         speed = f"{peak / 1e12:,.0f} TFLOP/s" if peak >= 1e12 else f"{peak / 1e9:,.0f} GFLOP/s"
         reach = f"{device.utilisation:.0%} of {speed} ({source})"
-        table.add_row("time", _long(bill.hours), f"on {many}{device.title}, at an assumed {reach}")
+        table.add_row("time", duration(bill.hours * 3600), f"on {many}{device.title}, at an assumed {reach}")
         if bill.money is not None:
             price = f"{bill.device_hours:,.1f} device hours at {device.price:,.2f} USD"
             dated = "" if device.name == "cpu" else f", by default a round figure of {PRICED}"
@@ -152,15 +162,7 @@ def _steps_of(plan: TrainingPlan) -> str:
     return f"{plan.steps:,} steps of {'' if plan.tokens == plan.steps * most else 'up to '}{most:,} tokens"
 
 
-def _table(title: str) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False, title=title, title_justify="left")
-    for name in ("what", "value", "meaning"):
-        table.add_column(name, justify="right" if name == "value" else "left", overflow="fold")
-    return table
-
-
 def _show(console: Console, table: Table) -> None:
-    table.title_style = "bold"
     console.print()
     console.print(table)
 
@@ -172,13 +174,3 @@ def _short(number: float) -> str:
             return f"{number:.3g}{unit}"
         number /= 1000
     return f"{number:.3g}T"
-
-
-def _long(hours: float) -> str:
-    """Hours as a person says them, from minutes to years."""
-    if hours < 1:
-        return f"{hours * 60:.1f} min"
-    if hours < 48:
-        return f"{hours:.1f} h"
-    days = hours / 24
-    return f"{days:.1f} days" if days < 1000 else f"{days / 365.25:,.1f} years"

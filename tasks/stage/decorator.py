@@ -97,9 +97,20 @@ class Stage:
     def payload(self, config: StageConfig, inputs: Sequence[Input]) -> KeyPayload:
         """What bears the identity of this stage's artifact. `sources` outside the store are fingerprinted here."""
         digests = {name: artifact.digest for name, artifact in self.named(inputs).items()}
-        outside = self.sources(config) if self.sources else {}
-        digests |= {f"source:{name}": digest for name, digest in outside.items()}
+        digests |= {f"source:{name}": digest for name, digest in self._fingerprints(config).items()}
         return KeyPayload(stage=self.name, version=self.version, config=config.model_dump(mode="json"), inputs=digests)
+
+    def _fingerprints(self, config: StageConfig) -> Mapping[str, str]:
+        """Digests of what lies outside the store: taken once a run, so that a plan and its run agree."""
+        if self.sources is None:
+            return {}
+        session = current()
+        if session is None:
+            return self.sources(config)
+        known = session.fingerprints.setdefault(f"{self.name} {config.model_dump_json()}", {})
+        if not known:
+            known |= self.sources(config)
+        return known
 
     def __call__(self, config: StageConfig | None, *inputs: Input) -> Artifact:
         """Run as a task of the current flow, or as the session's `call` has it (a plan asks without running).

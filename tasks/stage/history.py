@@ -13,6 +13,8 @@ from storage.keys import KeyPayload, differences
 from storage.manifest import Manifest
 from storage.store import Store
 
+NEVER_MADE = "never made before"
+
 
 def explain_miss(store: Store, payload: KeyPayload, refresh: bool = False) -> str:
     """Why an artifact must be made: the fields that differ from the nearest earlier artifact of the stage."""
@@ -20,7 +22,7 @@ def explain_miss(store: Store, payload: KeyPayload, refresh: bool = False) -> st
         return "refresh was asked for"
     found = nearest(store, payload)
     if found is None:
-        return "never made before"
+        return NEVER_MADE
     changed = differences(found.payload.model_dump(), payload.model_dump())
     if not changed:
         return "its artifact is gone"

@@ -31,6 +31,7 @@ class Session:
     observer: Observer = field(default_factory=Observer)
     until: str | None = None  # the stage to end with
     call: Call | None = None  # what a stage's call does instead of running a Prefect task
+    fingerprints: dict[str, dict[str, str]] = field(default_factory=dict)  # of sources, by stage and config
 
 
 _CURRENT: ContextVar[Session | None] = ContextVar("gristmill_session", default=None)

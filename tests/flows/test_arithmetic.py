@@ -10,10 +10,10 @@ from rich.console import Console
 from flows.arithmetic import TrainingPlan, training_plan
 from flows.commands.plan import show_plan
 from flows.commands.training import show_training
-from flows.progress import duration
 from models.memory import Setup
 from profiles.load import load
 from storage.errors import ConfigError
+from storage.units import duration
 from tasks.training.peak import measure_peak
 
 

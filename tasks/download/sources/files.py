@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.digests import file_digest
 from storage.errors import BadDocument, SourceError
+from storage.remembered import remembered_digest
 from tasks.download.config import FileSource
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".txt", ".md")
@@ -54,7 +54,7 @@ def find_files(source: FileSource) -> list[Path]:
 
 def fingerprint(source: FileSource) -> dict[str, str]:
     """SHA-256 of every file, by its name."""
-    return {f"{source.name}/{path}": file_digest(path) for path in find_files(source)}
+    return {f"{source.name}/{path}": remembered_digest(path) for path in find_files(source)}
 
 
 def read_rows(source: FileSource, limit: int) -> Iterator[dict[str, Any] | Refused]:

@@ -6,8 +6,8 @@ import functools
 from pathlib import Path
 
 from storage.artifact import Artifact
-from storage.digests import file_digest
 from storage.errors import SourceError
+from storage.remembered import remembered_digest
 from tasks.filter.side_files import write_signals
 from tasks.filter.toxicity.config import PackageModelConfig, ToxicityConfig, TrainedModelConfig
 from tasks.stage import stage
@@ -26,7 +26,7 @@ def fingerprints(config: PackageModelConfig | TrainedModelConfig) -> dict[str, s
         path = Path(file.path).expanduser()
         if not path.is_file():
             raise SourceError(f"There is no file {file.path}.", "Check the paths under `toxicity`.")
-        found[file.path] = file_digest(path)
+        found[file.path] = remembered_digest(path)
     return found
 
 

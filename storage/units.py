@@ -1,0 +1,25 @@
+"""Sizes and times as a person says them."""
+
+from __future__ import annotations
+
+
+def size_of(size: float) -> str:
+    """Bytes: `3.1 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds: `4.2 s`, `2 min 10 s`, `3 h 5 min`, `29.8 days`, `3.2 years`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    days = seconds / 86_400
+    return f"{days:,.1f} days" if days < 1000 else f"{days / 365.25:,.1f} years"
