@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml constraints.txt requirements-data.txt
 	touch $@
 
 clean: ## the virtual environment and the caches; the store stays
-	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'

@@ -1,4 +1,4 @@
-"""What each stage does: a module or a package a stage, named as in the diagram of `flows/pipeline.py`."""
+"""What each stage does: a package a stage, named as in the diagram of `flows/pipeline.py`."""
 
 import hashlib
 import os
@@ -11,15 +11,19 @@ os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 COMPILED = ("*kernels.py", "characters.py", "phrases.py")  # code that numba compiles, and the constants in it
 
 
-def _cache_of_compiled_code() -> Path:
-    """numba looks at the file of a function alone, not at what that calls in another file: kept under a digest of all
-    such files, a change in any of them compiles anew."""
-    folder = Path(__file__).parent
+def compiled_code_cache(package: Path) -> Path:
+    """Where numba keeps what it compiled: beside the code, or in the user's cache when that folder is read-only.
+
+    numba checks the file of a function alone, not what that calls in another file: kept under a digest of all such
+    files, a change in any of them compiles anew.
+    """
     digest = hashlib.sha256()
-    for path in sorted(path for pattern in COMPILED for path in folder.rglob(pattern)):
+    for path in sorted(path for pattern in COMPILED for path in package.rglob(pattern)):
         digest.update(path.read_bytes())
-    return folder / "__pycache__" / f"numba-{digest.hexdigest()[:16]}"
+    folder = package / "__pycache__"
+    if not os.access(folder if folder.exists() else package, os.W_OK):
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gristmill"
+    return folder / f"numba-{digest.hexdigest()[:16]}"
 
 
-if os.access(Path(__file__).parent, os.W_OK):
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(_cache_of_compiled_code()))
+os.environ.setdefault("NUMBA_CACHE_DIR", str(compiled_code_cache(Path(__file__).parent)))

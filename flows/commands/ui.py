@@ -1,4 +1,7 @@
-"""`gristmill ui`: a Prefect server, its deployments and a worker, in one command that takes all of it away again."""
+"""`gristmill ui`: a Prefect server, the deployments and a worker, in one command that stops them all again.
+
+All three start in the current folder, so that runs use the same relative paths as `gristmill run` there.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from rich.console import Console
 
 from storage.errors import ConfigError
 
-ROOT = Path(__file__).resolve().parents[2]
+DEPLOYMENTS = Path(__file__).parents[1] / "prefect.yaml"
 POOL = "gristmill"
 START_SECONDS = 180
 
@@ -29,17 +32,17 @@ def serve(console: Console, port: int) -> None:
         "PREFECT_LOGGING_LEVEL": "WARNING",
     }
     if _answers(address):
-        raise ConfigError(f"Something answers at {address} already.", "Give another port: gristmill ui --port 4201")
+        raise ConfigError(f"{address} is already in use.", "Choose another port: gristmill ui --port 4201")
     prefect = [sys.executable, "-m", "prefect"]
     children: list[subprocess.Popen[bytes]] = []
     try:
         children.append(_start([*prefect, "server", "start"], environment))
         _wait(address, children[0])
         _run([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
-        _run([*prefect, "--no-prompt", "deploy", "--all"], environment)
+        _run([*prefect, "--no-prompt", "deploy", "--all", "--prefect-file", str(DEPLOYMENTS)], environment)
         children.append(_start([*prefect, "worker", "start", "--pool", POOL], environment))
-        console.print(f"Prefect is at [bold]{address}[/]  (Ctrl-C ends it)")
-        console.print(f"Runs of yours show up there with PREFECT_API_URL={address}/api gristmill run")
+        console.print(f"Prefect is at [bold]{address}[/]  (Ctrl-C stops it)")
+        console.print(f"Your own runs show up there with PREFECT_API_URL={address}/api gristmill run")
         children[0].wait()
     finally:
         for child in reversed(children):
@@ -54,7 +57,6 @@ def serve(console: Console, port: int) -> None:
 def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
-        cwd=ROOT,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -63,10 +65,11 @@ def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ConfigError(
-            f"`{' '.join(command[2:])}` failed:\n{done.stdout[-800:]}{done.stderr[-800:]}", "Mend what it names."
+            f"`{' '.join(command[2:])}` failed:\n{done.stdout[-800:]}{done.stderr[-800:]}",
+            "Fix what the message names.",
         )
 
 
@@ -74,7 +77,7 @@ def _wait(address: str, server: subprocess.Popen[bytes]) -> None:
     started = time.monotonic()
     while time.monotonic() - started < START_SECONDS:
         if server.poll() is not None:
-            raise ConfigError("The Prefect server ended at once.", "Run `prefect server start` to see why.")
+            raise ConfigError("The Prefect server exited at once.", "Run `prefect server start` to see why.")
         if _answers(address):
             return
         time.sleep(0.5)

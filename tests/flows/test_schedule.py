@@ -25,15 +25,15 @@ START_SECONDS, RUN_SECONDS = 180.0, 180.0
 
 @pytest.fixture
 def ui(tmp_path: Path) -> Iterator[str]:
-    """The address of a server with the deployments and a worker, started by `gristmill ui` with a home of its own."""
+    """The address of a server with the deployments and a worker, started by `gristmill ui` outside the checkout."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect")}
+    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "flows.cli", "ui", "--port", str(port)]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            command, cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:
         deadline = time.monotonic() + START_SECONDS
@@ -57,7 +57,7 @@ def test_a_schedule_that_is_switched_on_makes_runs(ui: str, tmp_path: Path) -> N
         (schedule,) = deployment["schedules"]
         parameters = {
             "profile": "smoke",
-            "overrides": [SOURCES, "download.benchmarks=[arc_easy]", f"runtime.store={tmp_path / 'store'}"],
+            "overrides": [SOURCES, "download.benchmarks=[arc_easy]"],
             "to": "download",
         }
         client.patch(f"/deployments/{deployment['id']}", json={"parameters": parameters}).raise_for_status()

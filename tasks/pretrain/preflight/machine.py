@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import resource
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
@@ -137,5 +138,5 @@ def libraries(bench: Bench) -> Check:
         "libraries",
         not missing,
         f"{', '.join(missing)} can't be imported" if missing else f"engine {engine}: {value}",
-        "Install it again (`make install`), or choose runtime.pretrain.engine=ddp.",
+        f"Install it (`{sys.executable} -m pip install {' '.join(missing)}`), or choose runtime.pretrain.engine=ddp.",
     )

