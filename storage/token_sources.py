@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from storage.arrays import Int64
 from storage.errors import DamagedArtifact
 from storage.tokens import TokenShard
 
@@ -35,7 +35,7 @@ def write_sources(path: Path, sources: Iterable[str]) -> None:
     path.write_text(json.dumps(content, separators=(",", ":")) + "\n")
 
 
-def source_runs(tokens: Path, shard: TokenShard) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def source_runs(tokens: Path, shard: TokenShard) -> tuple[list[str], Int64, Int64]:
     """Names of the sources of a shard; for each run of documents the number of its source, and the R + 1 borders of
     the runs in tokens. Raises DamagedArtifact when the file is missing or is not of this shard."""
     path = tokens.with_suffix(SUFFIX)

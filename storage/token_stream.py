@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from storage.arrays import Int64
 from storage.token_sources import source_runs
 from storage.tokens import TokenArray, TokenHeader, check_header, map_ids, open_tokens
 
-Integers = npt.NDArray[np.int64]
 MAPPED = 128  # shards of a stream at a time; to map one again costs less than to read a page of it from a disk
 
 
@@ -65,18 +64,18 @@ class Stretches:
     None may be empty. Three numbers a stretch are all that is kept in memory.
     """
 
-    def __init__(self, ids: Arrays, shard: Integers, offset: Integers, length: Integers) -> None:
+    def __init__(self, ids: Arrays, shard: Int64, offset: Int64, length: Int64) -> None:
         self._ids, self._shard, self._offset = ids, shard, offset
         self._starts = np.concatenate(([0], np.cumsum(length)))
         self.tokens = int(self._starts[-1])
 
-    def read(self, start: int, count: int) -> Integers:
+    def read(self, start: int, count: int) -> Int64:
         """Tokens `start` to `start + count` of the stream, across stretches; fewer at its end."""
         out = np.empty(max(0, min(count, self.tokens - start)), np.int64)
         self.read_into(out, start)
         return out
 
-    def read_into(self, out: Integers, start: int) -> None:
+    def read_into(self, out: Int64, start: int) -> None:
         """Fill `out` from token `start` on; the stream must reach that far."""
         stretch = int(np.searchsorted(self._starts, start, side="right")) - 1
         done = 0
@@ -88,7 +87,7 @@ class Stretches:
             out[done : done + count] = self._ids[int(self._shard[stretch])][first : first + count]
             done, stretch = done + count, stretch + 1
 
-    def document_lengths(self, paths: Sequence[Path]) -> Integers:
+    def document_lengths(self, paths: Sequence[Path]) -> Int64:
         """Tokens of each document of the stream, EOS included, in its order. `paths` are the shards that it was made
         from, in their order: their index is read anew, since a stream has no use for it."""
         parts = [np.empty(0, np.int64)]
@@ -127,7 +126,7 @@ def source_streams(paths: Sequence[Path], *, tokenizer_digest: str) -> dict[str,
     Raises TokenizerMismatch for shards of another tokenizer, DamagedArtifact for shards without their sources.
     """
     headers: list[TokenHeader] = []
-    found: dict[str, list[tuple[Integers, Integers, Integers]]] = {}
+    found: dict[str, list[tuple[Int64, Int64, Int64]]] = {}
     for number, path in enumerate(paths):
         shard = open_tokens(path, tokenizer_digest=tokenizer_digest)
         headers.append(shard.header)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from storage.arrays import AnyInt, UInt16, UInt32, UInt64
 from storage.errors import DamagedArtifact, StoreError, TokenizerMismatch
 
 MAGIC = b"GRISTTOK"
@@ -26,7 +26,7 @@ FORMAT = 1
 HEADER_BYTES = 256
 _HEADER = struct.Struct("<8sIIIIQQQ32s32s")  # see TokenHeader, in its order
 
-TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+TokenArray = UInt16 | UInt32
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class TokenShard:
 
     header: TokenHeader
     ids: TokenArray
-    starts: npt.NDArray[np.uint64]
+    starts: UInt64
 
 
 class TokenWriter:
@@ -70,7 +70,7 @@ class TokenWriter:
         self._text_bytes = 0
         self._checksum = hashlib.sha256()
 
-    def add(self, ids: npt.NDArray[np.integer], lengths: npt.NDArray[np.integer], *, text_bytes: int) -> None:
+    def add(self, ids: AnyInt, lengths: AnyInt, *, text_bytes: int) -> None:
         """The next documents: their ids end to end, how many each has, and the bytes of text that they stand for.
 
         Raises StoreError for an id outside the vocabulary.
@@ -98,7 +98,7 @@ class TokenWriter:
         if kind is not None:
             self._path.unlink()
 
-    def _write(self, part: npt.NDArray[np.integer]) -> None:
+    def _write(self, part: AnyInt) -> None:
         self._checksum.update(part.data)
         self._file.write(part.data)
 
@@ -118,7 +118,7 @@ class TokenWriter:
 
 def write_tokens(
     path: Path,
-    documents: Iterable[npt.NDArray[np.integer]],
+    documents: Iterable[AnyInt],
     *,
     vocab_size: int,
     eos_id: int,
@@ -189,7 +189,7 @@ def _size(header: TokenHeader) -> int:
     return HEADER_BYTES + header.tokens * header.dtype.itemsize + (header.documents + 1) * 8
 
 
-def _verify(path: Path, header: TokenHeader, ids: TokenArray, starts: npt.NDArray[np.uint64]) -> None:
+def _verify(path: Path, header: TokenHeader, ids: TokenArray, starts: UInt64) -> None:
     """Read the whole shard once, without a copy. Raises DamagedArtifact."""
     checksum = hashlib.sha256(ids.data)
     checksum.update(starts.data)

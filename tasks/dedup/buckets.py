@@ -11,15 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.dedup.corpus import Rows
+from storage.arrays import Int64, UInt32, UInt64
 from tasks.dedup.parts import PartWriter, range_of, read_part
 from tasks.shards import ShardResult
-from tasks.text.kernels import Hashes
-
-Places = npt.NDArray[np.uint32]  # of documents in their shard
 
 SCHEMA = pa.schema([("key", pa.uint64()), ("place", pa.uint32())])
 BYTES_A_KEY = 48  # key, row, order and their sorted copies, while a partition is grouped
@@ -28,8 +24,8 @@ BYTES_A_KEY = 48  # key, row, order and their sorted copies, while a partition i
 class Groups(NamedTuple):
     """Rows that share a key: group g is `members[ends[g - 1]:ends[g]]`, two or more rows, in no order."""
 
-    members: Rows
-    ends: Rows
+    members: Int64
+    ends: Int64
 
 
 def ranges_needed(keys: int, memory: int) -> int:
@@ -40,7 +36,7 @@ def ranges_needed(keys: int, memory: int) -> int:
     return ranges
 
 
-def spill(folder: Path, bands: Iterable[Hashes], places: Places, ranges: int) -> dict[str, Any]:
+def spill(folder: Path, bands: Iterable[UInt64], places: UInt32, ranges: int) -> dict[str, Any]:
     """Write the keys of a shard's documents, one array a band, into the partitions `band * ranges` and on."""
     with PartWriter(folder, SCHEMA) as file:
         for band, keys in enumerate(bands):
@@ -57,7 +53,7 @@ def grouped(spilled: list[ShardResult], starts: list[int], partition: int) -> Gr
     return group(np.concatenate(keys), np.concatenate(rows))
 
 
-def group(keys: Hashes, rows: Rows) -> Groups:
+def group(keys: UInt64, rows: Int64) -> Groups:
     """Rows by equal key, without those that are alone with theirs."""
     order = _order(keys)
     ordered = keys[order]
@@ -70,7 +66,7 @@ def group(keys: Hashes, rows: Rows) -> Groups:
     return Groups(members, ends)
 
 
-def _order(keys: Hashes) -> Rows:
+def _order(keys: UInt64) -> Int64:
     """An order in which equal keys are neighbours. Sorting is several times as fast as finding the order of a sort, so
     the place goes into the key's low bits; where that makes two keys one, which is rare, the slow way is taken."""
     width = np.uint64(len(keys).bit_length())

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from storage.arrays import Int64
 from tasks.dedup import compare_kernels
 from tasks.dedup.buckets import Groups, grouped, ranges_needed, spill
-from tasks.dedup.clusters import Edges, unique_edges
+from tasks.dedup.clusters import unique_edges
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.corpus import Corpus, Rows, Shard
+from tasks.dedup.corpus import Corpus, Shard
 from tasks.shards import in_threads, map_shards
 from tasks.stage.output import Output
 
@@ -52,7 +53,7 @@ def agreement_at(config: DedupConfig, deviations: float) -> int:
 class Candidates:
     """The buckets of all bands."""
 
-    def __init__(self, config: DedupConfig, corpus: Corpus, skipped: Rows, memory: int, out: Output) -> None:
+    def __init__(self, config: DedupConfig, corpus: Corpus, skipped: Int64, memory: int, out: Output) -> None:
         self.config, self.corpus, self.out = config, corpus, out
         self.count, self.height = bands(config.threshold, config.sketch.permutations)
         self.least = agreement_at(config, -DEVIATIONS)
@@ -60,7 +61,7 @@ class Candidates:
         work = functools.partial(self._spill_shard, skipped)
         self.spilled = map_shards(work, corpus.shards, out, f"band-keys-{self.ranges}", threads=True)
 
-    def _spill_shard(self, skipped: Rows, shard: Shard, folder: Path) -> dict[str, Any]:
+    def _spill_shard(self, skipped: Int64, shard: Shard, folder: Path) -> dict[str, Any]:
         places = np.setdiff1d(np.arange(shard.size), skipped - shard.start, assume_unique=True)
         signatures = shard.read_signatures(places)
         keys = []
@@ -69,7 +70,7 @@ class Candidates:
             compare_kernels.band_keys(signatures, band, self.height, keys[-1])
         return spill(folder, keys, places.astype(np.uint32), self.ranges)
 
-    def pairs(self) -> tuple[Edges, list[Rows]]:
+    def pairs(self) -> tuple[Int64, list[Int64]]:
         """Candidate pairs of all buckets of up to `bucket_pairs` documents, and the members of every larger bucket."""
         found, large = [], []
         partitions = range(self.count * self.ranges)
@@ -79,14 +80,14 @@ class Candidates:
             self.out.progress(number + 1, len(partitions), "partitions", "compare")
         return unique_edges(found), large
 
-    def _pairs_of(self, partition: int) -> tuple[Edges, list[Rows]]:
+    def _pairs_of(self, partition: int) -> tuple[Int64, list[Int64]]:
         groups = grouped(self.spilled, [shard.start for shard in self.corpus.shards], partition)
         starts, limit = np.concatenate(([0], groups.ends[:-1])), self.config.bucket_pairs
         large = np.flatnonzero(groups.ends - starts > limit)
         larger = [np.sort(groups.members[starts[g] : groups.ends[g]]) for g in large]
         return unique_edges([self._alike(members, ends) for members, ends in portions(groups, limit)]), larger
 
-    def _alike(self, members: Rows, ends: Rows) -> Edges:
+    def _alike(self, members: Int64, ends: Int64) -> Int64:
         """All pairs within groups whose signatures agree enough."""
         rows, local = np.unique(members, return_inverse=True)
         sizes = np.diff(ends, prepend=0)
@@ -97,7 +98,7 @@ class Candidates:
         return np.stack((rows[first[:made]], rows[second[:made]]), axis=1)
 
 
-def portions(groups: Groups, limit: int) -> Iterator[tuple[Rows, Rows]]:
+def portions(groups: Groups, limit: int) -> Iterator[tuple[Int64, Int64]]:
     """Groups of up to `limit` members as (members, ends), as many at a time as make `PAIRS_AT_ONCE` pairs."""
     starts = np.concatenate(([0], groups.ends[:-1]))
     sizes = groups.ends - starts

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from storage.arrays import Int64
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.corpus import Corpus, Rows
+from tasks.dedup.corpus import Corpus
 from tasks.dedup.preference import standing
-
-Edges = npt.NDArray[np.int64]  # pairs of rows, the smaller first: edges × 2
 
 PREFERENCE = [
     ("cluster", "ascending"),
@@ -22,7 +20,7 @@ PREFERENCE = [
 ]
 
 
-def unique_edges(parts: Sequence[Edges]) -> Edges:
+def unique_edges(parts: Sequence[Int64]) -> Int64:
     """Each edge once, ascending. Rows must be below 2³²."""
     edges = np.concatenate([np.empty((0, 2), np.int64), *parts])
     packed = np.unique((edges.min(axis=1) << 32) | edges.max(axis=1))
@@ -32,7 +30,7 @@ def unique_edges(parts: Sequence[Edges]) -> Edges:
 class Components:
     """Connected components: rows that edges join, directly or not."""
 
-    def __init__(self, edges: Edges) -> None:
+    def __init__(self, edges: Int64) -> None:
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
@@ -41,7 +39,7 @@ class Components:
         graph = coo_array((np.ones(len(edges), np.bool_), (first, second)), shape=(len(self.rows), len(self.rows)))
         self._labels = connected_components(graph, directed=False)[1].astype(np.int64)
 
-    def labels(self, rows: Rows) -> Rows:
+    def labels(self, rows: Int64) -> Int64:
         """A number for the component of each row; a row without edges is one of its own, with a negative number."""
         place = np.searchsorted(self.rows, rows)
         known = place < len(self.rows)

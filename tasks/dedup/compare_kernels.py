@@ -7,13 +7,10 @@ of √(J(1 − J)/permutations). Local indices are into the signatures that are 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-from tasks.text.kernels import GOLDEN, Hashes, Offsets
-
-Signatures = npt.NDArray[np.uint32]
-Local = npt.NDArray[np.int32]
+from storage.arrays import Float64, Int32, Int64, UInt32, UInt64
+from tasks.text.kernels import GOLDEN
 
 
 @njit(cache=True, nogil=True)
@@ -27,9 +24,7 @@ def agreement(signatures, i, j):
 
 
 @njit(cache=True, nogil=True)
-def similar_pairs(
-    members: Local, ends: Offsets, signatures: Signatures, least: int, first: Local, second: Local
-) -> int:
+def similar_pairs(members: Int32, ends: Int64, signatures: UInt32, least: int, first: Int32, second: Int32) -> int:
     """All pairs within each group that agree in `least` places; how many were written."""
     found = 0
     start = 0
@@ -45,7 +40,7 @@ def similar_pairs(
 
 @njit(cache=True, nogil=True)
 def crossing_pairs(
-    members: Local, labels: Offsets, signatures: Signatures, least: int, budget: int, first: Local, second: Local
+    members: Int32, labels: Int64, signatures: UInt32, least: int, budget: int, first: Int32, second: Int32
 ) -> tuple[int, bool]:
     """For each member of a large group, the member of a later component that agrees most, if in `least` places;
     `members` are sorted by `labels`. How many pairs were written, and whether `budget` comparisons were enough."""
@@ -72,7 +67,7 @@ def crossing_pairs(
 
 
 @njit(cache=True, nogil=True)
-def band_keys(signatures: Signatures, band: int, rows: int, keys: Hashes) -> None:
+def band_keys(signatures: UInt32, band: int, rows: int, keys: UInt64) -> None:
     """A 64-bit key for the `rows` values of a band, for each signature: a polynomial of them, mixed."""
     for d in range(len(signatures)):
         h = np.uint64(band)
@@ -83,7 +78,7 @@ def band_keys(signatures: Signatures, band: int, rows: int, keys: Hashes) -> Non
 
 
 @njit(cache=True, nogil=True)
-def jaccards(sets: Hashes, ends: Offsets, first: Local, second: Local, values: npt.NDArray[np.float64]) -> None:
+def jaccards(sets: UInt64, ends: Int64, first: Int32, second: Int32, values: Float64) -> None:
     """|A ∩ B| / |A ∪ B| of pairs of ascending sets; set s is `sets[ends[s - 1]:ends[s]]`."""
     for e in range(len(first)):
         i = ends[first[e] - 1] if first[e] else 0
@@ -100,7 +95,7 @@ def jaccards(sets: Hashes, ends: Offsets, first: Local, second: Local, values: n
 
 
 @njit(cache=True, nogil=True)
-def close_pairs(hashes: Hashes, ends: Offsets, most: int, first: Local, second: Local) -> int:
+def close_pairs(hashes: UInt64, ends: Int64, most: int, first: Int32, second: Int32) -> int:
     """All pairs within each group of hashes that differ in at most `most` bits, as long as there is room; how many
     there are. Group g is `hashes[ends[g - 1]:ends[g]]`."""
     found = 0

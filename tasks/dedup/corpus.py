@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.arrays import Bool, Int64, UInt32
 from storage.artifact import Artifact
 from storage.documents import read_batches
 from storage.errors import DamagedArtifact
 from tasks.dedup.sketch import CONTENT, SCHEMA, shard_files
-
-Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Shard:
     content: str
     header: int
     shape: tuple[int, int]
-    places: Rows | None = None
+    places: Int64 | None = None
 
     @property
     def earlier(self) -> bool:
@@ -52,11 +50,11 @@ class Shard:
         table = pq.read_table(self.rows, columns=names, use_threads=False)
         return table if self.places is None else table.take(pa.array(self.places))
 
-    def read_signatures(self, local: Rows) -> npt.NDArray[np.uint32]:
+    def read_signatures(self, local: Int64) -> UInt32:
         """Signatures of some of the shard's documents; memory is taken for these only."""
         places = local if self.places is None else self.places[local]
         stored = np.memmap(self.signatures, np.uint32, "r", self.header, self.shape)
-        found: npt.NDArray[np.uint32] = stored[places]
+        found: UInt32 = stored[places]
         return found
 
 
@@ -100,7 +98,7 @@ class Corpus:
                 total[row["values"]] += row["counts"]
         return total
 
-    def split(self, rows: Rows) -> Iterator[tuple[Shard, Rows]]:
+    def split(self, rows: Int64) -> Iterator[tuple[Shard, Int64]]:
         """Ascending rows by shard, as places among the shard's documents."""
         starts = np.array([shard.start for shard in self.shards])
         cuts = np.searchsorted(rows, starts)
@@ -108,26 +106,26 @@ class Corpus:
             if end > begin:
                 yield shard, rows[begin:end] - shard.start
 
-    def columns(self, rows: Rows, names: list[str]) -> pa.Table:
+    def columns(self, rows: Int64, names: list[str]) -> pa.Table:
         """Columns of the side files for ascending rows."""
         tables = [SCHEMA.empty_table().select(names)]
         tables += [shard.columns(names).take(pa.array(local)) for shard, local in self.split(rows)]
         return pa.concat_tables(tables).combine_chunks()
 
-    def signatures(self, rows: Rows) -> npt.NDArray[np.uint32]:
+    def signatures(self, rows: Int64) -> UInt32:
         """Signatures of ascending rows: rows × permutations."""
         return np.concatenate([shard.read_signatures(local) for shard, local in self.split(rows)])
 
-    def contents(self, rows: Rows) -> list[str]:
+    def contents(self, rows: Int64) -> list[str]:
         """For ascending rows, what their shard holds: its name whatever its number."""
         return [shard.content for shard, local in self.split(rows) for _ in local]
 
-    def is_earlier(self, rows: Rows) -> npt.NDArray[np.bool_]:
+    def is_earlier(self, rows: Int64) -> Bool:
         """Which rows were kept by an earlier dedup."""
         return rows >= sum(shard.size for shard in self.own)
 
 
-def _kept_places(documents: Path, rows: Path) -> Rows:
+def _kept_places(documents: Path, rows: Path) -> Int64:
     """The sketch's rows that an earlier dedup kept: its documents, in the same order. Of equal ids the first is taken;
     their texts are equal, and so are their sketches."""
     sketched = pq.read_table(rows, columns=["id"])["id"].to_pylist()

@@ -11,10 +11,10 @@ datasketch's `affine32`, bit for bit.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-from tasks.text.kernels import Codes, Hashes, Offsets, mix64
+from storage.arrays import Int64, UInt32, UInt64
+from tasks.text.kernels import mix64
 from tasks.text.ngram_kernels import key_of
 
 
@@ -35,7 +35,7 @@ def shingle(words, first, n):
 
 
 @njit(cache=True, nogil=True)
-def sign(words: Hashes, word_ends: Offsets, n: int, a: Codes, b: Codes, signatures: npt.NDArray[np.uint32]) -> None:
+def sign(words: UInt64, word_ends: Int64, n: int, a: UInt32, b: UInt32, signatures: UInt32) -> None:
     """MinHash signatures of D texts: `signatures[d, p]` is the least `a[p]·x + b[p]` mod 2³² over their shingles x.
 
     Four shingles at a time, so that a signature is loaded and stored a quarter as often.
@@ -61,7 +61,7 @@ def sign(words: Hashes, word_ends: Offsets, n: int, a: Codes, b: Codes, signatur
 
 
 @njit(cache=True, nogil=True)
-def shingle_sets(words: Hashes, word_ends: Offsets, n: int, sets: Hashes, set_ends: Offsets) -> None:
+def shingle_sets(words: UInt64, word_ends: Int64, n: int, sets: UInt64, set_ends: Int64) -> None:
     """The distinct shingles of D texts, ascending: text d's are `sets[set_ends[d - 1]:set_ends[d]]`.
 
     `sets` needs as many places as there are words.
@@ -84,7 +84,7 @@ def shingle_sets(words: Hashes, word_ends: Offsets, n: int, sets: Hashes, set_en
 
 
 @njit(cache=True, nogil=True)
-def simhashes(words: Hashes, word_ends: Offsets, n: int, hashes: Hashes) -> None:
+def simhashes(words: UInt64, word_ends: Int64, n: int, hashes: UInt64) -> None:
     """SimHash of D texts (Charikar 2002): each bit is the majority of that bit over the text's shingles."""
     start = 0
     votes = np.empty(64, np.int32)

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from storage.arrays import Int64, UInt32, UInt64
 from tasks.dedup import compare_kernels
 from tasks.dedup.candidates import Candidates
-from tasks.dedup.clusters import Components, Edges, unique_edges
-from tasks.dedup.corpus import Rows
+from tasks.dedup.clusters import Components, unique_edges
 from tasks.dedup.verify import Shingles
-from tasks.text.kernels import Hashes
 
 LEADERS = 16  # in a bucket
 FRUITLESS = 2  # leaders that joined nothing, after which no more are tried
@@ -28,12 +27,14 @@ COMPARISONS = 1 << 24  # of what is still apart in a bucket: about half a second
 class Joined(NamedTuple):
     """Verified edges, the pairs that were verified, and the buckets that were not compared in full."""
 
-    edges: Edges
+    edges: Int64
     candidates: int
     cut_short: int
 
 
-def join_large_buckets(candidates: Candidates, large: list[Rows], components: Components, shingles: Shingles) -> Joined:
+def join_large_buckets(
+    candidates: Candidates, large: list[Int64], components: Components, shingles: Shingles
+) -> Joined:
     """Verified edges between documents of large buckets that lie in different components."""
     rows = np.unique(np.concatenate([np.empty(0, np.int64), *large]))
     labels = Labels(rows, components.labels(rows))
@@ -48,20 +49,20 @@ def join_large_buckets(candidates: Candidates, large: list[Rows], components: Co
 class Labels:
     """The component of each row, as edges join them."""
 
-    def __init__(self, rows: Rows, labels: Rows) -> None:
+    def __init__(self, rows: Int64, labels: Int64) -> None:
         self.rows = rows
         self.values = np.unique(labels, return_inverse=True)[1]
 
-    def of(self, rows: Rows) -> Rows:
+    def of(self, rows: Int64) -> Int64:
         """Component numbers."""
         return self.values[np.searchsorted(self.rows, rows)]
 
-    def differ(self, rows: Rows) -> bool:
+    def differ(self, rows: Int64) -> bool:
         """Whether the rows are of several components."""
         found = self.of(rows)
         return bool((found != found[0]).any())
 
-    def join(self, edges: Edges) -> None:
+    def join(self, edges: Int64) -> None:
         """Make one component of those of each edge."""
         pairs = self.values[np.searchsorted(self.rows, edges)]
         joined = Components(pairs)
@@ -76,11 +77,11 @@ class LargeBuckets:
         self.corpus, self.least = candidates.corpus, candidates.least
         self.threshold = candidates.config.threshold
         self.shingles = shingles
-        self.edges: list[Edges] = []
+        self.edges: list[Int64] = []
         self.verified = 0
         self.cut_short = 0
 
-    def join(self, members: Rows, labels: Labels) -> None:
+    def join(self, members: Int64, labels: Labels) -> None:
         """Join the components of one bucket, as far as exact similarity allows."""
         if not labels.differ(members):
             return
@@ -104,7 +105,7 @@ class LargeBuckets:
             if not self._cross(members, signatures, labels):
                 break
 
-    def _cross(self, members: Rows, signatures: compare_kernels.Signatures, labels: Labels) -> bool:
+    def _cross(self, members: Int64, signatures: UInt32, labels: Labels) -> bool:
         """Compare what is still apart: each member's likeliest partner in another component is verified. Whether any
         were joined."""
         if not labels.differ(members):
@@ -120,7 +121,7 @@ class LargeBuckets:
         self.cut_short += not complete
         return self._verify(np.stack((members[first[:made]], members[second[:made]]), axis=1), labels)
 
-    def _verify(self, pairs: Edges, labels: Labels) -> bool:
+    def _verify(self, pairs: Int64, labels: Labels) -> bool:
         """Join what reaches the threshold; whether any pair did."""
         pairs = np.sort(pairs, axis=1)
         self.verified += len(pairs)
@@ -131,7 +132,7 @@ class LargeBuckets:
         return len(good) > 0
 
 
-def _content(signatures: compare_kernels.Signatures) -> Hashes:
+def _content(signatures: UInt32) -> UInt64:
     hashes = np.empty(len(signatures), np.uint64)
     compare_kernels.band_keys(signatures, 0, signatures.shape[1], hashes)
     return hashes

@@ -11,17 +11,16 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.arrays import AnyArray, UInt64
 from tasks.shards import ShardResult
-from tasks.text.kernels import Hashes
 
 FILE = "parts.parquet"
 
 
-def range_of(keys: Hashes, ranges: int) -> npt.NDArray[np.uint64]:
+def range_of(keys: UInt64, ranges: int) -> UInt64:
     """The range that each key falls into, of so many (a power of two)."""
     return keys >> np.uint64(65 - ranges.bit_length()) if ranges > 1 else np.zeros(len(keys), np.uint64)
 
@@ -48,7 +47,7 @@ class PartWriter:
         """What the shard's result must hold for `read_part`: the part of each row group."""
         return {"parts": self._written}
 
-    def write(self, part: npt.NDArray[Any], parts: int, columns: Sequence[npt.NDArray[Any]], first: int = 0) -> None:
+    def write(self, part: AnyArray, parts: int, columns: Sequence[AnyArray], first: int = 0) -> None:
         """Write rows as one row group for each part that has any: row i goes to part `first + part[i]`, of `parts`."""
         if parts == 1 and len(part):
             self._write(first, columns)
@@ -59,7 +58,7 @@ class PartWriter:
             chosen = order[ends[number - 1] if number else 0 : ends[number]]
             self._write(first + number, [column[chosen] for column in columns])
 
-    def _write(self, number: int, columns: Sequence[npt.NDArray[Any]]) -> None:
+    def _write(self, number: int, columns: Sequence[AnyArray]) -> None:
         self._file.write_table(pa.table(list(columns), schema=self._file.schema))
         self._written.append(number)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from storage.arrays import Int64
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.corpus import Corpus, Rows
+from tasks.dedup.corpus import Corpus
 
 
-def standing(config: DedupConfig, corpus: Corpus, rows: Rows) -> pa.Table:
+def standing(config: DedupConfig, corpus: Corpus, rows: Int64) -> pa.Table:
     """Of rows, ascending: `row`, `id`, `source` and `length`; `rank`, the place of the source in the order of trust;
     `earlier`, 1 for what an earlier dedup kept, else 0; and `content`, what the shard holds: of equal documents the
     same one is preferred, whichever shard is read first.

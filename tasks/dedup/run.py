@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.arrays import Bool, Int64
 from storage.artifact import Artifact
 from storage.documents import LEDGER_SCHEMA, Verdict, ledger_batches, read_batches, write_batches
 from storage.errors import AccountingError
 from tasks.dedup.candidates import bands, expected_recall
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.corpus import Corpus, Rows, Shard
+from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.duplicates import REASONS, find_duplicates
 from tasks.dedup.earlier import find_earlier
 from tasks.dedup.spans import REASON as REPEATED_SPAN
@@ -76,7 +76,7 @@ def _write_shard(
 
 
 def _kept(
-    config: DedupConfig, path: Path, keep: npt.NDArray[np.bool_], spans: Path | None, verdicts: list[Verdict]
+    config: DedupConfig, path: Path, keep: Bool, spans: Path | None, verdicts: list[Verdict]
 ) -> Iterator[pa.RecordBatch]:
     """The documents that stay, without their repeated spans; what is said of those that changed goes to `verdicts`."""
     cut = pq.read_table(spans, use_threads=False) if spans else None
@@ -90,7 +90,7 @@ def _kept(
             yield batch
 
 
-def _range(rows: Rows, start: int, end: int) -> tuple[int, int]:
+def _range(rows: Int64, start: int, end: int) -> tuple[int, int]:
     """(offset, length) of the rows in [start, end), ascending."""
     first, last = np.searchsorted(rows, (start, end))
     return int(first), int(last - first)

@@ -13,29 +13,29 @@ from pathlib import Path
 
 import numpy as np
 
+from storage.arrays import Int64, UInt64
 from storage.documents import read_batches
 from tasks.dedup import compare_kernels, kernels
 from tasks.dedup.buckets import group
-from tasks.dedup.clusters import Edges, unique_edges
+from tasks.dedup.clusters import unique_edges
 from tasks.dedup.config import SimHashConfig, SketchConfig
-from tasks.dedup.corpus import Corpus, Rows, Shard
+from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.sketch import scanner_of
 from tasks.shards import map_shards
 from tasks.stage.output import Output
-from tasks.text.kernels import Hashes
 
 FILE = "simhash.npy"
 BITS = 64
 
 
-def simhashes(sketch: SketchConfig, corpus: Corpus, out: Output) -> Hashes:
+def simhashes(sketch: SketchConfig, corpus: Corpus, out: Output) -> UInt64:
     """The SimHash of every row: 8 bytes a document are held."""
     work = functools.partial(_hash_shard, sketch)
     results = map_shards(work, corpus.shards, out, "simhash", threads=True)
     return np.concatenate([np.load(result.folder / FILE) for result in results])
 
 
-def simhash_edges(config: SimHashConfig, hashes: Hashes, skipped: Rows) -> Edges:
+def simhash_edges(config: SimHashConfig, hashes: UInt64, skipped: Int64) -> Int64:
     """Pairs of rows whose hashes differ in at most `max_distance` bits; of equal hashes, each with the first only."""
     rows = np.setdiff1d(np.arange(len(hashes)), skipped, assume_unique=True)
     values, first, places = np.unique(hashes[rows], return_index=True, return_inverse=True)
@@ -48,9 +48,9 @@ def simhash_edges(config: SimHashConfig, hashes: Hashes, skipped: Rows) -> Edges
     return unique_edges(found)
 
 
-def distances(hashes: Hashes, pairs: Edges) -> Rows:
+def distances(hashes: UInt64, pairs: Int64) -> Int64:
     """In how many bits the hashes of pairs of rows differ."""
-    differing: Rows = np.bitwise_count(hashes[pairs[:, 0]] ^ hashes[pairs[:, 1]]).astype(np.int64)
+    differing: Int64 = np.bitwise_count(hashes[pairs[:, 0]] ^ hashes[pairs[:, 1]]).astype(np.int64)
     return differing
 
 
@@ -60,7 +60,7 @@ def _masks(distance: int) -> list[np.uint64]:
     return [np.uint64(one | other) for one, other in combinations(blocks, 2)]
 
 
-def _close(values: Hashes, ends: Rows, distance: int) -> Edges:
+def _close(values: UInt64, ends: Int64, distance: int) -> Int64:
     room = 0
     while True:  # counted first, then written
         first, second = np.empty(room, np.int32), np.empty(room, np.int32)

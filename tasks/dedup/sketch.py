@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from storage.arrays import Int64, UInt32
 from storage.artifact import Artifact
 from storage.documents import count_rows, read_batches, shard_name
 from tasks.dedup import kernels
@@ -43,7 +43,7 @@ def sketch_corpus(config: SketchConfig, documents: Artifact, out: Output) -> Non
     out.count(sketched=sum(sources.values()), sources=dict(sorted(sources.items())))
 
 
-def permutations(config: SketchConfig) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+def permutations(config: SketchConfig) -> tuple[UInt32, UInt32]:
     """(a, b) of datasketch's `affine32` scheme: x → a·x + b mod 2³² over premixed 32-bit hashes, a odd."""
     draw = np.random.RandomState(config.seed)
     a = draw.randint(0, 1 << 31, config.permutations, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
@@ -56,8 +56,8 @@ def scanner_of(config: SketchConfig, *, words: bool = True) -> Scanner:
 
 
 def sketch_texts(
-    scanner: Scanner, ngram: int, texts: pa.Array, a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]
-) -> tuple[list[bytes], npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+    scanner: Scanner, ngram: int, texts: pa.Array, a: UInt32, b: UInt32
+) -> tuple[list[bytes], Int64, UInt32]:
     """Exact hashes, lengths and signatures of a batch of texts."""
     exact: list[bytes] = [b""] * len(texts)
     lengths = np.zeros(len(texts), np.int64)

@@ -25,22 +25,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from storage.arrays import Bool, Int64
 from storage.documents import Verdict, read_batches
 from tasks.dedup import word_kernels
 from tasks.dedup.buckets import group, ranges_needed
 from tasks.dedup.config import DedupConfig, SpansConfig
-from tasks.dedup.corpus import Corpus, Rows, Shard
+from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.parts import PartWriter, range_of, read_part
 from tasks.dedup.preference import standing
 from tasks.shards import ShardResult, map_shards
 from tasks.stage.output import Output
 from tasks.text.characters import Characters, characters
-from tasks.text.kernels import Offsets
 from tasks.text.scan import utf8
 
 REASON = "repeated_span"
@@ -59,10 +58,10 @@ PREFERENCE = [
     *((name, "ascending") for name in ("rank", "id", "source", "content", "row")),
 ]
 
-Standing = tuple[Rows, Rows, pa.Array]  # documents: rows, ascending; the place of each in order; ids in that order
+Standing = tuple[Int64, Int64, pa.Array]  # documents: rows, ascending; the place of each in order; ids in that order
 
 
-def find_spans(config: DedupConfig, corpus: Corpus, removed: Rows, memory: int, out: Output) -> list[Path]:
+def find_spans(config: DedupConfig, corpus: Corpus, removed: Int64, memory: int, out: Output) -> list[Path]:
     """What is to be cut: for each own shard a table by place (of the document in the shard) and start, with start and
     end in bytes of its text, words, and the id of the owner. `removed` rows, ascending, take no part."""
     size = (config.spans or SpansConfig()).min_words
@@ -85,7 +84,7 @@ def find_spans(config: DedupConfig, corpus: Corpus, removed: Rows, memory: int, 
 
 
 def _spill_windows(
-    tables: Characters, size: int, removed: Rows, parts: int, shard: Shard, folder: Path
+    tables: Characters, size: int, removed: Int64, parts: int, shard: Shard, folder: Path
 ) -> dict[str, Any]:
     """Write the windows of a shard by range of their keys."""
     kept = np.setdiff1d(np.arange(shard.size), removed - shard.start, assume_unique=True)
@@ -156,7 +155,7 @@ def _join(
     return {"repeated_spans": len(new), "repeated_words": int((last - first).sum())}
 
 
-def _bytes(tables: Characters, path: Path, place: Rows, first: Rows, last: Rows) -> tuple[Offsets, Offsets]:
+def _bytes(tables: Characters, path: Path, place: Int64, first: Int64, last: Int64) -> tuple[Int64, Int64]:
     """Where the words `first` and `last` of the documents at `place`, ascending, start."""
     starts, ends = np.empty(len(place), np.int64), np.empty(len(place), np.int64)
     for texts, places in _texts(path, np.unique(place)):
@@ -168,7 +167,7 @@ def _bytes(tables: Characters, path: Path, place: Rows, first: Rows, last: Rows)
     return starts, ends
 
 
-def _texts(path: Path, wanted: Rows) -> Iterator[tuple[pa.Array, Rows]]:
+def _texts(path: Path, wanted: Int64) -> Iterator[tuple[pa.Array, Int64]]:
     """The texts at these places, ascending, of a shard, in portions, and the places."""
     waiting: list[pa.Array] = []
     done = end = 0
@@ -183,7 +182,7 @@ def _texts(path: Path, wanted: Rows) -> Iterator[tuple[pa.Array, Rows]]:
 
 
 def cut_spans(
-    batch: pa.RecordBatch, first_place: int, spans: pa.Table, min_words: int, keep: npt.NDArray[np.bool_] | None = None
+    batch: pa.RecordBatch, first_place: int, spans: pa.Table, min_words: int, keep: Bool | None = None
 ) -> tuple[pa.RecordBatch, list[Verdict]]:
     """The documents `first_place` and on of a shard without their spans, and a verdict on each that changed. One that
     is left with white space only goes; so do, without a verdict, those that `keep` leaves out."""

@@ -6,19 +6,18 @@ Unlike `kernels.scan` these write no normalised text: what counts is where in th
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
+from storage.arrays import Bool, Int64, UInt8, UInt32, UInt64
 from tasks.text.characters import SIZE, WORD
-from tasks.text.kernels import FNV_OFFSET, GOLDEN, Bytes, Codes, Hashes, Offsets, code_point, fnv, mix64
+from tasks.text.kernels import FNV_OFFSET, GOLDEN, code_point, fnv, mix64
 from tasks.text.ngram_kernels import weight_of
 
-Numbers = npt.NDArray[np.uint32]
 SLOTS = 16  # counters a key in `may_repeat`: one in 17 keys that stand alone shares its counter with another
 
 
 @njit(cache=True, nogil=True)
-def find_words(data: Bytes, offsets: Offsets, kinds: Bytes, folded: Codes) -> tuple[Hashes, Offsets, Offsets]:
+def find_words(data: UInt8, offsets: Int64, kinds: UInt8, folded: UInt32) -> tuple[UInt64, Int64, Int64]:
     """(hashes, starts, ends) of the words of D texts as UTF-8, text d being `data[offsets[d]:offsets[d + 1]]`.
 
     `hashes` has 64 bits for each word (FNV-1a over folded code points, mixed), text d's ending at `ends[d]`. `starts`
@@ -62,7 +61,7 @@ def find_words(data: Bytes, offsets: Offsets, kinds: Bytes, folded: Codes) -> tu
 
 
 @njit(cache=True, nogil=True)
-def find_windows(hashes: Hashes, ends: Offsets, size: int) -> tuple[Hashes, Numbers, Numbers]:
+def find_windows(hashes: UInt64, ends: Int64, size: int) -> tuple[UInt64, UInt32, UInt32]:
     """For every `size` consecutive words of a text a 64-bit key, the number of the text, and that of the first word in
     it. The key is a polynomial of the words' hashes, rolled on from window to window, mixed."""
     keys = np.empty(ends[-1], np.uint64)
@@ -86,7 +85,7 @@ def find_windows(hashes: Hashes, ends: Offsets, size: int) -> tuple[Hashes, Numb
 
 
 @njit(cache=True, nogil=True)
-def may_repeat(keys: Hashes) -> npt.NDArray[np.bool_]:
+def may_repeat(keys: UInt64) -> Bool:
     """Which keys occur twice, and some others: those whose counter another key counts in too.
 
     A counter has two bits (none, one, more) and is named by the key's low bits. This leaves few keys to be sorted.

@@ -12,7 +12,8 @@ import unicodedata
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+
+from storage.arrays import UInt8, UInt32
 
 OTHER, WORD, SPACE, HARD = 0, 1, 2, 4  # HARD: Python must normalise a text with this character
 SIZE = 0x40000  # no letter is assigned beyond; a test looks
@@ -27,8 +28,8 @@ JAMO = {chr(code) for code in (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))} 
 class Characters(NamedTuple):
     """`kinds[c]` is OTHER, WORD or SPACE, with HARD added; `folded[c]` is what is written for code point c."""
 
-    kinds: npt.NDArray[np.uint8]
-    folded: npt.NDArray[np.uint32]
+    kinds: UInt8
+    folded: UInt32
 
 
 @functools.cache

@@ -9,16 +9,14 @@ Words are hashed by FNV-1a over their folded bytes, finished by MurmurHash3's mi
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
+from storage.arrays import Bool, Int64, UInt8, UInt32, UInt64
 from tasks.text.characters import HARD, SIZE
 
-Bytes = npt.NDArray[np.uint8]
-Codes = npt.NDArray[np.uint32]
-Hashes = npt.NDArray[np.uint64]
-Offsets = npt.NDArray[np.int64]
-
+Bytes = UInt8  # tasks/filter takes these by the old names
+Hashes = UInt64
+Offsets = Int64
 FNV_OFFSET = np.uint64(0xCBF29CE484222325)
 FNV_PRIME = np.uint64(0x100000001B3)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio, odd: spreads what it multiplies (Knuth 1998, 6.4)
@@ -97,8 +95,8 @@ def encode(c, out, at):
 
 @njit(cache=True, nogil=True)
 def scan(
-    data: Bytes, offsets: Offsets, kinds: Bytes, folded: Codes, out: Bytes, out_ends: Offsets,
-    words: Hashes | None, word_ends: Offsets, lengths: Offsets, hard: npt.NDArray[np.bool_],
+    data: UInt8, offsets: Int64, kinds: UInt8, folded: UInt32, out: UInt8, out_ends: Int64,
+    words: UInt64 | None, word_ends: Int64, lengths: Int64, hard: Bool,
 ) -> None:  # fmt: skip
     """Normalise D texts and hash their words, in one pass over their bytes.
 

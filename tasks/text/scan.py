@@ -9,15 +9,14 @@ from __future__ import annotations
 import functools
 import unicodedata
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from storage.arrays import AnyArray, Bool, Int64, UInt8, UInt64
 from tasks.text import kernels
 from tasks.text.characters import SIZE, characters
-from tasks.text.kernels import Bytes, Hashes, Offsets
 
 MARKS, JOINER = 30, "\u034f"
 PORTION = 1 << 19  # bytes of text scanned at once, or one document: the buffers stay near the core, and small
@@ -30,12 +29,12 @@ class Scanned(NamedTuple):
     the texts' places in the batch, `characters` their lengths before normalisation.
     """
 
-    rows: npt.NDArray[np.int64]
-    text: Bytes
-    text_ends: Offsets
-    words: Hashes
-    word_ends: Offsets
-    characters: Offsets
+    rows: Int64
+    text: UInt8
+    text_ends: Int64
+    words: UInt64
+    word_ends: Int64
+    characters: Int64
 
 
 class Scanner:
@@ -65,7 +64,7 @@ class Scanner:
         text = unicodedata.normalize("NFC", text)
         return text.casefold() if self.ignore_case else text
 
-    def _scan(self, texts: pa.Array, rows: npt.NDArray[np.int64]) -> tuple[Scanned, npt.NDArray[np.int64]]:
+    def _scan(self, texts: pa.Array, rows: Int64) -> tuple[Scanned, Int64]:
         data, offsets = utf8(texts)
         size, documents = int(offsets[-1] - offsets[0]), len(texts)
         self._text = _at_least(self._text, size * 3 // 2 + 8)
@@ -87,7 +86,7 @@ def longest_run_of_marks(text: str) -> int:
 
 
 @functools.cache
-def _marks() -> npt.NDArray[np.bool_]:
+def _marks() -> Bool:
     return np.fromiter((unicodedata.combining(chr(code)) != 0 for code in range(SIZE)), np.bool_, SIZE)
 
 
@@ -114,11 +113,11 @@ def _portions(texts: pa.Array) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def _at_least(buffer: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+def _at_least(buffer: AnyArray, size: int) -> AnyArray:
     return buffer if len(buffer) >= size else np.empty(size, buffer.dtype)
 
 
-def utf8(texts: pa.Array) -> tuple[Bytes, Offsets]:
+def utf8(texts: pa.Array) -> tuple[UInt8, Int64]:
     """(data, offsets) of a string column without nulls, not copied: text i is `data[offsets[i]:offsets[i + 1]]`."""
     _, ends, data = texts.buffers()
     offsets = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
 from models.tokenizer import tokenizer_digest
+from storage.arrays import Bool, Int64
 from storage.artifact import Artifact
 from storage.documents import read_batches
 from storage.errors import EmptyOutput
@@ -188,7 +188,7 @@ def _is_checked(document: str) -> bool:
     return crc32(document.encode()) % CHECKED_ONE_IN == 0
 
 
-def _count(counts: Counts, batch: pa.RecordBatch, lengths: npt.NDArray[np.int64], chosen: npt.NDArray[np.bool_]) -> int:
+def _count(counts: Counts, batch: pa.RecordBatch, lengths: Int64, chosen: Bool) -> int:
     """Add the chosen documents of a batch to the measures of their sources; their UTF-8 bytes."""
     sources = batch.column("source").dictionary_encode()
     codes = sources.indices.to_numpy()

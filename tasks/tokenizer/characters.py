@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import numpy.typing as npt
+
+from storage.arrays import UInt8
 
 OTHER, LETTER, NUMBER, SPACE = 0, 1, 2, 3
 SIZE = 0x40000  # no letter, number or white space is assigned beyond; a test looks
@@ -18,7 +19,7 @@ SURROGATES = slice(0xD800, 0xE000)
 
 
 @functools.cache
-def character_classes() -> npt.NDArray[np.uint8]:
+def character_classes() -> UInt8:
     """OTHER, LETTER, NUMBER or SPACE for each code point below SIZE, as `tokenizers` matches it."""
     from tokenizers import NormalizedString, Regex
 

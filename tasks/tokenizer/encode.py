@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from models.tokenizer import EOS
+from storage.arrays import Int64, UInt32
 from storage.errors import DamagedArtifact
 from tasks.tokenizer import kernels
-from tasks.tokenizer.kernels import Ids, Offsets
 from tasks.tokenizer.load import load_for_documents
 from tasks.tokenizer.split import Splitter, at_least
 from tasks.tokenizer.tables import Tables
@@ -32,15 +32,15 @@ POOL, TEXTS = 2, 8  # ids and bytes for each row, for what doesn't fit into it
 class Encoded(NamedTuple):
     """D documents: number d is `ids[ends[d - 1]:ends[d]]`, EOS included."""
 
-    ids: Ids
-    ends: Offsets
+    ids: UInt32
+    ends: Int64
 
-    def document(self, row: int) -> Ids:
+    def document(self, row: int) -> UInt32:
         """The ids of one document, EOS included."""
         return self.ids[int(self.ends[row - 1]) if row else 0 : int(self.ends[row])]
 
     @property
-    def lengths(self) -> Offsets:
+    def lengths(self) -> Int64:
         """How many ids each document has, EOS included."""
         return np.diff(self.ends, prepend=0)
 

@@ -14,17 +14,12 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
+from storage.arrays import Int64, UInt8, UInt32, UInt64
 from tasks.text.kernels import GOLDEN, decode, same_bytes
 from tasks.text.table_kernels import free_row, probe
 from tasks.tokenizer.characters import LETTER, NUMBER, OTHER, SIZE, SPACE
-
-Bytes = npt.NDArray[np.uint8]
-Words = npt.NDArray[np.uint64]
-Ids = npt.NDArray[np.uint32]
-Offsets = npt.NDArray[np.int64]
 
 PACKED = 15  # bytes of a pre-token that is its own key
 LONGEST = 128  # bytes of a pre-token that is remembered; a longer one hardly comes again
@@ -183,9 +178,7 @@ def cut_gpt4(data, words, start, end, kinds):
 
 
 @njit(cache=True, nogil=True)
-def split(
-    data: Bytes, words: Words, offsets: Offsets, kinds: Bytes, gpt2: bool, ends: Offsets, documents: Offsets
-) -> int:
+def split(data: UInt8, words: UInt64, offsets: Int64, kinds: UInt8, gpt2: bool, ends: Int64, documents: Int64) -> int:
     """Cut D texts into pre-tokens, which fill their texts; the number of them.
 
     Text d is `data[offsets[d]:offsets[d + 1]]` and valid UTF-8; `words[i]` are the 8 bytes from i on, little-endian;
@@ -218,7 +211,7 @@ def row_of(left, right, pairs):
 
 
 @njit(cache=True, nogil=True)
-def fill_pairs(left: Ids, right: Ids, joined: Ids, pairs: Words) -> None:
+def fill_pairs(left: UInt32, right: UInt32, joined: UInt32, pairs: UInt64) -> None:
     """Enter merges, in the order of their ranks, into `pairs`: 2**k rows of key, and rank with joined id."""
     pairs[:] = NO_PAIR
     for rank in range(len(left)):
@@ -357,7 +350,7 @@ def remember(slot, low, high, data, start, n, ids, count, table, pool, texts, us
 
 
 @njit(cache=True, nogil=True)
-def move(table: Words, larger: Words) -> None:
+def move(table: UInt64, larger: UInt64) -> None:
     """Enter every row of a table into a larger one, which is zero."""
     mask = len(larger) - 1
     for row in range(len(table)):
@@ -370,8 +363,8 @@ def move(table: Words, larger: Words) -> None:
 
 @njit(cache=True, nogil=True)
 def encode(
-    data: Bytes, words: Words, offsets: Offsets, ends: Offsets, documents: Offsets, symbols: Ids, pairs: Words,
-    last_id: int, table: Words, pool: Ids, texts: Bytes, used: Offsets, out: Ids, out_ends: Offsets,
+    data: UInt8, words: UInt64, offsets: Int64, ends: Int64, documents: Int64, symbols: UInt32, pairs: UInt64,
+    last_id: int, table: UInt64, pool: UInt32, texts: UInt8, used: Int64, out: UInt32, out_ends: Int64,
 ) -> int:  # fmt: skip
     """Ids of D texts that `split` has cut, `last_id` after each; how many ids.
 

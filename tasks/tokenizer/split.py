@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from storage.arrays import AnyArray, Int64, UInt8, UInt64
 from tasks.text.scan import utf8
 from tasks.tokenizer import kernels
 from tasks.tokenizer.characters import character_classes
-from tasks.tokenizer.kernels import Bytes, Offsets, Words
 from tasks.tokenizer.patterns import PatternName
 
 PORTION = 1 << 19  # bytes of text at once, or one document
@@ -26,11 +25,11 @@ class Cut(NamedTuple):
     `documents[d]` of them lie before the end of text d. `words[i]` are the 8 bytes of `data` from i on.
     """
 
-    data: Bytes
-    words: Words
-    offsets: Offsets
-    ends: Offsets
-    documents: Offsets
+    data: UInt8
+    words: UInt64
+    offsets: Int64
+    ends: Int64
+    documents: Int64
 
 
 class Splitter:
@@ -63,6 +62,6 @@ class Splitter:
             first = after
 
 
-def at_least(buffer: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+def at_least(buffer: AnyArray, size: int) -> AnyArray:
     """The buffer, or a new one of its kind where it is too small."""
     return buffer if len(buffer) >= size else np.empty(size, buffer.dtype)

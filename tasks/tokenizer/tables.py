@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.tokenizer import EOS
+from storage.arrays import UInt32, UInt64
 from tasks.tokenizer import kernels
-from tasks.tokenizer.kernels import Ids, Words
 from tasks.tokenizer.patterns import PatternName, pattern_of
 
 PLAIN = {  # of the model: what the kernels know nothing of
@@ -23,8 +23,8 @@ class Tables(NamedTuple):
     """Read only, for any number of threads. `symbols` are the ids of the 256 bytes, `pairs` see `fill_pairs`."""
 
     pattern: PatternName
-    symbols: Ids
-    pairs: Words
+    symbols: UInt32
+    pairs: UInt64
     eos_id: int
     vocab_size: int
 

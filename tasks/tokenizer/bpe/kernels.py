@@ -17,15 +17,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-from tasks.text.kernels import Bytes, Offsets, mix64
+from storage.arrays import Int32, Int64, UInt8
+from tasks.text.kernels import mix64
 from tasks.text.table_kernels import probe
 from tasks.tokenizer.bpe.queue_kernels import COUNT, FIRST, PAIR, PLACES, Queue, drop_first, push, refill
-
-Ids = npt.NDArray[np.int32]
-Rows = npt.NDArray[np.int64]
 
 NONE = -1  # a separator, or the inside of a token
 BEFORE, AFTER = range(2)  # a neighbour of the merged pair
@@ -34,30 +31,30 @@ BEFORE, AFTER = range(2)  # a neighbour of the merged pair
 class Words(NamedTuple):
     """A separator, then distinct words, each with a separator after it. All but `counts` are by letter."""
 
-    letters: Bytes
-    symbols: Ids  # the id of a token at its first and at its last letter
-    owners: Ids  # the word that it belongs to
-    counts: Offsets  # of each word
+    letters: UInt8
+    symbols: Int32  # the id of a token at its first and at its last letter
+    owners: Int32  # the word that it belongs to
+    counts: Int64  # of each word
 
 
 class Pairs(NamedTuple):
     """A table from pairs of ids to their counts: rows of (key, count)."""
 
-    rows: Rows
-    used: Offsets
+    rows: Int64
+    used: Int64
 
 
 class Changes(NamedTuple):
     """What one merge does to the pairs with the token before, and with the token after: by that token's id the summed
     counts and how many places, the ids in the order found; and the places, each with its id."""
 
-    sums: Rows
-    numbers: Rows
-    found: Ids
-    founds: Offsets
-    tokens: Ids
-    places: Ids
-    sizes: Offsets
+    sums: Int64
+    numbers: Int64
+    found: Int32
+    founds: Int64
+    tokens: Int32
+    places: Int32
+    sizes: Int64
 
 
 @njit(cache=True, nogil=True)

@@ -15,23 +15,23 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.arrays import Int64, UInt8
 from tasks.tokenizer.bpe.count_kernels import LENGTH, PLACE, TIMES, count_words, rehash_words
 
 T = TypeVar("T")
-Pieces = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]  # data, starts, ends
+Pieces = tuple[UInt8, Int64, Int64]  # data, starts, ends
 ROWS, LETTERS = 1 << 12, 1 << 16  # of a new table
 
 
 class Pretokens(NamedTuple):
     """W distinct words sorted by their bytes: word i is `words[ends[i - 1]:ends[i]]`, seen `counts[i]` times."""
 
-    words: npt.NDArray[np.uint8]
-    ends: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
+    words: UInt8
+    ends: Int64
+    counts: Int64
 
     def save(self, path: Path) -> None:
         """Write them, for `load`, to a file that ends in .npz."""
@@ -71,10 +71,10 @@ class _Table:
 
     def add(
         self,
-        data: npt.NDArray[np.uint8],
-        starts: npt.NDArray[np.int64],
-        ends: npt.NDArray[np.int64],
-        times: npt.NDArray[np.int64],
+        data: UInt8,
+        starts: Int64,
+        ends: Int64,
+        times: Int64,
     ) -> None:
         """Count piece i `times[i]` times."""
         data = data.view()

@@ -6,12 +6,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-from tasks.text.kernels import Offsets
+from storage.arrays import Int64
 
-Rows = npt.NDArray[np.int64]
 COUNT, PAIR, FIRST, PLACES = range(4)  # columns of the queue
 
 
@@ -19,10 +17,10 @@ class Queue(NamedTuple):
     """Rows of (count, pair, first place, places). Those that count at least `limit` are a heap; the rest, unordered,
     waits for its turn, which for most pairs never comes. `sizes` are of heap and rest."""
 
-    heap: Rows
-    rest: Rows
-    sizes: Offsets
-    limit: Offsets
+    heap: Int64
+    rest: Int64
+    sizes: Int64
+    limit: Int64
 
 
 @njit(cache=True, nogil=True, inline="always")

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from storage.arrays import Int32, Int64, UInt8
 from storage.errors import ConfigError
 from tasks.tokenizer.bpe.alphabet import BYTE_ORDER, BYTES, spell, unspell
 from tasks.tokenizer.bpe.kernels import NONE, Words, lay_out, learn
@@ -31,15 +31,15 @@ class Learnt(NamedTuple):
     """M merges in order of rank, M x 2 as (left id, right id); the bytes of every id; how often each merge's pair stood
     in the text when it was merged, M counts that never rise."""
 
-    merges: npt.NDArray[np.int64]
+    merges: Int64
     vocabulary: list[bytes]
-    counts: npt.NDArray[np.int64]
+    counts: Int64
 
 
 def train(
-    words: npt.NDArray[np.uint8],
-    ends: npt.NDArray[np.int64],
-    counts: npt.NDArray[np.int64],
+    words: UInt8,
+    ends: Int64,
+    counts: Int64,
     *,
     vocab_size: int,
     min_frequency: int,
@@ -56,7 +56,7 @@ def train(
     _check(ends, counts, size)
     laid = Words(np.empty(size, np.uint8), np.full(size, NONE, np.int32), np.empty(size, np.int32), counts)
     lay_out(words, ends, byte_ids, laid)
-    rows: npt.NDArray[np.int64] = learn(laid, byte_ids, len(vocabulary), vocab_size, max(1, min_frequency))
+    rows: Int64 = learn(laid, byte_ids, len(vocabulary), vocab_size, max(1, min_frequency))
     merges, times = rows[:, :2], rows[:, 2]
     for left, right in merges.tolist():
         vocabulary.append(vocabulary[left] + vocabulary[right])
@@ -77,7 +77,7 @@ def settled_above(learnt: Learnt, *, vocab_size: int, min_frequency: int) -> int
 
 
 def to_tokenizer(
-    merges: npt.NDArray[np.int64], vocabulary: Sequence[bytes], special_tokens: Sequence[str], split: PreTokenizer
+    merges: Int64, vocabulary: Sequence[bytes], special_tokens: Sequence[str], split: PreTokenizer
 ) -> Tokenizer:
     """The tokenizer of these merges as its library has it: the same `tokenizer.json` as from its own trainer."""
     from tokenizers import Tokenizer
@@ -93,7 +93,7 @@ def to_tokenizer(
     return tokenizer
 
 
-def _check(ends: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], size: int) -> None:
+def _check(ends: Int64, counts: Int64, size: int) -> None:
     if size > np.iinfo(np.int32).max:
         raise ConfigError(f"The distinct pre-tokens to learn from hold {size:,} bytes; 2 GB are the limit.", REMEDY)
     letters = float(np.diff(ends, prepend=0).astype(float) @ counts.astype(float))
@@ -101,7 +101,7 @@ def _check(ends: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], size: int
         raise ConfigError("The pre-tokens to learn from are more than 64 bits can count.", REMEDY)
 
 
-def _first_ids(special_tokens: Sequence[str]) -> tuple[npt.NDArray[np.int32], list[bytes]]:
+def _first_ids(special_tokens: Sequence[str]) -> tuple[Int32, list[bytes]]:
     """The id of each byte, and the vocabulary before any merge."""
     vocabulary = [token.encode() for token in special_tokens]
     byte_ids = np.empty(BYTES, np.int32)

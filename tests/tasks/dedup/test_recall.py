@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from storage.arrays import Bool, Int64
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
 from tasks.dedup import DedupConfig
@@ -45,7 +45,7 @@ class Compared:
         self.similarity = shingles.similarities(self.pairs)
         self.candidate_similarity = shingles.similarities(self.candidates)
 
-    def among(self, edges: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def among(self, edges: Int64) -> Bool:
         """Which of the pairs are among the edges."""
         found = {tuple(edge) for edge in edges.tolist()}
         return np.array([tuple(pair) in found for pair in self.pairs.tolist()])

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -24,6 +23,7 @@ from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 
 from models.tokenizer import SPECIAL_TOKENS
+from storage.arrays import Int64, UInt8
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
 from storage.errors import ConfigError
@@ -66,9 +66,7 @@ def by_us(
     return to_tokenizer(merges, vocabulary, special_tokens, split).to_str(pretty=True)
 
 
-def split_by(
-    split: PreTokenizer, texts: pa.Array
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def split_by(split: PreTokenizer, texts: pa.Array) -> tuple[UInt8, Int64, Int64]:
     """A splitter by the library's own pre-tokenizer: the slowest there is, and right by definition."""
     pieces = [piece for text in texts.to_pylist() for piece, _ in split.pre_tokenize_str(text)]
     ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)

@@ -22,8 +22,8 @@ from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
 from storage.tokens import write_tokens
 from tasks.stage.output import Output
+from tasks.tokenize import stage
 from tasks.tokenize.stage import TokenizeConfig, in_validation, tokenize
-from tasks.tokenize.stage import stage as stage
 from tasks.tokenizer import TokenizerConfig, encode, load_for_documents, train_tokenizer
 from tasks.tokenizer.characters import CLASSES, SIZE
 from tasks.tokenizer.encode import KernelEncoder
