@@ -9,7 +9,6 @@ prove.py       checks before publishing: nothing is lost, and all loaders agree
 words.py       no word is split that the vocabulary has room for; tokens as people read them
 report.py      measures and tables, and report.md
 compare.py     other vocabularies on the same text
-sentencepiece.py  one form of those
 load.py        the tokenizer as documents are encoded with it
 characters.py  letters, numbers and white space, as the library sees them
 kernels.py     compiled: bytes to pre-tokens, pre-tokens to ids

@@ -20,7 +20,7 @@ from models.tokenizer import CHAT_TEMPLATE_PATH, EOS, PAD
 from storage.artifact import Artifact
 from tasks.stage import stage
 from tasks.stage.output import Output
-from tasks.tokenizer.compare import fingerprints
+from tasks.tokenizer.compare import check_libraries, fingerprints
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.keep import keep, kept_tokenizer
 from tasks.tokenizer.load import load_for_documents
@@ -52,6 +52,7 @@ def train_tokenizer(config: TokenizerConfig, documents: Artifact, out: Output) -
     from tasks.tokenizer.report import publish
     from tasks.tokenizer.words import prove_words
 
+    check_libraries(config)
     kept = kept_tokenizer(config)
     if kept is not None:
         keep(config, kept, documents, out)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from models.tokenizer import SPECIAL_TOKENS, load_tokenizer
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.documents import Document, shard_name, write_documents
-from storage.errors import DamagedArtifact, SourceError, TokenizerMismatch
+from storage.errors import ConfigError, DamagedArtifact, SourceError, TokenizerMismatch
 from tasks.export.formats.gguf_file import write_gguf
 from tasks.posttrain.rows.rendering import Dropped, render_instruction
 from tasks.stage.output import Output
@@ -35,6 +37,9 @@ from tasks.tokenizer.words import Settled, is_word, prove_words, show, tokens_of
 from tests.tasks.tiny_model import RUNTIME, make_model, make_tokenizer, texts
 
 CONFIGS = ("tokenizer_config.json", "special_tokens_map.json")
+needs_sentencepiece = pytest.mark.skipif(
+    find_spec("sentencepiece") is None, reason="sentencepiece is not installed: pip install 'gristmill[sentencepiece]'"
+)
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -342,6 +347,7 @@ def test_the_report_measures_what_the_texts_say(folder: Path, tmp_path: Path) ->
     assert merges[0]["seen"] == sum(text.count(merges[0]["left"][1:-1] + merges[0]["right"][1:-1]) for text in given)
 
 
+@needs_sentencepiece
 def test_other_vocabularies_are_measured_on_the_same_text(shared_data: Callable[[str], Path], tmp_path: Path) -> None:
     data = shared_data("models/tokenizers")
     compare = {
@@ -351,7 +357,7 @@ def test_other_vocabularies_are_measured_on_the_same_text(shared_data: Callable[
     }
     known = {"GPT-2": [15496, 11, 616, 3290], "Llama 2": [15043, 29892, 590, 11203], "NeoX": [12092, 13, 619, 4370]}
     for name, ids in known.items():
-        assert load_reference(name, compare[name]).encode("Hello, my dog", add_special_tokens=False).ids == ids
+        assert load_reference(name, compare[name]).encode("Hello, my dog") == ids
     out = trained(tmp_path / "with", list(texts()), compare=compare)
     plain = trained(tmp_path / "without", list(texts()))
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(plain.path)), "nothing after it is made anew"
@@ -365,16 +371,48 @@ def test_a_vocabulary_to_compare_with_enters_the_key_by_its_content(folder: Path
     shutil.copytree(folder, tmp_path / "other")
     config = TokenizerConfig(compare={"other": str(tmp_path / "other")})
     before = fingerprints(config)
-    assert load_reference("other", config.compare["other"]).get_vocab_size() == read_size(folder)
+    assert load_reference("other", config.compare["other"]).size == read_size(folder)
     (tmp_path / "other" / "tokenizer.json").write_text("{}")
     assert fingerprints(config) != before
     (tmp_path / "other" / "tokenizer.json").unlink()
     with pytest.raises(SourceError, match=r"names other, and .* holds no vocabulary"):
         fingerprints(config)
-    for data in (b"", b"\x0a\xff\xff", b"\x0a\x05\x0a\x03abc", b"<html>"):
-        (tmp_path / "other" / "tokenizer.model").write_bytes(data)
-        with pytest.raises(SourceError, match=r"tokenizer\.model is no"):
-            load_reference("other", config.compare["other"])
+
+
+@needs_sentencepiece
+@pytest.mark.parametrize("data", [b"", b"\x0a\xff\xff", b"\x0a\x05\x0a\x03abc", b"<html>"])
+def test_a_file_that_is_no_sentencepiece_model_is_refused_by_name(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(data)
+    with pytest.raises(SourceError, match=r"tokenizer\.model is not a SentencePiece model"):
+        load_reference("other", str(tmp_path))
+
+
+@needs_sentencepiece
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_sentencepiece_model_of_either_kind_is_measured(tmp_path: Path, kind: str) -> None:
+    from sentencepiece import SentencePieceTrainer
+
+    (tmp_path / "other").mkdir()
+    with (tmp_path / "other" / "tokenizer.model").open("wb") as file:
+        SentencePieceTrainer.train(
+            sentence_iterator=iter([*texts()] * 20), model_writer=file, model_type=kind, vocab_size=400,
+            byte_fallback=True, hard_vocab_limit=False, minloglevel=2,
+        )  # fmt: skip
+    out = trained(tmp_path / "out", list(texts()), vocab_size=400, compare={"other": str(tmp_path / "other")})
+    (row,) = out.counts["tables"]["Bytes per token beside other vocabularies"]
+    (measured,) = [value for name, value in row.items() if name.startswith("other")]
+    assert 1 < measured < 8
+
+
+def test_without_the_library_a_sentencepiece_model_ends_the_run_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)  # as if it were not installed
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "tokenizer.model").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"pip install 'gristmill\[sentencepiece\]'"):
+        trained(tmp_path / "out", ["text"], compare={"other": str(tmp_path / "other")})
+    assert not list((tmp_path / "out").glob("*.json"))
 
 
 def read_size(folder: Path) -> int:
