@@ -1,7 +1,10 @@
-"""The hot loops of comparison, compiled by numba: agreement of signatures within buckets, exact Jaccard on edges.
+"""Comparison of documents, compiled by numba: signatures within a bucket, exact Jaccard similarity of pairs, SimHash
+distances.
 
-The share of equal values in two signatures estimates their Jaccard similarity (Broder 1997), with a standard deviation
-of √(J(1 − J)/permutations). Local indices are into the signatures that are passed.
+The share of positions in which two MinHash signatures agree is an unbiased estimate of the Jaccard similarity J of
+their shingle sets, with standard deviation √(J(1 − J) / permutations) (Broder 1997). Banding and buckets follow
+Leskovec, Rajaraman and Ullman, "Mining of Massive Datasets", section 3.4. Members of a group are indices into the
+arrays that are passed, not rows of the corpus.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from tasks.text.kernels import GOLDEN
 
 @njit(cache=True, nogil=True)
 def agreement(signatures, i, j):
-    """In how many places two signatures are equal."""
+    """The number of positions in which two signatures are equal."""
+    # Without a branch, and in 32 bits, the loop is vectorised
     equal = np.int32(0)
     first, second = signatures[i], signatures[j]
     for p in range(len(first)):
@@ -25,7 +29,10 @@ def agreement(signatures, i, j):
 
 @njit(cache=True, nogil=True)
 def similar_pairs(members: Int32, ends: Int64, signatures: UInt32, least: int, first: Int32, second: Int32) -> int:
-    """All pairs within each group that agree in `least` places; how many were written."""
+    """All pairs within each group whose signatures agree in at least `least` positions; returns their number.
+
+    Group g is `members[ends[g - 1]:ends[g]]`. `first` and `second` need room for all pairs of every group.
+    """
     found = 0
     start = 0
     for end in ends:
@@ -42,16 +49,21 @@ def similar_pairs(members: Int32, ends: Int64, signatures: UInt32, least: int, f
 def crossing_pairs(
     members: Int32, labels: Int64, signatures: UInt32, least: int, budget: int, first: Int32, second: Int32
 ) -> tuple[int, bool]:
-    """For each member of a large group, the member of a later component that agrees most, if in `least` places;
-    `members` are sorted by `labels`. How many pairs were written, and whether `budget` comparisons were enough."""
+    """For each member of a large group, the member of a later component that agrees most, if in at least `least`
+    positions. `members` are sorted by `labels`, their components.
+
+    Returns the number of pairs written, and whether `budget` comparisons were enough to finish.
+    """
     found = 0
     compared = 0
     after = 0
     for i in range(len(members)):
+        # `after` is the first member of the next component; members of the same component need no comparison
         if i >= after:
             after = i + 1
             while after < len(members) and labels[after] == labels[i]:
                 after += 1
+        # Only later components: a pair with an earlier one was seen from there
         most, best = least - 1, -1
         for j in range(after, len(members)):
             equal = agreement(signatures, members[i], members[j])
@@ -60,6 +72,7 @@ def crossing_pairs(
         if best >= 0:
             first[found], second[found] = members[i], members[best]
             found += 1
+        # The budget counts comparisons, not seconds: the result must not depend on the machine
         compared += len(members) - after
         if compared > budget:
             return found, False
@@ -68,9 +81,10 @@ def crossing_pairs(
 
 @njit(cache=True, nogil=True)
 def band_keys(signatures: UInt32, band: int, rows: int, keys: UInt64) -> None:
-    """A 64-bit key for the `rows` values of a band, for each signature: a polynomial of them, mixed."""
+    """For each signature a 64-bit hash of its `rows` values in a band: two signatures share a bucket if they are equal
+    in all of them (or, with a probability of 2⁻⁶⁴ per pair, by collision)."""
     for d in range(len(signatures)):
-        h = np.uint64(band)
+        h = np.uint64(band)  # so that equal values in different bands have different keys
         for p in range(band * rows, (band + 1) * rows):
             h = (h ^ np.uint64(signatures[d, p])) * GOLDEN
             h ^= h >> np.uint64(32)
@@ -79,13 +93,15 @@ def band_keys(signatures: UInt32, band: int, rows: int, keys: UInt64) -> None:
 
 @njit(cache=True, nogil=True)
 def jaccards(sets: UInt64, ends: Int64, first: Int32, second: Int32, values: Float64) -> None:
-    """|A ∩ B| / |A ∪ B| of pairs of ascending sets; set s is `sets[ends[s - 1]:ends[s]]`."""
+    """The Jaccard similarity |A ∩ B| / |A ∪ B| of pairs of sets of distinct, ascending numbers; set s is
+    `sets[ends[s - 1]:ends[s]]`, pair e is `first[e]`, `second[e]`."""
     for e in range(len(first)):
         i = ends[first[e] - 1] if first[e] else 0
         j = ends[second[e] - 1] if second[e] else 0
         last_i, last_j = ends[first[e]], ends[second[e]]
         total = last_i - i + last_j - j
         shared = 0
+        # A merge of two sorted lists: the smaller side advances, both on equality
         while i < last_i and j < last_j:
             x, y = sets[i], sets[j]
             shared += x == y
@@ -96,8 +112,10 @@ def jaccards(sets: UInt64, ends: Int64, first: Int32, second: Int32, values: Flo
 
 @njit(cache=True, nogil=True)
 def close_pairs(hashes: UInt64, ends: Int64, most: int, first: Int32, second: Int32) -> int:
-    """All pairs within each group of hashes that differ in at most `most` bits, as long as there is room; how many
-    there are. Group g is `hashes[ends[g - 1]:ends[g]]`."""
+    """All pairs within each group of hashes that differ in at most `most` bits; returns their number.
+
+    Group g is `hashes[ends[g - 1]:ends[g]]`. Pairs beyond the length of `first` are counted but not written.
+    """
     found = 0
     start = 0
     for end in ends:
@@ -105,6 +123,7 @@ def close_pairs(hashes: UInt64, ends: Int64, most: int, first: Int32, second: In
             for j in range(i + 1, end):
                 differing = hashes[i] ^ hashes[j]
                 bits = 0
+                # Each step clears the lowest set bit (Kernighan); it stops once there are too many
                 while differing and bits <= most:
                     differing &= differing - np.uint64(1)
                     bits += 1
