@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 
 from storage.arrays import Int64, UInt64
 from tasks.dedup.buckets import grouped, ranges_needed, spill
-from tasks.dedup.candidates import Candidates
 from tasks.dedup.clusters import Components, choose_keepers, unique_edges
 from tasks.dedup.config import DedupConfig, SimHashConfig
 from tasks.dedup.corpus import Corpus, Shard
-from tasks.dedup.large_buckets import join_large_buckets
-from tasks.dedup.simhash import distances, simhash_edges, simhashes
-from tasks.dedup.verify import Shingles
+from tasks.dedup.near_duplicates.candidates import Candidates
+from tasks.dedup.near_duplicates.large_buckets import join_large_buckets
+from tasks.dedup.near_duplicates.simhash import distances, simhash_edges, simhashes
+from tasks.dedup.near_duplicates.verify import Shingles
 from tasks.shards import map_shards
 from tasks.stage.output import Output
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tasks.dedup.buckets import BYTES_A_KEY, ranges_needed
-from tasks.dedup.candidates import bands
 from tasks.dedup.config import DedupConfig
+from tasks.dedup.near_duplicates.candidates import bands
 from tasks.stage.protocol import Forecast
 from tasks.stage.runtime import Runtime
 

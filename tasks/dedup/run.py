@@ -16,13 +16,13 @@ from storage.arrays import Bool, Int64
 from storage.artifact import Artifact
 from storage.documents import LEDGER_SCHEMA, Verdict, ledger_batches, read_batches, write_batches
 from storage.errors import AccountingError
-from tasks.dedup.candidates import bands, expected_recall
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.duplicates import REASONS, find_duplicates
 from tasks.dedup.earlier import find_earlier
-from tasks.dedup.spans import REASON as REPEATED_SPAN
-from tasks.dedup.spans import cut_spans, find_spans
+from tasks.dedup.near_duplicates.candidates import bands, expected_recall
+from tasks.dedup.spans.find import REASON as REPEATED_SPAN
+from tasks.dedup.spans.find import cut_spans, find_spans
 from tasks.shards import collect, map_shards
 from tasks.stage.output import Output
 from tasks.stage.pages import markdown_table

@@ -1,19 +1,20 @@
-"""The `tokenize` stage: documents become token shards, once, with training and validation apart.
+"""The `tokenize` stage: documents become token shards, once, split into training and validation.
 
-A document goes to one side by the hash of its id, so the split survives new documents, other shards and other
-workers, and no text can stand on both sides. Each document ends with EOS; text that looks like a special token is
-encoded as text (see tasks/tokenizer).
+A document is assigned to a split by the hash of its id, so the split does not depend on new documents, shards or
+workers, and no text is in both. Each document ends with EOS; text that looks like a special token is encoded as text
+(see tasks/tokenizer).
 
-Ids come from our own kernels (tasks/tokenizer/encode.py), in threads, and are checked: the first document of every
-shard, and one in CHECKED_ONE_IN by the hash of its id, is encoded by `tokenizers` too; of one that is longer than
-CHECKED_CHARACTERS its beginning, since `tokenizers` takes 200 bytes of memory for a byte of text. One difference, or a
-tokenizer.json that the kernels don't know, and `tokenizers` encodes every shard; a note and the counts say so.
+Ids come from our own kernels (tasks/tokenizer/encoder), in threads, and are spot-checked: the first document of every
+shard, and one in CHECKED_ONE_IN by the hash of its id, is also encoded by `tokenizers`. Of a document longer than
+CHECKED_CHARACTERS only the beginning is checked, since `tokenizers` needs 200 bytes of memory per byte of text. If a
+single check fails, or the kernels do not support the tokenizer.json, `tokenizers` encodes every shard; a note and the
+counts say so.
 
-A shard goes through a row group at a time: memory hangs on the longest document, not on the shard or the corpus.
+A shard is processed one row group at a time: memory depends on the longest document, not on the shard or the corpus.
 
-A document shard that was encoded before, with this tokenizer and in the same way, is not encoded again: its token files
-are taken from the earlier artifact (see tasks/shards/incremental.py). The artifact is the same, byte for byte and count
-for count, as if there had been none.
+A document shard that was encoded before, with the same tokenizer and config, is not encoded again: its token files are
+taken from the earlier artifact (see tasks/shards/incremental.py). The artifact is the same, in bytes and counts, as if
+it had been made from scratch.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
 
 if TYPE_CHECKING:
-    from tasks.tokenizer.encode import Encoded, Encoder, Encoders
+    from tasks.tokenizer.encoder.encode import Encoded, Encoder, Encoders
 
 SPLITS = ("train", "validation")
 MEASURES = ("documents", "tokens", "bytes")
@@ -101,8 +102,8 @@ def _encode(
     What either made serves only itself: a fault of the kernels that this corpus shows must not stay in a shard of
     another corpus that did not.
     """
-    from tasks.tokenizer.encode import Encoders, LibraryEncoder
-    from tasks.tokenizer.tables import make_tables, obstacle, read_settings
+    from tasks.tokenizer.encoder.encode import Encoders, LibraryEncoder
+    from tasks.tokenizer.encoder.tables import make_tables, obstacle, read_settings
 
     encode = partial(map_new_shards, documents=documents, out=out, files=FILES, same=["tokenizer"])
     settings = read_settings(tokenizer)
@@ -140,7 +141,7 @@ def _by_kernels(
 
 
 def _by_library(shard: Path, folder: Path, *, tokenizer: Path, digest: str, share: float) -> dict[str, Any]:
-    from tasks.tokenizer.encode import LibraryEncoder
+    from tasks.tokenizer.encoder.encode import LibraryEncoder
 
     return _tokenize(shard, folder, LibraryEncoder(tokenizer), digest, share, check=None)
 

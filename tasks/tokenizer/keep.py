@@ -58,7 +58,7 @@ def keep(config: TokenizerConfig, artifact: Artifact, documents: Artifact, out: 
 
 
 def _check(config: TokenizerConfig, folder: Path) -> None:
-    from tasks.tokenizer.tables import read_settings
+    from tasks.tokenizer.encoder.tables import read_settings
 
     size, pattern = load_for_documents(folder).get_vocab_size(), pattern_of(read_settings(folder))
     for name, asked, found, fits in (

@@ -21,8 +21,8 @@ import pyarrow as pa
 from models.tokenizer import EOS, SPECIAL_TOKENS, load_tokenizer
 from storage.errors import DamagedArtifact, TokenizerMismatch
 from tasks.tokenizer.bpe.alphabet import unspell
+from tasks.tokenizer.encoder.tables import byte_symbols, make_tables, obstacle, read_settings
 from tasks.tokenizer.load import load_for_documents
-from tasks.tokenizer.tables import byte_symbols, make_tables, obstacle, read_settings
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -76,7 +76,7 @@ def prove(folder: Path, special_tokens: Sequence[str]) -> None:
 
 def prove_kernels(folder: Path, texts: Sequence[str], ids: Sequence[Sequence[int]]) -> None:
     """Our own kernels give these ids of these texts. Raises TokenizerMismatch; DamagedArtifact where they can't."""
-    from tasks.tokenizer.encode import KernelEncoder
+    from tasks.tokenizer.encoder.encode import KernelEncoder
 
     settings = read_settings(folder)
     if problem := obstacle(settings):

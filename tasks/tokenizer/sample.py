@@ -143,7 +143,7 @@ def _survey(shard: Path, folder: Path) -> dict[str, dict[str, int]]:
 def _count(pattern: PatternName, ceilings: dict[str, int], shard: Path, folder: Path) -> dict[str, int]:
     """UTF-8 bytes by source of the documents that draw less than its ceiling; and in a file, their pre-tokens."""
     from tasks.tokenizer.bpe.pretokens import count_pretokens
-    from tasks.tokenizer.split import Cut, Splitter
+    from tasks.tokenizer.encoder.split import Cut, Splitter
 
     sizes: Counter[str] = Counter()
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from storage.errors import DamagedArtifact
 from tasks.tokenizer.bpe.alphabet import spell, unspell
-from tasks.tokenizer.characters import LETTER, SIZE, character_classes
+from tasks.tokenizer.encoder.characters import LETTER, SIZE, character_classes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -14,10 +14,10 @@ from datasketch import MinHash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.dedup import compare_kernels
 from tasks.dedup.config import SketchConfig
+from tasks.dedup.near_duplicates import compare_kernels
+from tasks.dedup.near_duplicates.verify import shingle_sets
 from tasks.dedup.sketch import permutations, scanner_of, sketch_texts
-from tasks.dedup.verify import shingle_sets
 from tasks.text import scan
 from tasks.text.characters import HARD, SIZE, SPACE, WORD, characters
 

@@ -21,10 +21,10 @@ from tasks.stage.progress import Observer
 from tasks.stage.session import Session, open_session
 from tasks.tokenize.stage import TokenizeConfig, tokenize
 from tasks.tokenizer import TokenizerConfig, train_tokenizer
-from tasks.tokenizer.tables import read_settings
+from tasks.tokenizer.encoder.tables import read_settings
 from tests.runtimes import runtime_of
 from tests.tasks.tiny_model import make_tokenizer, texts
-from tests.tasks.tokenizer.faulty_kernels import exchange_letters
+from tests.tasks.tokenizer.encoder.faulty_kernels import exchange_letters
 
 SENTENCES = list(texts())
 CONFIG = TokenizeConfig(validation_share=0.2)

@@ -30,11 +30,11 @@ from tasks.export.runtime import GgufModel, load_gguf
 from tasks.stage.output import Output
 from tasks.tokenize.stage import SPLITS, TokenizeConfig, in_validation, tokenize
 from tasks.tokenizer import TokenizerConfig, load_for_documents, train_tokenizer
+from tasks.tokenizer.encoder.tables import byte_symbols
 from tasks.tokenizer.patterns import PatternName
 from tasks.tokenizer.prove import HARD_TEXTS
-from tasks.tokenizer.tables import byte_symbols
 from tests.tasks.tiny_model import RUNTIME, make_model
-from tests.tasks.tokenizer.test_encoder import ODD
+from tests.tasks.tokenizer.encoder.test_encoder import ODD
 
 PATTERNS: tuple[PatternName, ...] = get_args(PatternName)
 DOCUMENTS, VOCAB, LONGEST = 1000, 1000, 4000  # the last in characters

@@ -29,10 +29,10 @@ from tasks.posttrain.rows.rendering import Dropped, render_instruction
 from tasks.stage.output import Output
 from tasks.tokenizer import BYTE_TOKENS, TokenizerConfig, load_for_documents, train_tokenizer
 from tasks.tokenizer.compare import fingerprints, load_reference
-from tasks.tokenizer.encode import KernelEncoder, LibraryEncoder
+from tasks.tokenizer.encoder.encode import KernelEncoder, LibraryEncoder
+from tasks.tokenizer.encoder.tables import make_tables, read_settings
 from tasks.tokenizer.prove import HARD_TEXTS, LONG_TEXTS, UTF8_BYTES, prove, prove_kernels
 from tasks.tokenizer.sample import draw_sample
-from tasks.tokenizer.tables import make_tables, read_settings
 from tasks.tokenizer.words import Settled, is_word, prove_words, show, tokens_of
 from tests.tasks.tiny_model import RUNTIME, make_model, make_tokenizer, texts
 

@@ -20,7 +20,7 @@ from numba import njit
 from storage.arrays import Int64, UInt8, UInt32, UInt64
 from tasks.text.kernels import GOLDEN, decode, same_bytes
 from tasks.text.table_kernels import free_row, probe
-from tasks.tokenizer.characters import LETTER, NUMBER, OTHER, SIZE, SPACE
+from tasks.tokenizer.encoder.characters import LETTER, NUMBER, OTHER, SIZE, SPACE
 
 PACKED = 15  # longest pre-token that is its own key, in bytes
 LONGEST = 128  # longest pre-token that is cached, in bytes; longer ones hardly recur

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from storage.artifact import Artifact
 from storage.documents import Document, Verdict, read_batches, shard_name, write_documents
-from tasks.dedup import spans, word_kernels
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
-from tasks.dedup.spans import cut_spans, find_spans
+from tasks.dedup.spans import find, word_kernels
+from tasks.dedup.spans.find import cut_spans, find_spans
 from tasks.dedup.stage import sketches
 from tasks.stage.output import Output
 from tasks.text.characters import characters
@@ -306,7 +306,7 @@ class Reference:
 
 
 def test_a_shard_is_worked_through_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spans, "PORTION", 1 << 17)
+    monkeypatch.setattr(find, "PORTION", 1 << 17)
     draw = random.Random(1)
     passages = [some_words(number, 12) for number in range(900)]
     texts = [f"{number} é {draw.choice(passages)} — {draw.choice(passages)}" for number in range(5000)]

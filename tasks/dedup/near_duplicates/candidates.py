@@ -1,6 +1,6 @@
 """Candidate pairs: documents that agree in all rows of a band meet in a bucket (Leskovec et al., ch. 3), and stay a
 candidate if their whole signatures are alike enough to reach the threshold. Large buckets are another matter: see
-tasks/dedup/large_buckets.py.
+tasks/dedup/near_duplicates/large_buckets.py.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from storage.arrays import Int64
-from tasks.dedup import compare_kernels
 from tasks.dedup.buckets import Groups, grouped, ranges_needed, spill
 from tasks.dedup.clusters import unique_edges
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus, Shard
+from tasks.dedup.near_duplicates import compare_kernels
 from tasks.shards import in_threads, map_shards
 from tasks.stage.output import Output
 

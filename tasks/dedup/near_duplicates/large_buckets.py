@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.arrays import Int64, UInt32, UInt64
-from tasks.dedup import compare_kernels
-from tasks.dedup.candidates import Candidates
 from tasks.dedup.clusters import Components, unique_edges
-from tasks.dedup.verify import Shingles
+from tasks.dedup.near_duplicates import compare_kernels
+from tasks.dedup.near_duplicates.candidates import Candidates
+from tasks.dedup.near_duplicates.verify import Shingles
 
 LEADERS = 16  # in a bucket
 FRUITLESS = 2  # leaders that joined nothing, after which no more are tried

@@ -15,11 +15,12 @@ import numpy as np
 
 from storage.arrays import Int64, UInt64
 from storage.documents import read_batches
-from tasks.dedup import compare_kernels, kernels
+from tasks.dedup import kernels
 from tasks.dedup.buckets import group
 from tasks.dedup.clusters import unique_edges
 from tasks.dedup.config import SimHashConfig, SketchConfig
 from tasks.dedup.corpus import Corpus, Shard
+from tasks.dedup.near_duplicates import compare_kernels
 from tasks.dedup.sketch import scanner_of
 from tasks.shards import map_shards
 from tasks.stage.output import Output

@@ -15,11 +15,11 @@ from storage.arrays import Bool, Int64
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
 from tasks.dedup import DedupConfig
-from tasks.dedup.candidates import Candidates, bands, expected_recall
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.duplicates import near_edges
+from tasks.dedup.near_duplicates.candidates import Candidates, bands, expected_recall
+from tasks.dedup.near_duplicates.verify import Shingles
 from tasks.dedup.stage import sketches
-from tasks.dedup.verify import Shingles
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 

@@ -20,10 +20,10 @@ import pyarrow as pa
 from models.tokenizer import EOS
 from storage.arrays import Int64, UInt32
 from storage.errors import DamagedArtifact
-from tasks.tokenizer import kernels
+from tasks.tokenizer.encoder import kernels
+from tasks.tokenizer.encoder.split import Splitter, at_least
+from tasks.tokenizer.encoder.tables import Tables
 from tasks.tokenizer.load import load_for_documents
-from tasks.tokenizer.split import Splitter, at_least
-from tasks.tokenizer.tables import Tables
 
 FIRST_ROWS, MOST_ROWS = 1 << 16, 1 << 20  # of the table of known pre-tokens, half of them used; 48 bytes each in all
 POOL, TEXTS = 2, 8  # ids and bytes for each row, for what doesn't fit into it

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from storage.arrays import AnyArray, Int64, UInt8, UInt64
 from tasks.text.scan import utf8
-from tasks.tokenizer import kernels
-from tasks.tokenizer.characters import character_classes
+from tasks.tokenizer.encoder import kernels
+from tasks.tokenizer.encoder.characters import character_classes
 from tasks.tokenizer.patterns import PatternName
 
 PORTION = 1 << 19  # bytes of text at once, or one document

@@ -15,9 +15,10 @@ import xxhash
 
 from storage.arrays import Float64, Int64, UInt64
 from storage.documents import read_batches
-from tasks.dedup import compare_kernels, kernels
+from tasks.dedup import kernels
 from tasks.dedup.config import SketchConfig
 from tasks.dedup.corpus import Corpus, Shard
+from tasks.dedup.near_duplicates import compare_kernels
 from tasks.dedup.sketch import scanner_of
 from tasks.shards import in_threads, map_shards
 from tasks.stage.output import Output

@@ -31,12 +31,12 @@ import pyarrow.parquet as pq
 
 from storage.arrays import Bool, Int64
 from storage.documents import Verdict, read_batches
-from tasks.dedup import word_kernels
 from tasks.dedup.buckets import group, ranges_needed
 from tasks.dedup.config import DedupConfig, SpansConfig
 from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.parts import PartWriter, range_of, read_part
 from tasks.dedup.preference import standing
+from tasks.dedup.spans import word_kernels
 from tasks.shards import ShardResult, map_shards
 from tasks.stage.output import Output
 from tasks.text.characters import Characters, characters

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tasks.tokenizer import tables
+from tasks.tokenizer.encoder import tables
 
 
 def exchange_letters(monkeypatch: pytest.MonkeyPatch) -> None:

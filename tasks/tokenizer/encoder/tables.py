@@ -10,7 +10,7 @@ import numpy as np
 
 from models.tokenizer import EOS
 from storage.arrays import UInt32, UInt64
-from tasks.tokenizer import kernels
+from tasks.tokenizer.encoder import kernels
 from tasks.tokenizer.patterns import PatternName, pattern_of
 
 PLAIN = {  # of the model: what the kernels know nothing of
