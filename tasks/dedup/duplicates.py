@@ -1,4 +1,4 @@
-"""Which documents are duplicates, of which one, how similar, by which method: a table, before anything is written."""
+"""The table of duplicates: which documents, of which one, how similar, by which method. Nothing is written yet."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCHEMA = pa.schema(
 
 
 def find_duplicates(config: DedupConfig, corpus: Corpus, out: Output) -> pa.Table:
-    """The rows to be removed, ascending, with what the ledger says of them."""
+    """The rows to remove, ascending, with their ledger columns."""
     memory = out.runtime.data.working_memory
     copies = exact_copies(corpus, memory, out)
     shingles = Shingles(config.sketch, corpus, out)
@@ -47,7 +47,8 @@ def find_duplicates(config: DedupConfig, corpus: Corpus, out: Output) -> pa.Tabl
 
 
 def exact_copies(corpus: Corpus, memory: int, out: Output) -> Int64:
-    """(first row, other row) for every document that is equal to an earlier row once normalised (128-bit xxh3)."""
+    """(first row, other row) for each document that equals a document of a lower row after normalisation, by the
+    128-bit xxh3 hash of the text."""
     ranges = ranges_needed(corpus.size, memory)
     work = functools.partial(_spill_exact, ranges)
     spilled = map_shards(work, corpus.shards, out, f"exact-keys-{ranges}", threads=True)
@@ -71,17 +72,17 @@ def near_edges(
     edges = unique_edges([verified, large.edges])
     out.count(candidates=len(pairs) + large.candidates, verified=len(edges), buckets_cut_short=large.cut_short)
     if large.cut_short:
-        out.note(f"{large.cut_short:,} buckets were too large to be compared in full")
+        out.note(f"{large.cut_short:,} buckets were too large to compare completely")
     return edges
 
 
 def _judge(config: DedupConfig, corpus: Corpus, components: Components, copies: Int64, shingles: Shingles) -> pa.Table:
-    """What becomes of every row of a component but its keeper. Rows of earlier artifacts are never removed."""
+    """The rows of each component except its keeper, with reasons. Rows of earlier artifacts are never removed."""
     chosen = choose_keepers(config, corpus, components)
     rows, keepers = chosen["row"].to_numpy(), chosen["keeper"].to_numpy()
     doomed = np.flatnonzero((rows != keepers) & ~corpus.is_earlier(rows))
     rows, keepers = rows[doomed], keepers[doomed]
-    # A copy has the shingles of the row that stood for it, so the similarity of those two is its own
+    # An exact copy has the shingles of the row that represented it in the comparison, and so its similarity
     pairs = np.stack((_standing_for(copies, rows), _standing_for(copies, keepers)), axis=1)
     exact = pairs[:, 0] == pairs[:, 1]
     values = np.ones(len(rows))
@@ -103,7 +104,7 @@ def _judge(config: DedupConfig, corpus: Corpus, components: Components, copies: 
 
 
 def _by_simhash(config: SimHashConfig, table: pa.Table, components: Components, hashes: UInt64) -> pa.Table:
-    """The table with the distance instead of the similarity where only SimHash joined a document to its keeper."""
+    """The table with distance instead of similarity for documents that only SimHash connects to their keeper."""
     rows, keepers = table["row"].to_numpy(), table["keeper"].to_numpy()
     only = components.labels(rows) != components.labels(keepers)
     distance = distances(hashes, np.stack((rows, keepers), axis=1))
@@ -120,7 +121,7 @@ def _by_simhash(config: SimHashConfig, table: pa.Table, components: Components, 
 
 
 def _standing_for(copies: Int64, rows: Int64) -> Int64:
-    """For each row the first row of its copies, or itself."""
+    """For each row, the first row of its exact copies, or the row itself."""
     if not len(copies):
         return rows
     order = np.argsort(copies[:, 1])

@@ -1,4 +1,4 @@
-"""Dedup from the sketches on: find the duplicates, check what each source loses, write what is kept, shard by shard."""
+"""Dedup after the sketches: find the duplicates, check what each source loses, write what is kept, shard by shard."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CURVE = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
 def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifact, out: Output) -> None:
-    """All of the stage after the sketches."""
+    """The stage after the sketches. Raises AccountingError if a source would lose more than the config allows."""
     corpus = Corpus()
     corpus.add(documents, sketched)
     for name, (deduplicated, their_sketches) in find_earlier(config).items():
@@ -78,7 +78,7 @@ def _write_shard(
 def _kept(
     config: DedupConfig, path: Path, keep: Bool, spans: Path | None, verdicts: list[Verdict]
 ) -> Iterator[pa.RecordBatch]:
-    """The documents that stay, without their repeated spans; what is said of those that changed goes to `verdicts`."""
+    """The documents to keep, without their repeated spans; verdicts on those that change are added to `verdicts`."""
     cut = pq.read_table(spans, use_threads=False) if spans else None
     for start, batch in read_batches(path):
         mine = keep[start : start + len(batch)]
@@ -91,7 +91,7 @@ def _kept(
 
 
 def _range(rows: Int64, start: int, end: int) -> tuple[int, int]:
-    """(offset, length) of the rows in [start, end), ascending."""
+    """(offset, length) of the rows in [start, end); rows are ascending."""
     first, last = np.searchsorted(rows, (start, end))
     return int(first), int(last - first)
 
@@ -105,12 +105,12 @@ def _check_sources(config: DedupConfig, total: Counter[str], removed: Removed) -
         listed = ", ".join(f"{name} lost {lost[name]:,} of {total[name]:,}" for name in sorted(too_much))
         raise AccountingError(
             f"Dedup would remove too much of a source: {listed}.\n{markdown_table(by_source(total, removed))}",
-            "Look at the source for repeated boilerplate, or raise dedup.max_removed_share_per_source.",
+            "Check the source for repeated boilerplate, or raise dedup.max_removed_share_per_source.",
         )
 
 
 def by_source(total: Counter[str], removed: Removed) -> list[dict[str, Any]]:
-    """The table of removal: for each source, what came in, what went by which method, and what is kept."""
+    """A row per source: documents in, removed by each method, and kept."""
     reasons = [reason for reason in (*REASONS, REPEATED_SPAN) if any(removed[name, reason] for name in total)]
     rows = []
     for name in sorted(total):

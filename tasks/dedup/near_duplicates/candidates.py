@@ -1,6 +1,6 @@
-"""Candidate pairs: documents that agree in all rows of a band meet in a bucket (Leskovec et al., ch. 3), and stay a
-candidate if their whole signatures are alike enough to reach the threshold. Large buckets are another matter: see
-tasks/dedup/near_duplicates/large_buckets.py.
+"""Candidate pairs: documents whose signatures agree in all rows of a band share a bucket (Leskovec et al., "Mining of
+Massive Datasets", ch. 3), and are candidates if their whole signatures agree enough to reach the threshold. Buckets too
+large for all pairs are handled in large_buckets.py.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tasks.dedup.near_duplicates import compare_kernels
 from tasks.shards import in_threads, map_shards
 from tasks.stage.output import Output
 
-MISS_WEIGHT = 0.999  # a missed pair is lost; a false one costs a comparison of two signatures
-DEVIATIONS = 4.0  # of the estimate, below the threshold, at which a pair is no candidate: it loses 1 in 30,000
+MISS_WEIGHT = 0.999  # a missed pair is lost; a false positive costs one comparison of signatures
+DEVIATIONS = 4.0  # standard deviations below the threshold at which a pair is dropped: 1 in 30,000 is lost
 PAIRS_AT_ONCE = 1 << 20
 
 
 @functools.cache
 def bands(threshold: float, permutations: int) -> tuple[int, int]:
-    """(bands, rows a band) for the threshold and the number of permutations, by datasketch's optimiser."""
+    """(bands, rows per band) for the threshold and the number of permutations, by datasketch's optimiser."""
     from datasketch import MinHashLSH
 
     weights = (1 - MISS_WEIGHT, MISS_WEIGHT)
@@ -38,12 +38,12 @@ def bands(threshold: float, permutations: int) -> tuple[int, int]:
 
 
 def expected_recall(similarity: float, count: int, rows: int) -> float:
-    """The probability that a pair of this similarity meets in at least one of `count` bands: 1 − (1 − sʳ)ᵇ."""
+    """The probability that a pair of this similarity shares a bucket in any of `count` bands: 1 − (1 − sʳ)ᵇ."""
     return float(1 - (1 - similarity**rows) ** count)
 
 
 def agreement_at(config: DedupConfig, deviations: float) -> int:
-    """In how many places two signatures agree at the threshold, plus so many standard deviations of the estimate."""
+    """The number of equal positions expected at the threshold, plus this many standard deviations of the estimate."""
     permutations = config.sketch.permutations
     deviation = math.sqrt(config.threshold * (1 - config.threshold) / permutations)
     agreeing = round(permutations * (config.threshold + deviations * deviation))
@@ -71,7 +71,7 @@ class Candidates:
         return spill(folder, keys, places.astype(np.uint32), self.ranges)
 
     def pairs(self) -> tuple[Int64, list[Int64]]:
-        """Candidate pairs of all buckets of up to `bucket_pairs` documents, and the members of every larger bucket."""
+        """Candidate pairs from all buckets of up to `bucket_pairs` documents, and the members of each larger bucket."""
         found, large = [], []
         partitions = range(self.count * self.ranges)
         for number, (edges, larger) in enumerate(in_threads(self._pairs_of, partitions, self.out)):
@@ -88,7 +88,7 @@ class Candidates:
         return unique_edges([self._alike(members, ends) for members, ends in portions(groups, limit)]), larger
 
     def _alike(self, members: Int64, ends: Int64) -> Int64:
-        """All pairs within groups whose signatures agree enough."""
+        """All pairs within groups whose signatures agree in enough positions."""
         rows, local = np.unique(members, return_inverse=True)
         sizes = np.diff(ends, prepend=0)
         room = int((sizes * (sizes - 1) // 2).sum())
@@ -99,7 +99,7 @@ class Candidates:
 
 
 def portions(groups: Groups, limit: int) -> Iterator[tuple[Int64, Int64]]:
-    """Groups of up to `limit` members as (members, ends), as many at a time as make `PAIRS_AT_ONCE` pairs."""
+    """Groups of up to `limit` members as (members, ends), in portions of about `PAIRS_AT_ONCE` pairs."""
     starts = np.concatenate(([0], groups.ends[:-1]))
     sizes = groups.ends - starts
     small = np.flatnonzero(sizes <= limit)

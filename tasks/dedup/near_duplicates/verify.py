@@ -1,7 +1,7 @@
-"""Verification: the exact Jaccard similarity of pairs, on the shingles of their texts.
+"""Verification: the exact Jaccard similarity of pairs, from the shingles of their texts.
 
-A signature only estimates; what is removed is decided here. The shingles of the rows in question are taken from the
-texts once, kept in files, and read for a few pairs at a time.
+A signature is only an estimate; what is removed is decided here. The shingles of the candidate rows are computed from
+the texts once, kept in files, and read for a few pairs at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHINGLES_AT_ONCE = 1 << 21  # 16 MB
 
 
 class Shingles:
-    """The shingle sets of those rows that were asked for so far."""
+    """The shingle sets of the rows requested so far."""
 
     def __init__(self, config: SketchConfig, corpus: Corpus, out: Output) -> None:
         self.config, self.corpus, self.out = config, corpus, out
@@ -63,13 +63,13 @@ class Shingles:
         return values
 
     def take(self, rows: Int64) -> None:
-        """Take the shingles of ascending rows from their texts, where that was not done before."""
+        """Compute the shingles of ascending rows from their texts, unless that was done before."""
         missing = np.setdiff1d(rows, self.rows, assume_unique=True)
         if not len(missing):
             return
         jobs = list(self.corpus.split(missing))
         work = functools.partial(_take_shingles, self.config)
-        # Named by its rows: a resumed run must not take other rows' shingles for these
+        # Named after its rows, so that a resumed run cannot mistake other rows' shingles for these
         name = f"shingles-{xxhash.xxh3_64_hexdigest(missing.tobytes())}"
         results = map_shards(work, jobs, self.out, name, threads=True)
         for (shard, local), result in zip(jobs, results, strict=True):

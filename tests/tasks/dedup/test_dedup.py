@@ -260,7 +260,7 @@ def test_a_new_crawl_is_compared_with_what_was_kept_before(tmp_path: Path) -> No
         with pytest.raises(ConfigError, match="moves"):
             dedup.materialize(DedupConfig(against=["tiny/dedup"]), [Artifact.at(tmp_path / "new")])
         other = DedupConfig.model_validate({"against": ["tiny/dedup@1"], "sketch": {"ngram": 4}})
-        with pytest.raises(ConfigError, match="measured otherwise"):
+        with pytest.raises(ConfigError, match="measured with other settings"):
             dedup.materialize(other, [Artifact.at(tmp_path / "new")])
 
 
