@@ -1,7 +1,7 @@
-"""Texts as the kernels see them: UTF-8 straight from an Arrow column, into buffers that are used again.
+"""Scanning texts by the kernels: UTF-8 directly from an Arrow column, into buffers that are reused.
 
-Normalisation: Unicode NFC, case folded, white space collapsed (the last two as the caller says). Words are runs of
-letters, digits and underscores (`\\w`), so that two editions that differ in their quotation marks share their shingles.
+Normalisation is Unicode NFC and, if the caller asks for it, case folding and collapsing white space. Words are runs of
+letters, digits and underscores (`\\w`), so two editions that differ in their quotation marks have the same shingles.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tasks.text import kernels
 from tasks.text.characters import SIZE, characters
 
 MARKS, JOINER = 30, "\u034f"
-PORTION = 1 << 19  # bytes of text scanned at once, or one document: the buffers stay near the core, and small
+PORTION = 1 << 19  # bytes of text scanned at once (at least one document): the buffers fit into the CPU cache
 
 
 class Scanned(NamedTuple):
-    """D normalised texts. Views into the scanner's buffers: gone with the next batch.
+    """D normalised texts, as views into the scanner's buffers that are valid until the next batch.
 
     Text d is `text[text_ends[d - 1]:text_ends[d]]`, its word hashes `words[word_ends[d - 1]:word_ends[d]]`; `rows` are
-    the texts' places in the batch, `characters` their lengths before normalisation.
+    the texts' indices in the batch, `characters` their lengths before normalisation.
     """
 
     rows: Int64
@@ -38,7 +38,7 @@ class Scanned(NamedTuple):
 
 
 class Scanner:
-    """Scans batches of texts; without `words`, for their normalised bytes alone. Not for two threads at once."""
+    """Scans batches of texts; without `words`, only normalises them. Not thread-safe."""
 
     def __init__(self, *, ignore_case: bool = True, ignore_white_space: bool = True, words: bool = True) -> None:
         self.ignore_case = ignore_case
@@ -48,8 +48,8 @@ class Scanner:
         self._words = np.empty(0, np.uint64)
 
     def scan(self, texts: pa.Array) -> Iterator[Scanned]:
-        """The texts of a string column, in parts. Texts that only Python can normalise come a second time: what is
-        made of a later part replaces what was made of an earlier one."""
+        """The texts of a string column, in parts. Texts that need Python's normalisation appear twice: results from a
+        later part replace those from an earlier one."""
         for start, end in _portions(texts):
             scanned, hard = self._scan(texts.slice(start, end - start), np.arange(start, end))
             yield scanned
@@ -58,7 +58,7 @@ class Scanner:
                 yield self._scan(normal, hard)[0]
 
     def normalise(self, text: str) -> str:
-        """What needs Python: NFC and case folding. White space is left to the kernel."""
+        """The steps that need Python: NFC and case folding. The kernel handles white space."""
         if longest_run_of_marks(text) > MARKS:
             text = stream_safe(text)
         text = unicodedata.normalize("NFC", text)
@@ -79,7 +79,7 @@ class Scanner:
 
 
 def longest_run_of_marks(text: str) -> int:
-    """How many combining marks follow each other at the most."""
+    """The length of the longest run of combining marks."""
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     others = np.flatnonzero(~_marks()[np.minimum(codes, SIZE - 1)])
     return int(np.diff(others, prepend=-1, append=len(codes)).max()) - 1
@@ -91,8 +91,8 @@ def _marks() -> Bool:
 
 
 def stream_safe(text: str) -> str:
-    """A text whose runs of combining marks are parted after 30 (Unicode's Stream-Safe Text, UAX #15 section 13): NFC
-    sorts a run in quadratic time, and no language writes a longer one."""
+    """The text with runs of combining marks broken up after 30 (Unicode's Stream-Safe Text Format, UAX #15, section
+    13): NFC sorts a run in quadratic time, and no language uses longer ones."""
     parts: list[str] = []
     run = 0
     for character in text:
@@ -118,7 +118,7 @@ def _at_least(buffer: AnyArray, size: int) -> AnyArray:
 
 
 def utf8(texts: pa.Array) -> tuple[UInt8, Int64]:
-    """(data, offsets) of a string column without nulls, not copied: text i is `data[offsets[i]:offsets[i + 1]]`."""
+    """(data, offsets) of a string column without nulls, without a copy: text i is `data[offsets[i]:offsets[i + 1]]`."""
     _, ends, data = texts.buffers()
     offsets = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     return np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8), offsets

@@ -1,4 +1,4 @@
-"""The byte kernels against the plain definition: Python's own Unicode, and datasketch's signatures."""
+"""The byte kernels compared with plain definitions: Python's Unicode functions and datasketch's signatures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def normal(text: str, *, case: bool = True, space: bool = True) -> str:
 
 
 def scanned(texts: list[str], config: SketchConfig) -> tuple[list[str], list[int]]:
-    """Normalised texts and their numbers of words, as the kernel has them."""
+    """Normalised texts and their numbers of words, by the kernel."""
     found, words = [""] * len(texts), [0] * len(texts)
     for part in scanner_of(config).scan(pa.array(texts, pa.string())):
         starts = [0, *part.text_ends[:-1]]

@@ -1,4 +1,4 @@
-"""No tokenizer is published that loses a byte, mistakes text or splits what it need not; and its report can be read."""
+"""No tokenizer is published that loses a byte, misreads text or splits words needlessly; and its report is readable."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def trained(folder: Path, given: list[str], **config: Any) -> Output:
 
 
 def damaged(folder: Path, target: Path, change: Change, *names: str) -> Path:
-    """A copy of the tokenizer with its files really changed."""
+    """A copy of the tokenizer with changed files."""
     shutil.copytree(folder, target)
     for name in names:
         settings = json.loads((folder / name).read_text())
@@ -88,30 +88,33 @@ def a_word_made_special(settings: dict[str, Any]) -> None:
 DECODED_BY_ID = {"content": "the", "special": False, "lstrip": False, "rstrip": False, "single_word": False}
 TOKENIZER: dict[str, tuple[Change, str]] = {
     "a byte without a token": (renamed, "has no token for 1 of the 256 bytes"),
-    "two bytes of one id": (of_one_id, "does not give byte 0x7[1a] back"),
-    "an id beyond": (lambda s: s["model"]["vocab"].update(zzzz=5000), "does not have the ids 0 to"),
-    "no decoder": (lambda s: s.update(decoder=None), "does not put characters together"),
-    "normalised": (lambda s: s.update(normalizer={"type": "NFC"}), "does not bring back"),
+    "two bytes of one id": (of_one_id, "does not decode byte 0x7[1a]"),
+    "an id beyond": (lambda s: s["model"]["vocab"].update(zzzz=5000), "does not have each of the ids 0 to"),
+    "no decoder": (lambda s: s.update(decoder=None), "does not decode characters"),
+    "normalised": (lambda s: s.update(normalizer={"type": "NFC"}), "does not decode '.*' to the same text"),
     "stripped": (
         lambda s: s.update(normalizer={"type": "Strip", "strip_left": False, "strip_right": True}),
-        "does not bring back '  leading",
+        "does not decode '  leading",
     ),
     "cut short": (
         lambda s: s.update(
             truncation={"direction": "Right", "max_length": 200_000, "strategy": "LongestFirst", "stride": 0}
         ),
-        r"does not bring back '\s+'",
+        r"does not decode '\s+' to the same text",
     ),
-    "a space before": (lambda s: s["pre_tokenizer"].update(add_prefix_space=True), "does not bring back"),
+    "a space before": (
+        lambda s: s["pre_tokenizer"].update(add_prefix_space=True),
+        "does not decode .* to the same text",
+    ),
     "special tokens swapped": (special_swapped, "does not give the special tokens their ids"),
     "one special token too many": (a_word_made_special, "does not give the special tokens their ids"),
     "special tokens read in text": (lambda s: s["added_tokens"][2].update(special=False), "parsed a special token"),
-    "not plain": (lambda s: s["model"].update(ignore_merges=True), "our own kernels could not encode by it"),
+    "not plain": (lambda s: s["model"].update(ignore_merges=True), "our own kernels do not support it"),
 }
 NAMES: dict[str, tuple[Change, str]] = {
-    "no end": (lambda s: s.pop("eos_token"), "has lost its end-of-text token"),
-    "another end": (lambda s: s.update(eos_token="<|end|>"), "has lost its end-of-text token"),
-    "no turns": (lambda s: s.update(additional_special_tokens=[]), "has lost a special token"),
+    "no end": (lambda s: s.pop("eos_token"), "loses its end-of-text token"),
+    "another end": (lambda s: s.update(eos_token="<|end|>"), "loses its end-of-text token"),
+    "no turns": (lambda s: s.update(additional_special_tokens=[]), "loses a special token"),
 }
 
 
@@ -133,7 +136,7 @@ def test_nor_one_that_transformers_encodes_otherwise(folder: Path, tmp_path: Pat
     def change(settings: dict[str, Any]) -> None:
         settings["added_tokens_decoder"] = {"300": {**DECODED_BY_ID, "normalized": False}}
 
-    with pytest.raises(TokenizerMismatch, match="transformers makes other ids than tokenizers"):
+    with pytest.raises(TokenizerMismatch, match="transformers gives other ids than tokenizers"):
         prove(damaged(folder, tmp_path / "damaged", change, "tokenizer_config.json"), SPECIAL_TOKENS)
 
 
@@ -142,7 +145,7 @@ def test_nor_one_that_our_kernels_encode_otherwise(folder: Path, tmp_path: Path)
     given = list(texts())[:5]
     ids = [load_for_documents(folder).encode(text).ids for text in given]
     prove_kernels(folder, given, ids)
-    with pytest.raises(TokenizerMismatch, match="our own encoder makes other ids than tokenizers"):
+    with pytest.raises(TokenizerMismatch, match="our own encoder gives other ids than tokenizers"):
         prove_kernels(other, given, ids)
 
 
@@ -154,7 +157,7 @@ def test_the_texts_hold_every_byte_of_utf_8_and_a_megabyte_of_spaces() -> None:
 
 
 def test_a_large_vocabulary_proves_the_same(tmp_path: Path) -> None:
-    """Merges of spaces, signs and line breaks, as code has them: the long texts are then merged many times over."""
+    """Merges of spaces, punctuation and line breaks, as in code: the long texts are then merged many times over."""
     root = Path(__file__).parents[3]
     given = [path.read_text() for path in sorted((root / "tasks").rglob("*.py"))] + [
         " " * 3000,
@@ -167,7 +170,7 @@ def test_a_large_vocabulary_proves_the_same(tmp_path: Path) -> None:
 
 
 def test_a_lone_surrogate_is_refused_wherever_it_comes_from(folder: Path, tmp_path: Path) -> None:
-    """No UTF-8 spells one: neither an Arrow column nor the library takes it from Python, nor an encoder as bytes."""
+    """UTF-8 cannot encode one: neither Arrow nor the library accepts it from Python, nor an encoder as bytes."""
     for text in ("\ud800", "a\udfffb"):
         with pytest.raises(UnicodeEncodeError, match="surrogates not allowed"):
             pa.array([text], pa.string())
@@ -210,7 +213,7 @@ def test_words_that_a_small_vocabulary_splits_are_told(tmp_path: Path, monkeypat
     rows = tables["Common words in more than one token"]
     assert 0 < counts["one_token"] < counts["asked"]
     assert len(rows) == counts["asked"] - counts["one_token"]
-    assert any(f"{len(rows)} of the {counts['asked']} commonest words are split" in note for note in notes)
+    assert any(f"{len(rows)} of the {counts['asked']} most frequent words are split" in note for note in notes)
     (vocabulary,) = tables["Vocabulary"]
     assert vocabulary["seen more often than"] == vocabulary["last merge seen"] >= max(row["times"] for row in rows)
     none = trained(tmp_path / "none", list(texts()), vocab_size=BYTE_TOKENS + len(SPECIAL_TOKENS))
@@ -291,7 +294,7 @@ def test_what_is_shown_is_all_of_a_token_and_breaks_no_table(token: bytes) -> No
 
 
 def meant_by(shown: str) -> bytes:
-    """The bytes of a token that was shown."""
+    """The bytes of a displayed token."""
     letters = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
 
     def one(match: re.Match[str]) -> bytes:

@@ -46,13 +46,13 @@ class Compared:
         self.candidate_similarity = shingles.similarities(self.candidates)
 
     def among(self, edges: Int64) -> Bool:
-        """Which of the pairs are among the edges."""
+        """Whether each pair is among the edges."""
         found = {tuple(edge) for edge in edges.tolist()}
         return np.array([tuple(pair) in found for pair in self.pairs.tolist()])
 
 
 def pair(similarity: float, number: int) -> tuple[str, str]:
-    """Two texts of which the first words are the same, so many that their similarity is the one asked for."""
+    """Two texts that share as many first words as gives the similarity asked for."""
     shared = round(2 * (LENGTH - 4) * similarity / (1 + similarity)) + 4
     words = [f"{number}w{place}" for place in range(2 * LENGTH - shared)]
     random.Random(number).shuffle(words)
@@ -105,7 +105,7 @@ def test_labelled_pairs_are_told_apart(shared_data: Callable[[str], Path], tmp_p
     pairs = [pair for pair in pairs if pair["a"] in texts and pair["b"] in texts]
     compared = Compared(tmp_path, [texts[pair[side]] for pair in pairs for side in "ab"])
     stated = np.array([pair["jaccard5"] for pair in pairs])
-    assert np.abs(compared.similarity - stated).mean() < 0.005  # words are cut a little otherwise there
+    assert np.abs(compared.similarity - stated).mean() < 0.005  # they split words a little differently
     verified = compared.among(compared.verified)
     assert verified[stated >= 0.81].mean() >= 0.99
     assert not verified[stated < 0.79].any()

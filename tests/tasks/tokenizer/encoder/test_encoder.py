@@ -1,4 +1,4 @@
-"""Our encoder is `tokenizers`, only faster: the same cuts, the same ids, the same bytes in the shards."""
+"""Our encoder equals `tokenizers`, only faster: the same pre-tokens, ids and shards."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def run(folder: Path, tokenizer: Path, workers: int = 1) -> tuple[Output, dict[s
 
 
 def plain_run(folder: Path, tokenizer: Path) -> dict[str, bytes]:
-    """The same shards a document at a time, by `tokenizers`."""
+    """The same shards made one document at a time by `tokenizers`."""
     library = load_for_documents(tokenizer)
     eos = library.token_to_id(EOS)
     for number in range(3):
