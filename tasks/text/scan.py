@@ -67,8 +67,8 @@ class Scanner:
     def _scan(self, texts: pa.Array, rows: Int64) -> tuple[Scanned, Int64]:
         data, offsets = utf8(texts)
         size, documents = int(offsets[-1] - offsets[0]), len(texts)
-        self._text = _at_least(self._text, size * 3 // 2 + 8)
-        self._words = _at_least(self._words, size // 2 + documents + 8)
+        self._text = at_least(self._text, size * 3 // 2 + 8)
+        self._words = at_least(self._words, size // 2 + documents + 8)
         text_ends, word_ends, lengths = (np.empty(documents, np.int64) for _ in range(3))
         hard = np.empty(documents, np.bool_)
         kernels.scan(
@@ -113,7 +113,8 @@ def _portions(texts: pa.Array) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def _at_least(buffer: AnyArray, size: int) -> AnyArray:
+def at_least(buffer: AnyArray, size: int) -> AnyArray:
+    """The buffer, or a new one of the same type if it is too small."""
     return buffer if len(buffer) >= size else np.empty(size, buffer.dtype)
 
 

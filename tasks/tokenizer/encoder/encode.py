@@ -20,8 +20,9 @@ import pyarrow as pa
 from models.tokenizer import EOS
 from storage.arrays import Int64, UInt32
 from storage.errors import DamagedArtifact
+from tasks.text.scan import at_least
 from tasks.tokenizer.encoder import kernels
-from tasks.tokenizer.encoder.split import Splitter, at_least
+from tasks.tokenizer.encoder.split import Splitter
 from tasks.tokenizer.encoder.tables import Tables
 from tasks.tokenizer.load import load_for_documents
 

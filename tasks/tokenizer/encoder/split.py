@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import AnyArray, Int64, UInt8, UInt64
-from tasks.text.scan import utf8
+from storage.arrays import Int64, UInt8, UInt64
+from tasks.text.scan import at_least, utf8
 from tasks.tokenizer.encoder import kernels
 from tasks.tokenizer.encoder.characters import character_classes
 from tasks.tokenizer.patterns import PatternName
@@ -60,8 +60,3 @@ class Splitter:
             )
             yield Cut(self._data, words, places, self._ends[:count], documents)
             first = after
-
-
-def at_least(buffer: AnyArray, size: int) -> AnyArray:
-    """The buffer, or a new one of the same type if it is too small."""
-    return buffer if len(buffer) >= size else np.empty(size, buffer.dtype)
