@@ -1,7 +1,7 @@
 """An artifact as stages see it: an immutable local folder with a digest.
 
 A stage names the *part* of an input that it reads (`raw.part("documents")`), and only that part's digest enters its
-key: new preference pairs do not retrain the tokenizer.
+key, so new preference pairs do not retrain the tokenizer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from storage.manifest import InputRef, Manifest
 
 @dataclass(frozen=True)
 class Artifact:
-    """A folder, or a part of one, that will never change."""
+    """An immutable folder, or a part of one."""
 
     path: Path
     digest: str
@@ -26,13 +26,13 @@ class Artifact:
 
     @classmethod
     def at(cls, folder: Path) -> Artifact:
-        """A plain folder as an artifact, for tests and notebooks: hashed now, without a manifest."""
+        """A plain folder as an artifact without a manifest, hashed now; for tests and notebooks."""
         if not folder.is_dir():
             raise StoreError(f"{folder} is not a folder.", "Give the folder of an artifact.")
         return cls(path=folder, digest=tree_digest(list_files(folder)))
 
     def part(self, name: str) -> Artifact:
-        """The folder `name` of this artifact as an artifact of its own. Raises DamagedArtifact if there is none."""
+        """The subfolder `name` as an artifact of its own. Raises DamagedArtifact if there is none."""
         path = self.path / name
         if not path.is_dir():
             raise DamagedArtifact(
@@ -52,31 +52,31 @@ class Artifact:
         return replace(self, path=folder, digest=self.manifest.digest, part_name="")
 
     def files(self, pattern: str) -> list[Path]:
-        """Files of the artifact that match a glob, sorted by path. Raises DamagedArtifact when none does."""
+        """The artifact's files that match a glob, sorted by path. Raises DamagedArtifact if none does."""
         found = sorted(path for path in self.path.glob(pattern) if path.is_file())
         if not found:
             raise DamagedArtifact(
-                f"{self.location or self.path} holds no file {pattern}.",
+                f"{self.location or self.path} has no file {pattern}.",
                 "Run `gristmill store verify`, then rerun the stage with --refresh.",
             )
         return found
 
     def file_digest(self, path: Path) -> str:
-        """SHA-256 of one of its files: as the manifest has it, or hashed now on a plain folder. Raises DamagedArtifact
-        for a file that the manifest does not name."""
+        """SHA-256 of one of its files: from the manifest, or computed for a plain folder. Raises DamagedArtifact for a
+        file that the manifest does not list."""
         if self.manifest is None:
             return file_digest(path)
         name = (Path(self.part_name) / path.relative_to(self.path)).as_posix()
         if name not in self.manifest.files:
             raise DamagedArtifact(
                 f"{name} of artifact {self.location} is not in its manifest.",
-                "Take it out: what an artifact holds never changes.",
+                "Remove it: artifacts are immutable.",
             )
         return self.manifest.files[name].sha256
 
     def check_bytes(self, path: Path) -> None:
-        """One of its files still has the bytes that its stage wrote. A plain folder has no manifest that would know.
-        Raises DamagedArtifact."""
+        """Check that one of its files still has the bytes that its stage wrote; a plain folder has nothing to check
+        against. Raises DamagedArtifact."""
         if self.manifest is not None and file_digest(path) != self.file_digest(path):
             raise DamagedArtifact(
                 f"{path.name} of artifact {self.location} has changed bytes.",
@@ -85,11 +85,12 @@ class Artifact:
 
     @property
     def origin(self) -> InputRef:
-        """What a manifest keeps of this input."""
+        """This artifact as a manifest records it among its inputs."""
         return InputRef(location=self.location or str(self.path), part=self.part_name)
 
     def check_present(self) -> None:
-        """Every file is there with its size: cheap, on every hit. `verify` re-hashes. Raises DamagedArtifact."""
+        """Check that every file exists with its recorded size: cheap enough for every cache hit (`verify` re-hashes).
+        Raises DamagedArtifact."""
         if self.manifest is None:
             return
         for name, entry in self.manifest.files.items():

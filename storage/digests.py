@@ -1,7 +1,7 @@
-"""Content: what an artifact turned out to be, checkable by hand.
+"""Content digests, which can be checked by hand.
 
 A file's digest is its SHA-256. A folder's digest is the SHA-256 of its file list in the format of `sha256sum`, sorted
-by path, so that `(cd artifact && sha256sum -c SHA256SUMS)` and `sha256sum SHA256SUMS` prove an artifact without us.
+by path, so `(cd artifact && sha256sum -c SHA256SUMS)` and `sha256sum SHA256SUMS` verify an artifact without Gristmill.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def file_digest(path: Path) -> str:
 
 
 def list_files(folder: Path) -> dict[str, FileEntry]:
-    """Every file below `folder`, by its posix path relative to it, sorted.
+    """Every file below `folder`, by its POSIX path relative to it, sorted.
 
-    Raises StoreError for a symbolic link: it would point outside what is immutable.
+    Raises StoreError for a symbolic link, since its target could change.
     """
     entries: dict[str, FileEntry] = {}
     for path in sorted(folder.rglob("*")):
@@ -48,16 +48,16 @@ def list_files(folder: Path) -> dict[str, FileEntry]:
 
 
 def sums(files: Mapping[str, FileEntry]) -> str:
-    """The file list as `sha256sum` writes and checks it."""
+    """The file list in the format of `sha256sum`."""
     return "".join(f"{entry.sha256}  {name}\n" for name, entry in sorted(files.items()))
 
 
 def tree_digest(files: Mapping[str, FileEntry]) -> str:
-    """The digest of a folder: SHA-256 of its `sums`."""
+    """A folder's digest: the SHA-256 of its `sums`."""
     return hashlib.sha256(sums(files).encode()).hexdigest()
 
 
 def part_of(files: Mapping[str, FileEntry], part: str) -> dict[str, FileEntry]:
-    """The files below the folder `part`, with paths relative to it."""
+    """The files below the subfolder `part`, by their paths relative to it."""
     prefix = f"{part}/"
     return {name.removeprefix(prefix): entry for name, entry in files.items() if name.startswith(prefix)}

@@ -1,8 +1,8 @@
-"""Document shards: Parquet with zstd, one row a document.
+"""Document shards: Parquet with zstd, one row per document.
 
-A document's id is the hash of its text as it first came in, so it depends neither on order nor on file, and it stays
-the same through every later change of the text (a redaction is recorded in the ledger under the same id). Verdicts on
-documents stand apart from them, in a ledger: one row for each removal, quarantine or change.
+A document's id is the hash of its text as first read, so it does not depend on order or file names, and it survives
+later changes of the text (a redaction is recorded in the ledger under the same id). Verdicts are kept apart from the
+documents, in a ledger: one row per removal, quarantine or change.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEDGER_SCHEMA = pa.schema(
 
 
 class Document(NamedTuple):
-    """One text. `metadata` is a JSON object as text: carried along, never interpreted."""
+    """One text. `metadata` is a JSON object as a string: passed on, never interpreted."""
 
     id: str
     text: str
@@ -49,12 +49,12 @@ class Document(NamedTuple):
 
     @classmethod
     def new(cls, text: str, source: str, **metadata: Any) -> Document:
-        """A document just read from outside: its id is made here, once."""
+        """A document just read from a source; its id is computed here, once."""
         return cls(document_id(text), text, source, json.dumps(metadata, sort_keys=True, ensure_ascii=False))
 
 
 class Verdict(NamedTuple):
-    """What a stage decided on a document, and by which measure."""
+    """What a stage decided on a document, and the measured value and threshold behind it."""
 
     id: str
     source: str
@@ -71,26 +71,26 @@ def document_id(text: str) -> str:
 
 
 def write_documents(path: Path, documents: Iterable[Document]) -> int:
-    """Write one shard, streaming; the number of documents written."""
+    """Write one shard as a stream; returns the number of documents."""
     return _write(path, DOCUMENT_SCHEMA, documents)
 
 
 def write_ledger(path: Path, verdicts: Iterable[Verdict]) -> int:
-    """Write one ledger shard; the number of verdicts written."""
+    """Write one ledger shard as a stream; returns the number of verdicts."""
     return _write(path, LEDGER_SCHEMA, verdicts)
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """The documents of one shard, in order, one row group in memory at a time."""
+    """The documents of one shard, in order, with one row group in memory at a time."""
     return (Document(*row) for row in _read(path, DOCUMENT_SCHEMA))
 
 
 def read_batches(
     path: Path, columns: Sequence[str] = DOCUMENT_SCHEMA.names, holding: Sequence[int] | None = None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The shard as (first row, Arrow batch), one a row group, for work that needs no Python strings.
+    """The shard as (first row, Arrow batch), a batch per row group, for work that needs no Python strings.
 
-    With `holding`, only the row groups that hold one of these rows (ascending). Raises DamagedArtifact.
+    With `holding`, only the row groups that contain one of these rows (ascending). Raises DamagedArtifact.
     """
     try:
         with pq.ParquetFile(path) as file:
@@ -107,7 +107,7 @@ def read_batches(
 
 
 def write_batches(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema = DOCUMENT_SCHEMA) -> int:
-    """Write one shard of Arrow batches, streaming; the number of rows written."""
+    """Write one shard from Arrow batches as a stream; returns the number of rows."""
     with BatchWriter(path, schema) as writer:
         for batch in batches:
             writer.add(batch)
@@ -115,18 +115,18 @@ def write_batches(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Sche
 
 
 class BatchWriter:
-    """One shard that gets its rows batch by batch; small batches are joined, so that row groups stay full."""
+    """Writes one shard batch by batch; small batches are combined, so that row groups are full."""
 
     def __init__(self, path: Path, schema: pa.Schema = DOCUMENT_SCHEMA) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        repeating = [name for name in schema.names if name not in ("id", "text")]  # those gain nothing by a dictionary
+        repeating = [name for name in schema.names if name not in ("id", "text")]  # a dictionary does not help these
         self._file = pq.ParquetWriter(path, schema, compression="zstd", compression_level=1, use_dictionary=repeating)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
         self.rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Append the rows of a batch, which is at most a row group."""
+        """Append a batch of at most one row group."""
         full = self._waiting_rows + batch.num_rows > ROWS_PER_GROUP
         if full or self._waiting_bytes + batch.nbytes > CHARACTERS_PER_GROUP:
             self._write_group()
@@ -154,7 +154,7 @@ def read_ledger(path: Path) -> Iterator[Verdict]:
 
 
 def count_rows(path: Path) -> int:
-    """Rows of a Parquet shard, from its footer. Raises DamagedArtifact."""
+    """The number of rows of a Parquet shard, from its footer. Raises DamagedArtifact."""
     try:
         return int(pq.read_metadata(path).num_rows)
     except (OSError, pa.ArrowInvalid) as error:
@@ -162,12 +162,12 @@ def count_rows(path: Path) -> int:
 
 
 def shard_name(number: int) -> str:
-    """The name of a shard's file: the same number in documents/, ledger/ and every side file."""
+    """The file name of a shard; the same in documents/, ledger/ and every side-file folder."""
     return f"{number:05d}.parquet"
 
 
 def ledger_batches(verdicts: Iterable[Verdict]) -> Iterator[pa.RecordBatch]:
-    """Verdicts as Arrow batches, to be written beside others."""
+    """Verdicts as Arrow batches of the ledger's schema."""
     return (_to_batch(group, LEDGER_SCHEMA) for group in _row_groups(verdicts))
 
 
@@ -176,7 +176,7 @@ def _write(path: Path, schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> in
 
 
 def _row_groups(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
-    """Rows by `ROWS_PER_GROUP`, or fewer where they are long: a reader holds one group in memory."""
+    """Groups of `ROWS_PER_GROUP` rows, or fewer if they are long, since a reader holds a whole group in memory."""
     group: list[tuple[Any, ...]] = []
     characters = 0
     for row in rows:

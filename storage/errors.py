@@ -1,7 +1,7 @@
 """Errors that a user can act on.
 
-Every error that Gristmill raises on purpose says two things: what is wrong, naming the thing, and what to do.
-The command line prints both and exits with 1; anything else is a defect and keeps its traceback.
+Every error that Gristmill raises on purpose says what is wrong, naming the thing, and what to do about it. The command
+line prints both and exits with 1. Any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class GristmillError(Exception):
-    """Something named is wrong, and `remedy` says what to do about it. `facts` are JSON for whoever acts on it."""
+    """`message` says what is wrong, `remedy` what to do; `facts` are JSON values for code that handles the error."""
 
     def __init__(self, message: str, remedy: str = "", **facts: Any) -> None:
         super().__init__(message, remedy)
@@ -23,11 +23,11 @@ class GristmillError(Exception):
 
 
 class ConfigError(GristmillError):
-    """A profile or an option holds a wrong key or value."""
+    """A profile or an option has an invalid key or value."""
 
 
 class SourceError(GristmillError):
-    """Data from outside is missing, empty or unreadable."""
+    """External data is missing, empty or unreadable."""
 
 
 class BadDocument(GristmillError):
@@ -35,23 +35,23 @@ class BadDocument(GristmillError):
 
 
 class StoreError(GristmillError):
-    """The store, or an artifact in it, is not what it should be."""
+    """The store, or an artifact in it, is not in a valid state."""
 
 
 class DamagedArtifact(StoreError):
-    """A file of an artifact is missing or its bytes changed."""
+    """A file of an artifact is missing or its content has changed."""
 
 
 class AccountingError(GristmillError):
-    """Documents in are not documents kept + removed + quarantined (law 2)."""
+    """Documents in do not equal documents kept + removed + quarantined (law 2)."""
 
 
 class EmptyOutput(GristmillError):
-    """A stage made nothing where something was expected (law 3)."""
+    """A stage produced nothing where something was expected (law 3)."""
 
 
 class TokenizerMismatch(GristmillError):
-    """Two things that must share one tokenizer do not (law 6)."""
+    """Two things that must share a tokenizer do not (law 6)."""
 
 
 class TrainingError(GristmillError):
@@ -59,16 +59,16 @@ class TrainingError(GristmillError):
 
 
 class Divergence(TrainingError):
-    """A training loss or gradient is no number, or the loss left its course."""
+    """A training loss or gradient is not finite, or the loss diverged."""
 
 
 class OutOfMemory(TrainingError):
-    """A training process asked for more memory than there is."""
+    """A training process ran out of memory."""
 
 
 class LostProcess(TrainingError):
-    """A training process died without a word, or gives no sign of life."""
+    """A training process died without an error message, or stopped responding."""
 
 
 class ParityError(GristmillError):
-    """An export does not behave like the checkpoint it came from (law 7)."""
+    """An export does not behave like the checkpoint that it was made from (law 7)."""

@@ -1,4 +1,4 @@
-"""What was written is on the disk: files, and the names in folders, survive a crash of the machine after this."""
+"""Flushing to disk, so that files and directory entries survive a crash of the machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def flush(path: Path) -> None:
 
 
 def flush_tree(folder: Path) -> None:
-    """fsync every file and folder below `folder`, and itself."""
+    """fsync every file and folder below `folder`, and the folder itself."""
     for path in folder.rglob("*"):
         flush(path)
     flush(folder)

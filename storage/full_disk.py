@@ -1,22 +1,22 @@
-"""How a disk that is full shows: as the system's error, or as what a library made of it."""
+"""Recognising a full disk, from the operating system's error or from what a library made of it."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of the disk, of what a user may have, of one file
-SAID = (  # where the system's number is lost
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, the user's quota, the limit of a single file
+SAID = (  # messages of libraries that lose the error number
     "No space left on device",
     "Disk quota exceeded",
     "PytorchStreamWriter failed writing file",
-    ". unexpected pos ",  # what torch.save says in the end, having written less than it thinks
+    ". unexpected pos ",  # torch.save, when it has written less than it expected
 )
 
 
 def disk_full(error: BaseException) -> BaseException | None:
-    """Of an error, what it came from, and those that it gathered from several ranks, the innermost that says that a
-    file could not grow; None where none does."""
+    """The innermost error that says that a file could not grow, among an error, its causes, and the errors of several
+    ranks that it may have collected; None if there is none."""
     found = None
     for one in _all(error, set()):
         if (isinstance(one, OSError) and one.errno in FULL) or any(said in str(one) for said in SAID):

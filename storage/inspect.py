@@ -1,4 +1,4 @@
-"""Looking into a store: lineage, differences, verification."""
+"""Inspecting a store: lineage, differences, verification."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from storage.store import Store
 
 @dataclass(frozen=True)
 class LineageNode:
-    """An artifact in the tree that leads to the sources: `depth` steps above the one asked for."""
+    """A node of the lineage tree: an artifact, `depth` steps upstream of the one asked for."""
 
     depth: int
     name: str
@@ -26,7 +26,7 @@ class LineageNode:
 
 
 def lineage(store: Store, location: str) -> Iterator[LineageNode]:
-    """The tree from an artifact to its sources, depth first. A node met before is named but not opened again."""
+    """The tree from an artifact to its sources, depth first. A node seen before is listed but not expanded again."""
     yield from _walk(store, location, "", "", 0, set())
 
 
@@ -42,7 +42,7 @@ def _walk(store: Store, location: str, name: str, part: str, depth: int, seen: s
 
 
 def compare(store: Store, first: str, second: str) -> list[tuple[str, Any, Any]]:
-    """How two artifacts differ in config, inputs and counts (scores among them): (path, first, second)."""
+    """The differences between two artifacts in config, inputs and counts (scores included): (path, first, second)."""
     one, two = _manifest(store, first), _manifest(store, second)
     return differences(_comparable(one), _comparable(two))
 
@@ -54,9 +54,9 @@ def _comparable(manifest: Manifest) -> dict[str, Any]:
 
 
 def verify(store: Store, location: str) -> list[str]:
-    """Re-hash an artifact; one sentence for each file that is missing or changed, empty when it is sound.
+    """Re-hash an artifact. Returns a phrase for each file that is missing or changed; empty if it is intact.
 
-    A bucket's copy is what is hashed, not the local cache of it.
+    For a bucket, its copy is hashed, not the local cache.
     """
     manifest = _manifest(store, location)
     problems = []
@@ -82,7 +82,7 @@ def _remote_digest(store: Store, path: str) -> str:
 
 
 def check(store: Store, location: str) -> None:
-    """`verify`, raising DamagedArtifact with what was found."""
+    """Run `verify`, and raise DamagedArtifact if it finds anything."""
     problems = verify(store, location)
     if problems:
         stage = location.partition("/")[0]

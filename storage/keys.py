@@ -1,7 +1,7 @@
-"""Identity: what makes two artifacts the same before either is made.
+"""Identity: what makes two artifacts the same before either exists.
 
-A key is the SHA-256 of a canonical JSON payload: stage, version, config and the digests of the inputs. The payload
-is kept whole in the manifest, so that a miss can be explained field by field instead of by two unequal hashes.
+A key is the SHA-256 of a canonical JSON payload: stage, version, config and the digests of the inputs. The manifest
+keeps the whole payload, so that a cache miss can be explained field by field instead of by two unequal hashes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ KEY_LENGTH = 32  # hex digits kept: 128 bits, enough for identity and short enou
 
 
 class KeyPayload(BaseModel):
-    """Everything that bears an artifact's identity, and nothing else."""
+    """Everything that determines an artifact's identity, and nothing else."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     stage: str = Field(description="name of the stage")
-    version: int = Field(description="the stage's version, raised by hand when its results change")
+    version: int = Field(description="version of the stage, incremented by hand when its results change")
     config: dict[str, Any] = Field(description="the stage's config as plain JSON")
     inputs: dict[str, str] = Field(description="digest of each input artifact and of each source outside the store")
 
@@ -34,10 +34,9 @@ class KeyPayload(BaseModel):
 
 
 def canonical_json(value: Any) -> bytes:
-    """JSON with one spelling for a value: sorted keys, no white space, no NaN, UTF-8.
+    """JSON in a canonical form: sorted keys, no white space, no NaN, UTF-8.
 
-    Raises ConfigError for what has no stable spelling (a set, an object, NaN): what can't be fingerprinted
-    must not bear identity.
+    Raises ConfigError for a value that has no such form (a set, an object, NaN) and so cannot be part of an identity.
     """
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -50,9 +49,9 @@ def canonical_json(value: Any) -> bytes:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """The fields in which two payloads differ, as (dotted path, old value, new value), in path order.
+    """The fields in which two payloads differ, as (dotted path, old value, new value), in order of path.
 
-    A field that only one side has is reported with `None` on the other.
+    A field that only one side has is reported as None on the other.
     """
     found: list[tuple[str, Any, Any]] = []
     for name in sorted(old.keys() | new.keys()):

@@ -1,8 +1,8 @@
-"""One maker a key: a lock that the kernel frees when its holder dies.
+"""One process per key: a lock that the kernel releases when its holder dies.
 
-`flock(2)` needs no time-outs and no clean-up: a lock left by kill -9 is free the moment the process is gone. The file
-names the holder, for the message to whoever waits. It holds between processes that see the same file system; two
-machines on one bucket may both make an artifact, and the first manifest wins.
+`flock(2)` needs no timeouts and no cleanup: the lock of a process that was killed is free as soon as the process is
+gone. The file names the holder, for the message to processes that wait. It works between processes that see the same
+file system; two machines on one bucket may both make an artifact, and the first manifest wins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POLL_SECONDS = 0.2
 
 @contextmanager
 def hold(path: Path, waiting: Callable[[str], None] = lambda holder: None) -> Iterator[None]:
-    """Hold the lock at `path`, waiting as long as another process has it; `waiting` is told once who that is."""
+    """Hold the lock at `path`, waiting while another process has it; `waiting` is called once with its holder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -34,11 +34,11 @@ def hold(path: Path, waiting: Callable[[str], None] = lambda holder: None) -> It
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
         yield
     finally:
-        os.close(descriptor)  # frees the lock
+        os.close(descriptor)  # releases the lock
 
 
 def is_held(path: Path) -> bool:
-    """Whether a living process holds the lock at `path`."""
+    """Whether a running process holds the lock at `path`."""
     if not path.exists():
         return False
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Keeping a store: collecting what nothing needs, and adopting what was made elsewhere."""
+"""Maintaining a store: garbage collection, and adopting artifacts that were made elsewhere."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from storage.store import Store
 
 @dataclass(frozen=True)
 class Garbage:
-    """What a collection would delete: artifacts, and folders that nobody works on (abandoned work, insight into runs
-    whose artifact is gone), with their sizes in bytes."""
+    """What a collection would delete, with sizes in bytes: artifacts, and folders that no process uses (abandoned work,
+    insight into runs whose artifact is gone)."""
 
     artifacts: dict[str, int]
     workspaces: dict[Path, int]
 
     @property
     def size(self) -> int:
-        """Bytes in all."""
+        """Total bytes."""
         return sum(self.artifacts.values()) + sum(self.workspaces.values())
 
 
 def find_garbage(store: Store, keep_last: int) -> Garbage:
-    """What no ref's last `keep_last` versions need, directly or as an ancestor, and no running stage works on."""
+    """Everything that the last `keep_last` versions of no ref need, directly or as an ancestor, and that no running
+    stage uses."""
     needed: set[str] = set()
     for name in refs.names(store):
         for entry in refs.history(store, name)[-keep_last:]:
@@ -66,16 +67,16 @@ def collect(store: Store, garbage: Garbage) -> None:
 
 
 def adopt(store: Store, folder: Path, payload: KeyPayload, origins: Mapping[str, InputRef], note: str) -> Artifact:
-    """Publish a copy of a folder made elsewhere as the artifact of `payload`'s key; `note` says where it came from."""
+    """Publish a copy of a folder made elsewhere as the artifact of `payload`'s key; `note` says where it comes from."""
     if not folder.is_dir():
-        raise StoreError(f"{folder} is not a folder.", "Give the folder that holds the artifact's files.")
+        raise StoreError(f"{folder} is not a folder.", "Give the folder that contains the artifact's files.")
     with store.lock(payload.stage, payload.key()):
         draft = store.workspace(payload.stage, payload.key()) / "adopted"
         shutil.rmtree(draft, ignore_errors=True)
         shutil.copytree(folder, draft, ignore=shutil.ignore_patterns("manifest.json", "SHA256SUMS"))
         files = list_files(draft)
         if not files:
-            raise EmptyOutput(f"{folder} holds no file.", "Give the folder that holds the artifact's files.")
+            raise EmptyOutput(f"{folder} has no files.", "Give the folder that contains the artifact's files.")
         manifest = Manifest(
             key=payload.key(),
             payload=payload,
@@ -83,7 +84,7 @@ def adopt(store: Store, folder: Path, payload: KeyPayload, origins: Mapping[str,
             files=files,
             origins=dict(origins),
             facts={"seconds": 0.0, "adopted": note},
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            created=datetime.now(UTC).isoformat(timespec="microseconds"),
         )
         artifact = store.publish(draft, manifest)
         shutil.rmtree(store.workspace(payload.stage, payload.key()), ignore_errors=True)

@@ -1,8 +1,8 @@
-"""The manifest: what an artifact says of itself.
+"""The manifest: the description of an artifact, stored with it.
 
-It is written last; without it the artifact does not exist. It keeps the key's whole payload (so a miss can be
-explained), the file list with digests (so damage is named), the counts (so nothing is lost in silence), and the
-circumstances: environment, source digest, seconds. Circumstances are never part of the identity or of the digest.
+It is written last; without it the artifact does not exist. It records the key's whole payload (so a cache miss can be
+explained), the files with their digests (so damage can be located), the counts (so nothing is lost silently), and the
+circumstances: environment, source digest, duration. Circumstances are not part of the identity or of the digest.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ SUMS = "SHA256SUMS"
 
 
 class InputRef(BaseModel):
-    """Where an input came from, for lineage: the artifact and the part of it that was read."""
+    """Where an input came from, for lineage: an artifact and the part of it that was read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     location: str = Field(description="stage/key of the artifact")
-    part: str = Field(default="", description="the folder of it that was read; empty for all")
+    part: str = Field(default="", description="subfolder that was read; empty for all of it")
 
 
 class Manifest(BaseModel):
-    """See the module's docstring. `counts` are numbers of the result; `facts` are circumstances (times, speeds)."""
+    """See the module's docstring. `counts` describe the result; `facts` are circumstances (times, speeds)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,12 +41,12 @@ class Manifest(BaseModel):
     digest: str
     files: dict[str, FileEntry]
     origins: dict[str, InputRef] = Field(default_factory=dict, description="inputs by name")
-    uses: dict[str, InputRef] = Field(default_factory=dict, description="artifacts made on the way, by name")
-    counts: dict[str, Any] = Field(default_factory=dict, description="what the stage counted and measured")
-    facts: dict[str, Any] = Field(default_factory=dict, description="seconds, speeds: differ from run to run")
+    uses: dict[str, InputRef] = Field(default_factory=dict, description="other artifacts that were used, by name")
+    counts: dict[str, Any] = Field(default_factory=dict, description="counts and measurements of the result")
+    facts: dict[str, Any] = Field(default_factory=dict, description="durations, speeds: differ from run to run")
     source_digest: str = Field(default="", description="digest of the stage's source code")
     environment: dict[str, str] = Field(default_factory=dict, description="versions, commit, host")
-    created: str = Field(description="UTC time, ISO 8601")
+    created: str = Field(description="UTC time with microseconds, ISO 8601")
 
     @property
     def stage(self) -> str:
@@ -55,16 +55,16 @@ class Manifest(BaseModel):
 
     @property
     def size(self) -> int:
-        """Bytes in all files."""
+        """Total bytes of all files."""
         return sum(entry.size for entry in self.files.values())
 
     def to_json(self) -> str:
-        """Indented JSON, for people and for `from_json`."""
+        """Indented JSON, readable by people and by `from_json`."""
         return json.dumps(self.model_dump(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str) -> Manifest:
-        """Read a manifest. Raises StoreError for broken JSON and for another format version."""
+        """Parse a manifest. Raises StoreError for invalid JSON and for another format version."""
         try:
             data = json.loads(text)
         except ValueError as error:

@@ -1,7 +1,7 @@
-"""Refs: human names for artifacts, with their history.
+"""Refs: human-readable names for artifacts, with their history.
 
-`tiny/pretrain` is the newest artifact that the profile `tiny` made of `pretrain`; `tiny/pretrain@1` the first. A ref
-moves only forward: history is kept, so that "last week's model" stays findable.
+`tiny/pretrain` is the latest artifact of the stage `pretrain` under the profile `tiny`; `tiny/pretrain@1` is the first.
+A ref only moves forward and its history is kept, so that last week's model can still be found.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _HISTORY = TypeAdapter(list[RefEntry])
 
 
 def history(store: Store, name: str) -> list[RefEntry]:
-    """Every artifact that `name` (as `tiny/pretrain`) has pointed to, oldest first; empty for an unknown name."""
+    """Every artifact that `name` (such as `tiny/pretrain`) has pointed to, oldest first; empty for an unknown name."""
     text = store.read_text(f"refs/{name}.json")
     return [] if text is None else _HISTORY.validate_json(text)
 
 
 def move(store: Store, name: str, location: str, digest: str) -> int:
-    """Point `name` at an artifact and return its number in the history (from 1). The same again changes nothing."""
+    """Point `name` at an artifact, unless it already does, and return its number in the history (from 1)."""
     with locks.hold(store.local / "locks" / f"ref-{name.replace('/', '-')}"):
         entries = history(store, name)
         if not entries or entries[-1].location != location:
@@ -47,9 +47,9 @@ def move(store: Store, name: str, location: str, digest: str) -> int:
 
 
 def resolve(store: Store, text: str) -> str:
-    """The location (`stage/key`) that a person's text names: `tiny/pretrain`, `tiny/pretrain@2`, or `stage/key…`.
+    """The location (`stage/key`) that a user's text names: `tiny/pretrain`, `tiny/pretrain@2`, or `stage/key…`.
 
-    A key may be shortened as long as it stays unique. Raises StoreError, naming what there is.
+    A key may be abbreviated as long as it is unique. Raises StoreError, listing what exists.
     """
     name, _, number = text.partition("@")
     entries = history(store, name)
@@ -63,13 +63,13 @@ def resolve(store: Store, text: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise StoreError(f"{text} names {len(found)} artifacts.", f"Write more of the key: {', '.join(found[:3])} …")
+        raise StoreError(f"{text} matches {len(found)} artifacts.", f"Give more of the key: {', '.join(found[:3])} …")
     known = ", ".join(names(store)) or "none yet"
     raise StoreError(f"{text} is neither a ref nor an artifact of {store.url}.", f"Refs there: {known}.")
 
 
 def names(store: Store) -> Iterator[str]:
-    """Every ref's name, sorted."""
+    """The names of all refs, sorted."""
     folder = f"{store.root}/refs"
     if store.fs.isdir(folder):
         for path in sorted(store.fs.find(folder)):

@@ -1,14 +1,14 @@
-"""The store: where artifacts live, a folder or a bucket, with one implementation over fsspec.
+"""The store, where artifacts live: a folder or a bucket, with a single implementation over fsspec.
 
-    artifacts/<stage>/<key>/…       an artifact; exists when its manifest.json does
+    artifacts/<stage>/<key>/…       an artifact; it exists if its manifest.json does
     artifacts/<stage>/<key>.2/…     the same key made again (--refresh) with other bytes: nothing is overwritten
-    refs/<name>.json                human names with their history
-    insight/<stage>/<key>/…         what a stage saw of its own run: on the local disk only, no part of the artifact
-    locks/  work/                   on the local disk only: one lock a key, one working folder a key
+    refs/<name>.json                human-readable names with their history
+    insight/<stage>/<key>/…         what a stage observed of its own run; local disk only, not part of the artifact
+    locks/  work/                   local disk only: one lock and one working folder per key
 
 A working folder is named by its key and survives kill -9, so that the next run of the same key finds its shards and
-checkpoints. In a folder store it lies on the store's own file system and publishing is a rename; in a bucket store it
-lies in a local cache and publishing is an upload with the manifest last.
+checkpoints. In a folder store it is on the store's own file system, and publishing is a rename; in a bucket store it is
+in a local cache, and publishing is an upload with the manifest last.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Store:
                 )
             return
         if self.is_folder and self.local.is_dir():
-            # Hidden files may be another process that begins the same store just now
+            # Hidden files may belong to another process that is creating the same store
             strange = [path.name for path in self.local.iterdir() if not path.name.startswith(".")]
             if strange and not self.fs.exists(marker):
-                raise StoreError(f"{self.url} is not empty and not a store.", "Name another folder in runtime.store.")
+                raise StoreError(f"{self.url} is not empty and not a store.", "Set runtime.store to another folder.")
 
     def _begin(self) -> None:
-        """Make it a store before the first thing is written: looking into one leaves nothing on disk."""
+        """Create the store before the first write, so that merely opening one leaves nothing on disk."""
         if not self.fs.exists(f"{self.root}/{MARKER}"):
             self.fs.makedirs(self.root, exist_ok=True)
             self._write(MARKER, json.dumps({"format": FORMAT}))
@@ -72,7 +72,7 @@ class Store:
     # --- small files (refs, the marker) -------------------------------------------------------------------------
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a small file whole: readers see the old text or the new, never half."""
+        """Write a small file atomically: readers see the old text or the new, never a part."""
         self._begin()
         self._write(name, text)
 
@@ -89,7 +89,7 @@ class Store:
         flush(path.parent)
 
     def read_text(self, name: str) -> str | None:
-        """A small file's text, or None when there is none."""
+        """The text of a small file, or None if it does not exist."""
         try:
             data = self.fs.cat_file(f"{self.root}/{name}")
         except FileNotFoundError:
@@ -99,7 +99,7 @@ class Store:
     # --- reading ------------------------------------------------------------------------------------------------
 
     def manifest(self, location: str) -> Manifest | None:
-        """The manifest at `stage/key`, or None when no artifact is there."""
+        """The manifest at `stage/key`, or None if there is no artifact."""
         text = self.read_text(f"artifacts/{location}/{MANIFEST}")
         return None if text is None else Manifest.from_json(text, location)
 
@@ -119,7 +119,7 @@ class Store:
         return sorted(str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in self.fs.ls(path, detail=False))
 
     def find(self, stage: str, key: str) -> Artifact | None:
-        """The newest artifact of a key, on the local disk; None on a miss. Raises DamagedArtifact if files lack."""
+        """The newest artifact of a key, on the local disk; None on a miss. Raises DamagedArtifact for missing files."""
         made = self._generations(stage, key)
         return self.get(f"{stage}/{made[-1]}") if made else None
 
@@ -129,7 +129,7 @@ class Store:
         return sorted(names, key=lambda name: int(name.partition(".")[2] or 1))
 
     def get(self, location: str) -> Artifact:
-        """The artifact at `stage/key`, fetched to the local disk if it is in a bucket. Raises StoreError."""
+        """The artifact at `stage/key`, downloaded first if the store is a bucket. Raises StoreError."""
         manifest = self.manifest(location)
         if manifest is None:
             raise StoreError(f"There is no artifact {location} in {self.url}.", "`gristmill store ls` lists them.")
@@ -163,7 +163,7 @@ class Store:
     def lock(
         self, stage: str, key: str, waiting: Callable[[str], None] = lambda holder: None
     ) -> AbstractContextManager[None]:
-        """The lock of a key: one process makes the artifact, the others wait and take it."""
+        """The lock of a key: one process makes the artifact, the others wait for it."""
         self._begin()
         return locks.hold(self.local / "locks" / f"{stage}-{key}", waiting)
 
@@ -175,14 +175,14 @@ class Store:
         return path
 
     def aside(self, stage: str, key: str) -> Path:
-        """Where what a stage sees of its own run outlasts it, beside the artifact of the key; made by who writes."""
+        """Where a stage keeps what it observed of its own run, beside the artifact; created by the first writer."""
         return self.local / "insight" / stage / key
 
     def publish(self, folder: Path, manifest: Manifest) -> Artifact:
         """Make `folder` the artifact of `manifest.key`: flush, write the manifest last, rename (or upload).
 
-        Made again with the same bytes, the artifact that is there stays; with other bytes (or in place of a damaged
-        one), the new one becomes the next generation of the key.
+        If the key already has an intact artifact with the same digest, that one is kept; otherwise the new one becomes
+        the next generation of the key.
         """
         location = f"{manifest.stage}/{manifest.key}"
         made = self._generations(manifest.stage, manifest.key)
@@ -214,7 +214,7 @@ class Store:
         return True
 
     def remove(self, location: str) -> None:
-        """Delete an artifact: its manifest first, so that it is never half there."""
+        """Delete an artifact, its manifest first, so that it never exists in part."""
         remote = f"{self.root}/artifacts/{location}"
         self.fs.rm_file(f"{remote}/{MANIFEST}")
         self.fs.rm(remote, recursive=True)

@@ -1,8 +1,8 @@
-"""Which document of a token shard came from which source, in a file beside the shard: 00000.sources for 00000.tokens.
+"""The source of each document of a token shard, in a file beside the shard: 00000.sources for 00000.tokens.
 
-Kept apart from the ids, so that they stay in one stream in the order of the documents, and the sources can be weighed
-while they are read, without writing a token again. Documents of one source mostly stand together, so runs are kept:
-JSON with the names, and for each run the number of its source and how many documents it holds.
+They are kept apart from the ids, which thus remain one stream in document order, and sources can be weighted when they
+are read, without rewriting tokens. Documents of one source are mostly adjacent, so the file is run-length encoded: JSON
+with the names, and for each run the index of its source and its number of documents.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from storage.arrays import Int64
 from storage.errors import DamagedArtifact
 from storage.tokens import TokenShard
 
@@ -22,7 +22,7 @@ SUFFIX = ".sources"
 
 
 def write_sources(path: Path, sources: Iterable[str]) -> None:
-    """Write the source of each document of a shard, in the shard's order."""
+    """Write the source of each document of a shard, in document order."""
     runs = [(source, sum(1 for _ in run)) for source, run in itertools.groupby(sources)]
     names = sorted({source for source, _ in runs})
     number = {name: index for index, name in enumerate(names)}
@@ -35,9 +35,9 @@ def write_sources(path: Path, sources: Iterable[str]) -> None:
     path.write_text(json.dumps(content, separators=(",", ":")) + "\n")
 
 
-def source_runs(tokens: Path, shard: TokenShard) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Names of the sources of a shard; for each run of documents the number of its source, and the R + 1 borders of
-    the runs in tokens. Raises DamagedArtifact when the file is missing or is not of this shard."""
+def source_runs(tokens: Path, shard: TokenShard) -> tuple[list[str], Int64, Int64]:
+    """The names of a shard's sources; for each of its R runs of documents the index of the source; and the R + 1
+    boundaries of the runs, in tokens. Raises DamagedArtifact if the file is missing or belongs to another shard."""
     path = tokens.with_suffix(SUFFIX)
     try:
         content = json.loads(path.read_text())
@@ -47,7 +47,7 @@ def source_runs(tokens: Path, shard: TokenShard) -> tuple[list[str], npt.NDArray
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, f"can't be read ({type(error).__name__})") from error
     if len(sources) != len(documents) or documents.sum() != shard.header.documents:
-        raise _damaged(path, f"does not tell of the {shard.header.documents:,} documents of {tokens.name}")
+        raise _damaged(path, f"does not describe the {shard.header.documents:,} documents of {tokens.name}")
     if len(sources) and not 0 <= sources.min() <= sources.max() < len(names):
         raise _damaged(path, "names no source for some of its documents")
     borders = shard.starts[np.concatenate(([0], np.cumsum(documents)))].astype(np.int64)

@@ -1,11 +1,10 @@
-"""Token shards as long streams of ids: a whole split, or each of its sources by itself, without a copy.
+"""Token shards as long streams of ids, without copying: a whole split, or each of its sources separately.
 
-A stream is a list of stretches of memory-mapped shards, one after the other. That of a split has a stretch a shard;
-that of a source has one wherever documents of the source stand together.
+A stream is a sequence of stretches of memory-mapped shards. A split's stream has one stretch per shard, a source's one
+stretch per run of adjacent documents of that source.
 
-A map holds a file descriptor and one of the kernel's areas of memory. A process may often have 1,024 of the former and
-has 65,530 of the latter, and a corpus has a shard for every 4 MB of text. So shards are mapped when they are read, and
-let go of again.
+A memory map takes a file descriptor, of which a process often has 1,024, and a kernel memory area, of which it has
+65,530; a corpus has a shard per 4 MB of text. So shards are mapped when they are read, and unmapped again.
 """
 
 from __future__ import annotations
@@ -18,23 +17,22 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from storage.arrays import Int64
 from storage.token_sources import source_runs
 from storage.tokens import TokenArray, TokenHeader, check_header, map_ids, open_tokens
 
-Integers = npt.NDArray[np.int64]
-MAPPED = 128  # shards of a stream at a time; to map one again costs less than to read a page of it from a disk
+MAPPED = 128  # shards of a stream mapped at a time; remapping one costs less than reading a page of it from disk
 
 
 class Arrays(Protocol):
-    """The ids of shards, by the number of the shard."""
+    """The ids of shards, by shard number."""
 
     def __getitem__(self, number: int, /) -> TokenArray: ...
 
 
 class MappedIds:
-    """The ids of shards by number: those that were read last are mapped. For any number of streams and threads."""
+    """The ids of shards, by shard number; the most recently read ones are mapped. Safe for threads."""
 
     def __init__(self, paths: Sequence[Path], headers: Sequence[TokenHeader]) -> None:
         self._paths, self._headers = paths, headers
@@ -54,7 +52,7 @@ def _mapped(paths: Sequence[Path], headers: Sequence[TokenHeader], advice: int) 
         mapped = map_ids(paths[number], headers[number])
         if isinstance(mapped.base, mmap.mmap):
             mapped.base.madvise(advice)
-        return mapped.view(np.ndarray)  # slicing a plain view is several times as fast as a memmap
+        return mapped.view(np.ndarray)  # slicing a plain view is several times as fast as slicing a memmap
 
     return ids
 
@@ -62,22 +60,22 @@ def _mapped(paths: Sequence[Path], headers: Sequence[TokenHeader], advice: int) 
 class Stretches:
     """Stretches of mapped arrays as one stream: stretch i is `ids[shard[i]][offset[i]:offset[i] + length[i]]`.
 
-    None may be empty. Three numbers a stretch are all that is kept in memory.
+    No stretch may be empty. Only three numbers per stretch are kept in memory.
     """
 
-    def __init__(self, ids: Arrays, shard: Integers, offset: Integers, length: Integers) -> None:
+    def __init__(self, ids: Arrays, shard: Int64, offset: Int64, length: Int64) -> None:
         self._ids, self._shard, self._offset = ids, shard, offset
         self._starts = np.concatenate(([0], np.cumsum(length)))
         self.tokens = int(self._starts[-1])
 
-    def read(self, start: int, count: int) -> Integers:
-        """Tokens `start` to `start + count` of the stream, across stretches; fewer at its end."""
+    def read(self, start: int, count: int) -> Int64:
+        """Tokens `start` to `start + count` of the stream, across stretches; fewer at the end of the stream."""
         out = np.empty(max(0, min(count, self.tokens - start)), np.int64)
         self.read_into(out, start)
         return out
 
-    def read_into(self, out: Integers, start: int) -> None:
-        """Fill `out` from token `start` on; the stream must reach that far."""
+    def read_into(self, out: Int64, start: int) -> None:
+        """Fill `out` with the tokens from `start` on; the stream must be long enough."""
         stretch = int(np.searchsorted(self._starts, start, side="right")) - 1
         done = 0
         while done < len(out):
@@ -88,9 +86,9 @@ class Stretches:
             out[done : done + count] = self._ids[int(self._shard[stretch])][first : first + count]
             done, stretch = done + count, stretch + 1
 
-    def document_lengths(self, paths: Sequence[Path]) -> Integers:
-        """Tokens of each document of the stream, EOS included, in its order. `paths` are the shards that it was made
-        from, in their order: their index is read anew, since a stream has no use for it."""
+    def document_lengths(self, paths: Sequence[Path]) -> Int64:
+        """The length in tokens of each document of the stream, EOS included, in order. `paths` are the shards that the
+        stream was made from, in their order; their indexes are read again, since a stream does not keep them."""
         parts = [np.empty(0, np.int64)]
         borders = np.searchsorted(self._shard, np.arange(len(paths) + 1))
         for path, (first, last) in zip(paths, itertools.pairwise(borders.tolist()), strict=True):
@@ -104,14 +102,14 @@ class Stretches:
         return np.concatenate(parts)
 
     def expect_random_reads(self) -> None:
-        """Have the kernel read the pages that are asked for and no others: a window in random order has no use for
-        what follows it, and reading ahead would read most of a large shard many times."""
+        """Turn off the kernel's read-ahead: windows in random order do not need the pages that follow them, and most of
+        a large shard would be read many times."""
         if isinstance(self._ids, MappedIds):
             self._ids.expect_random_reads()
 
 
 class TokenStream(Stretches):
-    """The shards of a split, one after the other. Raises TokenizerMismatch for shards of another tokenizer."""
+    """The shards of a split, in sequence. Raises TokenizerMismatch for shards of another tokenizer."""
 
     def __init__(self, paths: Sequence[Path], *, tokenizer_digest: str) -> None:
         headers = [check_header(path, tokenizer_digest=tokenizer_digest) for path in paths]
@@ -122,12 +120,12 @@ class TokenStream(Stretches):
 
 
 def source_streams(paths: Sequence[Path], *, tokenizer_digest: str) -> dict[str, Stretches]:
-    """Each source's documents as a stream of their own, in the order of shards and documents; sources sorted by name.
+    """A stream for each source, with its documents in the order of shards and documents; sources are sorted by name.
 
-    Raises TokenizerMismatch for shards of another tokenizer, DamagedArtifact for shards without their sources.
+    Raises TokenizerMismatch for shards of another tokenizer, DamagedArtifact for shards without a file of sources.
     """
     headers: list[TokenHeader] = []
-    found: dict[str, list[tuple[Integers, Integers, Integers]]] = {}
+    found: dict[str, list[tuple[Int64, Int64, Int64]]] = {}
     for number, path in enumerate(paths):
         shard = open_tokens(path, tokenizer_digest=tokenizer_digest)
         headers.append(shard.header)

@@ -1,11 +1,11 @@
-"""Token shards: a flat array of token ids behind a header that says what they are.
+"""Token shards: a header and a flat array of token ids.
 
     bytes 0–255    header: magic, format, item size, vocabulary size, EOS id, counts, tokenizer digest, checksum
-    then           token ids, little-endian uint16 or uint32 by the vocabulary's size
-    then           uint64 start of each document, and the end of the last
+    then           token ids, little-endian uint16 or uint32 depending on the vocabulary size
+    then           uint64 start of each document, and the end of the last one
 
-The tokenizer's digest goes wherever the ids go (law 6); ids are checked against the vocabulary once, when written,
-and never clamped. Reading is a memory map.
+The tokenizer's digest accompanies the ids everywhere (law 6). Ids are checked against the vocabulary once, when they
+are written, and never clamped. Shards are read through a memory map.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from storage.arrays import AnyInt, UInt16, UInt32, UInt64
 from storage.errors import DamagedArtifact, StoreError, TokenizerMismatch
 
 MAGIC = b"GRISTTOK"
 FORMAT = 1
 HEADER_BYTES = 256
-_HEADER = struct.Struct("<8sIIIIQQQ32s32s")  # see TokenHeader, in its order
+_HEADER = struct.Struct("<8sIIIIQQQ32s32s")  # magic, format, item size, then the fields of TokenHeader
 
-TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+TokenArray = UInt16 | UInt32
 
 
 @dataclass(frozen=True)
 class TokenHeader:
-    """What a shard says of itself. `text_bytes` are the UTF-8 bytes that the tokens encode, for bits per byte."""
+    """The header of a shard. `text_bytes` counts the UTF-8 bytes that the tokens encode, for bits per byte."""
 
     vocab_size: int
     eos_id: int
@@ -43,7 +43,7 @@ class TokenHeader:
 
     @property
     def dtype(self) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
-        """uint16 while every id fits, else uint32."""
+        """uint16 if every id fits, else uint32."""
         return np.dtype("<u2") if self.vocab_size <= 1 << 16 else np.dtype("<u4")
 
 
@@ -53,12 +53,12 @@ class TokenShard:
 
     header: TokenHeader
     ids: TokenArray
-    starts: npt.NDArray[np.uint64]
+    starts: UInt64
 
 
 class TokenWriter:
-    """One shard, written while its documents come, so that only a part of them is in memory. A context: left by an
-    error, there is no file; after it `header` is what the shard says of itself."""
+    """Writes one shard as a stream of documents. A context manager: on an error the file is deleted, otherwise `header`
+    is available afterwards."""
 
     header: TokenHeader
 
@@ -70,17 +70,17 @@ class TokenWriter:
         self._text_bytes = 0
         self._checksum = hashlib.sha256()
 
-    def add(self, ids: npt.NDArray[np.integer], lengths: npt.NDArray[np.integer], *, text_bytes: int) -> None:
-        """The next documents: their ids end to end, how many each has, and the bytes of text that they stand for.
+    def add(self, ids: AnyInt, lengths: AnyInt, *, text_bytes: int) -> None:
+        """Append documents: their concatenated ids, the number of ids of each, and the bytes of text that they encode.
 
         Raises StoreError for an id outside the vocabulary.
         """
         vocab_size = self._draft.vocab_size
         if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
             raise StoreError(
-                f"A token id of {self._path.name} lies outside the vocabulary of {vocab_size:,} "
+                f"A token id of {self._path.name} is outside the vocabulary of {vocab_size:,} "
                 f"({ids.min()} to {ids.max()}).",
-                "The tokenizer and the ids do not belong together: rerun with --refresh tokenizer.",
+                "The ids are not from this tokenizer: rerun with --refresh tokenizer.",
             )
         self._write(ids.astype(self._draft.dtype))
         self._lengths.append(lengths.astype(np.uint64))
@@ -98,7 +98,7 @@ class TokenWriter:
         if kind is not None:
             self._path.unlink()
 
-    def _write(self, part: npt.NDArray[np.integer]) -> None:
+    def _write(self, part: AnyInt) -> None:
         self._checksum.update(part.data)
         self._file.write(part.data)
 
@@ -118,14 +118,14 @@ class TokenWriter:
 
 def write_tokens(
     path: Path,
-    documents: Iterable[npt.NDArray[np.integer]],
+    documents: Iterable[AnyInt],
     *,
     vocab_size: int,
     eos_id: int,
     tokenizer_digest: str,
     text_bytes: int,
 ) -> TokenHeader:
-    """Write one shard from an array of ids a document. Raises StoreError for an id outside the vocabulary."""
+    """Write one shard from one array of ids per document. Raises StoreError for an id outside the vocabulary."""
     with TokenWriter(path, vocab_size=vocab_size, eos_id=eos_id, tokenizer_digest=tokenizer_digest) as writer:
         for ids in documents:
             writer.add(ids, np.array([len(ids)]), text_bytes=0)
@@ -134,8 +134,8 @@ def write_tokens(
 
 
 def open_tokens(path: Path, *, tokenizer_digest: str | None = None, verify: bool = False) -> TokenShard:
-    """Open a shard. Refuses another tokenizer's (TokenizerMismatch), and one whose size, or with `verify` whose
-    checksum or largest id, is not what its header says (DamagedArtifact)."""
+    """Open a shard. Raises TokenizerMismatch for a shard of another tokenizer, and DamagedArtifact if its size, or with
+    `verify` its checksum or largest id, contradicts its header."""
     header = check_header(path, tokenizer_digest=tokenizer_digest)
     ids = map_ids(path, header)
     starts = np.fromfile(path, "<u8", offset=HEADER_BYTES + ids.nbytes)
@@ -145,7 +145,8 @@ def open_tokens(path: Path, *, tokenizer_digest: str | None = None, verify: bool
 
 
 def check_header(path: Path, *, tokenizer_digest: str | None = None) -> TokenHeader:
-    """The header of a shard of this tokenizer that has its size. Raises TokenizerMismatch, DamagedArtifact."""
+    """The header of a shard, after checking the tokenizer and the file's size. Raises TokenizerMismatch,
+    DamagedArtifact."""
     header = read_header(path)
     if tokenizer_digest is not None and header.tokenizer_digest != tokenizer_digest:
         raise TokenizerMismatch(
@@ -159,8 +160,8 @@ def check_header(path: Path, *, tokenizer_digest: str | None = None) -> TokenHea
 
 
 def map_ids(path: Path, header: TokenHeader) -> TokenArray:
-    """The ids of a shard, memory-mapped: it holds a file descriptor as long as there are views of it. Raises
-    DamagedArtifact where the file has gone since its header was read."""
+    """The ids of a shard, memory-mapped; a file descriptor stays open as long as there are views. Raises
+    DamagedArtifact if the file has disappeared since its header was read."""
     if not header.tokens:
         return np.zeros(0, header.dtype)
     try:
@@ -170,7 +171,7 @@ def map_ids(path: Path, header: TokenHeader) -> TokenArray:
 
 
 def read_header(path: Path) -> TokenHeader:
-    """The header alone. Raises DamagedArtifact for what is no token shard of this format."""
+    """The header only. Raises DamagedArtifact for anything but a token shard of this format."""
     try:
         with path.open("rb") as file:
             fields = _HEADER.unpack(file.read(HEADER_BYTES)[: _HEADER.size])
@@ -189,14 +190,14 @@ def _size(header: TokenHeader) -> int:
     return HEADER_BYTES + header.tokens * header.dtype.itemsize + (header.documents + 1) * 8
 
 
-def _verify(path: Path, header: TokenHeader, ids: TokenArray, starts: npt.NDArray[np.uint64]) -> None:
+def _verify(path: Path, header: TokenHeader, ids: TokenArray, starts: UInt64) -> None:
     """Read the whole shard once, without a copy. Raises DamagedArtifact."""
     checksum = hashlib.sha256(ids.data)
     checksum.update(starts.data)
     if checksum.hexdigest() != header.checksum:
         raise _damaged(path, "has changed bytes")
     if header.tokens and int(ids.max()) >= header.vocab_size:
-        raise _damaged(path, f"holds the id {ids.max():,}, outside its vocabulary of {header.vocab_size:,}")
+        raise _damaged(path, f"contains the id {ids.max():,}, outside its vocabulary of {header.vocab_size:,}")
 
 
 def _pack(header: TokenHeader) -> bytes:

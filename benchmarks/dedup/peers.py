@@ -29,8 +29,8 @@ THRESHOLD, NGRAM, ROWS, SEED = 0.8, 5, 8, 42
 BANDS, BANDS_POWER = 14, 16
 SPACED = bytes(code if code > 127 or chr(code).isalnum() or chr(code) == "_" else 32 for code in range(256))
 
-Bools = npt.NDArray[np.bool_]
-Hashes = npt.NDArray[np.uint64]
+Bool = npt.NDArray[np.bool_]
+UInt64 = npt.NDArray[np.uint64]
 Texts = Iterable[str]
 
 
@@ -46,7 +46,7 @@ def shingles(text: str) -> list[bytes]:
     return list(map(b" ".join, zip(*(found[start:] for start in range(NGRAM)), strict=False)))
 
 
-def hashed_shingles(texts: Texts) -> tuple[Hashes, Hashes]:
+def hashed_shingles(texts: Texts) -> tuple[UInt64, UInt64]:
     """64-bit hashes of all texts' 5-grams end to end, and where each text's begin.
 
     Python's own hash for each word, which is the fastest there is; numpy for each shingle.
@@ -72,7 +72,7 @@ def hashed_shingles(texts: Texts) -> tuple[Hashes, Hashes]:
     return gram[within], starts
 
 
-def hashed_shards(tables: list[pa.Table]) -> tuple[Hashes, Hashes]:
+def hashed_shards(tables: list[pa.Table]) -> tuple[UInt64, UInt64]:
     """The same of all shards, one shard's temporaries in memory at a time."""
     parts = [hashed_shingles(table["text"].to_pylist()) for table in tables if table.num_rows]
     begins = np.cumsum([0, *(len(values) for values, _ in parts)]).astype(np.uint64)
@@ -85,7 +85,7 @@ def all_texts(tables: list[pa.Table]) -> Iterator[str]:
     return (text for table in tables for text in table["text"].to_pylist())
 
 
-def datasketch(tables: list[pa.Table]) -> Bools:
+def datasketch(tables: list[pa.Table]) -> Bool:
     """`update_batch` over the shingles as bytes, hashed by xxhash."""
     from datasketch import MinHash
     from xxhash import xxh32_intdigest
@@ -99,7 +99,7 @@ def datasketch(tables: list[pa.Table]) -> Bools:
     return _by_datasketch(sketches())
 
 
-def datasketch_prehashed(tables: list[pa.Table]) -> Bools:
+def datasketch_prehashed(tables: list[pa.Table]) -> Bool:
     """`MinHash.generator` over hashes made by numpy: `int` is the cheapest hashfunc."""
     from datasketch import MinHash
 
@@ -115,7 +115,7 @@ def datasketch_prehashed(tables: list[pa.Table]) -> Bools:
     return _by_datasketch(sketches())
 
 
-def _by_datasketch(sketches: Iterator[Any]) -> Bools:
+def _by_datasketch(sketches: Iterator[Any]) -> Bool:
     from datasketch import MinHashLSH
 
     index = MinHashLSH(num_perm=BANDS * ROWS, params=(BANDS, ROWS))
@@ -128,7 +128,7 @@ def _by_datasketch(sketches: Iterator[Any]) -> Bools:
     return _mask(row + 1, kept)
 
 
-def gaoya(tables: list[pa.Table]) -> Bools:
+def gaoya(tables: list[pa.Table]) -> Bool:
     """Tokenized and hashed in Rust. A text that is kept is hashed twice: Python can't hand it a signature again."""
     from gaoya.minhash import MinHashStringIndex
 
@@ -142,7 +142,7 @@ def gaoya(tables: list[pa.Table]) -> Bools:
     return np.array(kept)
 
 
-def rensa(tables: list[pa.Table]) -> Bools:
+def rensa(tables: list[pa.Table]) -> Bool:
     """Its deduplicator over string shingles, as its read-me has it."""
     from rensa import RMinHashDeduplicator
 
@@ -151,7 +151,7 @@ def rensa(tables: list[pa.Table]) -> Bools:
     return np.array(index.add_pairs(pairs))
 
 
-def rensa_prehashed(tables: list[pa.Table]) -> Bools:
+def rensa_prehashed(tables: list[pa.Table]) -> Bool:
     """One matrix from flat hashes, one pass over its bands; its deduplicator then sees the rows that share a band."""
     from rensa import RMinHash, RMinHashDeduplicator, RMinHashLSH
 
@@ -167,7 +167,7 @@ def rensa_prehashed(tables: list[pa.Table]) -> Bools:
     return kept
 
 
-def fastsketchlsh(tables: list[pa.Table]) -> Bools:
+def fastsketchlsh(tables: list[pa.Table]) -> Bool:
     """CSR sketches of hashes, its fused insert and query, then candidates of the flagged rows alone."""
     from FastSketchLSH import LSH, FastSimilaritySketch
 
@@ -211,7 +211,7 @@ def datatrove(source: Path, out: Path) -> tuple[int, int]:
     return sum(pq.read_metadata(path).num_rows for path in source.glob("*.parquet")), kept
 
 
-def in_memory(decide: Callable[[list[pa.Table]], Bools], source: Path, out: Path) -> tuple[int, int]:
+def in_memory(decide: Callable[[list[pa.Table]], Bool], source: Path, out: Path) -> tuple[int, int]:
     """Read all shards, ask which documents stay, write those: the caller's work for tools that are libraries."""
     paths = sorted(source.glob("*.parquet"))
     tables = [pq.read_table(path, use_threads=False) for path in paths]
@@ -233,7 +233,7 @@ def _to_row(writer: Any, document: Any) -> dict[str, str]:
     return {"id": document.id, "text": document.text, **document.metadata}
 
 
-def _mask(length: int, kept: Iterable[int]) -> Bools:
+def _mask(length: int, kept: Iterable[int]) -> Bool:
     mask = np.zeros(length, np.bool_)
     mask[list(kept)] = True
     return mask

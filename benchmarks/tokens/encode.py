@@ -71,8 +71,8 @@ def ours(shards: Path, tokenizer: Path, folder: Path) -> dict[str, Any]:
     from tasks.stage.output import Output
     from tasks.stage.runtime import DataRuntime, Runtime
     from tasks.tokenize import TokenizeConfig, tokenize
-    from tasks.tokenizer.encode import KernelEncoder
-    from tasks.tokenizer.tables import make_tables, read_settings
+    from tasks.tokenizer.encoder.encode import KernelEncoder
+    from tasks.tokenizer.encoder.tables import make_tables, read_settings
 
     KernelEncoder(make_tables(read_settings(tokenizer))).encode(pa.array(["It loads its kernels now."]))
     started = time.process_time()

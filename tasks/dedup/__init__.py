@@ -1,4 +1,21 @@
-"""Dedup: exact duplicates first, then near-duplicates, verified before anything is removed."""
+"""The `dedup` stage: exact duplicates first, then near-duplicates, verified before anything is removed.
+
+config.py         the stage's config
+stage.py          the stage, and the nested stage `sketches`
+run.py            the stage from the sketches on: find duplicates, check what each source loses, write the rest
+forecast.py       memory and disk, predicted from the number of documents
+sketch.py         what is measured of each document, once
+kernels.py        compiled: words to shingles, signatures and SimHashes
+corpus.py         all documents under comparison, read through their sketches
+earlier.py        documents that earlier runs kept, to compare with
+parts.py          rows spilled to disk by partition
+buckets.py        rows grouped by key within bounded memory
+duplicates.py     which documents are duplicates, of which one, and by which method
+clusters.py       connected components, and the document to keep of each
+preference.py     the order of preference among documents
+near_duplicates/  candidate pairs, SimHash, exact verification
+spans/            text that several documents share
+"""
 
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.stage import dedup

@@ -1,7 +1,6 @@
-"""Grouping rows by key within bounded memory: keys are spilled by partition, each partition is sorted by itself.
+"""Grouping rows by key within bounded memory: keys are spilled by partition, and each partition is sorted separately.
 
-A partition is a range of the keys of a band. One range a band is enough until the keys of a band pass the memory limit,
-then there are more.
+A partition is a range of the keys of one band. A band is a single partition unless its keys exceed the memory limit.
 """
 
 from __future__ import annotations
@@ -11,37 +10,36 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.dedup.corpus import Rows
+from storage.arrays import Int64, UInt32, UInt64
 from tasks.dedup.parts import PartWriter, range_of, read_part
 from tasks.shards import ShardResult
-from tasks.text.kernels import Hashes
-
-Places = npt.NDArray[np.uint32]  # of documents in their shard
 
 SCHEMA = pa.schema([("key", pa.uint64()), ("place", pa.uint32())])
-BYTES_A_KEY = 48  # key, row, order and their sorted copies, while a partition is grouped
+BYTES_A_KEY = 48  # key, row, order and their sorted copies while a partition is grouped
 
 
 class Groups(NamedTuple):
-    """Rows that share a key: group g is `members[ends[g - 1]:ends[g]]`, two or more rows, in no order."""
+    """Rows that share a key: group g is `members[ends[g - 1]:ends[g]]`, two or more rows in no particular order."""
 
-    members: Rows
-    ends: Rows
+    members: Int64
+    ends: Int64
 
 
 def ranges_needed(keys: int, memory: int) -> int:
-    """Ranges (a power of two) into which the `keys` of a band are cut so that one fits into `memory` bytes."""
+    """The number of ranges (a power of two) to split a band of `keys` keys into, so that each fits `memory` bytes."""
     ranges = 1
     while keys * BYTES_A_KEY > ranges * memory:
         ranges *= 2
     return ranges
 
 
-def spill(folder: Path, bands: Iterable[Hashes], places: Places, ranges: int) -> dict[str, Any]:
-    """Write the keys of a shard's documents, one array a band, into the partitions `band * ranges` and on."""
+def spill(folder: Path, bands: Iterable[UInt64], places: UInt32, ranges: int) -> dict[str, Any]:
+    """Write the keys of a shard's documents, one array per band, to the partitions `band * ranges` and following.
+
+    `places` are the documents' indices in their shard.
+    """
     with PartWriter(folder, SCHEMA) as file:
         for band, keys in enumerate(bands):
             file.write(range_of(keys, ranges), ranges, [keys, places], band * ranges)
@@ -49,7 +47,7 @@ def spill(folder: Path, bands: Iterable[Hashes], places: Places, ranges: int) ->
 
 
 def grouped(spilled: list[ShardResult], starts: list[int], partition: int) -> Groups:
-    """The groups of one partition. `starts` are the first rows of the shards."""
+    """The groups of one partition. `starts` are the shards' first rows."""
     keys, rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for shard, table in read_part(spilled, partition):
         keys.append(table["key"].to_numpy())
@@ -57,8 +55,8 @@ def grouped(spilled: list[ShardResult], starts: list[int], partition: int) -> Gr
     return group(np.concatenate(keys), np.concatenate(rows))
 
 
-def group(keys: Hashes, rows: Rows) -> Groups:
-    """Rows by equal key, without those that are alone with theirs."""
+def group(keys: UInt64, rows: Int64) -> Groups:
+    """Group rows by equal key, leaving out rows whose key is unique."""
     order = _order(keys)
     ordered = keys[order]
     same = ordered[1:] == ordered[:-1]
@@ -70,9 +68,9 @@ def group(keys: Hashes, rows: Rows) -> Groups:
     return Groups(members, ends)
 
 
-def _order(keys: Hashes) -> Rows:
-    """An order in which equal keys are neighbours. Sorting is several times as fast as finding the order of a sort, so
-    the place goes into the key's low bits; where that makes two keys one, which is rare, the slow way is taken."""
+def _order(keys: UInt64) -> Int64:
+    """An order in which equal keys are adjacent. Sorting is several times as fast as an argsort, so the index replaces
+    the low bits of the key; if that makes two different keys equal, which is rare, argsort is used."""
     width = np.uint64(len(keys).bit_length())
     packed = (keys >> width << width) | np.arange(len(keys), dtype=np.uint64)
     packed.sort()

@@ -1,18 +1,19 @@
-"""Clusters over verified edges, and who is kept: nothing here depends on the order of documents."""
+"""Clusters of duplicates, and which document of each is kept; independent of the order of documents.
+
+Edges are pairs of rows, edges × 2, the smaller row first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from storage.arrays import Int64
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.corpus import Corpus, Rows
+from tasks.dedup.corpus import Corpus
 from tasks.dedup.preference import standing
-
-Edges = npt.NDArray[np.int64]  # pairs of rows, the smaller first: edges × 2
 
 PREFERENCE = [
     ("cluster", "ascending"),
@@ -22,17 +23,17 @@ PREFERENCE = [
 ]
 
 
-def unique_edges(parts: Sequence[Edges]) -> Edges:
-    """Each edge once, ascending. Rows must be below 2³²."""
+def unique_edges(parts: Sequence[Int64]) -> Int64:
+    """All edges without repetitions, ascending. Rows must be below 2³²."""
     edges = np.concatenate([np.empty((0, 2), np.int64), *parts])
     packed = np.unique((edges.min(axis=1) << 32) | edges.max(axis=1))
     return np.stack((packed >> 32, packed & 0xFFFFFFFF), axis=1)
 
 
 class Components:
-    """Connected components: rows that edges join, directly or not."""
+    """Connected components of the graph of edges."""
 
-    def __init__(self, edges: Edges) -> None:
+    def __init__(self, edges: Int64) -> None:
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
@@ -41,8 +42,8 @@ class Components:
         graph = coo_array((np.ones(len(edges), np.bool_), (first, second)), shape=(len(self.rows), len(self.rows)))
         self._labels = connected_components(graph, directed=False)[1].astype(np.int64)
 
-    def labels(self, rows: Rows) -> Rows:
-        """A number for the component of each row; a row without edges is one of its own, with a negative number."""
+    def labels(self, rows: Int64) -> Int64:
+        """The component number of each row; a row without edges is its own component, with a negative number."""
         place = np.searchsorted(self.rows, rows)
         known = place < len(self.rows)
         known[known] = self.rows[place[known]] == rows[known]
@@ -52,9 +53,10 @@ class Components:
 
 
 def choose_keepers(config: DedupConfig, corpus: Corpus, components: Components) -> pa.Table:
-    """All rows of all components, ascending, with id, source and the row that is kept of their component.
+    """All rows of all components, ascending, with id, source and the row of their component that is kept.
 
-    Kept is what an earlier dedup kept; then the longest; then the most trusted source; then the smallest id.
+    A document that an earlier dedup kept comes first; then the longest; then the most trusted source; then the smallest
+    id.
     """
     rows = components.rows
     table = standing(config, corpus, rows).append_column("cluster", pa.array(components.labels(rows)))

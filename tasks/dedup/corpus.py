@@ -1,7 +1,7 @@
-"""All documents under comparison, row by row, without their texts: the stage's own shards, then those of earlier runs.
+"""All documents under comparison as rows, without their texts: the stage's own shards, then those of earlier runs.
 
-Nothing is held for a row: what is asked of some rows is read from the side files of their shards, so memory grows with
-the duplicates and not with the corpus.
+Nothing is held in memory per row: data on rows is read from the side files of their shards on demand, so memory grows
+with the number of duplicates, not with the corpus.
 """
 
 from __future__ import annotations
@@ -12,24 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.arrays import Bool, Int64, UInt32
 from storage.artifact import Artifact
 from storage.documents import read_batches
 from storage.errors import DamagedArtifact
 from tasks.dedup.sketch import CONTENT, SCHEMA, shard_files
-
-Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Shard:
     """One document shard and its sketch. Its documents are rows `start` to `start + size` of the corpus.
 
-    `header` and `shape` are of the file of signatures; `places` are the sketch's rows that an earlier dedup kept, None
-    for a shard that is deduplicated now.
+    `content` is a hash of the documents' ids. `header` (size in bytes) and `shape` describe the file of signatures.
+    `places` are the rows of the sketch that an earlier dedup kept; None for a shard that is deduplicated now.
     """
 
     documents: Path
@@ -40,7 +38,7 @@ class Shard:
     content: str
     header: int
     shape: tuple[int, int]
-    places: Rows | None = None
+    places: Int64 | None = None
 
     @property
     def earlier(self) -> bool:
@@ -48,15 +46,15 @@ class Shard:
         return self.places is not None
 
     def columns(self, names: list[str]) -> pa.Table:
-        """Columns of the side file, aligned with the documents."""
+        """Columns of the side file, a row per document."""
         table = pq.read_table(self.rows, columns=names, use_threads=False)
         return table if self.places is None else table.take(pa.array(self.places))
 
-    def read_signatures(self, local: Rows) -> npt.NDArray[np.uint32]:
-        """Signatures of some of the shard's documents; memory is taken for these only."""
+    def read_signatures(self, local: Int64) -> UInt32:
+        """Signatures of some of the shard's documents, given by index; only these are loaded."""
         places = local if self.places is None else self.places[local]
         stored = np.memmap(self.signatures, np.uint32, "r", self.header, self.shape)
-        found: npt.NDArray[np.uint32] = stored[places]
+        found: UInt32 = stored[places]
         return found
 
 
@@ -68,12 +66,12 @@ class Corpus:
         self.size = 0
 
     def add(self, documents: Artifact, sketched: Artifact) -> None:
-        """Append the documents that are to be compared."""
+        """Append the documents to deduplicate."""
         for number, path in enumerate(documents.files("*.parquet")):
             self._add(path, *shard_files(sketched, number), earlier=False)
 
     def add_earlier(self, deduplicated: Artifact, sketched: Artifact) -> None:
-        """Append what an earlier dedup kept. Raises DamagedArtifact when documents and sketches don't fit together."""
+        """Append what an earlier dedup kept. Raises DamagedArtifact if documents and sketches do not match."""
         for number, path in enumerate(deduplicated.files("documents/*.parquet")):
             self._add(path, *shard_files(sketched, number), earlier=True)
 
@@ -89,47 +87,47 @@ class Corpus:
 
     @property
     def own(self) -> list[Shard]:
-        """The shards that are deduplicated, without those of earlier runs."""
+        """The shards to deduplicate, without those of earlier runs."""
         return [shard for shard in self.shards if not shard.earlier]
 
     def sources(self) -> Counter[str]:
-        """Documents of each source that are compared."""
+        """The number of documents to deduplicate, by source."""
         total: Counter[str] = Counter()
         for shard in self.own:
             for row in shard.columns(["source"])["source"].value_counts().to_pylist():
                 total[row["values"]] += row["counts"]
         return total
 
-    def split(self, rows: Rows) -> Iterator[tuple[Shard, Rows]]:
-        """Ascending rows by shard, as places among the shard's documents."""
+    def split(self, rows: Int64) -> Iterator[tuple[Shard, Int64]]:
+        """Split ascending rows by shard, as indices of the shard's documents."""
         starts = np.array([shard.start for shard in self.shards])
         cuts = np.searchsorted(rows, starts)
         for shard, begin, end in zip(self.shards, cuts, [*cuts[1:], len(rows)], strict=True):
             if end > begin:
                 yield shard, rows[begin:end] - shard.start
 
-    def columns(self, rows: Rows, names: list[str]) -> pa.Table:
+    def columns(self, rows: Int64, names: list[str]) -> pa.Table:
         """Columns of the side files for ascending rows."""
         tables = [SCHEMA.empty_table().select(names)]
         tables += [shard.columns(names).take(pa.array(local)) for shard, local in self.split(rows)]
         return pa.concat_tables(tables).combine_chunks()
 
-    def signatures(self, rows: Rows) -> npt.NDArray[np.uint32]:
+    def signatures(self, rows: Int64) -> UInt32:
         """Signatures of ascending rows: rows × permutations."""
         return np.concatenate([shard.read_signatures(local) for shard, local in self.split(rows)])
 
-    def contents(self, rows: Rows) -> list[str]:
-        """For ascending rows, what their shard holds: its name whatever its number."""
+    def contents(self, rows: Int64) -> list[str]:
+        """For ascending rows, the content hash of their shard, which does not depend on the order of shards."""
         return [shard.content for shard, local in self.split(rows) for _ in local]
 
-    def is_earlier(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Which rows were kept by an earlier dedup."""
+    def is_earlier(self, rows: Int64) -> Bool:
+        """Whether each row was kept by an earlier dedup."""
         return rows >= sum(shard.size for shard in self.own)
 
 
-def _kept_places(documents: Path, rows: Path) -> Rows:
-    """The sketch's rows that an earlier dedup kept: its documents, in the same order. Of equal ids the first is taken;
-    their texts are equal, and so are their sketches."""
+def _kept_places(documents: Path, rows: Path) -> Int64:
+    """The rows of the sketch that an earlier dedup kept, which are in the same order as its documents. Of equal ids the
+    first is taken: equal ids mean equal texts and sketches."""
     sketched = pq.read_table(rows, columns=["id"])["id"].to_pylist()
     places: list[int] = []
     at = 0
@@ -140,7 +138,7 @@ def _kept_places(documents: Path, rows: Path) -> Rows:
             except ValueError:
                 raise DamagedArtifact(
                     f"{rows} is not the sketch of {documents}.",
-                    "Make the earlier artifact again: --refresh sketches --refresh dedup.",
+                    "Make the earlier artifact again with --refresh sketches --refresh dedup.",
                 ) from None
             places.append(at - 1)
     return np.array(places, np.int64)

@@ -1,4 +1,4 @@
-"""Which documents are duplicates, of which one, how similar, by which method: a table, before anything is written."""
+"""The table of duplicates: which documents, of which one, how similar, by which method. Nothing is written yet."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.arrays import Int64, UInt64
 from tasks.dedup.buckets import grouped, ranges_needed, spill
-from tasks.dedup.candidates import Candidates
-from tasks.dedup.clusters import Components, Edges, choose_keepers, unique_edges
+from tasks.dedup.clusters import Components, choose_keepers, unique_edges
 from tasks.dedup.config import DedupConfig, SimHashConfig
-from tasks.dedup.corpus import Corpus, Rows, Shard
-from tasks.dedup.large_buckets import join_large_buckets
-from tasks.dedup.simhash import distances, simhash_edges, simhashes
-from tasks.dedup.verify import Shingles
+from tasks.dedup.corpus import Corpus, Shard
+from tasks.dedup.near_duplicates.candidates import Candidates
+from tasks.dedup.near_duplicates.large_buckets import join_large_buckets
+from tasks.dedup.near_duplicates.simhash import distances, simhash_edges, simhashes
+from tasks.dedup.near_duplicates.verify import Shingles
 from tasks.shards import map_shards
 from tasks.stage.output import Output
-from tasks.text.kernels import Hashes
 
 EXACT, NEAR, SIMHASH = REASONS = ("exact_duplicate", "near_duplicate", "simhash_duplicate")
 CHAINED = ", through documents between them"
@@ -31,7 +31,7 @@ SCHEMA = pa.schema(
 
 
 def find_duplicates(config: DedupConfig, corpus: Corpus, out: Output) -> pa.Table:
-    """The rows to be removed, ascending, with what the ledger says of them."""
+    """The rows to remove, ascending, with their ledger columns."""
     memory = out.runtime.data.working_memory
     copies = exact_copies(corpus, memory, out)
     shingles = Shingles(config.sketch, corpus, out)
@@ -46,8 +46,9 @@ def find_duplicates(config: DedupConfig, corpus: Corpus, out: Output) -> pa.Tabl
     return _by_simhash(config.simhash, table, Components(joined), hashes)
 
 
-def exact_copies(corpus: Corpus, memory: int, out: Output) -> Edges:
-    """(first row, other row) for every document that is equal to an earlier row once normalised (128-bit xxh3)."""
+def exact_copies(corpus: Corpus, memory: int, out: Output) -> Int64:
+    """(first row, other row) for each document that equals a document of a lower row after normalisation, by the
+    128-bit xxh3 hash of the text."""
     ranges = ranges_needed(corpus.size, memory)
     work = functools.partial(_spill_exact, ranges)
     spilled = map_shards(work, corpus.shards, out, f"exact-keys-{ranges}", threads=True)
@@ -61,8 +62,8 @@ def exact_copies(corpus: Corpus, memory: int, out: Output) -> Edges:
 
 
 def near_edges(
-    config: DedupConfig, corpus: Corpus, copies: Edges, shingles: Shingles, memory: int, out: Output
-) -> Edges:
+    config: DedupConfig, corpus: Corpus, copies: Int64, shingles: Shingles, memory: int, out: Output
+) -> Int64:
     """Verified edges between documents that are not copies of one another."""
     candidates = Candidates(config, corpus, np.unique(copies[:, 1]), memory, out)
     pairs, large_buckets = candidates.pairs()
@@ -71,17 +72,17 @@ def near_edges(
     edges = unique_edges([verified, large.edges])
     out.count(candidates=len(pairs) + large.candidates, verified=len(edges), buckets_cut_short=large.cut_short)
     if large.cut_short:
-        out.note(f"{large.cut_short:,} buckets were too large to be compared in full")
+        out.note(f"{large.cut_short:,} buckets were too large to compare completely")
     return edges
 
 
-def _judge(config: DedupConfig, corpus: Corpus, components: Components, copies: Edges, shingles: Shingles) -> pa.Table:
-    """What becomes of every row of a component but its keeper. Rows of earlier artifacts are never removed."""
+def _judge(config: DedupConfig, corpus: Corpus, components: Components, copies: Int64, shingles: Shingles) -> pa.Table:
+    """The rows of each component except its keeper, with reasons. Rows of earlier artifacts are never removed."""
     chosen = choose_keepers(config, corpus, components)
     rows, keepers = chosen["row"].to_numpy(), chosen["keeper"].to_numpy()
     doomed = np.flatnonzero((rows != keepers) & ~corpus.is_earlier(rows))
     rows, keepers = rows[doomed], keepers[doomed]
-    # A copy has the shingles of the row that stood for it, so the similarity of those two is its own
+    # An exact copy has the shingles of the row that represented it in the comparison, and so its similarity
     pairs = np.stack((_standing_for(copies, rows), _standing_for(copies, keepers)), axis=1)
     exact = pairs[:, 0] == pairs[:, 1]
     values = np.ones(len(rows))
@@ -102,8 +103,8 @@ def _judge(config: DedupConfig, corpus: Corpus, components: Components, copies: 
     return pa.table(columns, schema=SCHEMA).combine_chunks()
 
 
-def _by_simhash(config: SimHashConfig, table: pa.Table, components: Components, hashes: Hashes) -> pa.Table:
-    """The table with the distance instead of the similarity where only SimHash joined a document to its keeper."""
+def _by_simhash(config: SimHashConfig, table: pa.Table, components: Components, hashes: UInt64) -> pa.Table:
+    """The table with distance instead of similarity for documents that only SimHash connects to their keeper."""
     rows, keepers = table["row"].to_numpy(), table["keeper"].to_numpy()
     only = components.labels(rows) != components.labels(keepers)
     distance = distances(hashes, np.stack((rows, keepers), axis=1))
@@ -119,8 +120,8 @@ def _by_simhash(config: SimHashConfig, table: pa.Table, components: Components, 
     return table.combine_chunks()
 
 
-def _standing_for(copies: Edges, rows: Rows) -> Rows:
-    """For each row the first row of its copies, or itself."""
+def _standing_for(copies: Int64, rows: Int64) -> Int64:
+    """For each row, the first row of its exact copies, or the row itself."""
     if not len(copies):
         return rows
     order = np.argsort(copies[:, 1])
@@ -134,13 +135,13 @@ def _spill_exact(ranges: int, shard: Shard, folder: Path) -> dict[str, Any]:
     return spill(folder, [np.ascontiguousarray(hashes[:, 0])], np.arange(shard.size, dtype=np.uint32), ranges)
 
 
-def _hashes(table: pa.Table) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def _hashes(table: pa.Table) -> UInt64:
     """The exact hashes as two columns of uint64."""
     packed = b"".join(table["exact"].to_pylist())
     return np.frombuffer(packed, np.uint64).reshape(-1, 2)
 
 
-def _equal(members: Rows, hashes: np.ndarray[Any, np.dtype[np.uint64]]) -> Edges:
+def _equal(members: Int64, hashes: UInt64) -> Int64:
     order = np.lexsort((members, hashes[:, 1], hashes[:, 0]))
     ordered, rows = hashes[order], members[order]
     same = (ordered[1:] == ordered[:-1]).all(axis=1)

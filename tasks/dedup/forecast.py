@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from tasks.dedup.buckets import BYTES_A_KEY, ranges_needed
-from tasks.dedup.candidates import bands
 from tasks.dedup.config import DedupConfig
+from tasks.dedup.near_duplicates.candidates import bands
 from tasks.stage.protocol import Forecast
 from tasks.stage.runtime import Runtime
 
-BASE = 300_000_000  # the interpreter, its libraries, the buffers of a worker
-WORKER = 30_000_000  # a further worker's buffers
-ROW_ON_DISK = 60  # id, source, length and hash, compressed
-KEY_ON_DISK = 12
+BASE = 300_000_000  # bytes: the interpreter, its libraries, the buffers of one worker
+WORKER = 30_000_000  # bytes: the buffers of each further worker
+ROW_ON_DISK = 60  # bytes: id, source, length and hash, compressed
+KEY_ON_DISK = 12  # bytes
 
 
 def forecast_dedup(config: DedupConfig, documents: int, runtime: Runtime) -> Forecast:
-    """Memory at the peak and disk for sketches and bands. Not counted: the shingles of candidates (8 bytes a word of
-    the documents that have one), and what is written at the end; with `spans`, some twice the text."""
+    """Peak memory, and disk for sketches and bands. Not included: the shingles of candidates (8 bytes per word of the
+    documents that have any), and the output; with `spans`, about twice the size of the text."""
     count, rows = bands(config.threshold, config.sketch.permutations)
     ranges = ranges_needed(documents, runtime.data.working_memory)
     memory = BASE + (runtime.data.workers - 1) * WORKER + documents * BYTES_A_KEY // ranges

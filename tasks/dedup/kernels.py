@@ -1,26 +1,27 @@
-"""The hot loops of dedup, compiled by numba: words to shingles, shingles to a MinHash signature.
+"""Word hashes to shingles, and shingles to MinHash signatures (Broder 1997) and SimHashes (Charikar 2002), compiled by
+numba.
 
-Why our own: n-grams joined in Python are made at 16 MB/s; here a shingle is a hash over the hashes of its words
-(`tasks/text/kernels.py` makes those). `benchmarks/dedup` compares. Compiled code is kept on disk
+Why not a library: joining n-grams in Python runs at 16 MB/s; here a shingle is a hash of the hashes of its words, which
+`tasks/text/kernels.py` computes (`benchmarks/dedup` has the comparison). Compiled code is cached on disk
 (`tasks/__init__.py`), so only the first run on a machine compiles.
 
-Shingles are hashed by a polynomial over the hashes of their words, finished by MurmurHash3's mixer. Signatures are
-datasketch's `affine32`, bit for bit.
+A shingle's hash is a polynomial over its words' hashes, followed by MurmurHash3's finalizer. Signatures equal
+datasketch's `affine32` scheme bit for bit. A text of fewer than n words has a single shingle, of all its words.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-from tasks.text.kernels import Codes, Hashes, Offsets, mix64
+from storage.arrays import Int64, UInt32, UInt64
+from tasks.text.kernels import mix64
 from tasks.text.ngram_kernels import key_of
 
 
 @njit(cache=True, nogil=True, inline="always")
 def mix32(h):
-    """MurmurHash3's 32-bit finalizer."""
+    """MurmurHash3's 32-bit finalizer, fmix32 (Appleby 2011), as datasketch applies it before permuting."""
     h = np.uint32(h ^ (h >> np.uint32(16)))
     h = np.uint32(h * np.uint32(0x85EBCA6B))
     h = np.uint32(h ^ (h >> np.uint32(13)))
@@ -30,15 +31,16 @@ def mix32(h):
 
 @njit(cache=True, nogil=True, inline="always")
 def shingle(words, first, n):
-    """The 64-bit hash of the n words from `first` on."""
+    """The 64-bit hash of the n words from `first` on. It starts from n, so that lengths do not collide."""
     return mix64(key_of(words, first, n, np.uint64(n)))
 
 
 @njit(cache=True, nogil=True)
-def sign(words: Hashes, word_ends: Offsets, n: int, a: Codes, b: Codes, signatures: npt.NDArray[np.uint32]) -> None:
-    """MinHash signatures of D texts: `signatures[d, p]` is the least `a[p]·x + b[p]` mod 2³² over their shingles x.
+def sign(words: UInt64, word_ends: Int64, n: int, a: UInt32, b: UInt32, signatures: UInt32) -> None:
+    """MinHash signatures of D texts: `signatures[d, p]` is the minimum of `a[p]·x + b[p]` mod 2³² over the text's
+    shingles x, premixed by `mix32`. An odd a makes each a permutation of the 32-bit integers.
 
-    Four shingles at a time, so that a signature is loaded and stored a quarter as often.
+    `words` and `word_ends` are as `tasks.text.kernels.scan` writes them; `signatures` is D × permutations.
     """
     permutations = len(a)
     start = 0
@@ -48,6 +50,8 @@ def sign(words: Hashes, word_ends: Offsets, n: int, a: Codes, b: Codes, signatur
         last = word_ends[d] - size
         for p in range(permutations):
             row[p] = np.uint32(0xFFFFFFFF)
+        # Four shingles at a time load and store the signature a quarter as often. Past the end the last shingle is
+        # repeated, which changes no minimum.
         for s in range(start, last + 1, 4):
             x0 = mix32(np.uint32(shingle(words, s, size)))
             x1 = mix32(np.uint32(shingle(words, min(s + 1, last), size)))
@@ -61,10 +65,10 @@ def sign(words: Hashes, word_ends: Offsets, n: int, a: Codes, b: Codes, signatur
 
 
 @njit(cache=True, nogil=True)
-def shingle_sets(words: Hashes, word_ends: Offsets, n: int, sets: Hashes, set_ends: Offsets) -> None:
+def shingle_sets(words: UInt64, word_ends: Int64, n: int, sets: UInt64, set_ends: Int64) -> None:
     """The distinct shingles of D texts, ascending: text d's are `sets[set_ends[d - 1]:set_ends[d]]`.
 
-    `sets` needs as many places as there are words.
+    `sets` needs one element per word: a text has no more shingles than words.
     """
     start = 0
     at = 0
@@ -75,6 +79,7 @@ def shingle_sets(words: Hashes, word_ends: Offsets, n: int, sets: Hashes, set_en
         for k in range(count):
             found[k] = shingle(words, start + k, size)
         found.sort()
+        # Equal hashes are now adjacent: keep the first of each run
         for k in range(count):
             if k == 0 or found[k] != found[k - 1]:
                 sets[at] = found[k]
@@ -84,8 +89,9 @@ def shingle_sets(words: Hashes, word_ends: Offsets, n: int, sets: Hashes, set_en
 
 
 @njit(cache=True, nogil=True)
-def simhashes(words: Hashes, word_ends: Offsets, n: int, hashes: Hashes) -> None:
-    """SimHash of D texts (Charikar 2002): each bit is the majority of that bit over the text's shingles."""
+def simhashes(words: UInt64, word_ends: Int64, n: int, hashes: UInt64) -> None:
+    """64-bit SimHashes of D texts (Charikar 2002): each bit is the majority of that bit over the text's shingles, each
+    occurrence of which counts; a tie gives 0."""
     start = 0
     votes = np.empty(64, np.int32)
     for d in range(len(word_ends)):
@@ -93,6 +99,7 @@ def simhashes(words: Hashes, word_ends: Offsets, n: int, hashes: Hashes) -> None
         votes[:] = 0
         for s in range(start, word_ends[d] - size + 1):
             h = shingle(words, s, size)
+            # One vote per bit: +1 for a set bit, -1 for a clear one
             for bit in range(64):
                 votes[bit] += np.int32((h >> np.uint64(bit)) & np.uint64(1)) * 2 - 1
         h = np.uint64(0)

@@ -1,6 +1,7 @@
-"""Rows spilled by part, so that what belongs together comes together within bounded memory.
+"""Rows spilled to disk by partition, so that related rows can be brought together within bounded memory.
 
-Every shard writes one Parquet file with a row group for each part that it has rows of; a part is read from all files.
+Each shard writes one Parquet file with a row group per partition that it has rows of; a partition is read from all
+files.
 """
 
 from __future__ import annotations
@@ -11,18 +12,17 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.arrays import AnyArray, UInt64
 from tasks.shards import ShardResult
-from tasks.text.kernels import Hashes
 
 FILE = "parts.parquet"
 
 
-def range_of(keys: Hashes, ranges: int) -> npt.NDArray[np.uint64]:
-    """The range that each key falls into, of so many (a power of two)."""
+def range_of(keys: UInt64, ranges: int) -> UInt64:
+    """The range that each key falls into, out of `ranges` (a power of two)."""
     return keys >> np.uint64(65 - ranges.bit_length()) if ranges > 1 else np.zeros(len(keys), np.uint64)
 
 
@@ -45,27 +45,27 @@ class PartWriter:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """What the shard's result must hold for `read_part`: the part of each row group."""
+        """The counts that `read_part` needs in the shard's result: the partition of each row group."""
         return {"parts": self._written}
 
-    def write(self, part: npt.NDArray[Any], parts: int, columns: Sequence[npt.NDArray[Any]], first: int = 0) -> None:
-        """Write rows as one row group for each part that has any: row i goes to part `first + part[i]`, of `parts`."""
+    def write(self, part: AnyArray, parts: int, columns: Sequence[AnyArray], first: int = 0) -> None:
+        """Write rows as one row group per partition that has any: row i goes to `first + part[i]` (part < `parts`)."""
         if parts == 1 and len(part):
             self._write(first, columns)
             return
-        order = np.argsort(part.astype(np.min_scalar_type(parts)), kind="stable")  # radix sort, for numbers of 16 bits
+        order = np.argsort(part.astype(np.min_scalar_type(parts)), kind="stable")  # a radix sort for up to 16 bits
         ends = np.searchsorted(part[order], np.arange(parts), "right")
         for number in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
             chosen = order[ends[number - 1] if number else 0 : ends[number]]
             self._write(first + number, [column[chosen] for column in columns])
 
-    def _write(self, number: int, columns: Sequence[npt.NDArray[Any]]) -> None:
+    def _write(self, number: int, columns: Sequence[AnyArray]) -> None:
         self._file.write_table(pa.table(list(columns), schema=self._file.schema))
         self._written.append(number)
 
 
 def read_part(results: Sequence[ShardResult], number: int) -> Iterator[tuple[int, pa.Table]]:
-    """What each shard wrote for a part, and which shard it was."""
+    """What each shard wrote for a partition, as (index of the shard, rows)."""
     for shard, result in enumerate(results):
         groups = [place for place, part in enumerate(result.counts["parts"]) if part == number]
         if groups:

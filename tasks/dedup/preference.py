@@ -1,18 +1,19 @@
-"""What decides which of several documents is preferred: nothing in it depends on the order of documents."""
+"""What decides which of several documents is preferred; independent of the order of documents."""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
 
+from storage.arrays import Int64
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.corpus import Corpus, Rows
+from tasks.dedup.corpus import Corpus
 
 
-def standing(config: DedupConfig, corpus: Corpus, rows: Rows) -> pa.Table:
-    """Of rows, ascending: `row`, `id`, `source` and `length`; `rank`, the place of the source in the order of trust;
-    `earlier`, 1 for what an earlier dedup kept, else 0; and `content`, what the shard holds: of equal documents the
-    same one is preferred, whichever shard is read first.
+def standing(config: DedupConfig, corpus: Corpus, rows: Int64) -> pa.Table:
+    """For ascending rows: `row`, `id`, `source` and `length`; `rank`, the position of the source in `source_order`;
+    `earlier`, 1 for a document that an earlier dedup kept, else 0; and `content`, the hash of the shard's content, so
+    that of equal documents the same one is preferred whatever the order of shards.
     """
     table = corpus.columns(rows, ["id", "source", "length"])
     ranks = {name: number for number, name in enumerate(config.source_order)}

@@ -1,4 +1,4 @@
-"""Dedup from the sketches on: find the duplicates, check what each source loses, write what is kept, shard by shard."""
+"""Dedup after the sketches: find the duplicates, check what each source loses, write what is kept, shard by shard."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.arrays import Bool, Int64
 from storage.artifact import Artifact
 from storage.documents import LEDGER_SCHEMA, Verdict, ledger_batches, read_batches, write_batches
 from storage.errors import AccountingError
-from tasks.dedup.candidates import bands, expected_recall
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.corpus import Corpus, Rows, Shard
+from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.duplicates import REASONS, find_duplicates
 from tasks.dedup.earlier import find_earlier
-from tasks.dedup.spans import REASON as REPEATED_SPAN
-from tasks.dedup.spans import cut_spans, find_spans
+from tasks.dedup.near_duplicates.candidates import bands, expected_recall
+from tasks.dedup.spans.find import REASON as REPEATED_SPAN
+from tasks.dedup.spans.find import cut_spans, find_spans
 from tasks.shards import collect, map_shards
 from tasks.stage.output import Output
 from tasks.stage.pages import markdown_table
@@ -33,7 +33,7 @@ CURVE = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
 def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifact, out: Output) -> None:
-    """All of the stage after the sketches."""
+    """The stage after the sketches. Raises AccountingError if a source would lose more than the config allows."""
     corpus = Corpus()
     corpus.add(documents, sketched)
     for name, (deduplicated, their_sketches) in find_earlier(config).items():
@@ -76,9 +76,9 @@ def _write_shard(
 
 
 def _kept(
-    config: DedupConfig, path: Path, keep: npt.NDArray[np.bool_], spans: Path | None, verdicts: list[Verdict]
+    config: DedupConfig, path: Path, keep: Bool, spans: Path | None, verdicts: list[Verdict]
 ) -> Iterator[pa.RecordBatch]:
-    """The documents that stay, without their repeated spans; what is said of those that changed goes to `verdicts`."""
+    """The documents to keep, without their repeated spans; verdicts on those that change are added to `verdicts`."""
     cut = pq.read_table(spans, use_threads=False) if spans else None
     for start, batch in read_batches(path):
         mine = keep[start : start + len(batch)]
@@ -90,8 +90,8 @@ def _kept(
             yield batch
 
 
-def _range(rows: Rows, start: int, end: int) -> tuple[int, int]:
-    """(offset, length) of the rows in [start, end), ascending."""
+def _range(rows: Int64, start: int, end: int) -> tuple[int, int]:
+    """(offset, length) of the rows in [start, end); rows are ascending."""
     first, last = np.searchsorted(rows, (start, end))
     return int(first), int(last - first)
 
@@ -105,12 +105,12 @@ def _check_sources(config: DedupConfig, total: Counter[str], removed: Removed) -
         listed = ", ".join(f"{name} lost {lost[name]:,} of {total[name]:,}" for name in sorted(too_much))
         raise AccountingError(
             f"Dedup would remove too much of a source: {listed}.\n{markdown_table(by_source(total, removed))}",
-            "Look at the source for repeated boilerplate, or raise dedup.max_removed_share_per_source.",
+            "Check the source for repeated boilerplate, or raise dedup.max_removed_share_per_source.",
         )
 
 
 def by_source(total: Counter[str], removed: Removed) -> list[dict[str, Any]]:
-    """The table of removal: for each source, what came in, what went by which method, and what is kept."""
+    """A row per source: documents in, removed by each method, and kept."""
     reasons = [reason for reason in (*REASONS, REPEATED_SPAN) if any(removed[name, reason] for name in total)]
     rows = []
     for name in sorted(total):

@@ -1,7 +1,7 @@
-"""What dedup measures of a corpus, once: a row for each document, and its MinHash signature (Broder 1997).
+"""What dedup measures of a corpus, once: a row per document, and its MinHash signature (Broder 1997).
 
-An artifact of its own, aligned with the document shards row by row: a changed threshold compares again but measures
-nothing, and a later crawl is compared with it without its texts.
+It is an artifact of its own, aligned row by row with the document shards: a changed threshold repeats the comparison
+but not the measurement, and a later crawl can be compared with it without the texts.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from storage.arrays import Int64, UInt32
 from storage.artifact import Artifact
 from storage.documents import count_rows, read_batches, shard_name
 from tasks.dedup import kernels
@@ -27,12 +27,12 @@ from tasks.stage.output import Output
 from tasks.text.scan import Scanned, Scanner
 
 ROWS, SIGNATURES = "rows.parquet", "signatures.npy"
-CONTENT = b"content"  # a hash of the ids of a shard: its name whatever its number
+CONTENT = b"content"  # Parquet metadata: a hash of the shard's ids, which identifies it whatever its number
 SCHEMA = pa.schema([("id", pa.string()), ("source", pa.string()), ("length", pa.int64()), ("exact", pa.binary(16))])
 
 
 def sketch_corpus(config: SketchConfig, documents: Artifact, out: Output) -> None:
-    """See the stage `sketches`."""
+    """The stage `sketches`."""
     shards = documents.files("*.parquet")
     results = map_shards(functools.partial(_sketch_shard, config), shards, out, "sketch", threads=True)
     collect(results, ROWS, out.path / "rows")
@@ -43,21 +43,21 @@ def sketch_corpus(config: SketchConfig, documents: Artifact, out: Output) -> Non
     out.count(sketched=sum(sources.values()), sources=dict(sorted(sources.items())))
 
 
-def permutations(config: SketchConfig) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-    """(a, b) of datasketch's `affine32` scheme: x → a·x + b mod 2³² over premixed 32-bit hashes, a odd."""
+def permutations(config: SketchConfig) -> tuple[UInt32, UInt32]:
+    """(a, b) of datasketch's `affine32` scheme: x → a·x + b mod 2³² over premixed 32-bit hashes, with a odd."""
     draw = np.random.RandomState(config.seed)
     a = draw.randint(0, 1 << 31, config.permutations, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
     return a, draw.randint(0, 1 << 32, config.permutations, dtype=np.uint32)
 
 
 def scanner_of(config: SketchConfig, *, words: bool = True) -> Scanner:
-    """A scanner that ignores what the config says."""
+    """A scanner that normalises text as the config says."""
     return Scanner(ignore_case=config.ignore_case, ignore_white_space=config.ignore_white_space, words=words)
 
 
 def sketch_texts(
-    scanner: Scanner, ngram: int, texts: pa.Array, a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]
-) -> tuple[list[bytes], npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+    scanner: Scanner, ngram: int, texts: pa.Array, a: UInt32, b: UInt32
+) -> tuple[list[bytes], Int64, UInt32]:
     """Exact hashes, lengths and signatures of a batch of texts."""
     exact: list[bytes] = [b""] * len(texts)
     lengths = np.zeros(len(texts), np.int64)
@@ -66,7 +66,7 @@ def sketch_texts(
         rows = scanned.rows
         for row, digest in zip(rows.tolist(), exact_hashes(scanned), strict=True):
             exact[row] = digest
-        lengths[rows] = np.where(lengths[rows], lengths[rows], scanned.characters)  # as the texts came in
+        lengths[rows] = np.where(lengths[rows], lengths[rows], scanned.characters)  # before any normalisation
         signed = np.empty((len(rows), len(a)), np.uint32)
         kernels.sign(scanned.words, scanned.word_ends, ngram, a, b, signed)
         signatures[rows] = signed
@@ -102,5 +102,5 @@ def _sketch_shard(config: SketchConfig, shard: Path, folder: Path) -> dict[str, 
 
 
 def shard_files(sketched: Artifact, number: int) -> tuple[Path, Path]:
-    """(rows, signatures) of a shard."""
+    """The files (rows, signatures) of a shard."""
     return sketched.path / "rows" / shard_name(number), sketched.path / "signatures" / f"{number:05d}.npy"

@@ -1,4 +1,4 @@
-"""The dedup stage: sketches, measured once, and what follows from them. What is compiled is imported when it runs."""
+"""The `dedup` stage and its nested stage `sketches`. Compiled code is imported only when a stage runs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tasks.stage.runtime import Runtime
 
 @stage(version=2, part_of="dedup", runtime=("data",))
 def sketches(config: SketchConfig, documents: Artifact, out: Output) -> None:
-    """Measure every document: rows/ with id, source, length in characters and the 128-bit hash (xxh3) of the normalised
-    text; signatures/ with a matrix of uint32, documents × permutations, equal to datasketch's."""
+    """Measure every document. Writes rows/, with id, source, length in characters and the 128-bit hash (xxh3) of the
+    normalised text, and signatures/, a uint32 matrix of documents × permutations, equal to datasketch's."""
     from tasks.dedup.sketch import sketch_corpus
 
     sketch_corpus(config, documents, out)
 
 
 def forecast(config: DedupConfig, documents: int, runtime: Runtime) -> Forecast:
-    """What dedup will need, before it starts."""
+    """The memory and disk that dedup will need."""
     from tasks.dedup.forecast import forecast_dedup
 
     return forecast_dedup(config, documents, runtime)
@@ -31,11 +31,11 @@ def forecast(config: DedupConfig, documents: int, runtime: Runtime) -> Forecast:
 def dedup(config: DedupConfig, documents: Artifact, out: Output) -> None:
     """Remove exact and near-duplicates, keeping one of each cluster.
 
-    Exact: equal after normalisation. Near: MinHash LSH candidates, verified by the exact Jaccard similarity of their
-    shingles; clusters are connected components over verified edges only. Kept is the longest, then the most trusted
-    source, then the smallest id. Writes documents/ and ledger/; the ledger names for each removed document the one
-    that is kept, the similarity of the two, and the method. With `spans`, text that stands in several documents then
-    goes from all but one of them.
+    Exact duplicates are equal after normalisation. Near-duplicates are MinHash LSH candidates, verified by the exact
+    Jaccard similarity of their shingles; clusters are connected components of verified edges only. The longest document
+    is kept, then the most trusted source, then the smallest id. Writes documents/ and ledger/; for each removed
+    document the ledger has the one that is kept, their similarity, and the method. With `spans`, text that several
+    documents share is then removed from all but one of them.
     """
     from tasks.dedup.run import remove_duplicates
 

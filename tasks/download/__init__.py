@@ -1,4 +1,4 @@
-"""Download: everything from outside comes in here, once, with an id, a source and a record of what was refused."""
+"""The `download` stage: all external data enters here, once, with an id, a source and a record of rejected rows."""
 
 from tasks.download.config import DownloadConfig
 from tasks.download.stage import download

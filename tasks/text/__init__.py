@@ -1,1 +1,1 @@
-"""Text as compiled code sees it: UTF-8 bytes, Unicode tables, hashes of normalised words. No stage of its own."""
+"""Text for compiled code: UTF-8 bytes, Unicode tables, hashes of normalised words. Shared by stages; not a stage."""

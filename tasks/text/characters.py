@@ -1,8 +1,8 @@
-"""What the byte kernel must know of Unicode: one byte and one folded character for every code point.
+"""Unicode tables for the byte kernel: a kind and a folded character for every code point.
 
-Most characters can be normalised one by one, and the kernel does so from these tables. A text that holds one of the
-others (it composes with its neighbour under NFC, or folds to several characters) is marked, normalised by Python's
-own `unicodedata` and `casefold`, and scanned again. Both ways give the same bytes; a test compares them.
+Most characters can be normalised one by one, which the kernel does by these tables. A text with any other character
+(one that composes with its neighbour under NFC, or folds to several characters) is marked HARD, normalised by Python's
+`unicodedata` and `casefold`, and scanned again. Both ways give the same bytes; a test compares them.
 """
 
 from __future__ import annotations
@@ -12,30 +12,31 @@ import unicodedata
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-OTHER, WORD, SPACE, HARD = 0, 1, 2, 4  # HARD: Python must normalise a text with this character
-SIZE = 0x40000  # no letter is assigned beyond; a test looks
-# Outside of these, characters have no case, no white space and no composition: ideographs, syllables, private use
+from storage.arrays import UInt8, UInt32
+
+OTHER, WORD, SPACE, HARD = 0, 1, 2, 4  # HARD: a text with this character must be normalised by Python
+SIZE = 0x40000  # no letter is assigned above it, which a test checks
+# All other ranges (ideographs, syllables, private use) have no case, white space or composition
 INTRICATE = (
     range(0x3400), range(0xA000, 0xAC00), range(0xD7A4, 0xD800), range(0xF900, 0x17000),
     range(0x1BC00, 0x20000), range(0x2F800, 0x2FA20),
 )  # fmt: skip
-JAMO = {chr(code) for code in (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))}  # compose by rule, not by table
+JAMO = {chr(code) for code in (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))}  # these compose by rule, not by table
 
 
 class Characters(NamedTuple):
-    """`kinds[c]` is OTHER, WORD or SPACE, with HARD added; `folded[c]` is what is written for code point c."""
+    """`kinds[c]` is OTHER, WORD or SPACE, possibly with HARD added; `folded[c]` is the output for code point c."""
 
-    kinds: npt.NDArray[np.uint8]
-    folded: npt.NDArray[np.uint32]
+    kinds: UInt8
+    folded: UInt32
 
 
 @functools.cache
 def characters(ignore_case: bool, ignore_white_space: bool) -> Characters:
-    """The tables for a choice of what to ignore, made once a process from Python's own Unicode data (about 0.1 s)."""
+    """The tables, built once per process from Python's Unicode data (about 0.1 s)."""
     kinds = np.fromiter((chr(code).isalnum() for code in range(SIZE)), np.uint8, SIZE) * WORD
-    kinds[ord("_")] = WORD  # as \w has it
+    kinds[ord("_")] = WORD  # as in \w
     folded = np.arange(SIZE, dtype=np.uint32)
     intricate = [code for block in INTRICATE for code in block]
     texts = list(map(chr, intricate))
@@ -51,7 +52,7 @@ def characters(ignore_case: bool, ignore_white_space: bool) -> Characters:
 
 def _is_hard(text: str, ignore_case: bool, second: set[str]) -> bool:
     return (
-        text in second  # melts into the character before it
+        text in second  # composes with the character before it
         or text in JAMO
         or unicodedata.combining(text) != 0
         or not unicodedata.is_normalized("NFC", text)

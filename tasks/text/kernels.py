@@ -1,32 +1,32 @@
-"""The hot loop from bytes to words, compiled by numba: one pass normalises a text and hashes its words.
+"""UTF-8 bytes to hashed words, compiled by numba: a single pass normalises a text and hashes its words.
 
-Why our own: a library that is fed strings is bound by the making of those strings; here a text never leaves its Arrow
-buffer. Compiled code is kept on disk (`tasks/__init__.py`), so only the first run on a machine compiles.
+Why not a library: one that takes Python strings spends most of its time creating them; here a text never leaves its
+Arrow buffer. Compiled code is cached on disk (`tasks/__init__.py`), so only the first run on a machine compiles.
 
-Words are hashed by FNV-1a over their folded bytes, finished by MurmurHash3's mixer.
+A word's hash is FNV-1a over its folded bytes (Fowler, Noll and Vo 1991) with MurmurHash3's finalizer applied:
+FNV-1a alone leaves its high bits poorly mixed for short words. UTF-8 is decoded as RFC 3629 defines it.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
+from storage.arrays import Bool, Int64, UInt8, UInt32, UInt64
 from tasks.text.characters import HARD, SIZE
 
-Bytes = npt.NDArray[np.uint8]
-Codes = npt.NDArray[np.uint32]
-Hashes = npt.NDArray[np.uint64]
-Offsets = npt.NDArray[np.int64]
-
+Bytes = UInt8  # tasks/filter takes these by the old names
+Hashes = UInt64
+Offsets = Int64
 FNV_OFFSET = np.uint64(0xCBF29CE484222325)
 FNV_PRIME = np.uint64(0x100000001B3)
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio, odd: spreads what it multiplies (Knuth 1998, 6.4)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, odd: multiplicative hashing (Knuth 1998, section 6.4)
 
 
 @njit(cache=True, nogil=True, inline="always")
 def mix64(h):
-    """MurmurHash3's 64-bit finalizer (Appleby 2011)."""
+    """MurmurHash3's 64-bit finalizer, fmix64 (Appleby 2011): a bijection in which every input bit affects every output
+    bit with a probability close to 1/2."""
     h ^= h >> np.uint64(33)
     h *= np.uint64(0xFF51AFD7ED558CCD)
     h ^= h >> np.uint64(33)
@@ -36,13 +36,13 @@ def mix64(h):
 
 @njit(cache=True, nogil=True, inline="always")
 def fnv(h, b):
-    """A byte, or a code point, into FNV-1a (Fowler, Noll and Vo), which begins with FNV_OFFSET."""
+    """One FNV-1a step: add a byte (or a whole code point) to a hash that started as FNV_OFFSET."""
     return (h ^ np.uint64(b)) * FNV_PRIME
 
 
 @njit(cache=True, nogil=True, inline="always")
 def same_bytes(a, i, b, k, n):
-    """Whether the n bytes of `a` from i on are those of `b` from k on."""
+    """Whether `a[i:i + n]` equals `b[k:k + n]`."""
     j = 0
     while j < n and a[i + j] == b[k + j]:
         j += 1
@@ -59,7 +59,9 @@ def code_point(data, i, end):
 
 @njit(cache=True, nogil=True, inline="always")
 def decode(data, i, end):
-    """`code_point` where it is not ASCII; a sequence that the end cuts off counts as one byte of U+001A."""
+    """`code_point` for a non-ASCII lead byte; a sequence truncated by `end` counts as one byte, U+001A (SUBSTITUTE)."""
+    # The lead byte gives the length: 110xxxxx two bytes, 1110xxxx three, 11110xxx four; each continuation byte,
+    # 10xxxxxx, adds six bits. The input is valid UTF-8, so only the length is checked.
     b = np.uint32(data[i])
     if b < 0xE0 and i + 1 < end:
         return ((b & np.uint32(0x1F)) << np.uint32(6)) | (np.uint32(data[i + 1]) & np.uint32(0x3F)), 2
@@ -75,7 +77,7 @@ def decode(data, i, end):
 
 @njit(cache=True, nogil=True, inline="always")
 def encode(c, out, at):
-    """Write a code point as UTF-8; where the next one goes."""
+    """Write a code point as UTF-8 at `out[at]`; returns the index after it. The inverse of `code_point`."""
     if c < 0x80:
         out[at] = c
         return at + 1
@@ -97,48 +99,48 @@ def encode(c, out, at):
 
 @njit(cache=True, nogil=True)
 def scan(
-    data: Bytes, offsets: Offsets, kinds: Bytes, folded: Codes, out: Bytes, out_ends: Offsets,
-    words: Hashes | None, word_ends: Offsets, lengths: Offsets, hard: npt.NDArray[np.bool_],
+    data: UInt8, offsets: Int64, kinds: UInt8, folded: UInt32, out: UInt8, out_ends: Int64,
+    words: UInt64 | None, word_ends: Int64, lengths: Int64, hard: Bool,
 ) -> None:  # fmt: skip
     """Normalise D texts and hash their words, in one pass over their bytes.
 
     `data` holds the texts as UTF-8, text d at `offsets[d]:offsets[d + 1]`. Written: the normalised bytes to `out`
-    (ending at `out_ends[d]`), a 64-bit hash for each word to `words` (ending at `word_ends[d]`; a text without words
-    gets one, of all its bytes), the characters of each text to `lengths`, and to `hard` whether Python must do it.
-    `out` needs 3 bytes for every 2 of `data`, `words` one place for every 2 bytes and one a text; both one to spare.
-    Without `words`, numba compiles a pass that does not hash.
+    (ending at `out_ends[d]`), a 64-bit hash per word to `words` (ending at `word_ends[d]`; a text without words gets
+    one, of all its bytes), the characters of each text to `lengths`, and to `hard` whether Python must normalise it.
+    `out` needs 3 bytes per 2 of `data`, `words` one element per 2 bytes and per text; each needs one to spare. With
+    `words` None, numba compiles a version that does not hash.
 
-    No branch depends on where words end: what is not wanted is overwritten by the next character, since a mispredicted
-    branch costs more than a store.
+    The hot path has no branch on word ends, which would be mispredicted at every word: each character stores to the
+    next free slot, and the slot is claimed only when a word or a kept character is complete.
     """
-    ascii = (kinds[:128].astype(np.uint16) << 8) | folded[:128].astype(np.uint16)  # one look-up instead of two
+    ascii = (kinds[:128].astype(np.uint16) << 8) | folded[:128].astype(np.uint16)  # one lookup instead of two
     at = 0
     count = 0
     for d in range(len(offsets) - 1):
         i, end = offsets[d], offsets[d + 1]
         begin, first = at, count
-        characters = end - i  # less the continuation bytes
-        mark = 0
-        inside = 0
-        blank = 1  # leading white space goes
+        characters = end - i  # bytes, from which the continuation bytes are subtracted
+        mark = 0  # union of the kinds seen: holds HARD if any character does
+        inside = 0  # 1 within a word
+        blank = 1  # 1 after white space; at the start, so that leading white space is dropped
         h = FNV_OFFSET
         while i < end:
             b = data[i]
-            if b < 128:
+            if b < 128:  # ASCII: one byte in, one byte out, never HARD
                 known = np.int64(ascii[b])
                 i += 1
                 if words is not None:
-                    words[count] = h
+                    words[count] = h  # the word so far; claimed if this character ends it
                     letter = (known >> 8) & 1
                     count += inside & (letter ^ 1)
                     h = fnv(h if inside else FNV_OFFSET, known & 0xFF)
                     inside = letter
                 out[at] = known & 0xFF
                 space = (known >> 9) & 1
-                at += 1 - (blank & space)
+                at += 1 - (blank & space)  # a second space in a row is overwritten
                 blank = space
                 continue
-            c, used = decode(data, i, end)
+            c, used = decode(data, i, end)  # the same steps for a character of several bytes
             i += used
             characters -= used - 1
             kind = 0
@@ -158,11 +160,11 @@ def scan(
             if not (blank & space):
                 at = after
             blank = space
-        at -= blank & np.int64(at > begin)
+        at -= blank & np.int64(at > begin)  # trailing white space, at most one
         if words is not None:
             words[count] = h
-            count += inside
-            if count == first:
+            count += inside  # a word that the text's end completes
+            if count == first:  # no word: all of the text stands for one, so that it has a shingle
                 words[count] = FNV_OFFSET
                 for place in range(begin, at):
                     words[count] = fnv(words[count], out[place])

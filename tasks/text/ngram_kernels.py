@@ -1,5 +1,5 @@
-"""n-grams of words as numbers of 64 bits, compiled by numba: a polynomial over the hashes of the words (Karp and
-Rabin 1987), so that one n-gram follows from the one before it."""
+"""64-bit hashes of word n-grams, compiled by numba: a polynomial over the words' hashes modulo 2⁶⁴ with base GOLDEN,
+which can be rolled from one n-gram to the next (Karp and Rabin 1987)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOTHING = np.uint64(0)
 
 @njit(cache=True, nogil=True, inline="always")
 def key_of(words, first, n, h=NOTHING):
-    """The key of the n words from `first` on; `h` goes before them."""
+    """The hash of the n words from `first` on, continuing from the hash `h`: w₁·Gⁿ⁻¹ + … + wₙ (Horner's rule)."""
     for place in range(first, first + n):
         h = h * GOLDEN + words[place]
     return h
@@ -21,7 +21,7 @@ def key_of(words, first, n, h=NOTHING):
 
 @njit(cache=True, nogil=True)
 def weight_of(n):
-    """What a word's hash is multiplied by in a key when n words stand after it."""
+    """Gⁿ: the weight of a word that is followed by n others; rolling subtracts the word that leaves, times this."""
     weight = np.uint64(1)
     for _ in range(n):
         weight *= GOLDEN

@@ -1,7 +1,7 @@
 """Installed packages as data: which ones Gristmill requires, and where their files are.
 
-Only what Gristmill itself requires counts, through the whole chain of requirements, so that another package on the
-machine changes nothing. No package is imported to read its files.
+Only Gristmill's own requirements count, direct and transitive, so other packages on the machine change nothing. Files
+are read without importing the package.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REQUIREMENTS = Path(__file__).with_name("requirements-data.txt")
 
 
 def package_file(package: str, name: str) -> Path:
-    """A file that a package installed. Raises SourceError when the package or the file is missing."""
+    """The path of a file that a package installed. Raises SourceError if the package or the file is missing."""
     try:
         path = Path(str(distribution(package).locate_file(name)))
     except PackageNotFoundError as error:
@@ -35,7 +35,7 @@ def package_file(package: str, name: str) -> Path:
 
 
 def package_version(package: str) -> str:
-    """The installed version. Raises SourceError when the package is missing."""
+    """The installed version of a package. Raises SourceError if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError as error:
@@ -49,7 +49,7 @@ def install_data() -> str:
 
 @functools.cache
 def required_packages() -> tuple[Distribution, ...]:
-    """Every distribution that Gristmill requires, directly or not, sorted by name; optional extras are left out."""
+    """Every distribution that Gristmill requires, directly or transitively, without optional extras; sorted by name."""
     found: dict[str, Distribution] = {}
     waiting = ["gristmill"]
     while waiting:
@@ -59,7 +59,7 @@ def required_packages() -> tuple[Distribution, ...]:
         try:
             found[name] = distribution(name)
         except PackageNotFoundError:
-            continue  # a requirement for another platform that nothing here needs
+            continue  # required on another platform only
         for line in found[name].requires or []:
             requirement = Requirement(line)
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):

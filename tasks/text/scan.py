@@ -1,7 +1,7 @@
-"""Texts as the kernels see them: UTF-8 straight from an Arrow column, into buffers that are used again.
+"""Scanning texts by the kernels: UTF-8 directly from an Arrow column, into buffers that are reused.
 
-Normalisation: Unicode NFC, case folded, white space collapsed (the last two as the caller says). Words are runs of
-letters, digits and underscores (`\\w`), so that two editions that differ in their quotation marks share their shingles.
+Normalisation is Unicode NFC and, if the caller asks for it, case folding and collapsing white space. Words are runs of
+letters, digits and underscores (`\\w`), so two editions that differ in their quotation marks have the same shingles.
 """
 
 from __future__ import annotations
@@ -9,37 +9,36 @@ from __future__ import annotations
 import functools
 import unicodedata
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from storage.arrays import AnyArray, Bool, Int64, UInt8, UInt64
 from tasks.text import kernels
 from tasks.text.characters import SIZE, characters
-from tasks.text.kernels import Bytes, Hashes, Offsets
 
 MARKS, JOINER = 30, "\u034f"
-PORTION = 1 << 19  # bytes of text scanned at once, or one document: the buffers stay near the core, and small
+PORTION = 1 << 19  # bytes of text scanned at once (at least one document): the buffers fit into the CPU cache
 
 
 class Scanned(NamedTuple):
-    """D normalised texts. Views into the scanner's buffers: gone with the next batch.
+    """D normalised texts, as views into the scanner's buffers that are valid until the next batch.
 
     Text d is `text[text_ends[d - 1]:text_ends[d]]`, its word hashes `words[word_ends[d - 1]:word_ends[d]]`; `rows` are
-    the texts' places in the batch, `characters` their lengths before normalisation.
+    the texts' indices in the batch, `characters` their lengths before normalisation.
     """
 
-    rows: npt.NDArray[np.int64]
-    text: Bytes
-    text_ends: Offsets
-    words: Hashes
-    word_ends: Offsets
-    characters: Offsets
+    rows: Int64
+    text: UInt8
+    text_ends: Int64
+    words: UInt64
+    word_ends: Int64
+    characters: Int64
 
 
 class Scanner:
-    """Scans batches of texts; without `words`, for their normalised bytes alone. Not for two threads at once."""
+    """Scans batches of texts; without `words`, only normalises them. Not thread-safe."""
 
     def __init__(self, *, ignore_case: bool = True, ignore_white_space: bool = True, words: bool = True) -> None:
         self.ignore_case = ignore_case
@@ -49,8 +48,8 @@ class Scanner:
         self._words = np.empty(0, np.uint64)
 
     def scan(self, texts: pa.Array) -> Iterator[Scanned]:
-        """The texts of a string column, in parts. Texts that only Python can normalise come a second time: what is
-        made of a later part replaces what was made of an earlier one."""
+        """The texts of a string column, in parts. Texts that need Python's normalisation appear twice: results from a
+        later part replace those from an earlier one."""
         for start, end in _portions(texts):
             scanned, hard = self._scan(texts.slice(start, end - start), np.arange(start, end))
             yield scanned
@@ -59,17 +58,17 @@ class Scanner:
                 yield self._scan(normal, hard)[0]
 
     def normalise(self, text: str) -> str:
-        """What needs Python: NFC and case folding. White space is left to the kernel."""
+        """The steps that need Python: NFC and case folding. The kernel handles white space."""
         if longest_run_of_marks(text) > MARKS:
             text = stream_safe(text)
         text = unicodedata.normalize("NFC", text)
         return text.casefold() if self.ignore_case else text
 
-    def _scan(self, texts: pa.Array, rows: npt.NDArray[np.int64]) -> tuple[Scanned, npt.NDArray[np.int64]]:
+    def _scan(self, texts: pa.Array, rows: Int64) -> tuple[Scanned, Int64]:
         data, offsets = utf8(texts)
         size, documents = int(offsets[-1] - offsets[0]), len(texts)
-        self._text = _at_least(self._text, size * 3 // 2 + 8)
-        self._words = _at_least(self._words, size // 2 + documents + 8)
+        self._text = at_least(self._text, size * 3 // 2 + 8)
+        self._words = at_least(self._words, size // 2 + documents + 8)
         text_ends, word_ends, lengths = (np.empty(documents, np.int64) for _ in range(3))
         hard = np.empty(documents, np.bool_)
         kernels.scan(
@@ -80,20 +79,20 @@ class Scanner:
 
 
 def longest_run_of_marks(text: str) -> int:
-    """How many combining marks follow each other at the most."""
+    """The length of the longest run of combining marks."""
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     others = np.flatnonzero(~_marks()[np.minimum(codes, SIZE - 1)])
     return int(np.diff(others, prepend=-1, append=len(codes)).max()) - 1
 
 
 @functools.cache
-def _marks() -> npt.NDArray[np.bool_]:
+def _marks() -> Bool:
     return np.fromiter((unicodedata.combining(chr(code)) != 0 for code in range(SIZE)), np.bool_, SIZE)
 
 
 def stream_safe(text: str) -> str:
-    """A text whose runs of combining marks are parted after 30 (Unicode's Stream-Safe Text, UAX #15 section 13): NFC
-    sorts a run in quadratic time, and no language writes a longer one."""
+    """The text with runs of combining marks broken up after 30 (Unicode's Stream-Safe Text Format, UAX #15, section
+    13): NFC sorts a run in quadratic time, and no language uses longer ones."""
     parts: list[str] = []
     run = 0
     for character in text:
@@ -114,12 +113,13 @@ def _portions(texts: pa.Array) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def _at_least(buffer: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+def at_least(buffer: AnyArray, size: int) -> AnyArray:
+    """The buffer, or a new one of the same type if it is too small."""
     return buffer if len(buffer) >= size else np.empty(size, buffer.dtype)
 
 
-def utf8(texts: pa.Array) -> tuple[Bytes, Offsets]:
-    """(data, offsets) of a string column without nulls, not copied: text i is `data[offsets[i]:offsets[i + 1]]`."""
+def utf8(texts: pa.Array) -> tuple[UInt8, Int64]:
+    """(data, offsets) of a string column without nulls, without a copy: text i is `data[offsets[i]:offsets[i + 1]]`."""
     _, ends, data = texts.buffers()
     offsets = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     return np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8), offsets

@@ -1,4 +1,4 @@
-"""The `tokenize` stage: documents become token shards."""
+"""The `tokenize` stage: documents are encoded into token shards."""
 
 from tasks.tokenize.stage import TokenizeConfig, tokenize
 

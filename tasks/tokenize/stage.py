@@ -1,19 +1,20 @@
-"""The `tokenize` stage: documents become token shards, once, with training and validation apart.
+"""The `tokenize` stage: documents become token shards, once, split into training and validation.
 
-A document goes to one side by the hash of its id, so the split survives new documents, other shards and other
-workers, and no text can stand on both sides. Each document ends with EOS; text that looks like a special token is
-encoded as text (see tasks/tokenizer).
+A document is assigned to a split by the hash of its id, so the split does not depend on new documents, shards or
+workers, and no text is in both. Each document ends with EOS; text that looks like a special token is encoded as text
+(see tasks/tokenizer).
 
-Ids come from our own kernels (tasks/tokenizer/encode.py), in threads, and are checked: the first document of every
-shard, and one in CHECKED_ONE_IN by the hash of its id, is encoded by `tokenizers` too; of one that is longer than
-CHECKED_CHARACTERS its beginning, since `tokenizers` takes 200 bytes of memory for a byte of text. One difference, or a
-tokenizer.json that the kernels don't know, and `tokenizers` encodes every shard; a note and the counts say so.
+Ids come from our own kernels (tasks/tokenizer/encoder), in threads, and are spot-checked: the first document of every
+shard, and one in CHECKED_ONE_IN by the hash of its id, is also encoded by `tokenizers`. Of a document longer than
+CHECKED_CHARACTERS only the beginning is checked, since `tokenizers` needs 200 bytes of memory per byte of text. If a
+single check fails, or the kernels do not support the tokenizer.json, `tokenizers` encodes every shard; a note and the
+counts say so.
 
-A shard goes through a row group at a time: memory hangs on the longest document, not on the shard or the corpus.
+A shard is processed one row group at a time: memory depends on the longest document, not on the shard or the corpus.
 
-A document shard that was encoded before, with this tokenizer and in the same way, is not encoded again: its token files
-are taken from the earlier artifact (see tasks/shards/incremental.py). The artifact is the same, byte for byte and count
-for count, as if there had been none.
+A document shard that was encoded before, with the same tokenizer and config, is not encoded again: its token files are
+taken from the earlier artifact (see tasks/shards/incremental.py). The artifact is the same, in bytes and counts, as if
+it had been made from scratch.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
 from models.tokenizer import tokenizer_digest
+from storage.arrays import Bool, Int64
 from storage.artifact import Artifact
 from storage.documents import read_batches
 from storage.errors import EmptyOutput
@@ -45,30 +46,30 @@ from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
 
 if TYPE_CHECKING:
-    from tasks.tokenizer.encode import Encoded, Encoder, Encoders
+    from tasks.tokenizer.encoder.encode import Encoded, Encoder, Encoders
 
 SPLITS = ("train", "validation")
 MEASURES = ("documents", "tokens", "bytes")
 FILES = tuple(f"{split}{suffix}" for split in SPLITS for suffix in (".tokens", SUFFIX))
-CHECKED_ONE_IN = 1000  # documents: `tokenizers` takes over ten times as long for each
-CHECKED_CHARACTERS = 1 << 18  # of a document
+CHECKED_ONE_IN = 1000  # documents: `tokenizers` is more than ten times as slow
+CHECKED_CHARACTERS = 1 << 18  # per document
 
-Counts = dict[str, dict[str, int]]  # of a split: measures by source
+Counts = dict[str, dict[str, int]]  # measures of a split, by source
 
 
 class TokenizeConfig(StageConfig):
-    """Choices of the split."""
+    """The split into training and validation."""
 
-    validation_share: float = Field(0.01, gt=0, lt=1, description="share of documents that the model never trains on")
+    validation_share: float = Field(0.01, gt=0, lt=1, description="share of documents held out for validation")
 
 
 @stage(version=3, runtime=("data",))
 def tokenize(config: TokenizeConfig, documents: Artifact, tokenizer: Artifact, out: Output) -> None:
-    """Encode every document; write train/NNNNN.tokens and validation/NNNNN.tokens, numbered as the document shards.
+    """Encode every document. Writes train/NNNNN.tokens and validation/NNNNN.tokens, numbered like the document shards.
 
-    Beside each stands NNNNN.sources: which of its documents came from which source, so that training can weigh them.
-    A shard without documents of a split has no file in it. shards.json says of what each was made, for the next run.
-    Raises EmptyOutput when a whole split is empty.
+    Beside each is NNNNN.sources, the source of each document, so that training can weight sources. A shard without
+    documents of a split has no file there. shards.json records what each was made from, for incremental runs. Raises
+    EmptyOutput if a split is empty.
     """
     digest = tokenizer_digest(tokenizer.path)
     results = _encode(documents, config, tokenizer.path, digest, out)
@@ -81,14 +82,14 @@ def tokenize(config: TokenizeConfig, documents: Artifact, tokenizer: Artifact, o
             )
     unseen = [source for source in _sources(totals) if not totals["validation", source]["documents"]]
     if unseen:
-        out.note(f"no document of {', '.join(unseen)} is held out: no validation loss will tell of it")
+        out.note(f"no document of {', '.join(unseen)} is held out: the validation loss does not cover it")
     for file in FILES:
         collect(results, file, out.path / Path(file).stem)
     _report(totals, digest, out)
 
 
 def in_validation(document: str, share: float) -> bool:
-    """Whether the document with this id is held out. Salted: the id's own digits may have decided something before."""
+    """Whether the document with this id is held out. The hash is salted, because other selections use the id too."""
     drawn = hashlib.sha256(f"validation {document}".encode()).digest()
     return int.from_bytes(drawn[:8]) < share * 2.0**64
 
@@ -96,13 +97,13 @@ def in_validation(document: str, share: float) -> bool:
 def _encode(
     documents: Artifact, config: TokenizeConfig, tokenizer: Path, digest: str, out: Output
 ) -> list[ShardResult]:
-    """Token files and counts of every shard: by our kernels, or where those won't do by `tokenizers`.
+    """Token files and counts of every shard, by our kernels or, if those cannot be used, by `tokenizers`.
 
-    What either made serves only itself: a fault of the kernels that this corpus shows must not stay in a shard of
-    another corpus that did not.
+    Shards made by one encoder are never reused for the other: a bug of the kernels that shows in this corpus may also
+    be in shards of an earlier corpus in which it went unnoticed.
     """
-    from tasks.tokenizer.encode import Encoders, LibraryEncoder
-    from tasks.tokenizer.tables import make_tables, obstacle, read_settings
+    from tasks.tokenizer.encoder.encode import Encoders, LibraryEncoder
+    from tasks.tokenizer.encoder.tables import make_tables, obstacle, read_settings
 
     encode = partial(map_new_shards, documents=documents, out=out, files=FILES, same=["tokenizer"])
     settings = read_settings(tokenizer)
@@ -117,9 +118,9 @@ def _encode(
             checked.update(result.counts["checked"])
         if checked["different"]:
             shown = f"{checked['different']} of {checked['documents']}"
-            problem = f"gives other ids than our kernels ({shown} documents that were checked)"
+            problem = f"gives other ids than our kernels ({shown} documents checked)"
     if problem:
-        out.note(f"the tokenizer {problem}: all is encoded by `tokenizers`, which is slower")
+        out.note(f"the tokenizer {problem}: all documents are encoded by `tokenizers`, which is slower")
         by_library = partial(_by_library, tokenizer=tokenizer, digest=digest, share=config.validation_share)
         results = encode(by_library, name="encoded-by-tokenizers")
     out.count(
@@ -140,7 +141,7 @@ def _by_kernels(
 
 
 def _by_library(shard: Path, folder: Path, *, tokenizer: Path, digest: str, share: float) -> dict[str, Any]:
-    from tasks.tokenizer.encode import LibraryEncoder
+    from tasks.tokenizer.encoder.encode import LibraryEncoder
 
     return _tokenize(shard, folder, LibraryEncoder(tokenizer), digest, share, check=None)
 
@@ -148,7 +149,7 @@ def _by_library(shard: Path, folder: Path, *, tokenizer: Path, digest: str, shar
 def _tokenize(
     shard: Path, folder: Path, encoder: Encoder, digest: str, share: float, *, check: Encoder | None
 ) -> dict[str, Any]:
-    """One shard: at most two token files in `folder`; counts by split and source, and of what was checked."""
+    """Encode one shard into at most two token files in `folder`. Returns counts by split and source, and of checks."""
     counts: dict[str, Counts] = {split: {} for split in SPLITS}
     sources: dict[str, list[str]] = {split: [] for split in SPLITS}
     checked: Counter[str] = Counter(documents=0, different=0)
@@ -175,7 +176,7 @@ def _tokenize(
 
 
 def _different(texts: pa.Array, encoded: Encoded, rows: list[int], encoder: Encoder, check: Encoder) -> int:
-    """How many of these rows `check` encodes otherwise. Of a longer text the beginning is compared, encoded again."""
+    """The number of these rows that `check` encodes differently. Long texts are truncated and encoded again by both."""
     whole = texts.take(pa.array(rows, pa.int64()))
     given = pc.utf8_slice_codeunits(whole, 0, CHECKED_CHARACTERS)
     cut = pc.not_equal(pc.binary_length(given), pc.binary_length(whole)).to_pylist()
@@ -188,8 +189,8 @@ def _is_checked(document: str) -> bool:
     return crc32(document.encode()) % CHECKED_ONE_IN == 0
 
 
-def _count(counts: Counts, batch: pa.RecordBatch, lengths: npt.NDArray[np.int64], chosen: npt.NDArray[np.bool_]) -> int:
-    """Add the chosen documents of a batch to the measures of their sources; their UTF-8 bytes."""
+def _count(counts: Counts, batch: pa.RecordBatch, lengths: Int64, chosen: Bool) -> int:
+    """Add the chosen documents of a batch to the measures of their sources. Returns their UTF-8 bytes."""
     sources = batch.column("source").dictionary_encode()
     codes = sources.indices.to_numpy()
     sizes = pc.binary_length(batch.column("text")).to_numpy()

@@ -1,22 +1,17 @@
-"""The `tokenizer` stage: a byte-level BPE vocabulary; and how documents are encoded by it.
+"""The `tokenizer` stage, a byte-level BPE vocabulary, and encoding documents by it.
 
-config.py      choices of the vocabulary
-patterns.py    how text is cut into pre-tokens, by the names that others know
-stage.py       learns the merges and writes what transformers loads
-keep.py        an earlier vocabulary, taken as it is
-sample.py      which documents are learned from, and which are measured
-prove.py       checks before publishing: nothing is lost, and all loaders agree
-words.py       no word is split that the vocabulary has room for; tokens as people read them
-report.py      measures and tables, and report.md
+config.py      the stage's config
+patterns.py    how text is cut into pre-tokens, under the names that other tools use
+stage.py       learns the merges and writes a tokenizer that transformers loads
+keep.py        takes an earlier vocabulary over unchanged
+sample.py      which documents to learn from, and which to measure on
+prove.py       checks before publishing: round trips, and agreement with other loaders
+words.py       frequent words are single tokens if there is room; how tokens are displayed
+report.py      measurements and tables, and report.md
 compare.py     other vocabularies on the same text
-sentencepiece.py  one form of those
-load.py        the tokenizer as documents are encoded with it
-characters.py  letters, numbers and white space, as the library sees them
-kernels.py     compiled: bytes to pre-tokens, pre-tokens to ids
-bpe/           merges from counts of pre-tokens, as the library's own trainer learns them
-split.py       pre-tokens of a column of texts
-tables.py      a tokenizer.json as the kernels take it
-encode.py      ids of a column of texts, by the kernels or by the library
+load.py        the tokenizer set up for encoding documents
+bpe/           merges learned from counts of pre-tokens, equal to those of the library's trainer
+encoder/       ids of a column of texts, by compiled kernels or by the library
 """
 
 from tasks.tokenizer.config import BYTE_TOKENS, TokenizerConfig

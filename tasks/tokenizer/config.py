@@ -1,4 +1,4 @@
-"""Choices of the vocabulary."""
+"""Config of the tokenizer stage."""
 
 from __future__ import annotations
 
@@ -14,42 +14,46 @@ BYTE_TOKENS = 256
 
 
 class TokenizerConfig(StageConfig):
-    """Choices of the vocabulary."""
+    """The vocabulary, and the text to learn it from."""
 
-    vocab_size: int = Field(4096, ge=1, description="ids in all: special tokens, reserved ones, 256 bytes, merges")
+    vocab_size: int = Field(
+        4096, ge=1, description="number of ids: special tokens, reserved tokens, 256 bytes and merges"
+    )
     reserved_tokens: int = Field(
         0,
         ge=0,
-        description="special tokens <|reserved_0|>, <|reserved_1|>, … for purposes of your own, with the ids after the "
-        "pipeline's; a model never meets them in training until you use them",
+        description="number of special tokens <|reserved_0|>, <|reserved_1|>, … for your own use, with the ids after "
+        "the pipeline's; they do not occur in training until you use them",
     )
     pattern: PatternName = Field(
         "gpt2",
-        description="how text is cut before merging; no token crosses a cut. gpt2: a run of letters, of digits of any "
-        "length or of other signs, each with one space before it; white space in one run but for its last character. "
-        "gpt4 and llama3 cut alike and differ in name: digits by three from the left, a space or sign goes with the "
-        "letters after it, white space ends at its last line break, contractions in capitals too",
+        description="how text is split into pre-tokens before merging; no token crosses a boundary. gpt2: runs of "
+        "letters, of digits of any length, or of other characters, each with one preceding space; white space in one "
+        "run except for its last character. gpt4 and llama3 split alike and differ in name only: digits in groups of "
+        "three from the left, one space or other character goes with the letters after it, white space ends at its "
+        "last line break, contractions in upper case too",
     )
     sample_bytes_per_source: int = Field(
         50_000_000,
         ge=1,
-        description="UTF-8 bytes of each source that merges are learned from; whole documents, by hash",
+        description="UTF-8 bytes per source to learn merges from; whole documents, selected by hash",
     )
-    min_frequency: int = Field(2, ge=1, description="a pair seen less often is not merged")
+    min_frequency: int = Field(2, ge=1, description="minimum count of a pair to be merged")
     keep: str | None = Field(
         None,
-        description="an earlier tokenizer with its version, such as tiny/tokenizer@1, taken as it is: more documents "
-        "retrain nothing, and only new shards are tokenized; vocab_size, reserved_tokens and pattern must be its own",
+        description="an earlier tokenizer with its version, such as tiny/tokenizer@1, to use unchanged: more documents "
+        "retrain nothing, and only new shards are tokenized; vocab_size, reserved_tokens and pattern must match it",
     )
     compare: dict[str, str] = Field(
         default_factory=dict,
-        description="other vocabularies to measure on the same text, as {name: folder} with a tokenizer.json, with "
-        "GPT-2's vocab.json and merges.txt, or with a SentencePiece tokenizer.model; a table, no part of the tokenizer",
+        description="other vocabularies to measure on the same text, as {name: folder}; a folder has a tokenizer.json, "
+        "or GPT-2's vocab.json and merges.txt, or a SentencePiece tokenizer.model (needs the extra `sentencepiece`). "
+        "Only a table; no part of the tokenizer",
     )
 
     @property
     def special_tokens(self) -> tuple[str, ...]:
-        """All of them in the order of their ids, from 0."""
+        """All special tokens, in order of their ids from 0."""
         return (*SPECIAL_TOKENS, *(f"<|reserved_{number}|>" for number in range(self.reserved_tokens)))
 
     @model_validator(mode="after")
@@ -57,7 +61,7 @@ class TokenizerConfig(StageConfig):
         least = len(SPECIAL_TOKENS) + self.reserved_tokens + BYTE_TOKENS
         if self.vocab_size < least:
             raise ValueError(
-                f"vocab_size is {self.vocab_size}, and {len(SPECIAL_TOKENS)} special tokens, {self.reserved_tokens} "
+                f"vocab_size is {self.vocab_size}, but {len(SPECIAL_TOKENS)} special tokens, {self.reserved_tokens} "
                 f"reserved ones and {BYTE_TOKENS} bytes make {least}: raise it, or lower reserved_tokens"
             )
         return self

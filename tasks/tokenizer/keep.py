@@ -1,8 +1,8 @@
-"""A vocabulary that is kept while the documents grow.
+"""Keeping a vocabulary while the corpus grows.
 
-Merges learned anew from a little more text are another vocabulary: every document is tokenized again, and no model
-trained before can go on. With `tokenizer.keep` an earlier tokenizer is taken over, file by file, so its digest stays,
-and tokenization encodes only the shards that it has not seen (tasks/shards/incremental.py).
+Merges learned from even slightly more text are another vocabulary: every document is tokenized again, and earlier
+models cannot be trained further. With `tokenizer.keep` an earlier tokenizer is copied file by file, so its digest stays
+the same, and only new shards are tokenized (tasks/shards/incremental.py).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ FIELD = "tokenizer.keep"
 
 
 def kept_tokenizer(config: TokenizerConfig) -> Artifact | None:
-    """The artifact that the config names. Raises ConfigError for one that is no tokenizer."""
+    """The artifact that the config names, if any. Raises ConfigError for one that is not a tokenizer."""
     if config.keep is None:
         return None
     artifact = named_artifact(FIELD, config.keep)
     if artifact.manifest is None or artifact.manifest.stage != "tokenizer":
-        raise ConfigError(f"{config.keep} in {FIELD} is no tokenizer.", "Name one: `gristmill store ls`.")
+        raise ConfigError(f"{config.keep} in {FIELD} is not a tokenizer.", "`gristmill store ls` lists the artifacts.")
     return artifact
 
 
 def keep(config: TokenizerConfig, artifact: Artifact, documents: Artifact, out: Output) -> None:
-    """Take the artifact's files over, proved anew; measure it on the documents where others are compared with it.
+    """Copy the artifact's files and repeat its checks; with `compare`, also measure it on the documents.
 
-    Raises ConfigError when the files are not what the config says.
+    Raises ConfigError if the tokenizer does not match the config.
     """
     from tasks.tokenizer.prove import prove
     from tasks.tokenizer.report import publish_comparison
@@ -58,15 +58,15 @@ def keep(config: TokenizerConfig, artifact: Artifact, documents: Artifact, out: 
 
 
 def _check(config: TokenizerConfig, folder: Path) -> None:
-    from tasks.tokenizer.tables import read_settings
+    from tasks.tokenizer.encoder.tables import read_settings
 
     size, pattern = load_for_documents(folder).get_vocab_size(), pattern_of(read_settings(folder))
     for name, asked, found, fits in (
-        ("vocab_size", config.vocab_size, size, size <= config.vocab_size),  # a small sample fills it in part
+        ("vocab_size", config.vocab_size, size, size <= config.vocab_size),  # a small sample gives fewer ids
         ("pattern", config.pattern, pattern, pattern == config.pattern),
     ):
         if not fits:
             raise ConfigError(
-                f"{config.keep} in {FIELD} has the {name} {found}, and tokenizer.{name} is {asked}.",
-                f"Set tokenizer.{name} to {found}, or keep another.",
+                f"{config.keep} in {FIELD} has {name} {found}, but tokenizer.{name} is {asked}.",
+                f"Set tokenizer.{name} to {found}, or keep another tokenizer.",
             )

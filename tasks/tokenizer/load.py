@@ -1,4 +1,4 @@
-"""The tokenizer as documents are encoded with it, by the `tokenizers` library."""
+"""Loading a tokenizer for encoding documents, by the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def load_for_documents(folder: Path) -> Tokenizer:
-    """The tokenizer as documents are encoded with it: special tokens in the text stay text."""
+    """The tokenizer of a folder, set up so that special tokens in a text are encoded as text."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -1,20 +1,20 @@
-"""How text is cut into pre-tokens before merging, by the names that GGUF and transformers know.
+"""How text is split into pre-tokens before merging, under the names that GGUF and transformers use.
 
-gpt2    Radford et al. 2019: contractions in small letters; runs of letters, of numbers, of other signs, each with one
-        space before it; white space, whose last character is left to what follows.
-gpt4    cl100k of tiktoken: numbers by one to three digits; letters with one sign or space before them; line breaks stay
-        with the signs before them; white space up to its last line break.
-llama3  Llama 3 (Grattafiori et al. 2024) took gpt4's over: the cuts are the same, the name is not.
+gpt2    Radford et al. 2019: contractions in lower case; runs of letters, of numbers, of other characters, each with one
+        preceding space; white space, whose last character is left to what follows.
+gpt4    cl100k_base of tiktoken: numbers of one to three digits; letters with one preceding character; line breaks stay
+        with the punctuation before them; white space up to its last line break.
+llama3  Llama 3 (Grattafiori et al. 2024) adopted gpt4's: the boundaries are the same, only the name differs.
 
-Where the originals ignore case in a contraction by `(?i:…)`, the letters are listed: with the flag, oniguruma takes
-the long s (U+017F) for an s, which llama.cpp doesn't.
+Where the originals ignore case in contractions by `(?i:…)`, the letters are listed: with the flag, oniguruma takes the
+long s (U+017F) for an s, which llama.cpp does not.
 
-llama.cpp cuts alike but for the 4,382 letters and numbers that Unicode 16 added (2024: Todhri, Garay, Tulu-Tigalari,
-more hieroglyphs, …), which its tables don't know yet and take for other signs: beside those its ids may differ, though
-they stand for the same bytes (tests/tasks/tokenizer/test_parity.py counts them).
+llama.cpp splits alike except for the 4,382 letters and numbers that Unicode 16 added in 2024 (Todhri, Garay,
+Tulu-Tigalari, more hieroglyphs, …), which its tables do not have yet and treat as other characters. Next to those its
+ids may differ, although they decode to the same bytes (tests/tasks/tokenizer/test_parity.py counts them).
 
-A tokenizer's pattern is read off its tokenizer.json (`pattern_of`), so that no second file can contradict it; hence the
-two spellings of one pattern.
+A tokenizer's pattern is recognised from its tokenizer.json (`pattern_of`), so that no second file can contradict it;
+hence the two spellings of one pattern.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PatternName = Literal["gpt2", "gpt4", "llama3"]
 
 @dataclass(frozen=True)
 class Pattern:
-    """`regex` is a Split, or empty where `tokenizers` has it built in; `gguf` is llama.cpp's name for it; the others
-    say what becomes of digits and of white space."""
+    """`regex` is for a Split step, or empty if the pattern is built into `tokenizers`; `gguf` is llama.cpp's name for
+    it; `digits` and `white_space` describe it in the report."""
 
     regex: str
     gguf: str
@@ -55,7 +55,7 @@ PATTERNS: dict[PatternName, Pattern] = {
     "gpt4": Pattern(
         r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
         r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
-        "dbrx",  # which was trained with GPT-4's vocabulary; llama.cpp has no name of OpenAI's for it
+        "dbrx",  # a model trained with GPT-4's vocabulary: llama.cpp has no other name for the pattern
         GPT4_DIGITS,
         GPT4_WHITE_SPACE,
     ),
@@ -70,7 +70,7 @@ PATTERNS: dict[PatternName, Pattern] = {
 
 
 def pre_tokenizer(name: PatternName) -> PreTokenizer:
-    """The pattern as `tokenizers` applies it; bytes become symbols in its last step."""
+    """The pattern as a pre-tokenizer of `tokenizers`, whose last step maps bytes to symbols."""
     from tokenizers import Regex
     from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
@@ -81,7 +81,7 @@ def pre_tokenizer(name: PatternName) -> PreTokenizer:
 
 
 def pattern_of(settings: dict[str, Any]) -> PatternName | None:
-    """The pattern of a parsed tokenizer.json; None for one that is not ours."""
+    """The pattern of a parsed tokenizer.json; None if it is not one of ours."""
     found = settings.get("pre_tokenizer") or {}
     steps = found.get("pretokenizers", []) if found.get("type") == "Sequence" else [found]
     splits, last = steps[:-1], steps[-1] if steps else {}

@@ -1,9 +1,10 @@
-"""What a vocabulary is like, measured and shown to people: in the Prefect UI, and in report.md beside the tokenizer.
+"""Measurements of a vocabulary, for the Prefect UI and for report.md beside the tokenizer.
 
-Text that merges were learned from flatters them: the table of bytes per token says how much of it was measured.
+Merges look better on the text that they were learned from, so the table of bytes per token says how much of the
+measured text that is.
 
-All of it follows from the config and the documents, so report.md is the same for the same in. What is compared with
-other vocabularies stands in the tables only (compare.py says why).
+Everything follows from the config and the documents, so report.md is reproducible. The comparison with other
+vocabularies is in the tables only (compare.py says why).
 """
 
 from __future__ import annotations
@@ -31,27 +32,27 @@ if TYPE_CHECKING:
 REPORT = "report.md"
 COMMON_WORDS = 100
 LONGEST = COMMONEST = 20
-LENGTHS = (*range(1, 17), 32, 64)  # bytes at which a row of the table of lengths begins
-FIRST, SPREAD, LAST = 30, 30, 10  # merges shown
+LENGTHS = (*range(1, 17), 32, 64)  # shortest token of each row of the table of lengths, in bytes
+FIRST, SPREAD, LAST = 30, 30, 10  # merges shown: the first, some evenly spaced, the last
 
 Row = dict[str, Any]
 
 
 @dataclass
 class Measured:
-    """UTF-8 bytes and tokens by source, and how often each id came in all."""
+    """UTF-8 bytes and tokens by source, and the total count of each id."""
 
     bytes: Counter[str] = field(default_factory=Counter)
     tokens: Counter[str] = field(default_factory=Counter)
     ids: Counter[int] = field(default_factory=Counter)
 
     def bytes_per_token(self, source: str) -> float:
-        """Of one source."""
+        """Bytes per token of one source."""
         return round(self.bytes[source] / self.tokens[source], 3)
 
 
 def measure(tokenizer: Tokenizer, texts: Mapping[str, list[str]]) -> Measured:
-    """Encode the texts of each source."""
+    """Encode the texts of each source and count."""
     measured = Measured()
     for source, given in texts.items():
         for text in given:
@@ -65,14 +66,14 @@ def measure(tokenizer: Tokenizer, texts: Mapping[str, list[str]]) -> Measured:
 def publish(
     tokenizer: Tokenizer, config: TokenizerConfig, sample: Sample, learnt: Learnt, settled: Settled, out: Output
 ) -> None:
-    """Counts, tables and report.md."""
+    """Publish counts, tables and report.md."""
     size = tokenizer.get_vocab_size()
     if size < config.vocab_size:
-        out.note(f"the sample gave {size:,} of {config.vocab_size:,} ids: no pair was left that came often enough")
+        out.note(f"the sample gave only {size:,} of {config.vocab_size:,} ids: no frequent pair was left to merge")
     measured = measure(tokenizer, sample.measured)
     split, words = _words(tokenizer, sample)
     if split:
-        out.note(f"{len(split)} of the {words} commonest words are split: the vocabulary has no room for them")
+        out.note(f"{len(split)} of the {words} most frequent words are split: the vocabulary is too small for them")
     per_token = measured.bytes.total() / measured.tokens.total()
     out.count(
         vocab_size=size,
@@ -112,7 +113,7 @@ def publish(
 def publish_comparison(
     tokenizer: Tokenizer, config: TokenizerConfig, texts: Mapping[str, list[str]], out: Output
 ) -> None:
-    """The table of other vocabularies alone, for a tokenizer that was not learned here."""
+    """Publish only the table of other vocabularies, for a tokenizer that was not trained here."""
     _compare(measure(tokenizer, texts), config, texts, out)
 
 
@@ -144,7 +145,7 @@ def _vocabulary(config: TokenizerConfig, learnt: Learnt, measured: Measured) -> 
 
 
 def _words(tokenizer: Tokenizer, sample: Sample) -> tuple[list[Row], int]:
-    """Those of the commonest words that are split; and how many words were asked for and found."""
+    """The most frequent words that are split, and the number of words that were looked at."""
     words = commonest_words(sample.pretokens, COMMON_WORDS)
     pieces = [tokens_of(tokenizer, seen.pretoken) for seen in words]
     rows = [
@@ -190,7 +191,7 @@ def _lengths(config: TokenizerConfig, learnt: Learnt, measured: Measured) -> lis
 
 
 def _merges(learnt: Learnt) -> list[Row]:
-    """The first, the last, and some evenly spread between them."""
+    """The first merges, the last, and some evenly spaced between them."""
     number = len(learnt.merges)
     between = (
         np.linspace(FIRST, number - LAST - 1, SPREAD).round().astype(int).tolist() if number > FIRST + LAST else []

@@ -1,10 +1,10 @@
-"""Which text the vocabulary is learned from and measured on, chosen by the hash of a document's id, so that neither
-order, shards nor workers change a byte.
+"""The text that the vocabulary is learned from and measured on, selected by the hash of a document's id, so that the
+result does not depend on order, shards or workers.
 
-Each document draws a number from its id. Merges are learned from the documents whose number falls into their source's
-share; measured are those with the highest, until there is enough: text that was not learned from, wherever the share
-leaves some. Of each source that has text, at least one document is learned from and one measured. Of a document that is
-longer than all that is measured, the beginning is: others' vocabularies take 200 bytes of memory for a byte of text.
+Each document gets a number from its id, its draw. Merges are learned from the documents whose draw is below the share
+of their source. Those with the highest draws are measured, up to MEASURED_BYTES: text that was not learned from, unless
+the share includes it. At least one document of each source with text is learned from and one is measured. Of a longer
+document only the first MEASURED_BYTES characters are measured: `tokenizers` needs 200 bytes of memory per byte of text.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from tasks.tokenizer.bpe.pretokens import Pieces, Pretokens
 
 MEASURED, PRETOKENS = "measured.parquet", "pretokens.npz"
-MEASURED_BYTES = 1_000_000  # of each source
+MEASURED_BYTES = 1_000_000  # per source
 
 
 class Sample(NamedTuple):
-    """The sample's pre-tokens with their counts, and by source: its UTF-8 bytes, the texts to measure, and how many of
-    their bytes are in the sample too."""
+    """The sample's pre-tokens with their counts, and by source: its UTF-8 bytes, the texts to measure, and how many
+    bytes of these are also in the sample."""
 
     pretokens: Pretokens
     bytes: dict[str, int]
@@ -47,7 +47,7 @@ class Sample(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """By source, sorted by name: its UTF-8 bytes, its lowest draw, and what is measured, the highest draw first."""
+    """By source, sorted by name: its UTF-8 bytes, its lowest draw, and the documents to measure, highest draw first."""
 
     bytes: dict[str, int]
     lowest: dict[str, int]
@@ -55,12 +55,12 @@ class Survey(NamedTuple):
 
     @property
     def texts(self) -> dict[str, list[str]]:
-        """The texts that are measured."""
+        """The texts to measure, by source."""
         return {source: [document.text for document in documents] for source, documents in self.measured.items()}
 
 
 def survey(shards: list[Path], out: Output) -> Survey:
-    """A pass over the shards: what each source holds. Raises EmptyOutput where there is no text."""
+    """Read all shards to find the size of each source and what to measure. Raises EmptyOutput if there is no text."""
     sizes: Counter[str] = Counter()
     lowest: dict[str, int] = {}
     highest = _Highest()
@@ -71,7 +71,7 @@ def survey(shards: list[Path], out: Output) -> Survey:
         for document in read_documents(result.folder / MEASURED):
             highest.add(document)
     if not sizes:
-        raise EmptyOutput("There is no text to train a tokenizer on.", "Look at the report of `filter`.")
+        raise EmptyOutput("There is no text to train a tokenizer on.", "Check the report of `filter`.")
     measured: dict[str, list[Document]] = {source: [] for source in sorted(sizes)}
     for document in highest.documents():
         measured[document.source].append(document)
@@ -79,7 +79,8 @@ def survey(shards: list[Path], out: Output) -> Survey:
 
 
 def draw_sample(config: TokenizerConfig, shards: list[Path], out: Output) -> Sample:
-    """Two passes over the shards: what each source holds, then the pre-tokens of its share. Raises EmptyOutput."""
+    """Draw the sample in two passes over the shards: sizes of sources, then pre-tokens of the sample. Raises
+    EmptyOutput."""
     from tasks.tokenizer.bpe.pretokens import Pretokens, merge_pretokens
 
     found = survey(shards, out)
@@ -98,19 +99,19 @@ def draw_sample(config: TokenizerConfig, shards: list[Path], out: Output) -> Sam
 
 
 def draw(identity: str) -> int:
-    """The number below 2^64 that a document draws by its id."""
+    """The number below 2⁶⁴ that a document gets from its id."""
     return int.from_bytes(hashlib.sha256(f"tokenizer {identity}".encode()).digest()[:8])
 
 
 class _Highest:
-    """Of each source the documents with the highest draws: as few as reach MEASURED_BYTES."""
+    """The documents of each source with the highest draws, as few as reach MEASURED_BYTES."""
 
     def __init__(self) -> None:
         self._heaps: dict[str, list[tuple[int, Document]]] = {}
         self._bytes: Counter[str] = Counter()
 
     def add(self, document: Document) -> None:
-        """Take it in, a long one's beginning, and let go of what is now too many."""
+        """Add a document, truncated if long, and drop documents that are no longer needed."""
         document = document._replace(text=document.text[:MEASURED_BYTES])
         heap = self._heaps.setdefault(document.source, [])
         heapq.heappush(heap, (draw(document.id), document))
@@ -120,13 +121,13 @@ class _Highest:
             self._bytes[document.source] -= last
 
     def documents(self) -> Iterator[Document]:
-        """By source, the highest draw first."""
+        """The documents by source, highest draw first."""
         for _, heap in sorted(self._heaps.items()):
             yield from (document for _, document in sorted(heap, reverse=True))
 
 
 def _survey(shard: Path, folder: Path) -> dict[str, dict[str, int]]:
-    """UTF-8 bytes and the lowest draw of each source that has text; in a file, what may have to be measured."""
+    """Bytes and lowest draw of each source that has text; candidates for measuring are written to a file."""
     sizes: Counter[str] = Counter()
     lowest: dict[str, int] = {}
     highest = _Highest()
@@ -141,9 +142,9 @@ def _survey(shard: Path, folder: Path) -> dict[str, dict[str, int]]:
 
 
 def _count(pattern: PatternName, ceilings: dict[str, int], shard: Path, folder: Path) -> dict[str, int]:
-    """UTF-8 bytes by source of the documents that draw less than its ceiling; and in a file, their pre-tokens."""
+    """UTF-8 bytes by source of the documents that draw less than its ceiling; their pre-tokens go to a file."""
     from tasks.tokenizer.bpe.pretokens import count_pretokens
-    from tasks.tokenizer.split import Cut, Splitter
+    from tasks.tokenizer.encoder.split import Cut, Splitter
 
     sizes: Counter[str] = Counter()
 

@@ -1,11 +1,12 @@
 """The `tokenizer` stage: byte-level BPE, so that every text has ids and every id sequence has bytes.
 
-Sennrich et al. 2016 over bytes, with the pre-tokenizer of GPT-2, GPT-4 or Llama 3 (patterns.py), in the
-format of the `tokenizers` library: what is written loads in transformers, llama.cpp and most servers without our code.
+BPE over bytes (Sennrich et al. 2016; Radford et al. 2019), with the pre-tokenizer of GPT-2, GPT-4 or Llama 3
+(patterns.py), in the format of the `tokenizers` library: it loads in transformers, llama.cpp and most servers without
+our code.
 
-Special tokens are control, never text. A document that holds the characters `<|endoftext|>` is encoded as those
-characters (`load_for_documents`); only the pipeline itself adds an end-of-text id, and only the chat template's
-rendering is parsed for special tokens. EOS is also BOS; neither is added by the tokenizer.
+Special tokens are for control, never text. A document that contains the characters `<|endoftext|>` is encoded as those
+characters (`load_for_documents`); only the pipeline itself adds an end-of-text id, and only rendered chat templates are
+parsed for special tokens. EOS is also BOS; the tokenizer adds neither.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from models.tokenizer import CHAT_TEMPLATE_PATH, EOS, PAD
 from storage.artifact import Artifact
 from tasks.stage import stage
 from tasks.stage.output import Output
-from tasks.tokenizer.compare import fingerprints
+from tasks.tokenizer.compare import check_libraries, fingerprints
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.keep import keep, kept_tokenizer
 from tasks.tokenizer.load import load_for_documents
@@ -40,18 +41,19 @@ def _sources(config: TokenizerConfig) -> dict[str, str]:
 
 @stage(version=2, name="tokenizer", runtime=("data",), sources=_sources)
 def train_tokenizer(config: TokenizerConfig, documents: Artifact, out: Output) -> None:
-    """Learn a byte-level BPE vocabulary from a sample of each source, and prove that it loses nothing.
+    """Learn a byte-level BPE vocabulary from a sample of each source, and check that it is lossless.
 
     Reads documents; writes the tokenizer's files with the chat template, as AutoTokenizer loads them, and report.md.
-    The sample is chosen by the hash of the document's id, so neither order, shards nor workers change a byte of the
-    result. What the trainer of `tokenizers` would make of it is made, byte for byte, in a fraction of its time.
-    With `config.keep` nothing is learned: an earlier tokenizer is taken over.
+    The sample is selected by the hash of the document's id, so the result does not depend on order, shards or workers.
+    It is the same, byte for byte, as from the trainer of `tokenizers`, in a fraction of the time. With `config.keep`
+    nothing is learned: an earlier tokenizer is copied.
     """
     from tasks.tokenizer.bpe.train import settled_above
     from tasks.tokenizer.prove import prove
     from tasks.tokenizer.report import publish
     from tasks.tokenizer.words import prove_words
 
+    check_libraries(config)
     kept = kept_tokenizer(config)
     if kept is not None:
         keep(config, kept, documents, out)
@@ -65,7 +67,7 @@ def train_tokenizer(config: TokenizerConfig, documents: Artifact, out: Output) -
 
 
 def learn(config: TokenizerConfig, shards: list[Path], out: Output) -> tuple[Tokenizer, Sample, Learnt]:
-    """The tokenizer of a sample of the shards, with the sample and the merges in the order that they were learned."""
+    """The tokenizer learned from a sample of the shards, the sample, and the merges in the order of learning."""
     from tasks.tokenizer.bpe.train import to_tokenizer, train
 
     sample = draw_sample(config, shards, out)
@@ -89,7 +91,7 @@ def _write(tokenizer: Tokenizer, special_tokens: Sequence[str], folder: Path) ->
         **named,
         "additional_special_tokens": others,
         "clean_up_tokenization_spaces": False,
-        "model_max_length": 1 << 30,  # the model's own limit counts, not the tokenizer's
+        "model_max_length": 1 << 30,  # the limit is the model's, not the tokenizer's
     }
     _write_json(folder / "tokenizer_config.json", config)
     _write_json(folder / "special_tokens_map.json", {**named, "additional_special_tokens": others})

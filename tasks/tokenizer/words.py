@@ -1,6 +1,6 @@
-"""The commonest words of the sample, whether a tokenizer has them in one piece, and how tokens are shown to people.
+"""The most frequent words of the sample, whether a tokenizer has them as single tokens, and how tokens are displayed.
 
-A word is a pre-token of letters, with the space before it if it has one.
+A word is a pre-token of letters, with at most one space before them.
 """
 
 from __future__ import annotations
@@ -12,40 +12,41 @@ import numpy as np
 
 from storage.errors import DamagedArtifact
 from tasks.tokenizer.bpe.alphabet import spell, unspell
-from tasks.tokenizer.characters import LETTER, SIZE, character_classes
+from tasks.tokenizer.encoder.characters import LETTER, SIZE, character_classes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from tasks.tokenizer.bpe.pretokens import Pretokens
 
-SHOWN = 64  # characters of a token at the most
+SHOWN = 64  # characters of a token displayed, at most
 SPACE = "␣"
 
 
 class Seen(NamedTuple):
-    """A pre-token, and how often the sample has it."""
+    """A pre-token and its count in the sample."""
 
     pretoken: bytes
     times: int
 
 
 class Settled(NamedTuple):
-    """So many pre-tokens, all that were seen more than `above` times, are one token each. None: nothing is promised."""
+    """The result of `prove_words`: all `number` pre-tokens with a count greater than `above` are single tokens. With
+    `above` None, none had to be."""
 
     above: int | None
     number: int
 
 
 def by_frequency(pretokens: Pretokens) -> Iterator[Seen]:
-    """The commonest first; of equally common ones, in the order of their bytes."""
+    """Pre-tokens in decreasing order of frequency; equally frequent ones in order of their bytes."""
     words, ends, counts = pretokens
     for number in np.argsort(-counts, kind="stable").tolist():
         yield Seen(words[ends[number - 1] if number else 0 : ends[number]].tobytes(), int(counts[number]))
 
 
 def commonest_words(pretokens: Pretokens, number: int) -> list[Seen]:
-    """So many words, the commonest first, or all where there are fewer."""
+    """The `number` most frequent words, or all if there are fewer."""
     found: list[Seen] = []
     for seen in by_frequency(pretokens):
         if len(found) == number:
@@ -56,21 +57,21 @@ def commonest_words(pretokens: Pretokens, number: int) -> list[Seen]:
 
 
 def is_word(pretoken: bytes) -> bool:
-    """Whether it is letters, as the patterns know them, with at most one space before them."""
+    """Whether a pre-token consists of letters, as the patterns define them, with at most one space before them."""
     classes = character_classes()
     letters = [ord(character) for character in pretoken.decode("utf-8", "replace").removeprefix(" ")]
     return bool(letters) and all(code < SIZE and classes[code] == LETTER for code in letters)
 
 
 def tokens_of(tokenizer: Tokenizer, pretoken: bytes) -> list[bytes]:
-    """The tokens of one pre-token, by their bytes."""
+    """The tokens of one pre-token, as bytes."""
     return [unspell(token.value) or b"" for token in tokenizer.model.tokenize(spell(pretoken))]
 
 
 def prove_words(tokenizer: Tokenizer, pretokens: Pretokens, above: int | None) -> Settled:
-    """Every pre-token seen more often than this is one token. Those are never more than there are ids.
+    """Check that every pre-token with a count greater than `above` is a single token.
 
-    Raises DamagedArtifact. See `bpe.train.settled_above` for why it must be so.
+    There are no more of these than ids. `bpe.train.settled_above` explains why it must hold. Raises DamagedArtifact.
     """
     number = 0
     for seen in by_frequency(pretokens):
@@ -80,18 +81,18 @@ def prove_words(tokenizer: Tokenizer, pretokens: Pretokens, above: int | None) -
         if tokens != [seen.pretoken]:
             raise DamagedArtifact(
                 f"The trained tokenizer splits {show(seen.pretoken)}, which was seen {seen.times:,} times, into "
-                f"{len(tokens)} tokens, and no pair that it left was seen more than {above:,} times.",
-                "This is a defect; nothing was published.",
+                f"{len(tokens)} tokens, although no remaining pair was seen more than {above:,} times.",
+                "This is a bug; nothing was published.",
             )
         number += 1
     return Settled(above, number)
 
 
 def show(token: bytes) -> str:
-    """Bytes as Markdown code that stays in its cell: escaped as in Python, a space as ␣, at most SHOWN characters.
+    """Bytes as Markdown code that is safe in a table cell: escaped as in Python, space as ␣, at most SHOWN characters.
 
-    What is not UTF-8, can't be seen, or means something to Markdown (backtick, pipe) stands there by its number: \\x80
-    and above for a byte, \\u and \\U for a character.
+    Bytes that are not UTF-8, invisible characters, and Markdown's backtick and pipe are escaped: \\x80 and above for a
+    byte, \\u and \\U for a character.
     """
     text = token.decode("utf-8", "surrogateescape")
     more = "…" if len(text) > SHOWN else ""
@@ -100,7 +101,7 @@ def show(token: bytes) -> str:
 
 def _show_character(character: str) -> str:
     code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8, as `surrogateescape` has it
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8, decoded by `surrogateescape`
         return f"\\x{code - 0xDC00:02x}"
     if character == " ":
         return SPACE
@@ -110,4 +111,4 @@ def _show_character(character: str) -> str:
         return character
     if code < 0x80:
         return character.encode("unicode_escape").decode("ascii")
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"  # \x80 and above are bytes
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"  # \x80 and above denote bytes

@@ -1,4 +1,4 @@
-"""Stores to test against: a folder, memory, and a bucket on a local S3 server. One implementation, one set of tests."""
+"""Stores to test against: a folder, memory, and a bucket on a local S3 server; all run the same tests."""
 
 from __future__ import annotations
 

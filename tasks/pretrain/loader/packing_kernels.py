@@ -1,8 +1,9 @@
-"""The hot loops of best-fit packing, compiled by numba: documents cut into pieces, pieces sorted, fitted and arranged.
+"""Best-fit-decreasing packing, compiled by numba: documents cut into pieces, pieces sorted, packed and arranged.
 
-Of windows with equally much room one is as good as another, so they are kept in a list for each room, and a tree over
-the rooms tells which lists have one: a piece is placed in O(log context), whatever the number of windows. All is
-integers in one thread: the same lengths, the same plan.
+The method is that of Ding et al. 2024, "Fewer Truncations Improve Language Modeling": best fit decreasing with a
+segment tree over the remaining room. Windows with equal room are interchangeable, so there is a list of windows for
+each amount of room, and a tree over these tells which lists are not empty: a piece is placed in O(log context),
+whatever the number of windows. Everything is integer arithmetic in one thread: equal lengths give equal plans.
 """
 
 from __future__ import annotations
@@ -10,19 +11,20 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-SHORTEST = 2  # tokens of a document or piece: one alone has nothing to predict
+SHORTEST = 2  # fewest tokens of a document or piece: a single token has nothing to predict
 
 
 @njit(cache=True, nogil=True)
 def survey(lengths, context):
-    """Pieces that the documents make; documents that are cut here, that windows of the stream cut, that are too short.
+    """The numbers of pieces, of documents that packing cuts, of documents that consecutive windows of the stream would
+    cut, and of documents that are too short.
 
-    A document lies whole in a window of context + 1 tokens, the last of them a target only.
+    A window has context + 1 tokens, the last of which is a target only; so the windows of a stream overlap by one.
     """
     pieces, cut, cut_by_stream, too_short = 0, 0, 0, 0
     end = 0
     total = lengths.sum()
-    streamed = max(0, total - 1) // context * context + 1  # tokens in windows of the stream, which leave out a rest
+    streamed = max(0, total - 1) // context * context + 1  # tokens in full windows of the stream; the rest is dropped
     for document in range(len(lengths)):
         length = lengths[document]
         begin = end
@@ -30,20 +32,20 @@ def survey(lengths, context):
         if length < SHORTEST:
             too_short += 1
             continue
-        parts = -(-(length - 1) // context)
+        parts = -(-(length - 1) // context)  # each piece predicts up to `context` of the length - 1 targets
         pieces += parts
         cut += parts > 1
-        within = begin // context * context + context + 1
+        within = begin // context * context + context + 1  # where the stream's window ends that the document starts in
         cut_by_stream += begin < streamed and end > min(within, streamed)
     return pieces, cut, cut_by_stream, too_short
 
 
 @njit(cache=True, nogil=True)
 def cut(lengths, context, starts, sizes, goes_on):
-    """Each document's pieces in the order of the stream: a window's worth each, and what is left.
+    """Each document's pieces in the order of the stream: full windows, then what is left.
 
-    A piece that goes on from another begins with the last token of that, which was a target only: so no prediction is
-    lost.
+    A piece that continues another (`goes_on`) starts with that one's last token, which was a target only, so every
+    token but the document's first is predicted exactly once.
     """
     piece = 0
     begin = 0
@@ -60,7 +62,9 @@ def cut(lengths, context, starts, sizes, goes_on):
 
 @njit(cache=True, nogil=True)
 def longest_first(sizes, capacity, order):
-    """The pieces by size, equal ones as they come: a counting sort."""
+    """The order of the pieces by decreasing size, equal ones in their order: a stable counting sort (Knuth 1998,
+    section 5.2)."""
+    # Count by key capacity - size, one further on, so that the prefix sums are where each key's pieces start
     places = np.zeros(capacity + 2, np.int64)
     for piece in range(len(sizes)):
         places[capacity - sizes[piece] + 1] += 1
@@ -74,15 +78,21 @@ def longest_first(sizes, capacity, order):
 
 @njit(cache=True, nogil=True)
 def least_room(has, size):
-    """The least room that is no less than `size` and that a window has, or -1."""
+    """The smallest room of at least `size` that some window has, or -1: a successor search in the tree.
+
+    `has` is a complete binary tree in an array: node 1 is the root, 2n and 2n + 1 are the children of n, the leaves are
+    the rooms, and a node is true if any leaf below it is.
+    """
     leaves = len(has) // 2
     node = leaves + size
+    # Up: the next subtree to the right that is not empty
     while not has[node]:
-        while node & 1:  # to the right of a right child, or of the root, there is nothing below its parent
+        while node & 1:  # a right child, or the root, has nothing to its right under the same parent
             node >>= 1
         if node == 0:
             return -1
         node += 1
+    # Down: its leftmost leaf that is true
     while node < leaves:
         node *= 2
         if not has[node]:
@@ -92,7 +102,7 @@ def least_room(has, size):
 
 @njit(cache=True, nogil=True)
 def tell(has, room, there):
-    """Note whether any window has this room."""
+    """Set whether any window has this room, and update the nodes above until one does not change."""
     node = len(has) // 2 + room
     has[node] = there
     while node > 1:
@@ -105,33 +115,34 @@ def tell(has, room, there):
 
 @njit(cache=True, nogil=True)
 def best_fit(sizes, order, capacity, window_of):
-    """Give each piece, in `order`, the window that it leaves the least room in, a new one where it fits in none.
+    """Assign each piece, in `order`, to the window with the least room that it fits into, or to a new one.
 
-    Of several it is the one that came to have that room last. Returns the number of windows.
+    Of several windows with that room, the one that reached it last is taken. Returns the number of windows.
     """
     leaves = 1
     while leaves <= capacity:
         leaves *= 2
     has = np.zeros(2 * leaves, np.bool_)
-    newest = np.full(capacity + 1, -1, np.int32)  # by room: the window that came to have it last
-    older = np.empty(len(sizes), np.int32)  # by window: the one before it
+    # Linked lists, used as stacks, of the windows with each room; the tree says which are not empty
+    newest = np.full(capacity + 1, -1, np.int32)  # by room: the window that reached it last
+    older = np.empty(len(sizes), np.int32)  # by window: the next one with the same room
     windows = 0
     for place in range(len(order)):
         piece = order[place]
         size = sizes[piece]
         room = least_room(has, size)
-        if room < 0:
+        if room < 0:  # it fits nowhere
             room = capacity
             window = windows
             windows += 1
-        else:
+        else:  # pop a window with that room
             window = newest[room]
             newest[room] = older[window]
             if newest[room] < 0:
                 tell(has, room, False)
         window_of[piece] = window
         room -= size
-        if room >= SHORTEST:
+        if room >= SHORTEST:  # push it onto the list of the room that is left; less than that no piece can use
             if newest[room] < 0:
                 tell(has, room, True)
             older[window] = newest[room]
@@ -141,7 +152,10 @@ def best_fit(sizes, order, capacity, window_of):
 
 @njit(cache=True, nogil=True)
 def arrange(starts, sizes, goes_on, window_of, firsts, arranged_starts, arranged_sizes, arranged_goes_on):
-    """Pieces by window, within a window as the stream has them; `firsts[w]` is the first of window w."""
+    """Pieces by window, in the order of the stream within a window; `firsts[w]` is the first of window w.
+
+    A counting sort by window; `firsts` must be zero and has one element more than there are windows.
+    """
     for piece in range(len(window_of)):
         firsts[window_of[piece] + 1] += 1
     for window in range(len(firsts) - 1):
@@ -153,6 +167,7 @@ def arrange(starts, sizes, goes_on, window_of, firsts, arranged_starts, arranged
         arranged_starts[place] = starts[piece]
         arranged_sizes[place] = sizes[piece]
         arranged_goes_on[place] = goes_on[piece]
+    # Each entry has moved to where the next window starts: shift them back by one
     for window in range(len(firsts) - 1, 0, -1):
         firsts[window] = firsts[window - 1]
     firsts[0] = 0

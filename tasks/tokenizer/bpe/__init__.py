@@ -1,1 +1,1 @@
-"""Byte-level BPE learned from pre-tokens with their counts: the merges of `tokenizers`, in a fraction of its time."""
+"""Byte-level BPE training from counted pre-tokens: the same merges as `tokenizers`, in a fraction of the time."""

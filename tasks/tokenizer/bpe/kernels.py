@@ -1,15 +1,15 @@
-"""The hot loops of BPE training, compiled by numba: merge the commonest pair, again and again, touching only the places
-where it stands.
+"""BPE training (Sennrich et al. 2016), compiled by numba: merge the most frequent pair repeatedly, visiting only its
+occurrences.
 
-All words lie one after the other in one array, a separator after each. A token writes its id at its first and at its
-last letter, so that both neighbours are found in one step, a merge writes four numbers, and no word is ever copied:
-the cost is that of the occurrences merged, also in a word of a megabyte. A pair's places are collected when the pair
-comes to be and are checked when it is merged; that is the inverted index.
+All words lie in one array, with a separator after each. A token stores its id at its first and at its last byte, so
+both neighbours are found in O(1), a merge writes four numbers, and no word is ever copied: the cost is proportional to
+the occurrences merged, even in a word of a megabyte. A pair's positions are collected when the pair first appears and
+checked when it is merged; that is the inverted index.
 
-The order of merges is that of the trainer of `tokenizers` (src/models/bpe/trainer.rs): the greatest count, then the
-smaller pair. Two merges never spell one token: a merge is made everywhere at once and from the left, so what lies
-within a token was merged as if it stood alone, and equal bytes were merged alike. So a pair comes to be in one step,
-its count only falls after it, and one that falls below the least frequency is forgotten.
+Merges are ordered as by the trainer of `tokenizers` (src/models/bpe/trainer.rs): the highest count, then the smaller
+pair. No two merges spell the same token: a merge is applied everywhere at once and from the left, so what lies within a
+token was merged as if it stood alone, and equal bytes were merged alike. Hence all occurrences of a pair appear in a
+single step, its count only falls afterwards, and a pair below the minimum frequency can be forgotten.
 """
 
 from __future__ import annotations
@@ -17,52 +17,51 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-from tasks.text.kernels import Bytes, Offsets, mix64
+from storage.arrays import Int32, Int64, UInt8
+from tasks.text.kernels import mix64
 from tasks.text.table_kernels import probe
 from tasks.tokenizer.bpe.queue_kernels import COUNT, FIRST, PAIR, PLACES, Queue, drop_first, push, refill
 
-Ids = npt.NDArray[np.int32]
-Rows = npt.NDArray[np.int64]
-
 NONE = -1  # a separator, or the inside of a token
-BEFORE, AFTER = range(2)  # a neighbour of the merged pair
+BEFORE, AFTER = range(2)  # the side of the merged pair that a neighbour is on
 
 
 class Words(NamedTuple):
-    """A separator, then distinct words, each with a separator after it. All but `counts` are by letter."""
+    """A separator, then distinct words, each followed by a separator. All but `counts` have one element per byte."""
 
-    letters: Bytes
-    symbols: Ids  # the id of a token at its first and at its last letter
-    owners: Ids  # the word that it belongs to
-    counts: Offsets  # of each word
+    letters: UInt8
+    symbols: Int32  # a token's id at its first and at its last byte
+    owners: Int32  # the word that the byte belongs to
+    counts: Int64  # occurrences of each word
 
 
 class Pairs(NamedTuple):
-    """A table from pairs of ids to their counts: rows of (key, count)."""
+    """Hash table from pairs of ids to counts: rows of (key, count). Linear probing, at most half full."""
 
-    rows: Rows
-    used: Offsets
+    rows: Int64
+    used: Int64
 
 
 class Changes(NamedTuple):
-    """What one merge does to the pairs with the token before, and with the token after: by that token's id the summed
-    counts and how many places, the ids in the order found; and the places, each with its id."""
+    """What a merge does to the pairs with the token before and with the token after it (BEFORE, AFTER): indexed by that
+    token's id, the sum of the counts and the number of positions; the ids in the order found, and how many; the
+    positions, each with its id, and how many. Allocated once; `apply` resets only what a merge has touched."""
 
-    sums: Rows
-    numbers: Rows
-    found: Ids
-    founds: Offsets
-    tokens: Ids
-    places: Ids
-    sizes: Offsets
+    sums: Int64
+    numbers: Int64
+    found: Int32
+    founds: Int64
+    tokens: Int32
+    places: Int32
+    sizes: Int64
 
 
 @njit(cache=True, nogil=True)
 def lay_out(data, ends, byte_ids, words):
-    """Write the words, letter by letter. `symbols` come filled with NONE."""
+    """Write the words, byte by byte. `symbols` must be filled with NONE."""
+    # From 1 on: position 0 is a separator, so that every byte has a neighbour on both sides
     first, at = 0, 1
     for number in range(len(ends)):
         for i in range(first, ends[number]):
@@ -76,20 +75,20 @@ def lay_out(data, ends, byte_ids, words):
 
 @njit(cache=True, nogil=True, inline="always")
 def key_of(left, right):
-    """A pair as one number, ordered as pairs are."""
+    """A pair as one number, in the same order as pairs."""
     return (np.int64(left) << np.int64(32)) | np.int64(right)
 
 
 @njit(cache=True, nogil=True)
 def find_pair(rows, key):
-    """The row of a pair, or the free one where it would stand."""
+    """The row of a pair, or the free one where it would go."""
     row = np.int64(mix64(np.uint64(key)) & np.uint64(len(rows) - 1))
     return probe(rows, 0, len(rows), row, key, NONE)
 
 
 @njit(cache=True, nogil=True)
 def insert_pair(pairs, key, count):
-    """Enter a pair that is not there yet."""
+    """Insert a pair that is not in the table yet."""
     slot = find_pair(pairs.rows, key)
     pairs.rows[slot, 0], pairs.rows[slot, 1] = key, count
     pairs.used[0] += 1
@@ -97,7 +96,7 @@ def insert_pair(pairs, key, count):
 
 @njit(cache=True, nogil=True)
 def with_room(pairs, more):
-    """The table, or a larger one, with room for so many more pairs: it is at most half full."""
+    """The table, or a copy of twice the size as often as needed, with room for `more` pairs while at most half full."""
     size = len(pairs.rows)
     if 2 * (pairs.used[0] + more) <= size:
         return pairs
@@ -112,7 +111,9 @@ def with_room(pairs, more):
 
 @njit(cache=True, nogil=True)
 def first_pairs(words, byte_ids, min_frequency, lists):
-    """The pairs of bytes with their counts, their places sorted by pair into `lists`, and the queue that holds them."""
+    """The pairs of bytes with their counts, the queue that holds them, and the length of `lists` in use, into which
+    their positions are written, grouped by pair."""
+    # A counting sort by pair; first pass: sum of counts and number of positions
     letters, symbols = words.letters, words.symbols
     counts, numbers = np.zeros(1 << 16, np.int64), np.zeros(1 << 16, np.int64)
     for at in range(1, len(symbols) - 1):
@@ -123,6 +124,7 @@ def first_pairs(words, byte_ids, min_frequency, lists):
     pairs = Pairs(np.full((1 << 17, 2), NONE, np.int64), np.zeros(1, np.int64))
     limit = np.full(1, np.iinfo(np.int64).max)
     queue = Queue(np.empty((1 << 12, 4), np.int64), np.empty((1 << 16, 4), np.int64), np.zeros(2, np.int64), limit)
+    # Prefix sums give each pair its range of `lists`; rare pairs keep theirs but are never queued
     ends = np.empty(1 << 16, np.int64)
     used = 0
     for pair in range(1 << 16):
@@ -133,6 +135,7 @@ def first_pairs(words, byte_ids, min_frequency, lists):
         key = key_of(byte_ids[pair >> 8], byte_ids[pair & 255])
         insert_pair(pairs, key, counts[pair])
         queue = push(queue, counts[pair], key, ends[pair], numbers[pair])
+    # Second pass: write the positions, ascending within a pair
     for at in range(1, len(symbols) - 1):
         if symbols[at] != NONE and symbols[at + 1] != NONE:
             pair = (np.int64(letters[at]) << 8) | np.int64(letters[at + 1])
@@ -143,7 +146,7 @@ def first_pairs(words, byte_ids, min_frequency, lists):
 
 @njit(cache=True, nogil=True, inline="always")
 def note(changes, side, token, place, count):
-    """The new token stands beside this one, here."""
+    """Record that the new token has this neighbour at this position, in a word with this count."""
     if changes.numbers[side, token] == 0:
         changes.found[side, changes.founds[side]] = token
         changes.founds[side] += 1
@@ -156,9 +159,11 @@ def note(changes, side, token, place, count):
 
 @njit(cache=True, nogil=True)
 def join(words, lengths, left, right, new, places, changes):
-    """Make one token of the two wherever the list says; what has changed there since is passed over."""
+    """Replace the pair by the new token at every position listed that still holds the pair."""
     symbols = words.symbols
     for i in range(len(places)):
+        # `left` starts at `at` and `right` at `middle`, unless an earlier merge took one of them. Positions ascend, so
+        # of overlapping occurrences ("aaa") the leftmost is merged and the next one no longer matches.
         at = np.int64(places[i])
         middle = at + lengths[left]
         if symbols[at] != left or symbols[middle] != right:
@@ -170,13 +175,14 @@ def join(words, lengths, left, right, new, places, changes):
             note(changes, BEFORE, before, at - lengths[before], count)
         if after != NONE:
             note(changes, AFTER, after, at, count)
+        # The inner ends are cleared first: a token of one byte has both ends in one place
         symbols[middle - 1], symbols[middle] = NONE, NONE
         symbols[at], symbols[end - 1] = new, new
 
 
 @njit(cache=True, nogil=True)
 def lower(pairs, key, count):
-    """Take from a pair's count, if it is remembered."""
+    """Subtract from a pair's count, if the pair is in the table."""
     slot = find_pair(pairs.rows, key)
     if pairs.rows[slot, 0] == key:
         pairs.rows[slot, 1] -= count
@@ -184,15 +190,20 @@ def lower(pairs, key, count):
 
 @njit(cache=True, nogil=True)
 def apply(changes, left, right, new, min_frequency, lists, used, pairs, queue):
-    """Bring counts up to date, queue the new pairs with their places in `lists[used:]`, and forget the changes."""
+    """Update the counts after a merge, queue the new pairs with their positions in `lists[used:]`, and reset `changes`.
+
+    A neighbour's pair with the old token loses what its pair with the new token gains.
+    """
     sums, numbers, found, founds = changes.sums, changes.numbers, changes.found, changes.founds
     pairs = with_room(pairs, founds[BEFORE] + founds[AFTER])
     for side in (BEFORE, AFTER):
         for i in range(founds[side]):
             token = found[side, i]
             lower(pairs, key_of(token, left) if side == BEFORE else key_of(right, token), sums[side, token])
-    sums[AFTER, left] -= sums[BEFORE, new]  # what came after a new token and was then merged too
+    # Two new tokens in a row: the first saw `left` after it, which then became part of the second
+    sums[AFTER, left] -= sums[BEFORE, new]
     for side in (BEFORE, AFTER):
+        # Reserve room in `lists` for each pair that is frequent enough; NONE marks the others
         for i in range(founds[side]):
             token = found[side, i]
             count, number = sums[side, token], numbers[side, token]
@@ -201,8 +212,9 @@ def apply(changes, left, right, new, min_frequency, lists, used, pairs, queue):
                 key = key_of(token, new) if side == BEFORE else key_of(new, token)
                 insert_pair(pairs, key, count)
                 queue = push(queue, count, key, used, number)
-                numbers[side, token] = used  # where its next place goes
+                numbers[side, token] = used  # from here on, where its next position goes
                 used += number
+        # Write the positions, in the order in which they were found: ascending
         for i in range(changes.sizes[side]):
             token = changes.tokens[side, i]
             if numbers[side, token] != NONE:
@@ -216,13 +228,14 @@ def apply(changes, left, right, new, min_frequency, lists, used, pairs, queue):
 
 @njit(cache=True, nogil=True)
 def learn(words, byte_ids, known, vocab_size, min_frequency):
-    """Merge until there are `vocab_size` ids or no pair is left that counts `min_frequency`, which is at least 1.
+    """Merge until there are `vocab_size` ids or no pair left with a count of `min_frequency`, which is at least 1.
 
-    Returns the merges as (left id, right id, count), the new ids from `known` on in their order. The counts never rise:
-    the pairs that a merge makes are no commoner than the pair itself, and the others can only fall.
+    Returns the merges as (left id, right id, count), new ids being numbered from `known` in this order. The counts
+    never rise: the pairs that a merge creates are no more frequent than the pair itself, and all others only fall.
     """
     size, ids = len(words.symbols), max(vocab_size, known)
-    lists = np.empty(3 * size, np.int32)  # a place for each letter, two for each merge; pages count once written
+    # One position per byte and two per merged occurrence; the pages that are never written take no memory
+    lists = np.empty(3 * size, np.int32)
     changes = Changes(
         np.zeros((2, ids), np.int64), np.zeros((2, ids), np.int64), np.empty((2, ids), np.int32),
         np.zeros(2, np.int64), np.empty((2, size // 2 + 1), np.int32), np.empty((2, size // 2 + 1), np.int32),
@@ -232,6 +245,7 @@ def learn(words, byte_ids, known, vocab_size, min_frequency):
     merges, first = np.empty((ids, 3), np.int64), known
     lengths = np.ones(ids, np.int32)
     while known < vocab_size:
+        # The heap holds the frequent pairs; when it is empty, the next ones come from the rest
         if queue.sizes[0] == 0:
             if queue.sizes[1] == 0:
                 break
@@ -239,6 +253,8 @@ def learn(words, byte_ids, known, vocab_size, min_frequency):
         row = queue.heap[0]
         count, pair, start, number = row[COUNT], row[PAIR], row[FIRST], row[PLACES]
         drop_first(queue)
+        # Lazy update: counts in the queue may be too high. Since they only fall, a pair whose count is still right is
+        # the most frequent one; any other goes back with its present count, or is dropped.
         now = pairs.rows[find_pair(pairs.rows, pair), 1]
         if now != count:
             if now >= min_frequency:

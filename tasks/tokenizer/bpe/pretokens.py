@@ -1,11 +1,10 @@
-"""Distinct pre-tokens and how often each came: all that BPE training needs to know of a corpus.
+"""Distinct pre-tokens with their counts: all that BPE training needs to know about a corpus.
 
-A shard is counted by itself, then the shards' counts are added up; words come sorted by their bytes, so that neither
-order nor shards nor workers change a byte. Pieces of text go from Arrow's buffers to a hash table without a Python
-object in between.
+Each shard is counted separately, then the counts are summed. Words are sorted by their bytes, so the result does not
+depend on order, shards or workers. Text goes from Arrow's buffers to a hash table without creating Python objects.
 
-Memory: twice the distinct words' bytes, and at most 192 bytes a word while the table grows; when shards are added up,
-that of the sum and of one shard. It does not grow with the text, only with the words that are new in it.
+Memory: twice the bytes of the distinct words, and at most 192 bytes per word while the table grows; when shards are
+summed, that for the sum and one shard. It grows with the number of distinct words, not with the text.
 """
 
 from __future__ import annotations
@@ -15,37 +14,37 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.arrays import Int64, UInt8
 from tasks.tokenizer.bpe.count_kernels import LENGTH, PLACE, TIMES, count_words, rehash_words
 
 T = TypeVar("T")
-Pieces = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]  # data, starts, ends
-ROWS, LETTERS = 1 << 12, 1 << 16  # of a new table
+Pieces = tuple[UInt8, Int64, Int64]  # data, starts, ends
+ROWS, LETTERS = 1 << 12, 1 << 16  # initial size of a table
 
 
 class Pretokens(NamedTuple):
     """W distinct words sorted by their bytes: word i is `words[ends[i - 1]:ends[i]]`, seen `counts[i]` times."""
 
-    words: npt.NDArray[np.uint8]
-    ends: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
+    words: UInt8
+    ends: Int64
+    counts: Int64
 
     def save(self, path: Path) -> None:
-        """Write them, for `load`, to a file that ends in .npz."""
+        """Write to a file, whose name must end in .npz."""
         np.savez(path, **self._asdict())
 
     @staticmethod
     def load(path: Path) -> Pretokens:
-        """Read what `save` wrote."""
+        """Read a file written by `save`."""
         with np.load(path) as file:
             return Pretokens(file["words"], file["ends"], file["counts"])
 
 
 def count_pretokens(splitter: Callable[[T], Pieces], texts: Iterable[T]) -> Pretokens:
-    """Count the pieces that `splitter` cuts portions of text into: piece i is `data[starts[i]:ends[i]]`."""
+    """Count the pieces into which `splitter` cuts each portion of text: piece i is `data[starts[i]:ends[i]]`."""
     table = _Table()
     for portion in texts:
         data, starts, ends = splitter(portion)
@@ -54,7 +53,7 @@ def count_pretokens(splitter: Callable[[T], Pieces], texts: Iterable[T]) -> Pret
 
 
 def merge_pretokens(parts: Iterable[Pretokens]) -> Pretokens:
-    """The sum of counts of several shards; one part is held at a time."""
+    """The summed counts of several shards, with one of them in memory at a time."""
     table = _Table()
     for words, ends, counts in parts:
         table.add(words, np.concatenate([np.zeros(1, np.int64), ends])[:-1], ends, counts)
@@ -62,7 +61,7 @@ def merge_pretokens(parts: Iterable[Pretokens]) -> Pretokens:
 
 
 class _Table:
-    """Words by their hash; the words themselves one after the other, in the order in which they came."""
+    """A hash table of words, and the words' bytes, concatenated in order of first occurrence."""
 
     def __init__(self) -> None:
         self._rows = np.zeros((ROWS, 4), np.int64)
@@ -71,14 +70,14 @@ class _Table:
 
     def add(
         self,
-        data: npt.NDArray[np.uint8],
-        starts: npt.NDArray[np.int64],
-        ends: npt.NDArray[np.int64],
-        times: npt.NDArray[np.int64],
+        data: UInt8,
+        starts: Int64,
+        ends: Int64,
+        times: Int64,
     ) -> None:
-        """Count piece i `times[i]` times."""
+        """Add `times[i]` to the count of piece i, for each i."""
         data = data.view()
-        data.setflags(write=False)  # as Arrow's buffers are: compiled for one kind
+        data.setflags(write=False)  # like Arrow's buffers, so that numba compiles for one type only
         done = 0
         while (done := count_words(data, starts, ends, times, done, self._rows, self._letters, self._used)) < len(ends):
             words, letters = self._used.tolist()
@@ -93,7 +92,7 @@ class _Table:
                 self._letters = longer
 
     def sorted(self) -> Pretokens:
-        """All words with their counts."""
+        """All words with their counts, sorted by bytes."""
         rows = self._rows[self._rows[:, TIMES] > 0]
         rows = rows[np.argsort(rows[:, PLACE])]
         offsets = np.append(0, np.cumsum(rows[:, LENGTH]))

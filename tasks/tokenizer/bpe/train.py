@@ -1,11 +1,11 @@
-"""Byte-level BPE (Sennrich et al. 2016 over bytes, Radford et al. 2019) from distinct pre-tokens with their counts.
+"""Byte-level BPE (Sennrich et al. 2016, over bytes as in Radford et al. 2019) from distinct pre-tokens with counts.
 
-The merges are those of `tokenizers`' BpeTrainer with `initial_alphabet=ByteLevel.alphabet()`, rank by rank: the
-commonest pair first, of equally common ones that with the smaller ids. Ids are the special tokens', then the 256
-bytes' in the order of their characters, then the merges'. Counts have 64 bits; `tokenizers` counts pairs in 32 and is
-wrong from 2,147,483,648 on. One thread, so nothing depends on their number.
+The merges equal those of `tokenizers`' BpeTrainer with `initial_alphabet=ByteLevel.alphabet()`, rank by rank: the most
+frequent pair first, and of equally frequent ones the pair with the smaller ids. Ids are assigned to special tokens,
+then to the 256 bytes in the order of their characters, then to merges. Counts have 64 bits; `tokenizers` counts pairs
+in 32 bits and is wrong from 2,147,483,648 on. Training is single-threaded and so independent of the number of threads.
 
-Memory: about 35 bytes for each byte of the distinct words, most of it for pairs and their places.
+Memory: about 35 bytes per byte of the distinct words, most of it for pairs and their positions.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from storage.arrays import Int32, Int64, UInt8
 from storage.errors import ConfigError
 from tasks.tokenizer.bpe.alphabet import BYTE_ORDER, BYTES, spell, unspell
 from tasks.tokenizer.bpe.kernels import NONE, Words, lay_out, learn
@@ -28,18 +28,18 @@ REMEDY = "Lower tokenizer.sample_bytes_per_source."
 
 
 class Learnt(NamedTuple):
-    """M merges in order of rank, M x 2 as (left id, right id); the bytes of every id; how often each merge's pair stood
-    in the text when it was merged, M counts that never rise."""
+    """M merges in order of rank, M × 2 as (left id, right id); the bytes of every id; and for each merge the count of
+    its pair when it was merged, which never rises."""
 
-    merges: npt.NDArray[np.int64]
+    merges: Int64
     vocabulary: list[bytes]
-    counts: npt.NDArray[np.int64]
+    counts: Int64
 
 
 def train(
-    words: npt.NDArray[np.uint8],
-    ends: npt.NDArray[np.int64],
-    counts: npt.NDArray[np.int64],
+    words: UInt8,
+    ends: Int64,
+    counts: Int64,
     *,
     vocab_size: int,
     min_frequency: int,
@@ -47,16 +47,16 @@ def train(
 ) -> Learnt:
     """Learn merges from W distinct words, word i being `words[ends[i - 1]:ends[i]]`, seen `counts[i]` times.
 
-    There are fewer ids than `vocab_size` when no pair is left that was seen `min_frequency` times, and more where
-    special tokens and bytes alone are more. The order of the words does not matter. Raises ConfigError for 2 GB of
-    distinct words, for counts that 64 bits can't add up, and for a special token that comes twice or that text spells.
+    There are fewer than `vocab_size` ids if no pair is left with a count of `min_frequency`, and more if special tokens
+    and bytes alone exceed it. The order of the words does not matter. Raises ConfigError for 2 GB of distinct words or
+    more, for counts whose sum may overflow 64 bits, and for a special token that is duplicated or also a text token.
     """
     byte_ids, vocabulary = _first_ids(special_tokens)
     size = len(words) + len(ends) + 1
     _check(ends, counts, size)
     laid = Words(np.empty(size, np.uint8), np.full(size, NONE, np.int32), np.empty(size, np.int32), counts)
     lay_out(words, ends, byte_ids, laid)
-    rows: npt.NDArray[np.int64] = learn(laid, byte_ids, len(vocabulary), vocab_size, max(1, min_frequency))
+    rows: Int64 = learn(laid, byte_ids, len(vocabulary), vocab_size, max(1, min_frequency))
     merges, times = rows[:, :2], rows[:, 2]
     for left, right in merges.tolist():
         vocabulary.append(vocabulary[left] + vocabulary[right])
@@ -65,11 +65,11 @@ def train(
 
 
 def settled_above(learnt: Learnt, *, vocab_size: int, min_frequency: int) -> int | None:
-    """The count above which every word is one token; None where no merge was wanted, so that nothing is promised.
+    """The count above which every word must be a single token; None if there were no merges to make.
 
-    A word in two tokens or more has a pair that stands wherever the word does, so that pair was seen as often as the
-    word. Merges are taken from the commonest down: what they left is no commoner than the last of them and, where they
-    ended for want of pairs before the vocabulary was full, not as common as `min_frequency`.
+    A word of two or more tokens contains a pair that is at least as frequent as the word. Merges are made in decreasing
+    order of frequency, so a remaining pair is no more frequent than the last merge and, if merging stopped before the
+    vocabulary was full, less frequent than `min_frequency`.
     """
     if len(learnt.vocabulary) < vocab_size:
         return max(1, min_frequency) - 1
@@ -77,9 +77,9 @@ def settled_above(learnt: Learnt, *, vocab_size: int, min_frequency: int) -> int
 
 
 def to_tokenizer(
-    merges: npt.NDArray[np.int64], vocabulary: Sequence[bytes], special_tokens: Sequence[str], split: PreTokenizer
+    merges: Int64, vocabulary: Sequence[bytes], special_tokens: Sequence[str], split: PreTokenizer
 ) -> Tokenizer:
-    """The tokenizer of these merges as its library has it: the same `tokenizer.json` as from its own trainer."""
+    """The merges as a tokenizer of the library, with the same `tokenizer.json` as its own trainer would give."""
     from tokenizers import Tokenizer
     from tokenizers.decoders import ByteLevel
     from tokenizers.models import BPE
@@ -93,15 +93,15 @@ def to_tokenizer(
     return tokenizer
 
 
-def _check(ends: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], size: int) -> None:
+def _check(ends: Int64, counts: Int64, size: int) -> None:
     if size > np.iinfo(np.int32).max:
-        raise ConfigError(f"The distinct pre-tokens to learn from hold {size:,} bytes; 2 GB are the limit.", REMEDY)
+        raise ConfigError(f"The distinct pre-tokens to learn from have {size:,} bytes; the limit is 2 GB.", REMEDY)
     letters = float(np.diff(ends, prepend=0).astype(float) @ counts.astype(float))
-    if letters > np.iinfo(np.int64).max / 2:  # half, for what floats round off
+    if letters > np.iinfo(np.int64).max / 2:  # half, to allow for rounding
         raise ConfigError("The pre-tokens to learn from are more than 64 bits can count.", REMEDY)
 
 
-def _first_ids(special_tokens: Sequence[str]) -> tuple[npt.NDArray[np.int32], list[bytes]]:
+def _first_ids(special_tokens: Sequence[str]) -> tuple[Int32, list[bytes]]:
     """The id of each byte, and the vocabulary before any merge."""
     vocabulary = [token.encode() for token in special_tokens]
     byte_ids = np.empty(BYTES, np.int32)
@@ -110,10 +110,10 @@ def _first_ids(special_tokens: Sequence[str]) -> tuple[npt.NDArray[np.int32], li
 
 
 def _forbid(special_tokens: Sequence[str], vocabulary: list[bytes]) -> None:
-    """No two tokens may be written alike: the library would have one id for both."""
+    """Raise ConfigError if two tokens have the same spelling: the library would give both the same id."""
     learnt = set(vocabulary[len(special_tokens) :])
     for number, token in enumerate(special_tokens):
         if unspell(token) in learnt:
-            raise ConfigError(f"The special token {token!r} is one of text too.", "Choose one that no text spells.")
+            raise ConfigError(f"The special token {token!r} is also a token of text.", "Choose another spelling.")
         if token in special_tokens[:number]:
-            raise ConfigError(f"The special token {token!r} is named twice.", "Name it once.")
+            raise ConfigError(f"The special token {token!r} is listed twice.", "List it once.")

@@ -1,4 +1,4 @@
-"""Duplicates: which are found, which one is kept, and that neither order nor workers nor memory decide it."""
+"""Duplicates: which are found, and which one is kept, independently of order, workers and memory."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def jaccard(first: str, second: str, n: int = 5) -> float:
 
 
 def corpus(families: int = 40, seed: int = 0) -> list[Document]:
-    """Families of near-duplicates of many degrees, exact copies, and texts that are alone."""
+    """Families of near-duplicates of varying similarity, exact copies, and unique texts."""
     chance = random.Random(seed)
     documents = []
     for family in range(families):
@@ -175,7 +175,7 @@ def test_order_decides_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bucket_pairs", [2, 64])
 def test_two_pairs_that_share_a_bucket_stay_two(tmp_path: Path, bucket_pairs: int) -> None:
-    """(a, b) and (c, d) are duplicates; a and c share enough to meet in a bucket, and are none."""
+    """(a, b) and (c, d) are duplicates; a and c are similar enough to share a bucket, but are not duplicates."""
     shared = text_of(0, 300)
     first, second = shared + " " + text_of(1, 60), shared + " " + text_of(2, 60)
     documents = [first, changed(first, 350), second, changed(second, 350)]
@@ -260,7 +260,7 @@ def test_a_new_crawl_is_compared_with_what_was_kept_before(tmp_path: Path) -> No
         with pytest.raises(ConfigError, match="moves"):
             dedup.materialize(DedupConfig(against=["tiny/dedup"]), [Artifact.at(tmp_path / "new")])
         other = DedupConfig.model_validate({"against": ["tiny/dedup@1"], "sketch": {"ngram": 4}})
-        with pytest.raises(ConfigError, match="measured otherwise"):
+        with pytest.raises(ConfigError, match="measured with other settings"):
             dedup.materialize(other, [Artifact.at(tmp_path / "new")])
 
 

@@ -1,4 +1,4 @@
-"""Sources in, documents and pairs out: formats, bad rows, identity."""
+"""Reading sources into documents and pairs: formats, bad rows, identity."""
 
 from __future__ import annotations
 

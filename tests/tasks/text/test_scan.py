@@ -1,4 +1,4 @@
-"""The byte kernels against the plain definition: Python's own Unicode, and datasketch's signatures."""
+"""The byte kernels compared with plain definitions: Python's Unicode functions and datasketch's signatures."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from datasketch import MinHash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.dedup import compare_kernels
 from tasks.dedup.config import SketchConfig
+from tasks.dedup.near_duplicates import compare_kernels
+from tasks.dedup.near_duplicates.verify import shingle_sets
 from tasks.dedup.sketch import permutations, scanner_of, sketch_texts
-from tasks.dedup.verify import shingle_sets
 from tasks.text import scan
 from tasks.text.characters import HARD, SIZE, SPACE, WORD, characters
 
@@ -38,7 +38,7 @@ def normal(text: str, *, case: bool = True, space: bool = True) -> str:
 
 
 def scanned(texts: list[str], config: SketchConfig) -> tuple[list[str], list[int]]:
-    """Normalised texts and their numbers of words, as the kernel has them."""
+    """Normalised texts and their numbers of words, by the kernel."""
     found, words = [""] * len(texts), [0] * len(texts)
     for part in scanner_of(config).scan(pa.array(texts, pa.string())):
         starts = [0, *part.text_ends[:-1]]

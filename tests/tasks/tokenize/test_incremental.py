@@ -1,4 +1,4 @@
-"""A document shard is encoded once: later artifacts take its token files, and are what they would be without."""
+"""A document shard is encoded once: later artifacts reuse its token files, and are the same as without reuse."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tasks.stage.progress import Observer
 from tasks.stage.session import Session, open_session
 from tasks.tokenize.stage import TokenizeConfig, tokenize
 from tasks.tokenizer import TokenizerConfig, train_tokenizer
-from tasks.tokenizer.tables import read_settings
+from tasks.tokenizer.encoder.tables import read_settings
 from tests.runtimes import runtime_of
 from tests.tasks.tiny_model import make_tokenizer, texts
-from tests.tasks.tokenizer.faulty_kernels import exchange_letters
+from tests.tasks.tokenizer.encoder.faulty_kernels import exchange_letters
 
 SENTENCES = list(texts())
 CONFIG = TokenizeConfig(validation_share=0.2)
 
 
 class Notes(Observer):
-    """Keeps what a stage says."""
+    """Records the notes of stages."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -47,7 +47,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def foreign(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tokenizer that our kernels don't know."""
+    """A tokenizer that our kernels do not support."""
     folder = tmp_path_factory.mktemp("foreign")
     for path in tokenizer.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
@@ -73,7 +73,7 @@ def corpus(folder: Path, shards: Sequence[Sequence[Document]]) -> Artifact:
 
 
 class Place:
-    """A store, and runs of tokenization on it."""
+    """A store, and runs of `tokenize` on it."""
 
     def __init__(self, folder: Path, tokenizer: Path, url: str = "", workers: int = 1) -> None:
         self.folder, self.tokenizer = folder, tokenizer
@@ -106,7 +106,7 @@ def reused(made: Artifact) -> int:
 
 
 def same_files(one: Artifact, other: Artifact) -> set[str]:
-    """Names of the files that are one file in both."""
+    """The names of files that are hard links to one file."""
     return {
         name
         for name in manifest(one).files.keys() & manifest(other).files.keys()
@@ -307,9 +307,9 @@ def test_a_kept_vocabulary_stays_and_only_new_shards_are_tokenized(tmp_path: Pat
         assert reused(tokens) == len(A)
         for change, problem in (
             ({"keep": "tiny/tokenizer"}, "moves"),
-            ({"keep": "tiny/tokenize@1"}, "is no tokenizer"),
-            ({"vocab_size": 300}, "has the vocab_size"),
-            ({"pattern": "gpt4"}, "has the pattern gpt2"),
+            ({"keep": "tiny/tokenize@1"}, "is not a tokenizer"),
+            ({"vocab_size": 300}, "has vocab_size"),
+            ({"pattern": "gpt4"}, "has pattern gpt2"),
         ):
             with pytest.raises(ConfigError, match=problem):
                 train_tokenizer.materialize(keeps.model_copy(update=change), [more])

@@ -30,11 +30,11 @@ from tasks.export.runtime import GgufModel, load_gguf
 from tasks.stage.output import Output
 from tasks.tokenize.stage import SPLITS, TokenizeConfig, in_validation, tokenize
 from tasks.tokenizer import TokenizerConfig, load_for_documents, train_tokenizer
+from tasks.tokenizer.bpe.alphabet import BYTE_SYMBOLS
 from tasks.tokenizer.patterns import PatternName
 from tasks.tokenizer.prove import HARD_TEXTS
-from tasks.tokenizer.tables import byte_symbols
 from tests.tasks.tiny_model import RUNTIME, make_model
-from tests.tasks.tokenizer.test_encoder import ODD
+from tests.tasks.tokenizer.encoder.test_encoder import ODD
 
 PATTERNS: tuple[PatternName, ...] = get_args(PatternName)
 DOCUMENTS, VOCAB, LONGEST = 1000, 1000, 4000  # the last in characters
@@ -45,7 +45,7 @@ PACK = 4096
 
 
 def some_of_each(sets: list[Iterator[str]]) -> list[Document]:
-    """DOCUMENTS different texts, the sets in turns, and the texts that are hard on purpose."""
+    """DOCUMENTS different texts, from the sets in turn, and the deliberately difficult texts."""
     found = dict.fromkeys((*HARD_TEXTS, ODD, " ".join(ODD), ODD[::-1]))
     while sets and len(found) < DOCUMENTS:
         for texts in list(sets):
@@ -74,7 +74,7 @@ def declarations(path: Path) -> Iterator[str]:
 
 
 def pages(folder: Path) -> Iterator[str]:
-    """Web pages with their mark-up and scripts."""
+    """Web pages with their markup and scripts."""
     for path in sorted(folder.glob("*.html.gz")):
         yield gzip.decompress(path.read_bytes()).decode(errors="replace")
 
@@ -94,7 +94,7 @@ def given_sets(shared_data: Callable[[str], Path]) -> list[Iterator[str]]:
 
 
 def embedded_sets() -> list[Iterator[str]]:
-    """What every machine has: speeches, encyclopedia leads in three languages, read-mes and licences, code."""
+    """Text that every machine has: speeches, encyclopedia leads in three languages, READMEs and licences, code."""
     corpora = (EmbeddedSource(corpora=(name,)) for name in ("speeches", "encyclopedia", "packages"))
     own = (path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parents[3].rglob("tasks/**/*.py")))
     return [*((document.text for document in embedded_documents(source)) for source in corpora), own]
@@ -106,7 +106,7 @@ def documents(request: pytest.FixtureRequest, shared_data: Callable[[str], Path]
 
 
 def tokenizer_of(documents: list[Document], pattern: PatternName, folder: Path, vocab_size: int) -> Path:
-    """A tokenizer trained on documents; its path is where `make_model` looks for one."""
+    """A tokenizer trained on documents, in the folder in which `make_model` looks for it."""
     write_documents(folder / "documents" / shard_name(0), documents)
     out = Output.at(folder / "tokenizer", runtime=RUNTIME)
     config = TokenizerConfig(vocab_size=vocab_size, pattern=pattern)
@@ -122,7 +122,7 @@ def gguf_of(folder: Path, vocab_size: int) -> GgufModel:
 
 
 def by_the_stage(documents: list[Document], tokenizer: Path, folder: Path) -> list[list[int]]:
-    """The ids of each document out of the token shards that `tokenize` wrote, without their EOS."""
+    """The ids of each document from the token shards that `tokenize` wrote, without EOS."""
     out = Output.at(folder / "tokens", stage="tokenize", runtime=RUNTIME)
     inputs = (Artifact.at(folder / "documents"), Artifact.at(tokenizer))
     tokenize.function(TokenizeConfig(validation_share=SHARE), *inputs, out)
@@ -165,11 +165,11 @@ def test_ids_of_a_thousand_documents_agree_everywhere(
 
 
 def telling_merges(folder: Path) -> int:
-    """A tokenizer.json whose merges join the last byte of any character to what follows, and the first to what stands
-    before, so that ids tell whether there was a cut; the number of its ids."""
+    """Write a tokenizer.json whose merges join the last byte of any character to what follows, and the first byte to
+    what precedes it, so that ids show whether there is a boundary. Returns the number of ids."""
     path = folder / "tokenizer.json"
     settings: dict[str, Any] = json.loads(path.read_text())
-    symbols = byte_symbols()
+    symbols = BYTE_SYMBOLS
     merges = [[symbols[byte], symbol] for symbol in "a1!" for byte in range(0x80, 0xC0)]
     merges += [[symbol, symbols[byte]] for symbol in "a1!" for byte in range(0xC2, 0xF5)]
     tokens = [*SPECIAL_TOKENS, *symbols, *map("".join, merges)]
@@ -181,14 +181,14 @@ def telling_merges(folder: Path) -> int:
 def test_characters_have_the_same_class_in_llama_cpp_but_for_those_of_unicode_16(
     tmp_path: Path,
 ) -> None:
-    """A class is letter, number, white space or other; each character stands between two of each of three kinds.
+    """A class is letter, number, white space or other; each character is put between characters of three classes.
 
-    Those that differ count as other signs in llama.cpp. No document above holds one.
+    Those that differ are of the class other in llama.cpp. No document above contains one.
     """
     tokenizer = tokenizer_of([Document.new("a b a b", "test")], "llama3", tmp_path, 300)
     vocab_size = telling_merges(tokenizer)
     library = load_for_documents(tokenizer)
-    last = byte_symbols()[0]  # U+0000 is merged with nothing
+    last = BYTE_SYMBOLS[0]  # U+0000 is merged with nothing
     (end,) = library.encode("\0").ids
     assert library.id_to_token(end) == last
     different: list[str] = []

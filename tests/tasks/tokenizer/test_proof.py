@@ -1,11 +1,13 @@
-"""No tokenizer is published that loses a byte, mistakes text or splits what it need not; and its report can be read."""
+"""No tokenizer is published that loses a byte, misreads text or splits words needlessly; and its report is readable."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +23,23 @@ from models.tokenizer import SPECIAL_TOKENS, load_tokenizer
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.documents import Document, shard_name, write_documents
-from storage.errors import DamagedArtifact, SourceError, TokenizerMismatch
+from storage.errors import ConfigError, DamagedArtifact, SourceError, TokenizerMismatch
 from tasks.export.formats.gguf_file import write_gguf
 from tasks.posttrain.rows.rendering import Dropped, render_instruction
 from tasks.stage.output import Output
 from tasks.tokenizer import BYTE_TOKENS, TokenizerConfig, load_for_documents, train_tokenizer
 from tasks.tokenizer.compare import fingerprints, load_reference
-from tasks.tokenizer.encode import KernelEncoder, LibraryEncoder
+from tasks.tokenizer.encoder.encode import KernelEncoder, LibraryEncoder
+from tasks.tokenizer.encoder.tables import make_tables, read_settings
 from tasks.tokenizer.prove import HARD_TEXTS, LONG_TEXTS, UTF8_BYTES, prove, prove_kernels
 from tasks.tokenizer.sample import draw_sample
-from tasks.tokenizer.tables import make_tables, read_settings
 from tasks.tokenizer.words import Settled, is_word, prove_words, show, tokens_of
 from tests.tasks.tiny_model import RUNTIME, make_model, make_tokenizer, texts
 
 CONFIGS = ("tokenizer_config.json", "special_tokens_map.json")
+needs_sentencepiece = pytest.mark.skipif(
+    find_spec("sentencepiece") is None, reason="sentencepiece is not installed: pip install 'gristmill[sentencepiece]'"
+)
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -51,7 +56,7 @@ def trained(folder: Path, given: list[str], **config: Any) -> Output:
 
 
 def damaged(folder: Path, target: Path, change: Change, *names: str) -> Path:
-    """A copy of the tokenizer with its files really changed."""
+    """A copy of the tokenizer with changed files."""
     shutil.copytree(folder, target)
     for name in names:
         settings = json.loads((folder / name).read_text())
@@ -83,30 +88,33 @@ def a_word_made_special(settings: dict[str, Any]) -> None:
 DECODED_BY_ID = {"content": "the", "special": False, "lstrip": False, "rstrip": False, "single_word": False}
 TOKENIZER: dict[str, tuple[Change, str]] = {
     "a byte without a token": (renamed, "has no token for 1 of the 256 bytes"),
-    "two bytes of one id": (of_one_id, "does not give byte 0x7[1a] back"),
-    "an id beyond": (lambda s: s["model"]["vocab"].update(zzzz=5000), "does not have the ids 0 to"),
-    "no decoder": (lambda s: s.update(decoder=None), "does not put characters together"),
-    "normalised": (lambda s: s.update(normalizer={"type": "NFC"}), "does not bring back"),
+    "two bytes of one id": (of_one_id, "does not decode byte 0x7[1a]"),
+    "an id beyond": (lambda s: s["model"]["vocab"].update(zzzz=5000), "does not have each of the ids 0 to"),
+    "no decoder": (lambda s: s.update(decoder=None), "does not decode characters"),
+    "normalised": (lambda s: s.update(normalizer={"type": "NFC"}), "does not decode '.*' to the same text"),
     "stripped": (
         lambda s: s.update(normalizer={"type": "Strip", "strip_left": False, "strip_right": True}),
-        "does not bring back '  leading",
+        "does not decode '  leading",
     ),
     "cut short": (
         lambda s: s.update(
             truncation={"direction": "Right", "max_length": 200_000, "strategy": "LongestFirst", "stride": 0}
         ),
-        r"does not bring back '\s+'",
+        r"does not decode '\s+' to the same text",
     ),
-    "a space before": (lambda s: s["pre_tokenizer"].update(add_prefix_space=True), "does not bring back"),
+    "a space before": (
+        lambda s: s["pre_tokenizer"].update(add_prefix_space=True),
+        "does not decode .* to the same text",
+    ),
     "special tokens swapped": (special_swapped, "does not give the special tokens their ids"),
     "one special token too many": (a_word_made_special, "does not give the special tokens their ids"),
     "special tokens read in text": (lambda s: s["added_tokens"][2].update(special=False), "parsed a special token"),
-    "not plain": (lambda s: s["model"].update(ignore_merges=True), "our own kernels could not encode by it"),
+    "not plain": (lambda s: s["model"].update(ignore_merges=True), "our own kernels do not support it"),
 }
 NAMES: dict[str, tuple[Change, str]] = {
-    "no end": (lambda s: s.pop("eos_token"), "has lost its end-of-text token"),
-    "another end": (lambda s: s.update(eos_token="<|end|>"), "has lost its end-of-text token"),
-    "no turns": (lambda s: s.update(additional_special_tokens=[]), "has lost a special token"),
+    "no end": (lambda s: s.pop("eos_token"), "loses its end-of-text token"),
+    "another end": (lambda s: s.update(eos_token="<|end|>"), "loses its end-of-text token"),
+    "no turns": (lambda s: s.update(additional_special_tokens=[]), "loses a special token"),
 }
 
 
@@ -128,7 +136,7 @@ def test_nor_one_that_transformers_encodes_otherwise(folder: Path, tmp_path: Pat
     def change(settings: dict[str, Any]) -> None:
         settings["added_tokens_decoder"] = {"300": {**DECODED_BY_ID, "normalized": False}}
 
-    with pytest.raises(TokenizerMismatch, match="transformers makes other ids than tokenizers"):
+    with pytest.raises(TokenizerMismatch, match="transformers gives other ids than tokenizers"):
         prove(damaged(folder, tmp_path / "damaged", change, "tokenizer_config.json"), SPECIAL_TOKENS)
 
 
@@ -137,7 +145,7 @@ def test_nor_one_that_our_kernels_encode_otherwise(folder: Path, tmp_path: Path)
     given = list(texts())[:5]
     ids = [load_for_documents(folder).encode(text).ids for text in given]
     prove_kernels(folder, given, ids)
-    with pytest.raises(TokenizerMismatch, match="our own encoder makes other ids than tokenizers"):
+    with pytest.raises(TokenizerMismatch, match="our own encoder gives other ids than tokenizers"):
         prove_kernels(other, given, ids)
 
 
@@ -149,7 +157,7 @@ def test_the_texts_hold_every_byte_of_utf_8_and_a_megabyte_of_spaces() -> None:
 
 
 def test_a_large_vocabulary_proves_the_same(tmp_path: Path) -> None:
-    """Merges of spaces, signs and line breaks, as code has them: the long texts are then merged many times over."""
+    """Merges of spaces, punctuation and line breaks, as in code: the long texts are then merged many times over."""
     root = Path(__file__).parents[3]
     given = [path.read_text() for path in sorted((root / "tasks").rglob("*.py"))] + [
         " " * 3000,
@@ -162,7 +170,7 @@ def test_a_large_vocabulary_proves_the_same(tmp_path: Path) -> None:
 
 
 def test_a_lone_surrogate_is_refused_wherever_it_comes_from(folder: Path, tmp_path: Path) -> None:
-    """No UTF-8 spells one: neither an Arrow column nor the library takes it from Python, nor an encoder as bytes."""
+    """UTF-8 cannot encode one: neither Arrow nor the library accepts it from Python, nor an encoder as bytes."""
     for text in ("\ud800", "a\udfffb"):
         with pytest.raises(UnicodeEncodeError, match="surrogates not allowed"):
             pa.array([text], pa.string())
@@ -205,7 +213,7 @@ def test_words_that_a_small_vocabulary_splits_are_told(tmp_path: Path, monkeypat
     rows = tables["Common words in more than one token"]
     assert 0 < counts["one_token"] < counts["asked"]
     assert len(rows) == counts["asked"] - counts["one_token"]
-    assert any(f"{len(rows)} of the {counts['asked']} commonest words are split" in note for note in notes)
+    assert any(f"{len(rows)} of the {counts['asked']} most frequent words are split" in note for note in notes)
     (vocabulary,) = tables["Vocabulary"]
     assert vocabulary["seen more often than"] == vocabulary["last merge seen"] >= max(row["times"] for row in rows)
     none = trained(tmp_path / "none", list(texts()), vocab_size=BYTE_TOKENS + len(SPECIAL_TOKENS))
@@ -286,7 +294,7 @@ def test_what_is_shown_is_all_of_a_token_and_breaks_no_table(token: bytes) -> No
 
 
 def meant_by(shown: str) -> bytes:
-    """The bytes of a token that was shown."""
+    """The bytes of a displayed token."""
     letters = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
 
     def one(match: re.Match[str]) -> bytes:
@@ -342,6 +350,7 @@ def test_the_report_measures_what_the_texts_say(folder: Path, tmp_path: Path) ->
     assert merges[0]["seen"] == sum(text.count(merges[0]["left"][1:-1] + merges[0]["right"][1:-1]) for text in given)
 
 
+@needs_sentencepiece
 def test_other_vocabularies_are_measured_on_the_same_text(shared_data: Callable[[str], Path], tmp_path: Path) -> None:
     data = shared_data("models/tokenizers")
     compare = {
@@ -351,7 +360,7 @@ def test_other_vocabularies_are_measured_on_the_same_text(shared_data: Callable[
     }
     known = {"GPT-2": [15496, 11, 616, 3290], "Llama 2": [15043, 29892, 590, 11203], "NeoX": [12092, 13, 619, 4370]}
     for name, ids in known.items():
-        assert load_reference(name, compare[name]).encode("Hello, my dog", add_special_tokens=False).ids == ids
+        assert load_reference(name, compare[name]).encode("Hello, my dog") == ids
     out = trained(tmp_path / "with", list(texts()), compare=compare)
     plain = trained(tmp_path / "without", list(texts()))
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(plain.path)), "nothing after it is made anew"
@@ -365,16 +374,48 @@ def test_a_vocabulary_to_compare_with_enters_the_key_by_its_content(folder: Path
     shutil.copytree(folder, tmp_path / "other")
     config = TokenizerConfig(compare={"other": str(tmp_path / "other")})
     before = fingerprints(config)
-    assert load_reference("other", config.compare["other"]).get_vocab_size() == read_size(folder)
+    assert load_reference("other", config.compare["other"]).size == read_size(folder)
     (tmp_path / "other" / "tokenizer.json").write_text("{}")
     assert fingerprints(config) != before
     (tmp_path / "other" / "tokenizer.json").unlink()
     with pytest.raises(SourceError, match=r"names other, and .* holds no vocabulary"):
         fingerprints(config)
-    for data in (b"", b"\x0a\xff\xff", b"\x0a\x05\x0a\x03abc", b"<html>"):
-        (tmp_path / "other" / "tokenizer.model").write_bytes(data)
-        with pytest.raises(SourceError, match=r"tokenizer\.model is no"):
-            load_reference("other", config.compare["other"])
+
+
+@needs_sentencepiece
+@pytest.mark.parametrize("data", [b"", b"\x0a\xff\xff", b"\x0a\x05\x0a\x03abc", b"<html>"])
+def test_a_file_that_is_no_sentencepiece_model_is_refused_by_name(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(data)
+    with pytest.raises(SourceError, match=r"tokenizer\.model is not a SentencePiece model"):
+        load_reference("other", str(tmp_path))
+
+
+@needs_sentencepiece
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_sentencepiece_model_of_either_kind_is_measured(tmp_path: Path, kind: str) -> None:
+    from sentencepiece import SentencePieceTrainer
+
+    (tmp_path / "other").mkdir()
+    with (tmp_path / "other" / "tokenizer.model").open("wb") as file:
+        SentencePieceTrainer.train(
+            sentence_iterator=iter([*texts()] * 20), model_writer=file, model_type=kind, vocab_size=400,
+            byte_fallback=True, hard_vocab_limit=False, minloglevel=2,
+        )  # fmt: skip
+    out = trained(tmp_path / "out", list(texts()), vocab_size=400, compare={"other": str(tmp_path / "other")})
+    (row,) = out.counts["tables"]["Bytes per token beside other vocabularies"]
+    (measured,) = [value for name, value in row.items() if name.startswith("other")]
+    assert 1 < measured < 8
+
+
+def test_without_the_library_a_sentencepiece_model_ends_the_run_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)  # as if it were not installed
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "tokenizer.model").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"pip install 'gristmill\[sentencepiece\]'"):
+        trained(tmp_path / "out", ["text"], compare={"other": str(tmp_path / "other")})
+    assert not list((tmp_path / "out").glob("*.json"))
 
 
 def read_size(folder: Path) -> int:

@@ -1,4 +1,4 @@
-"""The vocabulary and the token shards: nothing is lost, nothing is parsed that is text, nothing depends on order."""
+"""The vocabulary and the token shards: nothing is lost, text is never parsed as special tokens, order is irrelevant."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_source_of_which_nothing_is_held_out_is_told(
     many = [Document.new(text, "many") for text in texts()]
     few = [Document.new(text, "few") for text in ("two", "one", "four", "six")]
     assert [in_validation(document.id, 0.2) for document in few] == [True, False, False, False]
-    told = "no document of few is held out: no validation loss will tell of it"
+    told = "no document of few is held out: the validation loss does not cover it"
     for number, expected in ((4, []), (3, [told])):
         notes.clear()
         write_documents(tmp_path / "in" / shard_name(0), [*many, *few[-number:]])

@@ -287,7 +287,7 @@ def test_shards_without_their_sources_cannot_be_mixed(shards: list[Path], tmp_pa
     with pytest.raises(DamagedArtifact, match=r"00000\.sources can't be read"):
         source_streams([copy], tokenizer_digest=DIGEST)
     write_sources(tmp_path / "00000.sources", ["a"] * 39)
-    with pytest.raises(DamagedArtifact, match="does not tell of the 40 documents"):
+    with pytest.raises(DamagedArtifact, match="does not describe the 40 documents"):
         source_streams([copy], tokenizer_digest=DIGEST)
 
 

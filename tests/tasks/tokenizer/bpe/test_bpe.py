@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -24,6 +23,7 @@ from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 
 from models.tokenizer import SPECIAL_TOKENS
+from storage.arrays import Int64, UInt8
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
 from storage.errors import ConfigError
@@ -66,24 +66,22 @@ def by_us(
     return to_tokenizer(merges, vocabulary, special_tokens, split).to_str(pretty=True)
 
 
-def split_by(
-    split: PreTokenizer, texts: pa.Array
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """A splitter by the library's own pre-tokenizer: the slowest there is, and right by definition."""
+def split_by(split: PreTokenizer, texts: pa.Array) -> tuple[UInt8, Int64, Int64]:
+    """A splitter by the library's own pre-tokenizer: slow, and right by definition."""
     pieces = [piece for text in texts.to_pylist() for piece, _ in split.pre_tokenize_str(text)]
     ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
     return np.frombuffer(unspell("".join(pieces)) or b"", np.uint8), np.append(0, ends)[: len(ends)], ends
 
 
 def counted(words: Iterable[bytes]) -> Pretokens:
-    """Distinct words in the order in which they come first."""
+    """Distinct words in order of first occurrence."""
     times = Counter(words)
     ends = np.cumsum([len(word) for word in times], dtype=np.int64)
     return Pretokens(np.frombuffer(b"".join(times), np.uint8), ends, np.array(list(times.values()), np.int64))
 
 
 def real_texts(size: int) -> list[str]:
-    """So many bytes of the sources that are installed beside this test: prose, code, tables, all scripts."""
+    """This many bytes of installed source files: prose, code, tables, all scripts."""
     import hypothesis
     import numpy
     import pyarrow
@@ -156,7 +154,7 @@ def test_counts_that_64_bits_cannot_add_up_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("special_tokens", "problem"),
-    [(("<|end|>", "abc"), "'abc' is one of text too"), (("<|end|>", "<|end|>"), "'<|end|>' is named twice")],
+    [(("<|end|>", "abc"), "'abc' is also a token of text"), (("<|end|>", "<|end|>"), "'<|end|>' is listed twice")],
 )
 def test_special_tokens_that_would_share_an_id_are_refused(special_tokens: Sequence[str], problem: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(problem)):
@@ -229,7 +227,7 @@ def test_counts_of_shards_add_up_beyond_32_bits() -> None:
 def test_a_word_commoner_than_the_last_merge_is_one_token(
     words: list[str], vocab_size: int, min_frequency: int
 ) -> None:
-    """What the proof of every tokenizer asks of it; and the counts of merges never rise."""
+    """What every tokenizer is checked for; and the counts of merges never rise."""
     learnt = train(
         *counted(word.encode() for word in words), vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=()
     )

@@ -1,32 +1,35 @@
-"""The hot loops of repeated spans, compiled by numba: bytes to words and their places, words to windows.
+"""Repeated spans, compiled by numba: UTF-8 bytes to words with their offsets, words to windows of fixed length.
 
-Unlike `kernels.scan` these write no normalised text: what counts is where in the original text a word stands.
+Unlike `tasks.text.kernels.scan` this writes no normalised text: what matters is where a word starts in the original.
+Window hashes are rolled (Karp and Rabin 1987); the filter for repeated ones is a counting filter with a single hash
+function (Fan et al. 2000, "Summary Cache", with counters that saturate at two).
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
+from storage.arrays import Bool, Int64, UInt8, UInt32, UInt64
 from tasks.text.characters import SIZE, WORD
-from tasks.text.kernels import FNV_OFFSET, GOLDEN, Bytes, Codes, Hashes, Offsets, code_point, fnv, mix64
+from tasks.text.kernels import FNV_OFFSET, GOLDEN, code_point, fnv, mix64
 from tasks.text.ngram_kernels import weight_of
 
-Numbers = npt.NDArray[np.uint32]
-SLOTS = 16  # counters a key in `may_repeat`: one in 17 keys that stand alone shares its counter with another
+SLOTS = 16  # counters per key in `may_repeat`: one unique key in 17 shares its counter with another
 
 
 @njit(cache=True, nogil=True)
-def find_words(data: Bytes, offsets: Offsets, kinds: Bytes, folded: Codes) -> tuple[Hashes, Offsets, Offsets]:
-    """(hashes, starts, ends) of the words of D texts as UTF-8, text d being `data[offsets[d]:offsets[d + 1]]`.
+def find_words(data: UInt8, offsets: Int64, kinds: UInt8, folded: UInt32) -> tuple[UInt64, Int64, Int64]:
+    """(hashes, starts, ends) of the words of D UTF-8 texts, text d being `data[offsets[d]:offsets[d + 1]]`.
 
-    `hashes` has 64 bits for each word (FNV-1a over folded code points, mixed), text d's ending at `ends[d]`. `starts`
-    has the byte of its text at which each word starts and, after the last word of each text, that text's length: word w
-    of text d starts at `starts[ends[d - 1] + d + w]`.
+    `hashes` holds 64 bits per word (FNV-1a over folded code points, then mixed); text d's end at `ends[d]`. `starts`
+    holds the byte offset of each word in its text and, after the last word of each text, the text's length: word w of
+    text d starts at `starts[ends[d - 1] + d + w]`.
 
-    No branch depends on where words end: what is not wanted is overwritten by the next character.
+    There is no branch on word ends, which would be mispredicted at every word: each character writes to the next free
+    slot, and the slot is claimed only when a word is complete.
     """
+    # Each word but the last is followed by at least one other byte
     most = (offsets[-1] - offsets[0]) // 2 + len(offsets) + 1
     hashes = np.empty(most, np.uint64)
     starts = np.empty(most + len(offsets), np.int64)
@@ -39,6 +42,7 @@ def find_words(data: Bytes, offsets: Offsets, kinds: Bytes, folded: Codes) -> tu
         inside = 0
         h = FNV_OFFSET
         while i < end:
+            # The word so far, claimed below if this character ends it; d texts before have left an extra start each
             hashes[count] = h
             starts[count + d] = first - begin
             first = first if inside else i
@@ -48,12 +52,12 @@ def find_words(data: Bytes, offsets: Offsets, kinds: Bytes, folded: Codes) -> tu
                 kind = np.int64(kinds[c]) & WORD
                 c = folded[c]
             i += used
-            count += inside & ~kind
+            count += inside & ~kind  # 1 for the first character after a word
             h = fnv(h if inside else FNV_OFFSET, c)
             inside = kind
         hashes[count] = h
         starts[count + d] = first - begin
-        count += inside
+        count += inside  # a word that the text's end completes
         starts[count + d] = end - begin
         ends[d] = count
     for w in range(count):
@@ -62,9 +66,9 @@ def find_words(data: Bytes, offsets: Offsets, kinds: Bytes, folded: Codes) -> tu
 
 
 @njit(cache=True, nogil=True)
-def find_windows(hashes: Hashes, ends: Offsets, size: int) -> tuple[Hashes, Numbers, Numbers]:
-    """For every `size` consecutive words of a text a 64-bit key, the number of the text, and that of the first word in
-    it. The key is a polynomial of the words' hashes, rolled on from window to window, mixed."""
+def find_windows(hashes: UInt64, ends: Int64, size: int) -> tuple[UInt64, UInt32, UInt32]:
+    """(keys, texts, words) of every `size` consecutive words of a text: a 64-bit hash, the number of the text, and the
+    index of the first word in it. The hash is a polynomial of the words' hashes, rolled from window to window."""
     keys = np.empty(ends[-1], np.uint64)
     texts, words = np.empty(ends[-1], np.uint32), np.empty(ends[-1], np.uint32)
     leading = weight_of(size)
@@ -74,6 +78,7 @@ def find_windows(hashes: Hashes, ends: Offsets, size: int) -> tuple[Hashes, Numb
         h = np.uint64(0)
         for w in range(start, ends[d]):
             h = h * GOLDEN + hashes[w]
+            # Once the window is full, the word that leaves it has been multiplied by GOLDEN `size` times
             if w - start >= size:
                 h -= hashes[w - size] * leading
             if w - start >= size - 1:
@@ -86,16 +91,18 @@ def find_windows(hashes: Hashes, ends: Offsets, size: int) -> tuple[Hashes, Numb
 
 
 @njit(cache=True, nogil=True)
-def may_repeat(keys: Hashes) -> npt.NDArray[np.bool_]:
-    """Which keys occur twice, and some others: those whose counter another key counts in too.
+def may_repeat(keys: UInt64) -> Bool:
+    """Which keys may occur more than once: all that do, and those that share a counter with another key.
 
-    A counter has two bits (none, one, more) and is named by the key's low bits. This leaves few keys to be sorted.
+    A filter before sorting: most windows of a corpus are unique and need not be sorted at all.
     """
+    # 2-bit counters, four to a byte, indexed by the key's low bits
     slots = 4
     while slots < SLOTS * len(keys):
         slots *= 2
     low = np.uint64(slots - 1)
     counters = np.zeros(slots // 4, np.uint8)
+    # Count: 0 → 01 → 11, and 11 stays; `state << 1 | 1` does so without a branch
     for k in range(len(keys)):
         slot = keys[k] & low
         shift = np.uint8((slot & np.uint64(3)) << np.uint64(1))

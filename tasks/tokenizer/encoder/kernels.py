@@ -1,12 +1,13 @@
-"""The hot loops from UTF-8 to token ids, compiled by numba: texts to pre-tokens, pre-tokens to ids.
+"""UTF-8 to token ids, compiled by numba: texts to pre-tokens, pre-tokens to ids.
 
-Why our own: `tokenizers` runs a general regular expression over every text and makes a string of every pre-token. Here
-a text never leaves its buffer. A pre-token of up to 15 bytes is its own key, two words of 64 bits with the length in
-the last byte; most are found in a table of what was encoded before, with their ids beside the key. Keys are compared
-whole, so no collision of hashes can change an id.
+Why not the library: `tokenizers` runs a general regular expression over every text and allocates a string per
+pre-token. Here a text never leaves its buffer. A pre-token of up to 15 bytes is its own key: two 64-bit words with the
+length in the last byte. Most are found in a cache of what was encoded before, with their ids beside the key. Whole keys
+are compared, so no hash collision can change an id.
 
-Merging is byte-pair encoding as Sennrich et al. 2016 have it: of all neighbours the pair with the lowest rank is
-joined, the leftmost of equals first.
+Pre-tokens are those of the regular expressions of GPT-2 (Radford et al. 2019), GPT-4 (tiktoken's cl100k_base) and
+Llama 3 (Grattafiori et al. 2024), written out as state machines; see patterns.py. Merging is byte-pair encoding
+(Sennrich et al. 2016): of all neighbours the pair with the lowest rank is joined, the leftmost of equal ones first.
 """
 
 from __future__ import annotations
@@ -14,22 +15,17 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
+from storage.arrays import Int64, UInt8, UInt32, UInt64
 from tasks.text.kernels import GOLDEN, decode, same_bytes
 from tasks.text.table_kernels import free_row, probe
-from tasks.tokenizer.characters import LETTER, NUMBER, OTHER, SIZE, SPACE
+from tasks.tokenizer.encoder.characters import LETTER, NUMBER, OTHER, SIZE, SPACE
 
-Bytes = npt.NDArray[np.uint8]
-Words = npt.NDArray[np.uint64]
-Ids = npt.NDArray[np.uint32]
-Offsets = npt.NDArray[np.int64]
-
-PACKED = 15  # bytes of a pre-token that is its own key
-LONGEST = 128  # bytes of a pre-token that is remembered; a longer one hardly comes again
-BESIDE = 3  # ids that stand beside the key
-NO_PAIR = np.uint64(0xFFFFFFFFFFFFFFFF)
+PACKED = 15  # longest pre-token that is its own key, in bytes
+LONGEST = 128  # longest pre-token that is cached, in bytes; longer ones hardly recur
+BESIDE = 3  # ids that fit into a row beside the key
+NO_PAIR = np.uint64(0xFFFFFFFFFFFFFFFF)  # greater than any rank
 ONE = np.uint64(1)
 ONES = np.uint64(0x0101010101010101)
 HIGH = np.uint64(0x8080808080808080)
@@ -41,7 +37,7 @@ ODD = np.uint64(0xD6E8FEB86659FD93)
 
 @njit(cache=True, nogil=True, inline="always")
 def kind_at(data, i, end, kinds):
-    """(class, place after it) of the character at `i`."""
+    """(class, index after it) of the character at `i`."""
     b = data[i]
     if b < 128:
         return kinds[b], i + 1
@@ -53,7 +49,10 @@ def kind_at(data, i, end, kinds):
 
 @njit(cache=True, nogil=True)
 def contraction(data, i, end, case):
-    """Bytes of `s`, `t`, `re`, `ve`, `m`, `ll` or `d` at `i`, or 0; `case` is 32 where capitals count too."""
+    """Length of `s`, `t`, `re`, `ve`, `m`, `ll` or `d` at `i`, else 0; with `case` 32, in either case.
+
+    32 is the bit in which ASCII capitals and small letters differ.
+    """
     if i >= end:
         return 0
     a = data[i] | case
@@ -68,7 +67,7 @@ def contraction(data, i, end, case):
 
 @njit(cache=True, nogil=True)
 def run_of(kind, data, i, end, kinds):
-    """Where the characters of this class end that start at `i`."""
+    """The end of the run of characters of this class that starts at `i`."""
     while i < end:
         found, after = kind_at(data, i, end, kinds)
         if found != kind:
@@ -79,20 +78,23 @@ def run_of(kind, data, i, end, kinds):
 
 @njit(cache=True, nogil=True, inline="always")
 def run_of_letters(data, words, i, end, kinds):
-    """Where the letters end that start at `i`: 8 bytes at a time while they are ASCII.
+    """The end of the run of letters that starts at `i`, 8 bytes at a time while they are ASCII.
 
-    What a byte looks like is asked of all 8 at once (Warren 2012, "Hacker's Delight", section 6-1): a branch for each
-    letter would be mispredicted at the end of every word.
+    All 8 bytes are tested at once (Warren 2012, "Hacker's Delight", section 6-1): a branch per letter would be
+    mispredicted at the end of every word.
     """
     while i < end:
         lower = words[i] | LOWER
+        # Adding to 7-bit values carries into a byte's high bit, never beyond: it is set from "a" on by FROM_A, after
+        # "z" by BEYOND_Z. So `letters` has a high bit for each byte that is an ASCII letter.
         ascii = lower & ~HIGH
         letters = (ascii + FROM_A) & ~(ascii + BEYOND_Z) & ~lower & HIGH
         others = letters ^ HIGH
         if others == 0:
             i += 8
             continue
-        # The bits up to the first other byte's highest; one of each byte, summed
+        # Index of the first byte that is no letter: x ^ (x - 1) has all bits up to the lowest set one; one bit of each
+        # byte is kept, and the multiplication adds them up in the highest byte
         i += np.int64((((others ^ (others - ONE)) & ONES) * ONES) >> np.uint64(56)) - 1
         if i < end and data[i] >= 128:
             return run_of(LETTER, data, i, end, kinds)
@@ -108,11 +110,12 @@ def is_line_break(data, i):
 
 @njit(cache=True, nogil=True)
 def white_space(data, start, i, end, kinds, breaks):
-    """The end of the white space from `start`, of which the first character ends at `i`.
+    """The end of the white space from `start`, whose first character ends at `i`.
 
-    `\\s+(?!\\S)|\\s+`: all of it at the text's end, all but the last character before others, that one if it is alone.
-    With `breaks`, `\\s*[\\r\\n]+` goes first: up to the last line break.
+    `\\s+(?!\\S)|\\s+`: at the end of the text the whole run; before other characters the run without its last
+    character, or that character if it is alone. With `breaks`, `\\s*[\\r\\n]+` goes first: up to the last line break.
     """
+    # `last` is where the last character of the run starts, `line` the end of its last line break
     last = start
     line = i if breaks and is_line_break(data, start) else start
     while i < end:
@@ -130,7 +133,11 @@ def white_space(data, start, i, end, kinds, breaks):
 
 @njit(cache=True, nogil=True, inline="always")
 def cut_gpt2(data, words, start, end, kinds):
-    """Where the pre-token ends that starts at `start`, by GPT-2's pattern."""
+    """The end of the pre-token that starts at `start`, by GPT-2's pattern:
+
+    `'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+`, tried in this order.
+    """
+    # The common case first: ASCII letters, with one space before them or none
     first = start + np.int64(data[start] == ord(" "))
     if first < end and data[first] < 128 and kinds[data[first]] == LETTER:
         return run_of_letters(data, words, first, end, kinds)
@@ -139,25 +146,28 @@ def cut_gpt2(data, words, start, end, kinds):
         short = contraction(data, i, end, np.uint8(0))
         if short:
             return i + short
+    # ` ?`: a space belongs to what follows it, unless that is white space too
     if data[start] == ord(" ") and i < end:
         behind, after = kind_at(data, i, end, kinds)
         if behind != SPACE:
             kind, i = behind, after
     if kind == SPACE:
         return white_space(data, start, i, end, kinds, False)
+    # A run of one class: letters, numbers or others
     return run_of(kind, data, i, end, kinds)
 
 
 @njit(cache=True, nogil=True, inline="always")
 def cut_gpt4(data, words, start, end, kinds):
-    """Where the pre-token ends that starts at `start`, by GPT-4's and Llama 3's pattern."""
+    """The end of the pre-token that starts at `start`, by the pattern of GPT-4 and Llama 3 (see patterns.py)."""
+    # The common case first: ASCII letters, with one space before them or none
     first = start + np.int64(data[start] == ord(" "))
     if first < end and data[first] < 128 and kinds[data[first]] == LETTER:
         return run_of_letters(data, words, first, end, kinds)
     kind, i = kind_at(data, start, end, kinds)
     if kind == LETTER:
         return run_of(kind, data, i, end, kinds)
-    if kind == NUMBER:
+    if kind == NUMBER:  # `\p{N}{1,3}`
         for _ in range(2):
             if i < end:
                 behind, after = kind_at(data, i, end, kinds)
@@ -170,9 +180,9 @@ def cut_gpt4(data, words, start, end, kinds):
             return i + short
     if i < end and not is_line_break(data, start):
         behind, after = kind_at(data, i, end, kinds)
-        if behind == LETTER:
+        if behind == LETTER:  # `[^\r\n\p{L}\p{N}]?\p{L}+`: any one character before letters
             return run_of_letters(data, words, after, end, kinds)
-        if behind == OTHER and data[start] == ord(" "):
+        if behind == OTHER and data[start] == ord(" "):  # ` ?[^\s\p{L}\p{N}]+[\r\n]*`
             kind, i = behind, after
     if kind == SPACE:
         return white_space(data, start, i, end, kinds, True)
@@ -183,16 +193,15 @@ def cut_gpt4(data, words, start, end, kinds):
 
 
 @njit(cache=True, nogil=True)
-def split(
-    data: Bytes, words: Words, offsets: Offsets, kinds: Bytes, gpt2: bool, ends: Offsets, documents: Offsets
-) -> int:
-    """Cut D texts into pre-tokens, which fill their texts; the number of them.
+def split(data: UInt8, words: UInt64, offsets: Int64, kinds: UInt8, gpt2: bool, ends: Int64, documents: Int64) -> int:
+    """Cut D texts into pre-tokens, which cover their texts; returns the number of pre-tokens.
 
     Text d is `data[offsets[d]:offsets[d + 1]]` and valid UTF-8; `words[i]` are the 8 bytes from i on, little-endian;
-    16 bytes behind the texts must be readable. Written: to `ends` where each pre-token ends, to `documents[d]` how many
-    there are up to the end of text d. `ends` needs a place for every byte.
+    16 bytes after the texts must be readable. Written: to `ends` the end of each pre-token, to `documents[d]` the
+    number of them up to the end of text d. `ends` needs one element per byte.
     """
     count = 0
+    # The pattern is tested once per text, so that the cutter is inlined into a tight loop
     for d in range(len(offsets) - 1):
         i, end = offsets[d], offsets[d + 1]
         if gpt2:
@@ -211,15 +220,15 @@ def split(
 
 @njit(cache=True, nogil=True, inline="always")
 def row_of(left, right, pairs):
-    """(key of a pair, its row or the free one where it would go)."""
+    """(key of a pair of ids, its row in `pairs` or the free one where it would go)."""
     key = (np.uint64(left) << np.uint64(32)) | np.uint64(right)
     row = np.int64((key * GOLDEN) >> np.uint64(32)) & (len(pairs) - 1)
     return key, probe(pairs, 0, len(pairs), row, key, NO_PAIR)
 
 
 @njit(cache=True, nogil=True)
-def fill_pairs(left: Ids, right: Ids, joined: Ids, pairs: Words) -> None:
-    """Enter merges, in the order of their ranks, into `pairs`: 2**k rows of key, and rank with joined id."""
+def fill_pairs(left: UInt32, right: UInt32, joined: UInt32, pairs: UInt64) -> None:
+    """Insert merges, in order of rank, into `pairs`: 2**k rows of (key, rank in the upper half and joined id)."""
     pairs[:] = NO_PAIR
     for rank in range(len(left)):
         key, row = row_of(left[rank], right[rank], pairs)
@@ -229,19 +238,21 @@ def fill_pairs(left: Ids, right: Ids, joined: Ids, pairs: Words) -> None:
 
 @njit(cache=True, nogil=True)
 def merge_of(left, right, pairs):
-    """Rank (upper half) and joined id of a pair, or NO_PAIR."""
+    """Rank (upper half) and joined id of a pair, or NO_PAIR: so the smaller value is the earlier merge."""
     return pairs[row_of(left, right, pairs)[1], 1]
 
 
 @njit(cache=True, nogil=True)
 def merge_short(symbols, n, merges, pairs):
-    """Merge `symbols[:n]` in place, by looking at every pair before each merge; how many are left.
+    """Merge `symbols[:n]` in place, scanning all pairs before each merge; returns the number of symbols left.
 
-    `merges` is room for as many numbers.
+    O(n²), but the fastest way for short pre-tokens. `merges` is scratch space of n elements.
     """
+    # Invariant: merges[k] is the merge of symbols k and k + 1, for all k < n - 1
     for k in range(n - 1):
         merges[k] = merge_of(symbols[k], symbols[k + 1], pairs)
     while n > 1:
+        # The lowest rank; < keeps the leftmost of equal ones
         best = NO_PAIR
         where = 0
         for k in range(n - 1):
@@ -250,6 +261,7 @@ def merge_short(symbols, n, merges, pairs):
                 where = k
         if best == NO_PAIR:
             break
+        # Replace the left one, close the gap, and look up the two pairs that are new
         symbols[where] = np.uint32(best & np.uint64(0xFFFFFFFF))
         n -= 1
         for k in range(where + 1, n):
@@ -264,11 +276,16 @@ def merge_short(symbols, n, merges, pairs):
 
 @njit(cache=True, nogil=True)
 def merge_long(symbols, n, pairs):
-    """Merge `symbols[:n]` in place, with pairs in a heap: a megabyte of spaces is one pre-token. How many are left."""
+    """Merge `symbols[:n]` in place, with pairs in a heap; returns the number of symbols left.
+
+    O(n log n), for long pre-tokens: a megabyte of spaces is a single one.
+    """
+    # A doubly linked list over the positions; a symbol keeps the position of its first byte
     after = np.arange(1, n + 1)
     before = np.arange(-1, n - 1)
     gone = np.zeros(n, np.bool_)
     low = np.uint64(0xFFFFFFFF)
+    # Entries are rank (upper half) and position, so the heap pops the lowest rank, the leftmost first. NO_PAIR ends it.
     heap = [NO_PAIR]
     for k in range(n - 1):
         found = merge_of(symbols[k], symbols[k + 1], pairs)
@@ -280,11 +297,13 @@ def merge_long(symbols, n, pairs):
         if top == NO_PAIR:
             break
         k = np.int64(top & low)
+        # Entries are not deleted when they become stale: skip one whose symbol is gone or whose pair has another rank
         if gone[k] or after[k] == n:
             continue
         found = merge_of(symbols[k], symbols[after[k]], pairs)
         if found == NO_PAIR or (found ^ top) & ~low:
-            continue  # one of the pair has been merged with another since
+            continue
+        # Join into the left one, unlink the right one, and push the two pairs that are new
         symbols[k] = np.uint32(found & low)
         gone[after[k]] = True
         after[k] = after[after[k]]
@@ -297,6 +316,7 @@ def merge_long(symbols, n, pairs):
             found = merge_of(symbols[before[k]], symbols[k], pairs)
             if found != NO_PAIR:
                 heapq.heappush(heap, (found & ~low) | np.uint64(before[k]))
+    # Compact what is left
     left = 0
     for k in range(n):
         if not gone[k]:
@@ -307,7 +327,8 @@ def merge_long(symbols, n, pairs):
 
 @njit(cache=True, nogil=True, inline="always")
 def slot_of(low, high, mask):
-    """Where a search for a pre-token's key begins."""
+    """The row at which the search for a pre-token's key begins."""
+    # Multiply and fold, so that the row, from the upper half, depends on all 128 bits
     h = low ^ (high * ODD)
     h = (h ^ (h >> np.uint64(32))) * GOLDEN
     return np.int64(h >> np.uint64(32)) & mask
@@ -315,7 +336,7 @@ def slot_of(low, high, mask):
 
 @njit(cache=True, nogil=True)
 def long_key(words, start, n):
-    """A hash of `n` bytes, more than 8, read 8 at a time; the last 8 overlap."""
+    """A 64-bit hash of n > 8 bytes, read 8 at a time; the last read overlaps the one before it."""
     h = np.uint64(n)
     for k in range(start, start + n - 8, 8):
         h = (h ^ words[k]) * GOLDEN
@@ -326,12 +347,13 @@ def long_key(words, start, n):
 
 @njit(cache=True, nogil=True)
 def remember(slot, low, high, data, start, n, ids, count, table, pool, texts, used):
-    """Enter a pre-token and its ids at a free slot, if there is room; else `used[3]` tells that there was none.
+    """Insert a pre-token and its ids at a free row; if there is no room, set `used[3]` instead.
 
-    A row of `table` is two words of the key, two ids, and one id with the number of ids in the upper half. Where they
-    don't fit, the third word is their place in `pool`; for a pre-token longer than its key, the place of its bytes in
-    `texts` stands there before the ids. `used` counts rows, and places in `pool` and `texts`.
+    A row of `table` holds the two words of the key, two ids, and one id with the number of ids in the upper half. If
+    the ids do not fit, the third word is their index in `pool`; for a pre-token longer than PACKED, the index of its
+    bytes in `texts` precedes the ids there. `used` counts rows, and elements of `pool` and `texts`.
     """
+    # At most half full, so that searches stay short
     packed = n <= PACKED
     if 2 * used[0] >= len(table) or used[1] + count + 1 > len(pool) or used[2] + n > len(texts):
         used[3] = 1
@@ -357,8 +379,8 @@ def remember(slot, low, high, data, start, n, ids, count, table, pool, texts, us
 
 
 @njit(cache=True, nogil=True)
-def move(table: Words, larger: Words) -> None:
-    """Enter every row of a table into a larger one, which is zero."""
+def move(table: UInt64, larger: UInt64) -> None:
+    """Insert every row of a table into a larger, zeroed one."""
     mask = len(larger) - 1
     for row in range(len(table)):
         if table[row, 1] == 0:
@@ -370,17 +392,17 @@ def move(table: Words, larger: Words) -> None:
 
 @njit(cache=True, nogil=True)
 def encode(
-    data: Bytes, words: Words, offsets: Offsets, ends: Offsets, documents: Offsets, symbols: Ids, pairs: Words,
-    last_id: int, table: Words, pool: Ids, texts: Bytes, used: Offsets, out: Ids, out_ends: Offsets,
+    data: UInt8, words: UInt64, offsets: Int64, ends: Int64, documents: Int64, symbols: UInt32, pairs: UInt64,
+    last_id: int, table: UInt64, pool: UInt32, texts: UInt8, used: Int64, out: UInt32, out_ends: Int64,
 ) -> int:  # fmt: skip
-    """Ids of D texts that `split` has cut, `last_id` after each; how many ids.
+    """Ids of D texts that `split` has cut, `last_id` after each; returns the number of ids.
 
-    `data`, `words`, `offsets`, `ends` and `documents` are as `split` has them, `symbols` the ids of the 256 bytes.
-    Written: ids to `out`, which needs a place for every byte and every text, and 3 to spare; to `out_ends[d]` where
-    text d's end.
+    `data`, `words`, `offsets`, `ends` and `documents` are those of `split`, `symbols` the ids of the 256 bytes.
+    Written: ids to `out`, which needs one element per byte and per text, and 3 to spare; to `out_ends[d]` the end of
+    text d's.
     """
     mask = len(table) - 1
-    masks = np.zeros(9, np.uint64)
+    masks = np.zeros(9, np.uint64)  # masks[k] keeps the first k bytes of a word
     for k in range(1, 9):
         masks[k] = (masks[k - 1] << np.uint64(8)) | np.uint64(0xFF)
     merges = np.empty(LONGEST, np.uint64)
@@ -389,6 +411,7 @@ def encode(
     for d in range(len(documents)):
         start = offsets[d]
         while p < documents[d]:
+            # The key: up to 15 bytes themselves, else a hash; the length is in the highest byte, never 0
             n = ends[p] - start
             high = np.uint64(n) << np.uint64(56)
             if n <= PACKED:
@@ -396,26 +419,27 @@ def encode(
                 high |= words[start + 8] & masks[max(n - 8, 0)]
             elif n <= LONGEST:
                 low = long_key(words, start, n)
-            else:
+            else:  # too long for the cache
                 for k in range(n):
                     out[at + k] = symbols[data[start + k]]
                 at += merge_long(out[at:], n, pairs)
                 start = ends[p]
                 p += 1
                 continue
+            # Look it up; `count` stays 0 on a miss, which leaves `slot` at a free row
             slot = slot_of(low, high, mask)
             count = 0
             while table[slot, 1] != 0:
                 if table[slot, 1] == high and table[slot, 0] == low:
                     count = np.int64(table[slot, 3] >> np.uint64(32))
-                    if n <= PACKED and count <= BESIDE:
+                    if n <= PACKED and count <= BESIDE:  # always three stores: the next pre-token overwrites the rest
                         two = table[slot, 2]
                         out[at] = np.uint32(two & np.uint64(0xFFFFFFFF))
                         out[at + 1] = np.uint32(two >> np.uint64(32))
                         out[at + 2] = np.uint32(table[slot, 3] & np.uint64(0xFFFFFFFF))
                         break
                     place = np.int64(table[slot, 2])
-                    if n > PACKED:
+                    if n > PACKED:  # the key is a hash: compare the bytes
                         if not same_bytes(data, start, texts, np.int64(pool[place]), n):
                             count = 0
                             slot = (slot + 1) & mask

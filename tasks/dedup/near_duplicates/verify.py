@@ -1,7 +1,7 @@
-"""Verification: the exact Jaccard similarity of pairs, on the shingles of their texts.
+"""Verification: the exact Jaccard similarity of pairs, from the shingles of their texts.
 
-A signature only estimates; what is removed is decided here. The shingles of the rows in question are taken from the
-texts once, kept in files, and read for a few pairs at a time.
+A signature is only an estimate; what is removed is decided here. The shingles of the candidate rows are computed from
+the texts once, kept in files, and read for a few pairs at a time.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ import functools
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from storage.arrays import Float64, Int64, UInt64
 from storage.documents import read_batches
-from tasks.dedup import compare_kernels, kernels
-from tasks.dedup.clusters import Edges
+from tasks.dedup import kernels
 from tasks.dedup.config import SketchConfig
-from tasks.dedup.corpus import Corpus, Rows, Shard
+from tasks.dedup.corpus import Corpus, Shard
+from tasks.dedup.near_duplicates import compare_kernels
 from tasks.dedup.sketch import scanner_of
 from tasks.shards import in_threads, map_shards
 from tasks.stage.output import Output
-from tasks.text.kernels import Hashes
 from tasks.text.scan import Scanner
 
 SETS, ENDS = "sets.npy", "ends.npy"
@@ -31,21 +30,21 @@ SHINGLES_AT_ONCE = 1 << 21  # 16 MB
 
 
 class Shingles:
-    """The shingle sets of those rows that were asked for so far."""
+    """The shingle sets of the rows requested so far."""
 
     def __init__(self, config: SketchConfig, corpus: Corpus, out: Output) -> None:
         self.config, self.corpus, self.out = config, corpus, out
         self.files: list[Path] = []
-        self.rows: Rows = np.empty(0, np.int64)
-        self.places: npt.NDArray[np.int64] = np.empty((0, 3), np.int64)  # file, start, end
+        self.rows: Int64 = np.empty(0, np.int64)
+        self.places: Int64 = np.empty((0, 3), np.int64)  # file, start, end
 
-    def similarities(self, edges: Edges) -> npt.NDArray[np.float64]:
+    def similarities(self, edges: Int64) -> Float64:
         """The exact Jaccard similarity of each pair of rows."""
         self.take(np.unique(edges))
         portions = np.split(edges, range(EDGES_AT_ONCE, len(edges), EDGES_AT_ONCE))
         return np.concatenate(list(in_threads(self._similarities, portions, self.out)))
 
-    def _similarities(self, edges: Edges) -> npt.NDArray[np.float64]:
+    def _similarities(self, edges: Int64) -> Float64:
         rows, local = np.unique(edges, return_inverse=True)
         places = self.places[np.searchsorted(self.rows, rows)]
         sizes = places[:, 2] - places[:, 1]
@@ -63,14 +62,14 @@ class Shingles:
         compare_kernels.jaccards(sets, ends, np.ascontiguousarray(first), np.ascontiguousarray(second), values)
         return values
 
-    def take(self, rows: Rows) -> None:
-        """Take the shingles of ascending rows from their texts, where that was not done before."""
+    def take(self, rows: Int64) -> None:
+        """Compute the shingles of ascending rows from their texts, unless that was done before."""
         missing = np.setdiff1d(rows, self.rows, assume_unique=True)
         if not len(missing):
             return
         jobs = list(self.corpus.split(missing))
         work = functools.partial(_take_shingles, self.config)
-        # Named by its rows: a resumed run must not take other rows' shingles for these
+        # Named after its rows, so that a resumed run cannot mistake other rows' shingles for these
         name = f"shingles-{xxhash.xxh3_64_hexdigest(missing.tobytes())}"
         results = map_shards(work, jobs, self.out, name, threads=True)
         for (shard, local), result in zip(jobs, results, strict=True):
@@ -84,10 +83,10 @@ class Shingles:
         self.rows, self.places = self.rows[order], self.places[order]
 
 
-def _take_shingles(config: SketchConfig, job: tuple[Shard, Rows], folder: Path) -> dict[str, int]:
+def _take_shingles(config: SketchConfig, job: tuple[Shard, Int64], folder: Path) -> dict[str, int]:
     shard, wanted = job
     scanner = scanner_of(config)
-    found: list[Hashes] = []
+    found: list[UInt64] = []
     for start, batch in read_batches(shard.documents, ["text"], holding=wanted.tolist()):
         first, last = np.searchsorted(wanted, (start, start + len(batch)))
         found += shingle_sets(scanner, config.ngram, batch["text"].take(pa.array(wanted[first:last] - start)))
@@ -96,9 +95,9 @@ def _take_shingles(config: SketchConfig, job: tuple[Shard, Rows], folder: Path) 
     return {"documents": len(found)}
 
 
-def shingle_sets(scanner: Scanner, ngram: int, texts: pa.Array) -> list[Hashes]:
+def shingle_sets(scanner: Scanner, ngram: int, texts: pa.Array) -> list[UInt64]:
     """The distinct 64-bit shingle hashes of each text, ascending."""
-    found: list[Hashes] = [np.empty(0, np.uint64)] * len(texts)
+    found: list[UInt64] = [np.empty(0, np.uint64)] * len(texts)
     for scanned in scanner.scan(texts):
         sets = np.empty(scanned.word_ends[-1], np.uint64)
         ends = np.empty(len(scanned.rows), np.int64)

@@ -1,6 +1,6 @@
-"""Candidate pairs: documents that agree in all rows of a band meet in a bucket (Leskovec et al., ch. 3), and stay a
-candidate if their whole signatures are alike enough to reach the threshold. Large buckets are another matter: see
-tasks/dedup/large_buckets.py.
+"""Candidate pairs: documents whose signatures agree in all rows of a band share a bucket (Leskovec et al., "Mining of
+Massive Datasets", ch. 3), and are candidates if their whole signatures agree enough to reach the threshold. Buckets too
+large for all pairs are handled in large_buckets.py.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from tasks.dedup import compare_kernels
+from storage.arrays import Int64
 from tasks.dedup.buckets import Groups, grouped, ranges_needed, spill
-from tasks.dedup.clusters import Edges, unique_edges
+from tasks.dedup.clusters import unique_edges
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.corpus import Corpus, Rows, Shard
+from tasks.dedup.corpus import Corpus, Shard
+from tasks.dedup.near_duplicates import compare_kernels
 from tasks.shards import in_threads, map_shards
 from tasks.stage.output import Output
 
-MISS_WEIGHT = 0.999  # a missed pair is lost; a false one costs a comparison of two signatures
-DEVIATIONS = 4.0  # of the estimate, below the threshold, at which a pair is no candidate: it loses 1 in 30,000
+MISS_WEIGHT = 0.999  # a missed pair is lost; a false positive costs one comparison of signatures
+DEVIATIONS = 4.0  # standard deviations below the threshold at which a pair is dropped: 1 in 30,000 is lost
 PAIRS_AT_ONCE = 1 << 20
 
 
 @functools.cache
 def bands(threshold: float, permutations: int) -> tuple[int, int]:
-    """(bands, rows a band) for the threshold and the number of permutations, by datasketch's optimiser."""
+    """(bands, rows per band) for the threshold and the number of permutations, by datasketch's optimiser."""
     from datasketch import MinHashLSH
 
     weights = (1 - MISS_WEIGHT, MISS_WEIGHT)
@@ -37,12 +38,12 @@ def bands(threshold: float, permutations: int) -> tuple[int, int]:
 
 
 def expected_recall(similarity: float, count: int, rows: int) -> float:
-    """The probability that a pair of this similarity meets in at least one of `count` bands: 1 − (1 − sʳ)ᵇ."""
+    """The probability that a pair of this similarity shares a bucket in any of `count` bands: 1 − (1 − sʳ)ᵇ."""
     return float(1 - (1 - similarity**rows) ** count)
 
 
 def agreement_at(config: DedupConfig, deviations: float) -> int:
-    """In how many places two signatures agree at the threshold, plus so many standard deviations of the estimate."""
+    """The number of equal positions expected at the threshold, plus this many standard deviations of the estimate."""
     permutations = config.sketch.permutations
     deviation = math.sqrt(config.threshold * (1 - config.threshold) / permutations)
     agreeing = round(permutations * (config.threshold + deviations * deviation))
@@ -52,7 +53,7 @@ def agreement_at(config: DedupConfig, deviations: float) -> int:
 class Candidates:
     """The buckets of all bands."""
 
-    def __init__(self, config: DedupConfig, corpus: Corpus, skipped: Rows, memory: int, out: Output) -> None:
+    def __init__(self, config: DedupConfig, corpus: Corpus, skipped: Int64, memory: int, out: Output) -> None:
         self.config, self.corpus, self.out = config, corpus, out
         self.count, self.height = bands(config.threshold, config.sketch.permutations)
         self.least = agreement_at(config, -DEVIATIONS)
@@ -60,7 +61,7 @@ class Candidates:
         work = functools.partial(self._spill_shard, skipped)
         self.spilled = map_shards(work, corpus.shards, out, f"band-keys-{self.ranges}", threads=True)
 
-    def _spill_shard(self, skipped: Rows, shard: Shard, folder: Path) -> dict[str, Any]:
+    def _spill_shard(self, skipped: Int64, shard: Shard, folder: Path) -> dict[str, Any]:
         places = np.setdiff1d(np.arange(shard.size), skipped - shard.start, assume_unique=True)
         signatures = shard.read_signatures(places)
         keys = []
@@ -69,8 +70,8 @@ class Candidates:
             compare_kernels.band_keys(signatures, band, self.height, keys[-1])
         return spill(folder, keys, places.astype(np.uint32), self.ranges)
 
-    def pairs(self) -> tuple[Edges, list[Rows]]:
-        """Candidate pairs of all buckets of up to `bucket_pairs` documents, and the members of every larger bucket."""
+    def pairs(self) -> tuple[Int64, list[Int64]]:
+        """Candidate pairs from all buckets of up to `bucket_pairs` documents, and the members of each larger bucket."""
         found, large = [], []
         partitions = range(self.count * self.ranges)
         for number, (edges, larger) in enumerate(in_threads(self._pairs_of, partitions, self.out)):
@@ -79,15 +80,15 @@ class Candidates:
             self.out.progress(number + 1, len(partitions), "partitions", "compare")
         return unique_edges(found), large
 
-    def _pairs_of(self, partition: int) -> tuple[Edges, list[Rows]]:
+    def _pairs_of(self, partition: int) -> tuple[Int64, list[Int64]]:
         groups = grouped(self.spilled, [shard.start for shard in self.corpus.shards], partition)
         starts, limit = np.concatenate(([0], groups.ends[:-1])), self.config.bucket_pairs
         large = np.flatnonzero(groups.ends - starts > limit)
         larger = [np.sort(groups.members[starts[g] : groups.ends[g]]) for g in large]
         return unique_edges([self._alike(members, ends) for members, ends in portions(groups, limit)]), larger
 
-    def _alike(self, members: Rows, ends: Rows) -> Edges:
-        """All pairs within groups whose signatures agree enough."""
+    def _alike(self, members: Int64, ends: Int64) -> Int64:
+        """All pairs within groups whose signatures agree in enough positions."""
         rows, local = np.unique(members, return_inverse=True)
         sizes = np.diff(ends, prepend=0)
         room = int((sizes * (sizes - 1) // 2).sum())
@@ -97,8 +98,8 @@ class Candidates:
         return np.stack((rows[first[:made]], rows[second[:made]]), axis=1)
 
 
-def portions(groups: Groups, limit: int) -> Iterator[tuple[Rows, Rows]]:
-    """Groups of up to `limit` members as (members, ends), as many at a time as make `PAIRS_AT_ONCE` pairs."""
+def portions(groups: Groups, limit: int) -> Iterator[tuple[Int64, Int64]]:
+    """Groups of up to `limit` members as (members, ends), in portions of about `PAIRS_AT_ONCE` pairs."""
     starts = np.concatenate(([0], groups.ends[:-1]))
     sizes = groups.ends - starts
     small = np.flatnonzero(sizes <= limit)

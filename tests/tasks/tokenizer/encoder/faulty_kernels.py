@@ -1,4 +1,4 @@
-"""Kernels of the tokenizer that are wrong, for tests of what happens then."""
+"""Faulty tokenizer kernels, to test that faults are noticed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tasks.tokenizer import tables
+from tasks.tokenizer.encoder import tables
 
 
 def exchange_letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have our encoder take L for T and T for L."""
+    """Make our encoder exchange the letters L and T."""
     sound = tables.make_tables
 
     def faulty(settings: dict[str, Any]) -> tables.Tables:

@@ -1,4 +1,4 @@
-"""Our encoder is `tokenizers`, only faster: the same cuts, the same ids, the same bytes in the shards."""
+"""Our encoder equals `tokenizers`, only faster: the same pre-tokens, ids and shards."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from storage.tokens import write_tokens
 from tasks.stage.output import Output
 from tasks.tokenize import stage
 from tasks.tokenize.stage import TokenizeConfig, in_validation, tokenize
-from tasks.tokenizer import TokenizerConfig, encode, load_for_documents, train_tokenizer
-from tasks.tokenizer.characters import CLASSES, SIZE
-from tasks.tokenizer.encode import KernelEncoder
+from tasks.tokenizer import TokenizerConfig, load_for_documents, train_tokenizer
+from tasks.tokenizer.encoder import encode
+from tasks.tokenizer.encoder.characters import CLASSES, SIZE
+from tasks.tokenizer.encoder.encode import KernelEncoder
+from tasks.tokenizer.encoder.split import PORTION, Splitter
+from tasks.tokenizer.encoder.tables import make_tables, obstacle, read_settings
 from tasks.tokenizer.patterns import PatternName, pattern_of, pre_tokenizer
 from tasks.tokenizer.prove import HARD_TEXTS
-from tasks.tokenizer.split import PORTION, Splitter
-from tasks.tokenizer.tables import make_tables, obstacle, read_settings
 from tests.runtimes import runtime_of
 from tests.tasks.tiny_model import RUNTIME, texts
-from tests.tasks.tokenizer.faulty_kernels import exchange_letters
+from tests.tasks.tokenizer.encoder.faulty_kernels import exchange_letters
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PATTERNS: tuple[PatternName, ...] = get_args(PatternName)
 LIBRARY = {pattern: pre_tokenizer(pattern) for pattern in PATTERNS}
 ODD = (
@@ -185,7 +186,7 @@ def run(folder: Path, tokenizer: Path, workers: int = 1) -> tuple[Output, dict[s
 
 
 def plain_run(folder: Path, tokenizer: Path) -> dict[str, bytes]:
-    """The same shards a document at a time, by `tokenizers`."""
+    """The same shards made one document at a time by `tokenizers`."""
     library = load_for_documents(tokenizer)
     eos = library.token_to_id(EOS)
     for number in range(3):

@@ -1,9 +1,9 @@
-"""Buckets too large for all pairs: boilerplate in thousands of documents, in linear time and without losing a link.
+"""Buckets too large for all pairs, such as boilerplate in thousands of documents, in linear time.
 
-Clusters are connected components, so only an edge between two components tells anything new. A leader is compared
-with all members of other components, and what is verified joins its component: a bucket of near-identical documents
-is one component after one leader. Then each member that is still apart is compared with the other components, and its
-likeliest partner is verified. All is decided on verified edges, so two pairs that merely share a bucket stay two.
+Clusters are connected components, so only an edge between two components adds information. A leader is compared with
+all members of other components, and those that are verified join its component: a bucket of near-identical documents is
+one component after a single leader. Then each member that is still separate is compared with the other components, and
+its most likely partner is verified. Only verified edges count, so two pairs that merely share a bucket stay separate.
 """
 
 from __future__ import annotations
@@ -12,29 +12,30 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tasks.dedup import compare_kernels
-from tasks.dedup.candidates import Candidates
-from tasks.dedup.clusters import Components, Edges, unique_edges
-from tasks.dedup.corpus import Rows
-from tasks.dedup.verify import Shingles
-from tasks.text.kernels import Hashes
+from storage.arrays import Int64, UInt32, UInt64
+from tasks.dedup.clusters import Components, unique_edges
+from tasks.dedup.near_duplicates import compare_kernels
+from tasks.dedup.near_duplicates.candidates import Candidates
+from tasks.dedup.near_duplicates.verify import Shingles
 
-LEADERS = 16  # in a bucket
-FRUITLESS = 2  # leaders that joined nothing, after which no more are tried
-CROSSINGS = 4
-COMPARISONS = 1 << 24  # of what is still apart in a bucket: about half a second
+LEADERS = 16  # at most, per bucket
+FRUITLESS = 2  # leaders without a verified pair after which no more are tried
+CROSSINGS = 4  # rounds in which the remaining components are compared
+COMPARISONS = 1 << 24  # per round and bucket: about half a second
 
 
 class Joined(NamedTuple):
-    """Verified edges, the pairs that were verified, and the buckets that were not compared in full."""
+    """Verified edges, the number of pairs checked, and the number of comparisons cut short by the budget."""
 
-    edges: Edges
+    edges: Int64
     candidates: int
     cut_short: int
 
 
-def join_large_buckets(candidates: Candidates, large: list[Rows], components: Components, shingles: Shingles) -> Joined:
-    """Verified edges between documents of large buckets that lie in different components."""
+def join_large_buckets(
+    candidates: Candidates, large: list[Int64], components: Components, shingles: Shingles
+) -> Joined:
+    """Verified edges between documents of large buckets that are in different components."""
     rows = np.unique(np.concatenate([np.empty(0, np.int64), *large]))
     labels = Labels(rows, components.labels(rows))
     apart = [members for members in large if labels.differ(members)]
@@ -46,23 +47,23 @@ def join_large_buckets(candidates: Candidates, large: list[Rows], components: Co
 
 
 class Labels:
-    """The component of each row, as edges join them."""
+    """The component of each row, updated as edges are added."""
 
-    def __init__(self, rows: Rows, labels: Rows) -> None:
+    def __init__(self, rows: Int64, labels: Int64) -> None:
         self.rows = rows
         self.values = np.unique(labels, return_inverse=True)[1]
 
-    def of(self, rows: Rows) -> Rows:
+    def of(self, rows: Int64) -> Int64:
         """Component numbers."""
         return self.values[np.searchsorted(self.rows, rows)]
 
-    def differ(self, rows: Rows) -> bool:
-        """Whether the rows are of several components."""
+    def differ(self, rows: Int64) -> bool:
+        """Whether the rows are in more than one component."""
         found = self.of(rows)
         return bool((found != found[0]).any())
 
-    def join(self, edges: Edges) -> None:
-        """Make one component of those of each edge."""
+    def join(self, edges: Int64) -> None:
+        """Merge the components that each edge connects."""
         pairs = self.values[np.searchsorted(self.rows, edges)]
         joined = Components(pairs)
         merged = joined.labels(np.arange(self.values.max() + 1))
@@ -76,16 +77,16 @@ class LargeBuckets:
         self.corpus, self.least = candidates.corpus, candidates.least
         self.threshold = candidates.config.threshold
         self.shingles = shingles
-        self.edges: list[Edges] = []
+        self.edges: list[Int64] = []
         self.verified = 0
         self.cut_short = 0
 
-    def join(self, members: Rows, labels: Labels) -> None:
-        """Join the components of one bucket, as far as exact similarity allows."""
+    def join(self, members: Int64, labels: Labels) -> None:
+        """Merge components of one bucket, where exact similarity confirms it."""
         if not labels.differ(members):
             return
         signatures = self.corpus.signatures(members)
-        order = np.argsort(_content(signatures), kind="stable")  # an order that no order of documents can change
+        order = np.argsort(_content(signatures), kind="stable")  # by content: independent of the order of documents
         members, signatures = members[order], signatures[order]
         leaders: list[int] = []
         fruitless = 0
@@ -104,9 +105,8 @@ class LargeBuckets:
             if not self._cross(members, signatures, labels):
                 break
 
-    def _cross(self, members: Rows, signatures: compare_kernels.Signatures, labels: Labels) -> bool:
-        """Compare what is still apart: each member's likeliest partner in another component is verified. Whether any
-        were joined."""
+    def _cross(self, members: Int64, signatures: UInt32, labels: Labels) -> bool:
+        """Verify each member's most likely partner in another component. Returns whether any components were merged."""
         if not labels.differ(members):
             return False
         found = labels.of(members)
@@ -120,8 +120,8 @@ class LargeBuckets:
         self.cut_short += not complete
         return self._verify(np.stack((members[first[:made]], members[second[:made]]), axis=1), labels)
 
-    def _verify(self, pairs: Edges, labels: Labels) -> bool:
-        """Join what reaches the threshold; whether any pair did."""
+    def _verify(self, pairs: Int64, labels: Labels) -> bool:
+        """Merge the pairs that reach the threshold. Returns whether any pair did."""
         pairs = np.sort(pairs, axis=1)
         self.verified += len(pairs)
         good = pairs[self.shingles.similarities(pairs) >= self.threshold]
@@ -131,7 +131,7 @@ class LargeBuckets:
         return len(good) > 0
 
 
-def _content(signatures: compare_kernels.Signatures) -> Hashes:
+def _content(signatures: UInt32) -> UInt64:
     hashes = np.empty(len(signatures), np.uint64)
     compare_kernels.band_keys(signatures, 0, signatures.shape[1], hashes)
     return hashes

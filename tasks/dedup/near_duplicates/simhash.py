@@ -1,8 +1,8 @@
-"""Near-duplicates by SimHash (Charikar 2002; Manku et al. 2007): 64-bit hashes that differ in few bits.
+"""Near-duplicates by SimHash (Charikar 2002; Manku et al. 2007): 64-bit hashes with a small Hamming distance.
 
-Two hashes that differ in k bits agree in at least two of k + 2 blocks; so each pair of blocks is a key, and documents
-are compared where they share one. The distance is exact, so nothing is left to verify. Off by default: at three bits
-it finds what MinHash finds from a similarity of about 0.95, at a fraction of the room.
+Two hashes that differ in k bits agree in at least two of k + 2 blocks, so each pair of blocks is a key, and documents
+that share a key are compared. The distance is exact, so there is nothing to verify. Off by default: at three bits it
+finds what MinHash finds above a similarity of about 0.95, with a fraction of the space.
 """
 
 from __future__ import annotations
@@ -13,30 +13,32 @@ from pathlib import Path
 
 import numpy as np
 
+from storage.arrays import Int64, UInt64
 from storage.documents import read_batches
-from tasks.dedup import compare_kernels, kernels
+from tasks.dedup import kernels
 from tasks.dedup.buckets import group
-from tasks.dedup.clusters import Edges, unique_edges
+from tasks.dedup.clusters import unique_edges
 from tasks.dedup.config import SimHashConfig, SketchConfig
-from tasks.dedup.corpus import Corpus, Rows, Shard
+from tasks.dedup.corpus import Corpus, Shard
+from tasks.dedup.near_duplicates import compare_kernels
 from tasks.dedup.sketch import scanner_of
 from tasks.shards import map_shards
 from tasks.stage.output import Output
-from tasks.text.kernels import Hashes
 
 FILE = "simhash.npy"
 BITS = 64
 
 
-def simhashes(sketch: SketchConfig, corpus: Corpus, out: Output) -> Hashes:
-    """The SimHash of every row: 8 bytes a document are held."""
+def simhashes(sketch: SketchConfig, corpus: Corpus, out: Output) -> UInt64:
+    """The SimHash of every row, held in memory: 8 bytes per document."""
     work = functools.partial(_hash_shard, sketch)
     results = map_shards(work, corpus.shards, out, "simhash", threads=True)
     return np.concatenate([np.load(result.folder / FILE) for result in results])
 
 
-def simhash_edges(config: SimHashConfig, hashes: Hashes, skipped: Rows) -> Edges:
-    """Pairs of rows whose hashes differ in at most `max_distance` bits; of equal hashes, each with the first only."""
+def simhash_edges(config: SimHashConfig, hashes: UInt64, skipped: Int64) -> Int64:
+    """Pairs of rows whose hashes differ in at most `max_distance` bits; rows with equal hashes are paired only with the
+    first of them."""
     rows = np.setdiff1d(np.arange(len(hashes)), skipped, assume_unique=True)
     values, first, places = np.unique(hashes[rows], return_index=True, return_inverse=True)
     equal = np.stack((rows[first[places]], rows), axis=1)
@@ -48,9 +50,9 @@ def simhash_edges(config: SimHashConfig, hashes: Hashes, skipped: Rows) -> Edges
     return unique_edges(found)
 
 
-def distances(hashes: Hashes, pairs: Edges) -> Rows:
-    """In how many bits the hashes of pairs of rows differ."""
-    differing: Rows = np.bitwise_count(hashes[pairs[:, 0]] ^ hashes[pairs[:, 1]]).astype(np.int64)
+def distances(hashes: UInt64, pairs: Int64) -> Int64:
+    """The Hamming distance of the hashes of each pair of rows."""
+    differing: Int64 = np.bitwise_count(hashes[pairs[:, 0]] ^ hashes[pairs[:, 1]]).astype(np.int64)
     return differing
 
 
@@ -60,9 +62,9 @@ def _masks(distance: int) -> list[np.uint64]:
     return [np.uint64(one | other) for one, other in combinations(blocks, 2)]
 
 
-def _close(values: Hashes, ends: Rows, distance: int) -> Edges:
+def _close(values: UInt64, ends: Int64, distance: int) -> Int64:
     room = 0
-    while True:  # counted first, then written
+    while True:  # the first pass counts, the second one writes
         first, second = np.empty(room, np.int32), np.empty(room, np.int32)
         found = compare_kernels.close_pairs(values, ends, distance, first, second)
         if found <= room:

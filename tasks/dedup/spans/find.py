@@ -1,19 +1,20 @@
-"""Repeated spans: text that stands in several documents goes from all but one of them, and the documents stay.
+"""Finding and removing repeated spans: text that several documents share is removed from all but one of them.
 
-Near-duplicates share most of their text; this finds what otherwise different documents share: licences, notices,
-quotations. A model learns such text by heart (Lee et al. 2022, "Deduplicating Training Data Makes Language Models
-Better"). They build a suffix array of the corpus; here every run of `min_words` words, a window, has a 64-bit key, and
-keys are spilled by range and compared range by range, so that memory stays bounded. Of N windows about N²/2⁶⁵ pairs
-share a key by chance: 3 pairs in 10¹⁰ windows, which are some 100 GB of text.
+Near-duplicates share most of their text; this finds what otherwise different documents share, such as licences, notices
+and quotations, which a model memorises (Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better").
+They build a suffix array of the corpus. Here every run of `min_words` words, a window, has a 64-bit key, and keys are
+spilled by range and compared range by range, so that memory is bounded. Among N windows, about N²/2⁶⁵ pairs share a key
+by chance: 3 pairs in 10¹⁰ windows, or some 100 GB of text.
 
-A window's owner is its best occurrence: in an earlier artifact, then in the most trusted source, then in the document
-of the smallest id, then first in the text. All others are cut, but those that overlap with the owner: in "no no no …"
-every window does with the next, and one must stay. Then no window stands whole in two places that don't overlap. Every
-word that was cut stands where its window is owned; or, if it was cut there for the sake of another window, where that
-one is owned. Each of these places is better than the last, so this ends at one that stands.
+A window's owner is its preferred occurrence: in an earlier artifact, then in the most trusted source, then in the
+document with the smallest id, then first in the text. All other occurrences are cut, except those that overlap the
+owner: in "no no no …" each window overlaps the next, and one must stay. Afterwards no window occurs in two places that
+do not overlap. Every word that was cut still exists where its window is owned or, if it was cut there as part of
+another window, where that one is owned. Each of these places is preferred to the one before, so the chain ends at one
+that is kept.
 
-Words are runs of `\\w`, as in `scan`, but folded character by character and without NFC, for offsets must be those of
-the text as it stands: "é" of one character is not "é" of two, nor "ß" "ss".
+Words are runs of `\\w`, as in `tasks.text.kernels.scan`, but folded character by character and without NFC, because
+offsets must refer to the original text: a precomposed "é" does not equal a decomposed one, nor "ß" "ss".
 """
 
 from __future__ import annotations
@@ -25,22 +26,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from storage.arrays import Bool, Int64
 from storage.documents import Verdict, read_batches
-from tasks.dedup import word_kernels
 from tasks.dedup.buckets import group, ranges_needed
 from tasks.dedup.config import DedupConfig, SpansConfig
-from tasks.dedup.corpus import Corpus, Rows, Shard
+from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.parts import PartWriter, range_of, read_part
 from tasks.dedup.preference import standing
+from tasks.dedup.spans import word_kernels
 from tasks.shards import ShardResult, map_shards
 from tasks.stage.output import Output
 from tasks.text.characters import Characters, characters
-from tasks.text.kernels import Offsets
 from tasks.text.scan import utf8
 
 REASON = "repeated_span"
@@ -51,26 +51,27 @@ SPANS_SCHEMA = pa.schema(
     [("place", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("words", pa.int64()), ("owner", pa.string())]
 )
 PORTION = 1 << 22  # bytes of text whose windows are spilled together: some 500,000 windows, 8 MB
-NEAR = 1 << 28  # of memory, as `ranges_needed` reckons it: the counters of such a partition fit into the cache
-ENOUGH = 64  # partitions for the sake of the cache: each row group costs something too
+NEAR = 1 << 28  # bytes, as `ranges_needed` counts them: the counters of such a partition fit into the CPU cache
+ENOUGH = 64  # most partitions made to fit the cache, since each row group has a cost too
 OWNERS_NAMED = 3
 PREFERENCE = [
     ("earlier", "descending"),
     *((name, "ascending") for name in ("rank", "id", "source", "content", "row")),
 ]
 
-Standing = tuple[Rows, Rows, pa.Array]  # documents: rows, ascending; the place of each in order; ids in that order
+Standing = tuple[Int64, Int64, pa.Array]  # rows, ascending; the rank of each by preference; ids in order of rank
 
 
-def find_spans(config: DedupConfig, corpus: Corpus, removed: Rows, memory: int, out: Output) -> list[Path]:
-    """What is to be cut: for each own shard a table by place (of the document in the shard) and start, with start and
-    end in bytes of its text, words, and the id of the owner. `removed` rows, ascending, take no part."""
+def find_spans(config: DedupConfig, corpus: Corpus, removed: Int64, memory: int, out: Output) -> list[Path]:
+    """The spans to cut: for each own shard the path of a table, sorted by place (the document's index in the shard) and
+    start, with start and end in bytes of the text, length in words, and the id of the owner. `removed` rows, ascending,
+    are left out."""
     size = (config.spans or SpansConfig()).min_words
     tables = characters(config.sketch.ignore_case, config.sketch.ignore_white_space)
     lengths = (pc.sum(shard.columns(["length"])["length"]).as_py() or 0 for shard in corpus.shards)
-    most = sum(lengths) // 2  # windows: a word has a letter, and something between it and the next
+    most = sum(lengths) // 2  # windows: each word takes at least one letter and one separator
     parts = max(ranges_needed(most, memory // out.runtime.data.workers), min(ENOUGH, ranges_needed(most, NEAR)))
-    # Named by the number of parts: a run that is resumed with more memory must not take one for the other
+    # Named after the number of partitions, so that a run resumed with other memory does not mix them up
     spill = functools.partial(_spill_windows, tables, size, removed, parts)
     windows = map_shards(spill, corpus.shards, out, f"windows-{parts}", threads=True)
     find = functools.partial(_find_repeated, [shard.start for shard in corpus.shards], windows)
@@ -85,9 +86,9 @@ def find_spans(config: DedupConfig, corpus: Corpus, removed: Rows, memory: int, 
 
 
 def _spill_windows(
-    tables: Characters, size: int, removed: Rows, parts: int, shard: Shard, folder: Path
+    tables: Characters, size: int, removed: Int64, parts: int, shard: Shard, folder: Path
 ) -> dict[str, Any]:
-    """Write the windows of a shard by range of their keys."""
+    """Write the windows of a shard, partitioned by range of keys."""
     kept = np.setdiff1d(np.arange(shard.size), removed - shard.start, assume_unique=True)
     with PartWriter(folder, WINDOWS_SCHEMA) as file:
         for texts, places in _texts(shard.documents, kept):
@@ -98,7 +99,7 @@ def _spill_windows(
 
 
 def _find_repeated(starts: Sequence[int], windows: list[ShardResult], number: int, folder: Path) -> dict[str, Any]:
-    """The windows of a partition that share their key, key by key: group g is `rows[ends[g - 1]:ends[g]]`."""
+    """Write the windows of a partition that share a key, grouped by key: group g is `rows[ends[g - 1]:ends[g]]`."""
     columns = [(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.uint32))]
     for shard, table in read_part(windows, number):
         key, place, word = (column.to_numpy() for column in table.columns)
@@ -119,14 +120,14 @@ def _by_standing(config: DedupConfig, corpus: Corpus, repeated: list[ShardResult
 
 
 def _mark(size: int, corpus: Corpus, documents: Standing, repeated: ShardResult, folder: Path) -> dict[str, Any]:
-    """Write the windows of a partition that are to go, by own shard, with the standing of the owner."""
+    """Write the windows of a partition that are to be cut, by own shard, with the rank of their owner."""
     with np.load(repeated.folder / REPEATED) as stored:
         rows, words, ends = stored["rows"], stored["words"].astype(np.int64), stored["ends"]
     standing = documents[1][np.searchsorted(documents[0], rows)]
     sizes = np.diff(ends, prepend=0)
     best = np.repeat(np.minimum.reduceat(standing << 32 | words, ends - sizes), sizes)
     owner, owner_word = best >> 32, best & 0xFFFFFFFF
-    stays = (standing == owner) & (words < owner_word + size)  # the owner, and what overlaps with it
+    stays = (standing == owner) & (words < owner_word + size)  # the owner, and what overlaps it
     marked = np.flatnonzero(~stays & ~corpus.is_earlier(rows))
     starts = np.array([shard.start for shard in corpus.own])
     shard = np.searchsorted(starts, rows[marked], "right") - 1
@@ -138,13 +139,13 @@ def _mark(size: int, corpus: Corpus, documents: Standing, repeated: ShardResult,
 def _join(
     tables: Characters, size: int, documents: Standing, marked: list[ShardResult], job: tuple[int, Shard], folder: Path
 ) -> dict[str, Any]:
-    """Join the marked windows of a shard into spans. Where the owner changes the next span begins, without overlap."""
+    """Merge a shard's windows to cut into spans. A new span starts where the owner changes; spans do not overlap."""
     number, shard = job
     table = pa.concat_tables([MARKS_SCHEMA.empty_table(), *(part for _, part in read_part(marked, number))])
     place, word, owner = (column.to_numpy() for column in table.columns)
     order = np.argsort(place << 32 | word)
     place, word, owner = place[order], word[order], owner[order]
-    after = np.roll(word, 1) + size  # where the window before ends
+    after = np.roll(word, 1) + size  # where the previous window ends
     joined = (np.roll(place, 1) == place) & (word <= after)
     joined[:1] = False
     new = np.flatnonzero(~joined | (np.roll(owner, 1) != owner))
@@ -156,8 +157,8 @@ def _join(
     return {"repeated_spans": len(new), "repeated_words": int((last - first).sum())}
 
 
-def _bytes(tables: Characters, path: Path, place: Rows, first: Rows, last: Rows) -> tuple[Offsets, Offsets]:
-    """Where the words `first` and `last` of the documents at `place`, ascending, start."""
+def _bytes(tables: Characters, path: Path, place: Int64, first: Int64, last: Int64) -> tuple[Int64, Int64]:
+    """The byte offsets at which the words `first` and `last` of the documents at `place`, ascending, start."""
     starts, ends = np.empty(len(place), np.int64), np.empty(len(place), np.int64)
     for texts, places in _texts(path, np.unique(place)):
         _, word_starts, word_ends = word_kernels.find_words(*utf8(texts), *tables)
@@ -168,8 +169,8 @@ def _bytes(tables: Characters, path: Path, place: Rows, first: Rows, last: Rows)
     return starts, ends
 
 
-def _texts(path: Path, wanted: Rows) -> Iterator[tuple[pa.Array, Rows]]:
-    """The texts at these places, ascending, of a shard, in portions, and the places."""
+def _texts(path: Path, wanted: Int64) -> Iterator[tuple[pa.Array, Int64]]:
+    """The texts of a shard at these indices, ascending, in portions, with the indices."""
     waiting: list[pa.Array] = []
     done = end = 0
     for start, batch in read_batches(path, ["text"], holding=wanted.tolist()):
@@ -183,10 +184,10 @@ def _texts(path: Path, wanted: Rows) -> Iterator[tuple[pa.Array, Rows]]:
 
 
 def cut_spans(
-    batch: pa.RecordBatch, first_place: int, spans: pa.Table, min_words: int, keep: npt.NDArray[np.bool_] | None = None
+    batch: pa.RecordBatch, first_place: int, spans: pa.Table, min_words: int, keep: Bool | None = None
 ) -> tuple[pa.RecordBatch, list[Verdict]]:
-    """The documents `first_place` and on of a shard without their spans, and a verdict on each that changed. One that
-    is left with white space only goes; so do, without a verdict, those that `keep` leaves out."""
+    """The documents of a shard from `first_place` on without their spans, and a verdict on each that changed. Documents
+    with nothing but white space left are removed; so are, without a verdict, those that `keep` excludes."""
     kept = np.ones(len(batch), np.bool_) if keep is None else keep.copy()
     changed = np.zeros(len(batch), np.bool_)
     texts: list[str] = []

@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from storage.arrays import Bool, Int64
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
 from tasks.dedup import DedupConfig
-from tasks.dedup.candidates import Candidates, bands, expected_recall
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.duplicates import near_edges
+from tasks.dedup.near_duplicates.candidates import Candidates, bands, expected_recall
+from tasks.dedup.near_duplicates.verify import Shingles
 from tasks.dedup.stage import sketches
-from tasks.dedup.verify import Shingles
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 
@@ -45,14 +45,14 @@ class Compared:
         self.similarity = shingles.similarities(self.pairs)
         self.candidate_similarity = shingles.similarities(self.candidates)
 
-    def among(self, edges: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which of the pairs are among the edges."""
+    def among(self, edges: Int64) -> Bool:
+        """Whether each pair is among the edges."""
         found = {tuple(edge) for edge in edges.tolist()}
         return np.array([tuple(pair) in found for pair in self.pairs.tolist()])
 
 
 def pair(similarity: float, number: int) -> tuple[str, str]:
-    """Two texts of which the first words are the same, so many that their similarity is the one asked for."""
+    """Two texts that share as many first words as gives the similarity asked for."""
     shared = round(2 * (LENGTH - 4) * similarity / (1 + similarity)) + 4
     words = [f"{number}w{place}" for place in range(2 * LENGTH - shared)]
     random.Random(number).shuffle(words)
@@ -105,7 +105,7 @@ def test_labelled_pairs_are_told_apart(shared_data: Callable[[str], Path], tmp_p
     pairs = [pair for pair in pairs if pair["a"] in texts and pair["b"] in texts]
     compared = Compared(tmp_path, [texts[pair[side]] for pair in pairs for side in "ab"])
     stated = np.array([pair["jaccard5"] for pair in pairs])
-    assert np.abs(compared.similarity - stated).mean() < 0.005  # words are cut a little otherwise there
+    assert np.abs(compared.similarity - stated).mean() < 0.005  # they split words a little differently
     verified = compared.among(compared.verified)
     assert verified[stated >= 0.81].mean() >= 0.99
     assert not verified[stated < 0.79].any()

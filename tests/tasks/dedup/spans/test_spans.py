@@ -1,4 +1,4 @@
-"""Repeated spans: what is cut to the byte, which copy stays, and that neither order nor workers decide it."""
+"""Repeated spans: what is cut, to the byte, and which copy is kept, independently of order and workers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from storage.artifact import Artifact
 from storage.documents import Document, Verdict, read_batches, shard_name, write_documents
-from tasks.dedup import spans, word_kernels
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
-from tasks.dedup.spans import cut_spans, find_spans
+from tasks.dedup.spans import find, word_kernels
+from tasks.dedup.spans.find import cut_spans, find_spans
 from tasks.dedup.stage import sketches
 from tasks.stage.output import Output
 from tasks.text.characters import characters
@@ -34,7 +34,7 @@ WORDS = [f"word{number}" for number in range(4000)]
 
 
 def some_words(seed: int, count: int) -> str:
-    """So many words; with another seed no two of them follow each other again."""
+    """This many words; texts of different seeds share no two consecutive words."""
     return " ".join(random.Random(seed).choices(WORDS, k=count))
 
 
@@ -251,7 +251,7 @@ Place = tuple[str, int]  # a document's id, and the number of a word in it
 
 @st.composite
 def small_corpora(draw: st.DrawFn) -> list[Document]:
-    """Texts of a few words, pieced together from the same fragments."""
+    """Texts of a few words, combined from the same fragments."""
     word = st.sampled_from(["a", "B", "é", "字"])
     fragments = draw(st.lists(st.lists(word, min_size=1, max_size=14), min_size=1, max_size=4))
     texts = draw(st.lists(st.lists(st.sampled_from(fragments), max_size=6), min_size=1, max_size=5))
@@ -272,7 +272,7 @@ def small_corpora(draw: st.DrawFn) -> list[Document]:
 
 
 class Reference:
-    """Owners and what is cut, by brute force over strings."""
+    """Owners and cuts by brute force over strings."""
 
     def __init__(self, documents: list[Document]) -> None:
         self.words = {d.id: [w.group().casefold() for w in re.finditer(r"\w+", d.text)] for d in documents}
@@ -295,7 +295,7 @@ class Reference:
         return "".join(pieces)
 
     def followed(self, place: Place) -> Iterator[Place]:
-        """From a word to the same word in the window that owns one of its windows, until there is none."""
+        """Follow a word to the same word in the window that owns one of its windows, until there is none."""
         yield place
         while place in self.cut:
             identity, word = place
@@ -306,7 +306,7 @@ class Reference:
 
 
 def test_a_shard_is_worked_through_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spans, "PORTION", 1 << 17)
+    monkeypatch.setattr(find, "PORTION", 1 << 17)
     draw = random.Random(1)
     passages = [some_words(number, 12) for number in range(900)]
     texts = [f"{number} é {draw.choice(passages)} — {draw.choice(passages)}" for number in range(5000)]
@@ -319,7 +319,7 @@ def test_a_shard_is_worked_through_in_portions(tmp_path: Path, monkeypatch: pyte
 @given(small_corpora())
 @settings(deadline=None, max_examples=60)
 def test_no_window_is_left_in_two_places_and_no_word_is_lost(documents: list[Document]) -> None:
-    """Of the windows that stand whole, equal ones overlap; and what was cut stands where its owners lead.
+    """Equal windows that remain overlap; and what was cut is found by following its owners.
 
     Windows across a cut are new: they may be equal to others, and no run of the original had them.
     """

@@ -1,40 +1,39 @@
-"""Pre-tokens of a column of texts, straight from its Arrow buffer, in portions that stay near the core."""
+"""Pre-tokens of a column of texts, directly from its Arrow buffer, in portions that fit into the CPU cache."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.text.scan import utf8
-from tasks.tokenizer import kernels
-from tasks.tokenizer.characters import character_classes
-from tasks.tokenizer.kernels import Bytes, Offsets, Words
+from storage.arrays import Int64, UInt8, UInt64
+from tasks.text.scan import at_least, utf8
+from tasks.tokenizer.encoder import kernels
+from tasks.tokenizer.encoder.characters import character_classes
 from tasks.tokenizer.patterns import PatternName
 
-PORTION = 1 << 19  # bytes of text at once, or one document
-SPARE = 16  # bytes that may be read behind a text
+PORTION = 1 << 19  # bytes of text at once (at least one document)
+SPARE = 16  # bytes that the kernels may read beyond the end of a text
 
 
 class Cut(NamedTuple):
-    """D texts and their pre-tokens. Views into the splitter's buffers: gone with the next portion.
+    """D texts and their pre-tokens, as views into the splitter's buffers that are valid until the next portion.
 
-    Text d is `data[offsets[d]:offsets[d + 1]]`; pre-token p ends at `ends[p]` and starts where the one before it ends;
-    `documents[d]` of them lie before the end of text d. `words[i]` are the 8 bytes of `data` from i on.
+    Text d is `data[offsets[d]:offsets[d + 1]]`; pre-token p ends at `ends[p]` and starts where the previous one ends;
+    `documents[d]` is the number of pre-tokens up to the end of text d. `words[i]` are the 8 bytes of `data` from i on.
     """
 
-    data: Bytes
-    words: Words
-    offsets: Offsets
-    ends: Offsets
-    documents: Offsets
+    data: UInt8
+    words: UInt64
+    offsets: Int64
+    ends: Int64
+    documents: Int64
 
 
 class Splitter:
-    """Cuts columns of texts into pre-tokens by a pattern. Not for two threads at once."""
+    """Splits columns of texts into pre-tokens by a pattern. Not thread-safe."""
 
     def __init__(self, pattern: PatternName) -> None:
         self.pattern = pattern
@@ -43,7 +42,7 @@ class Splitter:
         self._ends = np.empty(0, np.int64)
 
     def split(self, texts: pa.Array) -> Iterator[Cut]:
-        """The texts of a string column without nulls, in order, in portions."""
+        """Split a string column without nulls, in order, in portions."""
         source, offsets = utf8(texts)
         first = 0
         while first < len(texts):
@@ -61,8 +60,3 @@ class Splitter:
             )
             yield Cut(self._data, words, places, self._ends[:count], documents)
             first = after
-
-
-def at_least(buffer: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    """The buffer, or a new one of its kind where it is too small."""
-    return buffer if len(buffer) >= size else np.empty(size, buffer.dtype)

@@ -1,10 +1,10 @@
-"""Ids of a column of texts: by our kernels, or by the `tokenizers` library, with one face.
+"""Encoding columns of texts, by our kernels or by the `tokenizers` library, behind one interface.
 
-Special tokens in a text are text. Each document ends with EOS. What an encoder remembers of one document makes the
-next one faster and changes no id.
+Special tokens in a text are text. Each document ends with EOS. An encoder caches what it has encoded, which makes the
+following documents faster but changes no id.
 
-Texts are UTF-8. A lone surrogate of a Python string is none, so pyarrow makes no column of it; a column whose bytes are
-not UTF-8 (a shard that something else wrote) is refused by both encoders, since no ids of it would come back as text.
+Texts are UTF-8. pyarrow refuses Python strings with lone surrogates, which UTF-8 cannot encode; a column whose bytes
+are not UTF-8 (a shard written by something else) is refused by both encoders, since its ids could not be decoded back.
 """
 
 from __future__ import annotations
@@ -18,46 +18,47 @@ import numpy as np
 import pyarrow as pa
 
 from models.tokenizer import EOS
+from storage.arrays import Int64, UInt32
 from storage.errors import DamagedArtifact
-from tasks.tokenizer import kernels
-from tasks.tokenizer.kernels import Ids, Offsets
+from tasks.text.scan import at_least
+from tasks.tokenizer.encoder import kernels
+from tasks.tokenizer.encoder.split import Splitter
+from tasks.tokenizer.encoder.tables import Tables
 from tasks.tokenizer.load import load_for_documents
-from tasks.tokenizer.split import Splitter, at_least
-from tasks.tokenizer.tables import Tables
 
-FIRST_ROWS, MOST_ROWS = 1 << 16, 1 << 20  # of the table of known pre-tokens, half of them used; 48 bytes each in all
-POOL, TEXTS = 2, 8  # ids and bytes for each row, for what doesn't fit into it
+FIRST_ROWS, MOST_ROWS = 1 << 16, 1 << 20  # rows of the pre-token cache, at most half of them used; 48 bytes each
+POOL, TEXTS = 2, 8  # ids and bytes per row, for entries that do not fit into a row
 
 
 class Encoded(NamedTuple):
-    """D documents: number d is `ids[ends[d - 1]:ends[d]]`, EOS included."""
+    """The ids of D documents: document d is `ids[ends[d - 1]:ends[d]]`, EOS included."""
 
-    ids: Ids
-    ends: Offsets
+    ids: UInt32
+    ends: Int64
 
-    def document(self, row: int) -> Ids:
+    def document(self, row: int) -> UInt32:
         """The ids of one document, EOS included."""
         return self.ids[int(self.ends[row - 1]) if row else 0 : int(self.ends[row])]
 
     @property
-    def lengths(self) -> Offsets:
-        """How many ids each document has, EOS included."""
+    def lengths(self) -> Int64:
+        """The number of ids of each document, EOS included."""
         return np.diff(self.ends, prepend=0)
 
 
 class Encoder(Protocol):
-    """What encodes columns of texts."""
+    """Encodes columns of texts."""
 
     vocab_size: int
     eos_id: int
 
     def encode(self, texts: pa.Array) -> Encoded:
-        """The documents of a string column without nulls, in order. Raises DamagedArtifact for one not in UTF-8."""
+        """Encode a string column without nulls. Raises DamagedArtifact if it is not UTF-8."""
         ...
 
 
 class KernelEncoder:
-    """By the kernels. Not for two threads at once. It takes up to 48 MB, and 20 bytes for each of the longest text."""
+    """Encodes by the kernels. Not thread-safe. Uses up to 48 MB, and 20 bytes per byte of the longest text."""
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
@@ -93,7 +94,7 @@ class KernelEncoder:
         self._used = np.zeros(4, np.int64)
 
     def _grow(self) -> None:
-        """Four times the room; at the most that is allowed, forget everything and begin again."""
+        """Make the cache four times as large; at the maximum size, clear it instead."""
         rows = len(self._table)
         table, pool, texts, used = self._table, self._pool, self._texts, self._used
         self._allot(min(4 * rows, MOST_ROWS))
@@ -105,7 +106,7 @@ class KernelEncoder:
 
 
 class LibraryEncoder:
-    """By the `tokenizers` library: what every other must equal."""
+    """Encodes by the `tokenizers` library, the reference for every other encoder."""
 
     def __init__(self, folder: Path) -> None:
         self._tokenizer = load_for_documents(folder)
@@ -133,15 +134,15 @@ def _check(texts: pa.Array) -> None:
 
 
 class Encoders:
-    """Kernel encoders lent to threads, one at a time each: what one has learned serves the next shard."""
+    """A pool of kernel encoders, each lent to one thread at a time, so that caches are kept from shard to shard."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._idle = [KernelEncoder(tables)]  # the first here, so that threads don't all ask for the classes
+        self._idle = [KernelEncoder(tables)]  # one in advance, so that threads do not all build the character classes
 
     @contextmanager
     def lent(self) -> Iterator[KernelEncoder]:
-        """An encoder for this thread alone, until the block ends."""
+        """An encoder for the exclusive use of this thread until the block ends."""
         try:
             encoder = self._idle.pop()
         except IndexError:

@@ -1,0 +1,21 @@
+"""Type aliases for NumPy arrays, named by the width of their elements: what is written to a file, or passed to compiled
+code, has that width and no other. Shapes are in the docstrings of the functions that take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bool = npt.NDArray[np.bool_]
+UInt8 = npt.NDArray[np.uint8]
+UInt16 = npt.NDArray[np.uint16]
+UInt32 = npt.NDArray[np.uint32]
+UInt64 = npt.NDArray[np.uint64]
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+AnyInt = npt.NDArray[np.integer]
+AnyArray = npt.NDArray[Any]
