@@ -5,9 +5,10 @@ Each group of rules is optional: null switches it off, and what only it needs is
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_serializer, field_validator, model_validator
 
 from tasks.filter.contamination.config import ContaminationConfig
 from tasks.filter.form.config import FormConfig
@@ -15,6 +16,7 @@ from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, G
 from tasks.filter.language.config import LanguageConfig
 from tasks.filter.perplexity.config import PerplexityConfig
 from tasks.filter.pii.config import Action, NameEntity, PatternEntity, PiiConfig
+from tasks.filter.pii.salt import HIDDEN, REMEDY, SaltSource, without_secret
 from tasks.filter.quality.config import QualityConfig
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.toxicity.config import ToxicityConfig
@@ -81,7 +83,31 @@ class PiiRules(StageConfig):
         {},
         description="by Presidio's name, such as {EMAIL_ADDRESS: surrogate}; placeholders where no values are reserved",
     )
-    salt: str = Field("", description="of surrogates; keep it secret, or whoever has a value can look up its stand-in")
+    salt: SaltSource | None = Field(
+        None,
+        description="where the secret that surrogates depend on is: {env: NAME} or {file: PATH}. Without one, anyone "
+        "can compute the surrogate of a value that they guess",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hide_salt(cls, data: Any) -> Any:
+        """Errors quote their input, so a salt in clear is taken out before anything is checked."""
+        if isinstance(data, Mapping) and "salt" in data:
+            return {**data, "salt": without_secret(data["salt"])}
+        return data
+
+    @field_validator("salt", mode="before")
+    @classmethod
+    def _refuse_salt_in_clear(cls, value: Any) -> Any:
+        if value == HIDDEN:
+            raise ValueError(REMEDY)
+        return value
+
+    @field_serializer("salt", when_used="json")
+    def _spell_no_salt(self, salt: SaltSource | None) -> dict[str, str] | str:
+        """No salt is spelled as an empty string in keys, as it was when a salt was a string."""
+        return "" if salt is None else salt.model_dump(exclude_none=True)
 
     def action_of(self, entity: str) -> Action:
         """What is done with findings of a kind."""

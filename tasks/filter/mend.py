@@ -19,6 +19,7 @@ from tasks.filter.config import FilterConfig, PiiRules
 from tasks.filter.form.c4 import keep_c4_lines
 from tasks.filter.pii.findings import Finding
 from tasks.filter.pii.replace import replace
+from tasks.filter.pii.salt import read_salt
 
 Mask = npt.NDArray[np.bool_]
 C4_LINES, C4_CITATIONS = "c4_removed_lines", "c4_citations"  # signals
@@ -67,7 +68,9 @@ def _changes(text: str, found: Sequence[dict[str, Any]], lines: bool, config: Fi
     """Personal data first: its places are those of the text as it was measured."""
     if found:
         sure = [Finding(**finding) for finding in found if finding["score"] >= config.pii.confidence]
-        text, done = replace(text, sure, lambda finding: config.pii.action_of(finding.entity), config.pii.salt)
+        text, done = replace(
+            text, sure, lambda finding: config.pii.action_of(finding.entity), read_salt(config.pii.salt)
+        )
         kinds = Counter(replacement.finding.entity for replacement in done)
         detail = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
         yield Change(text, "pii", len(done), detail)

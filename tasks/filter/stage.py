@@ -5,12 +5,19 @@ from __future__ import annotations
 from storage.artifact import Artifact
 from tasks.filter.config import FilterConfig
 from tasks.filter.families import measure
+from tasks.filter.pii.salt import read_salt, salt_digest
 from tasks.filter.repair.stage import repair
 from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=2, name="filter", runtime=("data", "compute"))
+def fingerprints(config: FilterConfig) -> dict[str, str]:
+    """The salt of surrogates as a digest. Raises ConfigError when it can't be read."""
+    salt = config.pii.salt
+    return {} if salt is None else {"pii.salt": salt_digest(read_salt(salt))}
+
+
+@stage(version=2, name="filter", runtime=("data", "compute"), sources=fingerprints)
 def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
     """Keep the documents that pass every rule, with personal data replaced in what is kept.
 
