@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 from storage.documents import Verdict
 from storage.errors import AccountingError
 from tasks.filter.config import FilterConfig
-from tasks.filter.decide import Decisions, Rule, reason, rules
-from tasks.filter.mend import without_personal_data
+from tasks.filter.decide import Decisions
+from tasks.filter.families import redact, rules
 from tasks.filter.repair.run import EMPTIED
+from tasks.filter.rules import Rule, reason
 from tasks.stage.figures import plot_funnel
 from tasks.stage.output import Output
 from tasks.stage.pages import markdown_table
@@ -94,7 +95,7 @@ class Tally:
         ids = documents["id"].take(pa.array(rows)).to_pylist()
         found = []
         for identity, row in sorted(zip(ids, rows.tolist(), strict=True))[:EXAMPLES]:
-            text = without_personal_data(documents["text"][row].as_py(), signals["pii"][row].as_py())
+            text = redact(documents["text"][row].as_py(), signals, row)
             value = None if decisions.unmeasured[row] else float(decisions.values[row])
             excerpt = " ".join(text[: 2 * EXCERPT].split())[:EXCERPT]
             found.append(Example(identity, documents["source"][row].as_py(), value, excerpt))

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from storage.artifact import Artifact
 from tasks.filter.config import FilterConfig
-from tasks.filter.families import measure
-from tasks.filter.pii.salt import read_salt, salt_digest
+from tasks.filter.families import fingerprints, finish, measure
 from tasks.filter.repair.stage import repair
 from tasks.stage import stage
 from tasks.stage.output import Output
-
-
-def fingerprints(config: FilterConfig) -> dict[str, str]:
-    """The salt of surrogates as a digest. Raises ConfigError when it can't be read."""
-    salt = config.pii.salt
-    return {} if salt is None else {"pii.salt": salt_digest(read_salt(salt))}
 
 
 @stage(version=2, name="filter", runtime=("data", "compute"), sources=fingerprints)
@@ -27,7 +20,7 @@ def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Arti
     rule removed, with examples. With `repair`, the texts are mended before anything is measured.
     """
     from tasks.filter.report import publish
-    from tasks.filter.run import filter_shards, keep_questions
+    from tasks.filter.run import filter_shards
 
     repairs = None
     if config.repair:
@@ -35,5 +28,5 @@ def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Arti
         documents, repairs = repaired.part("documents"), repaired.part("ledger")
     measured = measure(config, documents, benchmarks, out)
     total = filter_shards(config, documents, repairs, measured, out)
-    keep_questions(config, measured["contamination"], out)
+    finish(config, measured, out)
     publish(config, total, out)

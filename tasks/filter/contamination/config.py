@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from tasks.stage.config import StageConfig
 
+QUESTIONS = "questions.jsonl"  # how much of each benchmark question is in the documents
+
 
 class ContaminationConfig(StageConfig):
     """Overlap of words, as for GPT-3 (Brown et al. 2020, appendix C)."""

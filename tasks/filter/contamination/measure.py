@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from storage.artifact import Artifact
 from storage.documents import read_batches
 from tasks.filter.contamination import kernels
-from tasks.filter.contamination.config import ContaminationConfig
+from tasks.filter.contamination.config import QUESTIONS, ContaminationConfig
 from tasks.filter.contamination.questions import Index, Question, index_questions, read_questions, unique_pairs
 from tasks.filter.side_files import FILE, IDS, IdDigest
 from tasks.shards import ShardResult, collect, map_shards
@@ -30,7 +30,6 @@ from tasks.text.scan import Scanner
 
 MATCHES = "matches.npy"  # rows × 2: a document's row in the shard, and the n-gram that it has
 ASKED = "questions.npy"  # of each question, the documents of the shard that have some of it
-QUESTIONS = "questions.jsonl"
 SCHEMA = pa.schema([("contamination_ngrams", pa.int64()), ("contamination_benchmarks", pa.string())])
 
 Flags = npt.NDArray[np.bool_]

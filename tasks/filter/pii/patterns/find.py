@@ -11,9 +11,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from tasks.filter.pii.findings import Finding, in_order
 from tasks.filter.pii.patterns import kernels
 from tasks.filter.pii.patterns.candidates import Candidate
-from tasks.filter.pii.findings import Finding, in_order
 from tasks.filter.pii.patterns.plausible import (
     CONTEXT,
     DIAL_WORDS,
