@@ -1,6 +1,7 @@
-"""What is measured, and what is decided over it. Only `measure`, `form` and `repair` cost time to change.
+"""The filter's config: what is measured, and the thresholds on it. Only `measure`, `form` and `repair` are slow to
+change.
 
-Each group of rules is optional: null switches it off, and what only it needs is not measured.
+Each optional group of rules is switched off by null, and signals that no other group needs are then not measured.
 """
 
 from __future__ import annotations
@@ -21,37 +22,51 @@ from tasks.stage.config import StageConfig
 
 
 class FilterConfig(StageConfig):
-    """Signals, and the rules over them in the order in which they are tried."""
+    """Signals and the rules over them. Rules are tried in the order of the table in `families.py`."""
 
-    repair: RepairConfig | None = Field(None, description="mend the text before anything is measured; null: as it came")
-    form: FormConfig = Field(default_factory=FormConfig, description="how form is measured, for the next four groups")
-    language: LanguageRules = Field(default_factory=LanguageRules, description="languages kept")
+    repair: RepairConfig | None = Field(
+        None, description="repairs of the text before anything is measured; null for none"
+    )
+    form: FormConfig = Field(
+        default_factory=FormConfig, description="how the form of texts is measured, for `gopher_*`, `c4` and `fineweb`"
+    )
+    language: LanguageRules = Field(default_factory=LanguageRules, description="languages to keep")
     gopher_quality: GopherQualityRules | None = Field(
-        default_factory=GopherQualityRules, description="form of the text (Rae et al. 2021, appendix A.1.1)"
+        default_factory=GopherQualityRules, description="Gopher's quality rules (Rae et al. 2021, appendix A.1.1)"
     )
     gopher_repetition: GopherRepetitionRules | None = Field(
-        default_factory=GopherRepetitionRules, description="repeated parts (Rae et al. 2021, table A1)"
+        default_factory=GopherRepetitionRules, description="Gopher's repetition rules (Rae et al. 2021, table A1)"
     )
-    c4: C4Rules | None = Field(default_factory=C4Rules, description="form of the lines (Raffel et al. 2020, 2.2)")
+    c4: C4Rules | None = Field(default_factory=C4Rules, description="C4's page rules (Raffel et al. 2020, section 2.2)")
     fineweb: FineWebRules | None = Field(
-        default_factory=FineWebRules, description="form of the lines (Penedo et al. 2024, 3.6)"
+        default_factory=FineWebRules, description="FineWeb's own rules (Penedo et al. 2024, section 3.6)"
     )
-    quality: QualityRules | None = Field(None, description="a classifier trained on text that you trust")
-    perplexity: PerplexityRules | None = Field(None, description="an n-gram model trained on text that you trust")
+    quality: QualityRules | None = Field(None, description="quality classifier, trained on sources that you trust")
+    perplexity: PerplexityRules | None = Field(
+        None, description="n-gram language model, trained on sources that you trust"
+    )
     toxicity: ToxicityRules | None = Field(default_factory=ToxicityRules, description="abusive language")
     pii: PiiRules = Field(default_factory=PiiRules, description="personal data")
     contamination: ContaminationRules = Field(
-        default_factory=ContaminationRules, description="benchmark questions in the training text"
+        default_factory=ContaminationRules, description="overlap of the training text with benchmark questions"
     )
     max_quarantined_share: float = Field(
-        0.05, ge=0, le=1, description="of documents that could not be measured; more ends the run"
+        0.05,
+        ge=0,
+        le=1,
+        description="share of documents that may be impossible to measure; a larger share ends the run",
     )
     max_removed_share_per_source: float = Field(
-        1.0, ge=0, le=1, description="of a source's documents; more ends the run. 1: a language may take a whole source"
+        1.0,
+        ge=0,
+        le=1,
+        description="share of a source's documents that may be removed; a larger share ends the run. With 1 a "
+        "source may be lost "
+        "whole, such as one in another language",
     )
 
     def named_sources(self) -> dict[str, list[str]]:
-        """The sources that are named somewhere in this config, by the path of the field."""
+        """The sources named anywhere in this config, by the path of the field."""
         return {
             f"{field}.{path}": names
             for field, section in self

@@ -16,8 +16,8 @@ KEPT = -1
 
 
 class Decisions(NamedTuple):
-    """For each document the number of the first rule that stops it, or KEPT; whether because it could not be measured;
-    and the value that the rule saw."""
+    """For each document: the number of the first rule that stops it, or KEPT; whether that is because the signal is
+    missing; and the value that the rule compared."""
 
     rule: npt.NDArray[np.int64]
     unmeasured: Mask
@@ -29,7 +29,7 @@ class Decisions(NamedTuple):
         return self.rule == KEPT
 
     def stopped(self) -> Iterator[tuple[int, bool, npt.NDArray[np.int64]]]:
-        """The documents that are not kept, together by what stops them: (rule, whether unmeasured, their rows)."""
+        """The documents that are not kept, grouped by what stops them: (rule, whether unmeasured, rows)."""
         for number in np.unique(self.rule[~self.kept]).tolist():
             for unmeasured in (False, True):
                 rows = np.flatnonzero((self.rule == number) & (self.unmeasured == unmeasured))
@@ -38,7 +38,7 @@ class Decisions(NamedTuple):
 
 
 def decide(signals: pa.RecordBatch, tests: Sequence[Rule]) -> Decisions:
-    """Try every rule on a batch of documents, given its signals."""
+    """Apply the rules to a batch of documents, given its signals."""
     rule = np.full(signals.num_rows, KEPT)
     unmeasured = np.zeros(signals.num_rows, np.bool_)
     values = np.zeros(signals.num_rows)
@@ -54,7 +54,7 @@ def decide(signals: pa.RecordBatch, tests: Sequence[Rule]) -> Decisions:
 def ledger(
     documents: pa.RecordBatch, signals: pa.RecordBatch, decisions: Decisions, tests: Sequence[Rule]
 ) -> Iterable[pa.RecordBatch]:
-    """The ledger's rows for the documents that are not kept, rule by rule."""
+    """The ledger rows of the documents that are not kept, rule by rule."""
     for number, unmeasured, rows in decisions.stopped():
         test, taken, count = tests[number], pa.array(rows), len(rows)
         columns: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The filter from its signals on: decide shard by shard, mend what is kept, account for everything.
+"""The filter after measuring: decide shard by shard, change the texts that are kept, account for every document.
 
 Documents and signals are read side by side, a row group at a time, so memory does not grow with the corpus.
 """
@@ -29,7 +29,7 @@ FOLDERS = ("documents", "removed", "ledger")
 
 
 class Shard(NamedTuple):
-    """A shard of documents, its side files by family, and what repair said of it."""
+    """A shard of documents, its side files by family, and the ledger of its repair."""
 
     documents: Path
     side_files: Mapping[str, Path]
@@ -39,7 +39,7 @@ class Shard(NamedTuple):
 def filter_shards(
     config: FilterConfig, documents: Artifact, repairs: Artifact | None, measured: Mapping[str, Artifact], out: Output
 ) -> Tally:
-    """Decide on every document; write documents/, removed/ and ledger/, and count."""
+    """Decide on every document; write documents/, removed/ and ledger/, and return the counts."""
     shards = documents.files("*.parquet")
     repaired = repairs.files("*.parquet") if repairs else [None] * len(shards)
     side_files = {family: artifact.files("*.parquet") for family, artifact in measured.items()}
@@ -99,7 +99,7 @@ def filter_shard(config: FilterConfig, outside: Mapping[str, str], shard: Shard,
 
 
 def _beside(path: Path, side_files: Mapping[str, Path]) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-    """(documents, all signals of these documents), a row group at a time. Raises DamagedArtifact."""
+    """(documents, all their signals), a row group at a time. Raises DamagedArtifact for signals that don't match."""
     readers = {family: read_signals(side_file) for family, side_file in side_files.items()}
     for _, batch in read_batches(path):
         columns: dict[str, pa.Array] = {}

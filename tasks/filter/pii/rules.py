@@ -18,24 +18,29 @@ USUAL_ACTIONS: dict[str, Action] = {
 
 
 class PiiRules(Section):
-    """What is done with personal data, by kind: redact (a placeholder), surrogate (a stand-in), drop, keep."""
+    """What is done with personal data, by kind: redact (a placeholder), surrogate (a made-up value), drop, keep."""
 
-    measure: PiiConfig = Field(default_factory=PiiConfig, description="the measuring half: what is looked for")
-    confidence: float = Field(0.4, ge=0, le=1, description="Presidio's score from which a finding counts")
-    max_findings: int | None = Field(None, ge=0, description="a document with more goes: it is a directory")
+    measure: PiiConfig = Field(default_factory=PiiConfig, description="how personal data is found")
+    confidence: float = Field(0.4, ge=0, le=1, description="minimum score of a finding, as Presidio scores it")
+    max_findings: int | None = Field(
+        None, ge=0, description="maximum number of findings; a document with more is a directory and is removed"
+    )
     action: Action = Field(
         "redact",
-        description="for every kind that `actions` does not name, but persons (surrogate), places, peoples and "
-        "organizations (keep)",
+        description="action for kinds that are not in `actions`, except PERSON (surrogate), LOCATION, NRP and "
+        "ORGANIZATION (keep)",
     )
     actions: dict[PatternEntity | NameEntity, Action] = Field(
         {},
-        description="by Presidio's name, such as {EMAIL_ADDRESS: surrogate}; placeholders where no values are reserved",
+        description="actions by entity, such as {EMAIL_ADDRESS: surrogate}; entities without reserved values are "
+        "redacted "
+        "instead of getting a surrogate",
     )
     salt: SaltSource | None = Field(
         None,
-        description="where the secret that surrogates depend on is: {env: NAME} or {file: PATH}. Without one, anyone "
-        "can compute the surrogate of a value that they guess",
+        description="where to read the secret salt of surrogates: {env: NAME} or {file: PATH}. Without a salt, "
+        "anyone can "
+        "compute the surrogate of a value that they guess",
     )
 
     @model_validator(mode="before")
@@ -59,10 +64,10 @@ class PiiRules(Section):
         return "" if salt is None else salt.model_dump(exclude_none=True)
 
     def action_of(self, entity: str) -> Action:
-        """What is done with findings of a kind."""
+        """The action for findings of a kind."""
         named = {str(name): action for name, action in self.actions.items()}
         return (USUAL_ACTIONS | named).get(entity, self.action)
 
     def kinds(self, *actions: Action) -> list[str]:
-        """The kinds of findings with which one of these is done."""
+        """The kinds of findings that have one of these actions."""
         return [entity for entity in self.measure.entities if self.action_of(entity) in actions]
