@@ -15,8 +15,8 @@ import pyarrow as pa
 from storage.artifact import Artifact
 from tasks.filter.rules import Mask, Rule, Turn
 from tasks.stage.config import StageConfig
-from tasks.stage.decorator import Stage
 from tasks.stage.output import Output
+from tasks.stage.protocol import AnyStage
 
 
 class Change(NamedTuple):
@@ -51,10 +51,10 @@ class Family:
     """
 
     fields: tuple[str, ...]
-    signals: Stage
+    signals: AnyStage
     measured_by: Callable[..., Any]
     rules: Callable[..., Iterable[Rule]]
-    model: Stage | None = None
+    model: AnyStage | None = None
     reads_benchmarks: bool = False
     # Digests of what deciding reads outside the store; they enter the key of `filter`
     fingerprints: Callable[..., Mapping[str, str]] | None = None

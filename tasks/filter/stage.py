@@ -8,9 +8,15 @@ from tasks.filter.families import fingerprints, finish, measure
 from tasks.filter.repair.stage import repair
 from tasks.stage import stage
 from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
 
 
-@stage(version=2, name="filter", runtime=("data", "compute"), sources=fingerprints)
+def check(config: FilterConfig, runtime: Runtime) -> None:
+    """Raises ConfigError for a salt that can't be read, before the first stage of a run starts."""
+    fingerprints(config)
+
+
+@stage(version=2, name="filter", runtime=("data", "compute"), sources=fingerprints, check=check)
 def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
     """Keep the documents that pass every rule, with personal data in them replaced.
 

@@ -24,10 +24,11 @@ from tasks.filter.repair.config import RepairConfig
 from tasks.filter.rules import Mask, Rule, Section, Turn, bounds
 from tasks.filter.side_files import write_signals
 from tasks.stage import stage
-from tasks.stage.config import Runtime, StageConfig
+from tasks.stage.config import StageConfig
 from tasks.stage.decorator import STAGES
 from tasks.stage.output import Output
 from tasks.stage.session import Session, open_session
+from tests.runtimes import runtime_of
 from tests.tasks.filter.test_filter import GOOD, RULES, ledger_of, questions, texts_in, write
 
 FOLDER = Path(tasks.filter.__file__).parent
@@ -118,7 +119,7 @@ def test_a_family_that_is_added_to_the_table_is_measured_judged_mended_and_repor
 ) -> None:
     loud, half_loud = f"SECRET THINGS stand HERE. {GOOD}", f"{GOOD} And a SHIP."
     config = WithShouts.model_validate({**RULES, "max_quarantined_share": 1.0})
-    out = Output.at(tmp_path, stage="filter", runtime=Runtime(workers=1))
+    out = Output.at(tmp_path, stage="filter", runtime=runtime_of(workers=1))
     inputs = [write(tmp_path / "in", [GOOD, loud, half_loud]), questions(tmp_path / "benchmarks")]
     filter_documents.function(config, *inputs, out)
     assert sorted(texts_in(out)) == sorted([GOOD, f"{GOOD} And a ship."])
@@ -144,7 +145,7 @@ def test_a_family_that_is_added_measures_only_itself_and_enters_the_key(shouting
         filter_documents.materialize(config, inputs)
         return {location.partition("/")[0] for location in set(store.locations()) - before}
 
-    with open_session(Session(store, Runtime(workers=1))):
+    with open_session(Session(store, runtime_of(workers=1))):
         off = WithShouts.model_validate({**RULES, "shout": None})
         assert "shout" not in made(off)
         assert made(WithShouts.model_validate(RULES)) == {"shout", "filter"}

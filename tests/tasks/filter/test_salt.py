@@ -20,10 +20,11 @@ from storage.store import Store
 from tasks.filter import FilterConfig, filter_documents
 from tasks.filter.pii.salt import SaltSource, read_salt, salt_digest
 from tasks.filter.run import Shard, filter_shard
-from tasks.stage.config import Runtime
-from tasks.stage.decorator import explain_miss
+from tasks.stage.history import explain_miss
 from tasks.stage.progress import Observer, Progress
+from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, open_session
+from tests.runtimes import runtime_of
 from tests.tasks.filter.test_filter import GOOD, RULES, questions, write
 
 SECRET = "correct-horse-battery"
@@ -73,9 +74,9 @@ def test_a_salt_shapes_surrogates_and_is_written_nowhere(
 ) -> None:
     opened = Store(str(tmp_path / "store"))
     listener = Listener()
-    with open_session(Session(opened, Runtime(workers=1))):
+    with open_session(Session(opened, runtime_of(workers=1))):
         filter_documents.materialize(config(), inputs)  # measures
-    with open_session(Session(opened, Runtime(workers=2), observer=listener)):  # two processes for two shards
+    with open_session(Session(opened, runtime_of(workers=2), observer=listener)):  # two processes for two shards
         monkeypatch.setenv("GRISTMILL_TEST_SALT", SECRET)
         first, _ = filter_documents.materialize(config(env="GRISTMILL_TEST_SALT"), inputs)
         monkeypatch.setenv("GRISTMILL_TEST_SALT", OTHER)
@@ -150,6 +151,8 @@ def test_a_variable_that_is_not_set_is_named_before_anything_runs(
     monkeypatch.delenv("GRISTMILL_TEST_SALT", raising=False)
     with pytest.raises(ConfigError, match="variable GRISTMILL_TEST_SALT is not set"):
         filter_documents.payload(config(env="GRISTMILL_TEST_SALT"), inputs)
+    with pytest.raises(ConfigError, match="variable GRISTMILL_TEST_SALT is not set"):
+        filter_documents.check_runtime(config(env="GRISTMILL_TEST_SALT"), Runtime())
     monkeypatch.setenv("GRISTMILL_TEST_SALT", "")
     with pytest.raises(ConfigError, match="variable GRISTMILL_TEST_SALT is empty"):
         filter_documents.payload(config(env="GRISTMILL_TEST_SALT"), inputs)
