@@ -56,7 +56,7 @@ def presidio_patterns(entities: list[str] | None = None) -> Tool:
     from presidio_analyzer import AnalyzerEngine, RecognizerRegistry
     from presidio_analyzer.nlp_engine import NlpArtifacts, NlpEngine
 
-    from tasks.filter.pii.recognisers import recognisers
+    from tasks.filter.pii.patterns.recognisers import recognisers
 
     class NullNlpEngine(NlpEngine):
         """Tells nothing of a text."""

@@ -1,4 +1,4 @@
-"""Filter: first measure (signals), then decide (thresholds). A changed threshold costs seconds."""
+"""Filter: measure first (signals), then decide (thresholds), so that a changed threshold costs seconds."""
 
 from tasks.filter.config import FilterConfig
 from tasks.filter.stage import filter_documents

@@ -1,34 +1,83 @@
-"""The families of signals that a config asks for, each an artifact of its own: adding one measures only that one."""
+"""The table of families, in the order in which their rules are tried, and what all of them give to the filter.
+
+Signals are an artifact per family: adding a family measures only that one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
 from storage.artifact import Artifact
-from tasks.filter.config import FilterConfig
-from tasks.filter.contamination.stage import contamination_signals
-from tasks.filter.form.stage import form_signals
-from tasks.filter.language.stage import language_signals
-from tasks.filter.perplexity.stage import perplexity_model, perplexity_signals
-from tasks.filter.pii.stage import pii_signals
-from tasks.filter.quality.stage import quality_model, quality_signals
-from tasks.filter.toxicity.stage import toxicity_model, toxicity_signals
+from tasks.filter.contamination.family import FAMILY as CONTAMINATION
+from tasks.filter.family import Family, Mender
+from tasks.filter.form.family import FAMILY as FORM
+from tasks.filter.language.family import FAMILY as LANGUAGE
+from tasks.filter.perplexity.family import FAMILY as PERPLEXITY
+from tasks.filter.pii.family import FAMILY as PII
+from tasks.filter.quality.family import FAMILY as QUALITY
+from tasks.filter.rules import Rule
+from tasks.filter.toxicity.family import FAMILY as TOXICITY
+from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
 
+FAMILIES: tuple[Family, ...] = (LANGUAGE, FORM, QUALITY, PERPLEXITY, TOXICITY, PII, CONTAMINATION)
 
-def measure(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> dict[str, Artifact]:
-    """The artifact of every family that has a rule, by the family's name."""
-    measured = {
-        "form": out.obtain(form_signals, config.form, documents),
-        "language": out.obtain(language_signals, config.language.measure, documents),
-        "pii": out.obtain(pii_signals, config.pii.measure, documents),
-        "contamination": out.obtain(contamination_signals, config.contamination.measure, documents, benchmarks),
-    }
-    if config.toxicity is not None:
-        model = out.obtain(toxicity_model, config.toxicity.measure.model, documents)
-        measured["toxicity"] = out.obtain(toxicity_signals, config.toxicity.measure, documents, model)
-    if config.quality is not None:
-        model = out.obtain(quality_model, config.quality.measure.model, documents)
-        measured["quality"] = out.obtain(quality_signals, config.quality.measure, documents, model)
-    if config.perplexity is not None:
-        model = out.obtain(perplexity_model, config.perplexity.measure.model, documents)
-        measured["perplexity"] = out.obtain(perplexity_signals, config.perplexity.measure, documents, model)
+
+def measure(config: StageConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> dict[str, Artifact]:
+    """The signals of every family that has a rule, by the family's name; a table with the figures of their models."""
+    measured: dict[str, Artifact] = {}
+    figures: list[dict[str, Any]] = []
+    for family in FAMILIES:
+        model, signals = family.measure(config, documents, benchmarks, out)
+        if signals is not None:
+            measured[family.name] = signals
+        if model is not None and model.manifest is not None:
+            counts = model.manifest.counts
+            figures += [
+                {"model": family.name, "figure": name.replace("_", " "), "value": value}
+                for name, value in counts.items()
+                if isinstance(value, int | float)
+            ]
+    if figures:
+        out.table("Models", figures)
     return measured
+
+
+def rules(config: StageConfig) -> list[Rule]:
+    """Every rule of the config, in the order in which they are tried."""
+    found = [rule for family in FAMILIES for rule in family.rules(*family.sections(config))]
+    return sorted(found, key=lambda rule: rule.turn)
+
+
+def menders(config: StageConfig) -> list[Mender]:
+    """What changes the texts that are kept, in the order in which it is applied."""
+    made = [family.mender(*family.sections(config)) for family in FAMILIES if family.mender]
+    return sorted((mender for mender in made if mender is not None), key=lambda mender: mender.turn)
+
+
+def fingerprints(config: StageConfig) -> dict[str, str]:
+    """Digests of what deciding reads outside the store. Raises ConfigError for what can't be read."""
+    return {
+        name: digest
+        for family in FAMILIES
+        if family.fingerprints
+        for name, digest in family.fingerprints(*family.sections(config)).items()
+    }
+
+
+def redact(text: str, signals: pa.RecordBatch, row: int) -> str:
+    """A text as people may see it in reports, given the signals of its batch and its row there."""
+    for family in FAMILIES:
+        if family.redact:
+            text = family.redact(text, signals, row)
+    return text
+
+
+def finish(config: StageConfig, measured: Mapping[str, Artifact], out: Output) -> None:
+    """Add to the filter's artifact what families add beside documents and ledger."""
+    for family in FAMILIES:
+        if family.finish and family.name in measured:
+            family.finish(*family.sections(config), measured[family.name], out)

@@ -1,7 +1,7 @@
-"""What the filter did, for people: a funnel through the rules, and examples of what each rule removed.
+"""The filter's report: a funnel through the rules, and examples of what each rule removed.
 
-The tokenizer comes after the filter, so tokens are estimated at four bytes of UTF-8 each. Examples are chosen by the
-smallest ids, so that they don't depend on the order of shards, and personal data is replaced in them whatever the
+The tokenizer comes after the filter, so tokens are estimated at four bytes of UTF-8 each. Examples are those with the
+smallest IDs, so they don't depend on the order of shards, and personal data in them is always replaced, whatever the
 profile does with it elsewhere.
 """
 
@@ -19,15 +19,16 @@ import pyarrow.compute as pc
 from storage.documents import Verdict
 from storage.errors import AccountingError
 from tasks.filter.config import FilterConfig
-from tasks.filter.decide import Decisions, Rule, reason, rules
-from tasks.filter.mend import without_personal_data
+from tasks.filter.decide import Decisions
+from tasks.filter.families import redact, rules
 from tasks.filter.repair.run import EMPTIED
+from tasks.filter.rules import Rule, reason
 from tasks.stage.figures import plot_funnel
 from tasks.stage.output import Output
 from tasks.stage.pages import markdown_table
 
-EXAMPLES = 3  # shown of each rule
-EXCERPT = 200  # characters of each
+EXAMPLES = 3  # per rule
+EXCERPT = 200  # characters per example
 BYTES_A_TOKEN = 4
 REPORT, PLOT = "report.md", "funnel.png"
 
@@ -43,7 +44,7 @@ class Example(NamedTuple):
 
 @dataclass
 class Tally:
-    """Counts of documents and UTF-8 bytes, which add up over row groups and shards. Keys of `stopped` are reasons."""
+    """Counts of documents and UTF-8 bytes, additive over row groups and shards. Keys of `stopped` are reasons."""
 
     seen: int = 0
     seen_bytes: int = 0
@@ -81,7 +82,7 @@ class Tally:
             self._show(name, documents, signals, decisions, rows)
 
     def add_repairs(self, verdicts: pa.RecordBatch) -> None:
-        """Count what repair did before: it may have left nothing of a document."""
+        """Count what the repair did, which may have removed documents that were empty afterwards."""
         emptied = verdicts.filter(pc.equal(verdicts["verdict"], "removed"))
         self.seen += emptied.num_rows
         self.stopped.update(_counts(emptied["reason"]))
@@ -94,7 +95,7 @@ class Tally:
         ids = documents["id"].take(pa.array(rows)).to_pylist()
         found = []
         for identity, row in sorted(zip(ids, rows.tolist(), strict=True))[:EXAMPLES]:
-            text = without_personal_data(documents["text"][row].as_py(), signals["pii"][row].as_py())
+            text = redact(documents["text"][row].as_py(), signals, row)
             value = None if decisions.unmeasured[row] else float(decisions.values[row])
             excerpt = " ".join(text[: 2 * EXCERPT].split())[:EXCERPT]
             found.append(Example(identity, documents["source"][row].as_py(), value, excerpt))
@@ -122,7 +123,7 @@ class Tally:
 
 
 def publish(config: FilterConfig, total: Tally, out: Output) -> None:
-    """Account for every document; the funnel, the examples and the sources as tables and as report.md."""
+    """Account for every document; write funnel, sources and examples as tables and as report.md."""
     removed = {name: count for name, count in total.stopped.items() if not name.startswith("unmeasured")}
     out.account(documents_in=total.seen, kept=total.kept, removed=removed, quarantined=total.quarantined)
     _check_losses(config, total)
@@ -157,7 +158,7 @@ def _check_losses(config: FilterConfig, total: Tally) -> None:
         unmeasured = {name: count for name, count in total.stopped.items() if name.startswith("unmeasured")}
         raise AccountingError(
             f"{total.quarantined:,} of {total.seen:,} documents could not be measured: {unmeasured}.",
-            "Look at these documents, switch the rules off, or raise filter.max_quarantined_share.",
+            "Check these documents, switch the rules off, or raise filter.max_quarantined_share.",
         )
     for source, count in sorted(total.sources.items()):
         lost = 1 - total.kept_sources[source] / count

@@ -1,4 +1,4 @@
-"""The filter from its signals on: decide shard by shard, mend what is kept, account for everything.
+"""The filter after measuring: decide shard by shard, change the texts that are kept, account for every document.
 
 Documents and signals are read side by side, a row group at a time, so memory does not grow with the corpus.
 """
@@ -6,7 +6,6 @@ Documents and signals are read side by side, a row group at a time, so memory do
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,21 +15,21 @@ import pyarrow as pa
 
 from storage.artifact import Artifact
 from storage.documents import LEDGER_SCHEMA, BatchWriter, ledger_batches, read_batches
-from storage.errors import DamagedArtifact
+from storage.errors import ConfigError, DamagedArtifact
 from tasks.filter.config import FilterConfig
-from tasks.filter.decide import decide, ledger, rules
+from tasks.filter.decide import decide, ledger
+from tasks.filter.families import fingerprints, menders, rules
 from tasks.filter.mend import mend
 from tasks.filter.report import Tally
 from tasks.filter.side_files import IdDigest, check_aligned, read_signals
 from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage.output import Output
 
-QUESTIONS = "questions.jsonl"
 FOLDERS = ("documents", "removed", "ledger")
 
 
 class Shard(NamedTuple):
-    """A shard of documents, its side files by family, and what repair said of it."""
+    """A shard of documents, its side files by family, and the ledger of its repair."""
 
     documents: Path
     side_files: Mapping[str, Path]
@@ -40,7 +39,7 @@ class Shard(NamedTuple):
 def filter_shards(
     config: FilterConfig, documents: Artifact, repairs: Artifact | None, measured: Mapping[str, Artifact], out: Output
 ) -> Tally:
-    """Decide on every document; write documents/, removed/ and ledger/, and count."""
+    """Decide on every document; write documents/, removed/ and ledger/, and return the counts."""
     shards = documents.files("*.parquet")
     repaired = repairs.files("*.parquet") if repairs else [None] * len(shards)
     side_files = {family: artifact.files("*.parquet") for family, artifact in measured.items()}
@@ -54,28 +53,26 @@ def filter_shards(
         Shard(shard, {family: paths[number] for family, paths in side_files.items()}, repaired[number])
         for number, shard in enumerate(shards)
     ]
-    decided = map_shards(functools.partial(_filter_shard, config), jobs, out, "decide")
+    decided = map_shards(functools.partial(filter_shard, config, fingerprints(config)), jobs, out, "decide")
     for folder in FOLDERS:
         collect(decided, f"{folder}.parquet", out.path / folder)
     return _sum(decided)
 
 
-def keep_questions(config: FilterConfig, contamination: Artifact, out: Output) -> None:
-    """contamination/questions.jsonl: how much of each benchmark question stands in the text that is kept.
+def filter_shard(config: FilterConfig, outside: Mapping[str, str], shard: Shard, folder: Path) -> dict[str, Any]:
+    """Decide on the documents of a shard; the counts of a `Tally`. Written: a Parquet file per name in FOLDERS.
 
-    Where any shared n-gram removes a document, nothing does; else as it was measured, before other rules.
+    `outside` are the fingerprints that the key holds. Raises ConfigError where this process reads something else, such
+    as another salt on another host, and DamagedArtifact for signals of other documents.
     """
-    rows = [json.loads(line) for line in (contamination.path / QUESTIONS).read_text(encoding="utf-8").splitlines()]
-    if config.contamination.max_ngrams == 0:
-        rows = [row | {"found": 0, "documents": 0} for row in rows]
-    folder = out.path / "contamination"
-    folder.mkdir()
-    lines = "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows)
-    (folder / QUESTIONS).write_text(lines, encoding="utf-8")
-
-
-def _filter_shard(config: FilterConfig, shard: Shard, folder: Path) -> dict[str, Any]:
-    tests = rules(config)
+    changed = outside.items() ^ fingerprints(config).items()
+    if changed:
+        names = ", ".join(sorted({name for name, _ in changed}))
+        raise ConfigError(
+            f"A worker reads another {names} than the key was computed from.",
+            "Give every worker the same environment and files, and run again.",
+        )
+    tests, changers = rules(config), menders(config)
     tally = Tally()
     digest = IdDigest()
     with ExitStack() as stack:
@@ -90,7 +87,7 @@ def _filter_shard(config: FilterConfig, shard: Shard, folder: Path) -> dict[str,
             digest.update(batch["id"])
             decisions = decide(signals, tests)
             mask = pa.array(decisions.kept)
-            mended, changes = mend(batch.filter(mask), signals.filter(mask), config)
+            mended, changes = mend(batch.filter(mask), signals.filter(mask), changers)
             kept.add(mended)
             removed.add(batch.filter(pa.array(~decisions.kept)))
             for rows in (*ledger(batch, signals, decisions, tests), *ledger_batches(changes)):
@@ -102,7 +99,7 @@ def _filter_shard(config: FilterConfig, shard: Shard, folder: Path) -> dict[str,
 
 
 def _beside(path: Path, side_files: Mapping[str, Path]) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-    """(documents, all signals of these documents), a row group at a time. Raises DamagedArtifact."""
+    """(documents, all their signals), a row group at a time. Raises DamagedArtifact for signals that don't match."""
     readers = {family: read_signals(side_file) for family, side_file in side_files.items()}
     for _, batch in read_batches(path):
         columns: dict[str, pa.Array] = {}

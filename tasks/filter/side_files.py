@@ -1,7 +1,7 @@
-"""Signals beside documents: a Parquet side file a shard, one row a document, in the shard's order.
+"""Signals in side files: one Parquet file per shard of documents, with a row per document in the shard's order.
 
-A side file holds no text and no verdict, so a changed threshold never measures again. It carries a digest of the ids
-that it measured; whoever reads it gives the ids that it should be of. A signal that can't be measured is null, never a
+A side file has neither text nor verdicts, so a changed threshold never measures again. It carries a digest of the IDs
+that were measured, which readers check against those of the documents. A signal that can't be measured is null, never a
 default that looks like a measurement.
 """
 
@@ -21,32 +21,32 @@ from storage.errors import DamagedArtifact
 from tasks.shards import collect, map_shards
 from tasks.stage.output import Output
 
-Measure = Callable[[pa.Array], pa.RecordBatch]  # texts of a row group → their signals, a row each
+Measure = Callable[[pa.Array], pa.RecordBatch]  # texts of a row group → their signals, a row per text
 
 FILE = "signals.parquet"
 IDS = b"ids"  # metadata key: the digest of the measured ids
 
 
 class IdDigest:
-    """xxh3 over ids in their order."""
+    """xxh3 over IDs in order."""
 
     def __init__(self) -> None:
         self._hash = xxhash.xxh3_128()
 
     def update(self, ids: pa.Array) -> None:
-        """Add the ids of a row group."""
+        """Add the IDs of a row group."""
         self._hash.update("\n".join([*ids.to_pylist(), ""]).encode())
 
     def hex(self) -> str:
-        """The digest of all ids so far."""
+        """The digest of all IDs so far."""
         return self._hash.hexdigest()
 
 
 def write_signals(measure: Measure, documents: Artifact, out: Output, *, threads: bool = False) -> None:
-    """Measure every document of an artifact: side files numbered as the shards.
+    """Measure every document of an artifact into side files with the numbers of the shards.
 
-    `measure` must be importable in a worker (a module's function or a `partial` of one) and give the same columns for
-    every batch; `threads` is for one that leaves the interpreter's lock to others.
+    `measure` must be importable in a worker (a module-level function or a `partial` of one) and return the same columns
+    for every batch; `threads` is for one that releases the GIL.
     """
     shards = documents.files("*.parquet")
     measured = map_shards(functools.partial(_measure_shard, measure), shards, out, "measure", threads=threads)
@@ -55,14 +55,14 @@ def write_signals(measure: Measure, documents: Artifact, out: Output, *, threads
 
 
 def read_signals(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The signals of a side file, a batch for each row group of the document shard."""
+    """The signals of a side file, a batch per row group of the document shard."""
     with pq.ParquetFile(path) as file:
         for number in range(file.num_row_groups):
             yield from file.read_row_group(number, columns, use_threads=False).to_batches()
 
 
 def check_aligned(path: Path, digest: IdDigest) -> None:
-    """Raises DamagedArtifact unless a side file is of just these documents, in this order."""
+    """Raises DamagedArtifact unless a side file is of exactly these documents, in this order."""
     if (pq.read_metadata(path).metadata or {}).get(IDS) != digest.hex().encode():
         raise DamagedArtifact(
             f"The signals {path.parent.name}/{path.name} are not of these documents.",

@@ -1,26 +1,32 @@
-"""The filter stage: signals from the store, verdicts from the thresholds. What is heavy is imported when it runs."""
+"""The filter stage: signals from the store, verdicts by thresholds. Heavy libraries are imported when it runs."""
 
 from __future__ import annotations
 
 from storage.artifact import Artifact
 from tasks.filter.config import FilterConfig
-from tasks.filter.families import measure
+from tasks.filter.families import fingerprints, finish, measure
 from tasks.filter.repair.stage import repair
 from tasks.stage import stage
 from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
 
 
-@stage(version=2, name="filter", runtime=("data", "compute"))
+def check(config: FilterConfig, runtime: Runtime) -> None:
+    """Raises ConfigError for a salt that can't be read, before the first stage of a run starts."""
+    fingerprints(config)
+
+
+@stage(version=2, name="filter", runtime=("data", "compute"), sources=fingerprints, check=check)
 def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
-    """Keep the documents that pass every rule, with personal data replaced in what is kept.
+    """Keep the documents that pass every rule, with personal data in them replaced.
 
-    Each family of signals is an artifact of its own, measured once; here they are only judged. Writes documents/,
-    removed/ (readable, apart), ledger/ with the first failing rule, the value and the threshold of each removed
-    document, contamination/ with the benchmark questions that training text holds, report.md and funnel.png: what each
-    rule removed, with examples. With `repair`, the texts are mended before anything is measured.
+    Each family of signals is an artifact of its own, measured once; this stage only applies thresholds. Writes
+    documents/, removed/ (the removed texts), ledger/ with the first failing rule, the value and the threshold of each
+    removed document, contamination/ with the benchmark questions found in the text, report.md and funnel.png with what
+    each rule removed. With `repair`, texts are repaired before anything is measured.
     """
     from tasks.filter.report import publish
-    from tasks.filter.run import filter_shards, keep_questions
+    from tasks.filter.run import filter_shards
 
     repairs = None
     if config.repair:
@@ -28,5 +34,5 @@ def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Arti
         documents, repairs = repaired.part("documents"), repaired.part("ledger")
     measured = measure(config, documents, benchmarks, out)
     total = filter_shards(config, documents, repairs, measured, out)
-    keep_questions(config, measured["contamination"], out)
+    finish(config, measured, out)
     publish(config, total, out)

@@ -1,7 +1,8 @@
-"""The hot loop of decontamination, compiled by numba: where a text has an n-gram that a benchmark has too.
+"""The hot loop of decontamination, compiled by numba: the n-grams that a text shares with a benchmark.
 
-One rolling hash over as many words as the shortest n-gram has, and one bit looked up for each; only where that is set,
-the n-gram itself is looked up. So a text is passed once, whatever lengths there are.
+A rolling hash (Karp and Rabin 1987) runs over as many words as the shortest n-gram has, and each value is looked up in
+a bit map; only where the bit is set, the n-grams themselves are looked up. So there is one pass over a text, however
+many lengths there are. What counts as an n-gram follows GPT-3 (Brown et al. 2020, appendix C).
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from tasks.text.table_kernels import locate
 
 @njit(cache=True, nogil=True)
 def gather_keys(words, firsts, lengths, keys):
-    """The key of each n-gram of `lengths[g]` words from `words[firsts[g]]` on."""
+    """Write the key of each n-gram of `lengths[g]` words from `words[firsts[g]]` on to `keys`."""
     for g in range(len(firsts)):
         keys[g] = key_of(words, firsts[g], lengths[g])
 
 
 @njit(cache=True, nogil=True)
 def fill(keys, openings, shift, table, bits):
-    """Enter each n-gram's number under its key, and set the bit of its first words' key."""
+    """Store each n-gram's number under its key, and set the bit of its opening, the key of its first words."""
     for g in range(len(keys)):
         slot = locate(table, 0, len(table), keys[g])
         table[slot, 0] = keys[g]
@@ -34,21 +35,24 @@ def fill(keys, openings, shift, table, bits):
 
 @njit(cache=True, nogil=True)
 def find(words, word_ends, shortest, wanted, shift, table, bits, seen, stamp, texts, ngrams):
-    """The distinct n-grams of D texts that the table has: text `texts[k]` has number `ngrams[k]`. Returns how many.
+    """Find the distinct n-grams of D texts in the table: text `texts[k]` has n-gram `ngrams[k]`. Returns their number.
 
-    `wanted[n]` says whether there are n-grams of n words. `seen` holds for each n-gram the last text that had it, as
-    `stamp` and up. Beyond the room in `texts`, matches are only counted.
+    `wanted[n]` says whether there are n-grams of n words. `seen` has for each n-gram the last text with it, numbered
+    from `stamp`. Matches for which `texts` has no room are counted, but not written.
     """
     leading = weight_of(shortest - 1)
     found = 0
     first = 0
     for d in range(len(word_ends)):
         end = word_ends[d]
+        # The rolling hash has one word less than the shortest n-gram here; each turn adds one and drops one
         h = key_of(words, first, min(shortest - 1, end - first))
         for place in range(first, end - shortest + 1):
             h = h * GOLDEN + words[place + shortest - 1]
+            # About one place in 32 passes without a match (questions.BITS)
             bit = h >> shift
             if bits[bit >> np.uint64(3)] & np.uint8(1 << (bit & np.uint64(7))):
+                # Extend the key word by word to each length that the index has
                 key = h
                 for n in range(shortest, min(len(wanted), end - place + 1)):
                     if n > shortest:
@@ -56,6 +60,7 @@ def find(words, word_ends, shortest, wanted, shift, table, bits, seen, stamp, te
                     if not wanted[n]:
                         continue
                     slot = locate(table, 0, len(table), key)
+                    # Each n-gram counts once per text
                     if table[slot, 0] == key and seen[table[slot, 1]] != stamp + d:
                         seen[table[slot, 1]] = stamp + d
                         if found < len(texts):

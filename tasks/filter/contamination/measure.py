@@ -1,7 +1,7 @@
-"""The contamination stage in two passes: which documents have which n-grams of a benchmark, and what that means.
+"""The contamination stage in two passes: match n-grams of the benchmarks in documents, then judge the matches.
 
-Whether an n-gram is a common phrase is known only when all documents are counted. So the first pass leaves its matches
-beside each shard, and the second reads those, not the texts.
+Whether an n-gram is a common phrase is known only after all documents are counted. So the first pass writes the matches
+of each shard to a file, and the second pass reads those instead of the texts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from storage.artifact import Artifact
 from storage.documents import read_batches
 from tasks.filter.contamination import kernels
-from tasks.filter.contamination.config import ContaminationConfig
+from tasks.filter.contamination.config import QUESTIONS, ContaminationConfig
 from tasks.filter.contamination.questions import Index, Question, index_questions, read_questions, unique_pairs
 from tasks.filter.side_files import FILE, IDS, IdDigest
 from tasks.shards import ShardResult, collect, map_shards
@@ -28,17 +28,15 @@ from tasks.stage.output import Output
 from tasks.text.kernels import Offsets
 from tasks.text.scan import Scanner
 
-MATCHES = "matches.npy"  # rows × 2: a document's row in the shard, and the n-gram that it has
-ASKED = "questions.npy"  # of each question, the documents of the shard that have some of it
-QUESTIONS = "questions.jsonl"
+MATCHES = "matches.npy"  # matches × 2: the document's row in the shard, and the number of the n-gram
+ASKED = "questions.npy"  # per question, the number of documents in the shard that share an n-gram with it
 SCHEMA = pa.schema([("contamination_ngrams", pa.int64()), ("contamination_benchmarks", pa.string())])
 
 Flags = npt.NDArray[np.bool_]
 
 
 def find_contamination(config: ContaminationConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
-    """See the stage `contamination`. Holds about 80 bytes for each n-gram of the benchmarks, and the
-    matches of a shard."""
+    """See the stage `contamination`. Memory: 80 bytes per n-gram of the benchmarks, and the matches of a shard."""
     index = index_questions(config, read_questions(benchmarks.files("*.jsonl")))
     shards = documents.files("*.parquet")
     matched = map_shards(functools.partial(_match_shard, index), shards, out, "match", threads=True)
@@ -58,7 +56,7 @@ def find_contamination(config: ContaminationConfig, documents: Artifact, benchma
 
 
 class Matcher:
-    """Finds the n-grams of an index in batches of texts. Not for two threads at once."""
+    """Finds the n-grams of an index in batches of texts. Not thread-safe."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
@@ -68,11 +66,11 @@ class Matcher:
         self.texts, self.ngrams = np.empty(1024, np.int64), np.empty(1024, np.int64)
 
     def match(self, texts: pa.Array) -> tuple[Offsets, Offsets]:
-        """(row, n-gram), each pair once."""
+        """(rows, n-grams) of all matches, each pair once."""
         rows, ngrams = np.empty(0, np.int64), np.empty(0, np.int64)
         for scanned in self.scanner.scan(texts):
             found = self._find(scanned.words, scanned.word_ends)
-            # A text that comes again was not normalised the first time
+            # A text that the scanner returns again was not normalised the first time: drop its earlier matches
             first = ~np.isin(rows, scanned.rows)
             rows = np.concatenate((rows[first], scanned.rows[self.texts[:found]]))
             ngrams = np.concatenate((ngrams[first], self.ngrams[:found]))
@@ -125,7 +123,7 @@ def _mark_shard(index: Index, rare: Flags, matched: ShardResult, folder: Path) -
 
 
 def _write_shard(path: Path, signals: pa.RecordBatch, matched: ShardResult) -> None:
-    """A side file with the row groups of the document shard."""
+    """Write a side file with the row groups of the document shard."""
     start = 0
     with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
         for size in matched.counts["groups"]:
@@ -135,7 +133,7 @@ def _write_shard(path: Path, signals: pa.RecordBatch, matched: ShardResult) -> N
 
 
 def _write_questions(index: Index, counted: Flags, marked: Sequence[ShardResult], out: Output) -> None:
-    """questions.jsonl, and a table a benchmark."""
+    """Write questions.jsonl, and a table with a row per benchmark."""
     ngram = np.repeat(np.arange(index.size), np.diff(index.asked.ends, prepend=0))
     found = np.bincount(index.asked.members[counted[ngram]], minlength=len(index.questions))
     documents = sum((np.load(shard.folder / ASKED) for shard in marked), start=np.zeros(len(found), np.int64))

@@ -1,10 +1,10 @@
 """Benchmark questions as n-grams.
 
-The text of a question is its query followed by the right answer, without the words "Question:" and "Answer:" that only
-the prompt has. Wrong answers are left out: one that stands in a document gives nothing away, and often it is a true
-sentence about something else. N-grams of `ngram` words are taken at every place of the text; a text that is shorter is
-matched whole if it has `min_words` (GPT-3 drops below 8: Brown et al. 2020, appendix C), else it can't be matched. A
-document with other words between query and answer is still found by the n-grams within either.
+The text of a question is its query followed by the right answer, without "Question:" and "Answer:", which only the
+prompt has. Wrong answers are left out: in a document they give nothing away, and are often true sentences about
+something else. N-grams of `ngram` words are taken at every position; a shorter text is matched whole if it has at least
+`min_words` words (GPT-3 drops those below 8: Brown et al. 2020, appendix C), otherwise it can't be matched. A document
+with other words between query and answer is still found by the n-grams within either.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tasks.filter.contamination.config import ContaminationConfig
 from tasks.text.kernels import Bytes, Hashes, Offsets
 from tasks.text.scan import Scanner
 
-BITS = 32  # of the bit map for each n-gram: about one place in 32 is looked up in vain
-SLOTS = 2  # of the table for each n-gram
+BITS = 32  # of the bit map per n-gram: about one position in 32 is looked up in vain
+SLOTS = 2  # of the table per n-gram
 
 _PROMPT = re.compile(r"^\s*Question:|\bAnswer:\s*$")
 
 
 class Question(NamedTuple):
-    """One question of a benchmark; `text` is what is looked for."""
+    """One question of a benchmark; `text` is what documents are searched for."""
 
     benchmark: str
     id: str
@@ -50,7 +50,7 @@ class Pairs(NamedTuple):
         return cls(np.cumsum(np.bincount(numbers, minlength=size)), members)
 
     def expand(self, rows: Offsets, numbers: Offsets) -> tuple[Offsets, Offsets]:
-        """(row, member) for each (row, number): each pair once, ascending."""
+        """(row, member) for each (row, number), each pair once, ascending."""
         starts = np.concatenate(([0], self.ends[:-1]))[numbers]
         sizes = self.ends[numbers] - starts
         places = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes) + np.repeat(starts, sizes)
@@ -58,10 +58,10 @@ class Pairs(NamedTuple):
 
 
 class Index(NamedTuple):
-    """Q questions and their G distinct n-grams, ready to be looked for.
+    """Q questions and their G distinct n-grams, indexed for the search.
 
-    `ngrams[q]` counts the distinct n-grams of question q; `asked` relates each n-gram to the questions that have it.
-    The rest is what kernels.find takes.
+    `ngrams[q]` is the number of distinct n-grams of question q; `asked` maps each n-gram to its questions. The rest are
+    the arguments of kernels.find.
     """
 
     questions: list[Question]
@@ -80,7 +80,7 @@ class Index(NamedTuple):
 
 
 def read_questions(files: Sequence[Path]) -> list[Question]:
-    """All questions of benchmark files, named by their file."""
+    """All questions of the benchmark files; a benchmark has the name of its file."""
     found = []
     for path in files:
         with path.open(encoding="utf-8") as lines:
@@ -91,7 +91,7 @@ def read_questions(files: Sequence[Path]) -> list[Question]:
 
 
 def index_questions(config: ContaminationConfig, questions: list[Question]) -> Index:
-    """The n-grams of all questions."""
+    """Index the n-grams of all questions."""
     owners, keys, openings, lengths = _ngrams(config, questions)
     distinct, places, numbers = np.unique(keys, return_index=True, return_inverse=True)
     ngrams, of_question = unique_pairs(numbers, owners)
@@ -122,10 +122,10 @@ def unique_pairs(first: Offsets, second: Offsets) -> tuple[Offsets, Offsets]:
 
 
 def _ngrams(config: ContaminationConfig, questions: list[Question]) -> tuple[Offsets, Hashes, Hashes, Offsets]:
-    """For each place of a question where an n-gram begins: the question, the n-gram's key, the key of its first
-    `min_words` words, and its length."""
+    """For each n-gram of a question: the question, the n-gram's key, the key of its first `min_words` words, and its
+    length."""
     scanner = Scanner()
-    # Normalised first: what the scanner gives twice is then the same twice, and the index holds each pair once
+    # Normalised first, so that a text that the scanner returns twice is the same both times and indexed once
     texts = pa.array([scanner.normalise(question.text) for question in questions], pa.string())
     empty = np.empty(0, np.int64)
     parts: list[tuple[Offsets, Hashes, Hashes, Offsets]] = [

@@ -1,4 +1,4 @@
-"""The contamination stage: documents beside every benchmark question."""
+"""The contamination stage: documents compared with every benchmark question."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tasks.stage.output import Output
 def contamination_signals(config: ContaminationConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
     """Find the n-grams that documents share with benchmark questions (Brown et al. 2020, appendix C).
 
-    Writes side files with `contamination_ngrams`, the number of distinct n-grams of the document that a benchmark has
-    too, and `contamination_benchmarks`, the benchmarks' names joined by commas; and questions.jsonl with how much of
-    each question stands in the documents. An n-gram in more than `max_documents` documents is a common phrase and
-    counts nowhere.
+    Writes side files with `contamination_ngrams`, the number of distinct n-grams that the document shares with any
+    benchmark, and `contamination_benchmarks`, the benchmarks' names joined by commas; and questions.jsonl with how much
+    of each question is in the documents. An n-gram in more than `max_documents` documents is a common phrase and is
+    not counted.
     """
     from tasks.filter.contamination.measure import find_contamination
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from storage.errors import TrainingError
-from tasks.children.child import run_as_child
+from tasks.children.child import emit, run_as_child
 from tasks.filter.fasttext_model.config import TrainingConfig
 
 ATTEMPTS = 4
@@ -31,18 +31,22 @@ class Spec(BaseModel):
 
 
 def train(path: Path) -> None:
-    """Train and save. Raises TrainingError when numbers overflow at every learning rate tried."""
+    """Train, save, and emit `attempts` and the `learning_rate` of the last, which is halved after each NaN.
+
+    Raises TrainingError after a NaN in every attempt.
+    """
     import fasttext
 
     spec = Spec.model_validate_json(path.read_text())
     config = spec.config
     for attempt in range(ATTEMPTS):
+        learning_rate = config.learning_rate / 2**attempt
         try:
             model = fasttext.train_supervised(
                 str(spec.examples),
                 dim=config.dim,
                 epoch=config.epochs,
-                lr=config.learning_rate / 2**attempt,
+                lr=learning_rate,
                 wordNgrams=config.word_ngrams,
                 bucket=config.buckets,
                 minCount=config.min_count,
@@ -53,12 +57,17 @@ def train(path: Path) -> None:
                 thread=1,
                 verbose=0,
             )
-        except RuntimeError as error:  # the library's only word for a NaN
-            reason = str(error)
+        except RuntimeError as error:
+            if "NaN" not in str(error):
+                raise
             continue
         model.save_model(str(spec.model))
+        emit(attempts=attempt + 1, learning_rate=learning_rate)
         return
-    raise TrainingError(f"fastText stopped {ATTEMPTS} times: {reason}", "Lower `learning_rate` of this classifier.")
+    raise TrainingError(
+        f"fastText's training met a NaN {ATTEMPTS} times, the last at a learning rate of {learning_rate:g}.",
+        "Lower `learning_rate` of this classifier.",
+    )
 
 
 if __name__ == "__main__":

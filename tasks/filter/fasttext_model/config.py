@@ -1,4 +1,4 @@
-"""How a fastText classifier is trained; the same for every family that trains one."""
+"""How a fastText classifier is trained, in every family that trains one."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ from tasks.stage.config import StageConfig
 
 
 class TrainingConfig(StageConfig):
-    """fastText's own parameters (Joulin et al. 2016), and what is held out."""
+    """fastText's own parameters (Joulin et al. 2016), and the held-out share."""
 
-    dim: int = Field(16, ge=4, le=300, description="width of the vectors; with two classes more brings little")
-    epochs: int = Field(5, ge=1, le=100, description="passes over the examples")
-    learning_rate: float = Field(0.5, gt=0, le=2, description="falls to 0 in a line; halved when numbers overflow")
-    word_ngrams: int = Field(2, ge=1, le=5, description="longest run of words that counts as one feature")
-    buckets: int = Field(200_000, ge=10_000, description="rows that word n-grams are hashed to")
-    min_count: int = Field(2, ge=1, description="a rarer word has no row of its own")
-    seed: int = Field(1, ge=0, description="seed of the first vectors")
+    dim: int = Field(16, ge=4, le=300, description="embedding width; with two classes a larger one gains little")
+    epochs: int = Field(5, ge=1, le=100, description="passes over the training examples")
+    learning_rate: float = Field(
+        0.5,
+        gt=0,
+        le=2,
+        description="initial learning rate, decayed linearly to 0; halved and trained again after a NaN",
+    )
+    word_ngrams: int = Field(2, ge=1, le=5, description="longest word n-gram used as a feature")
+    buckets: int = Field(200_000, ge=10_000, description="hash buckets for word n-grams")
+    min_count: int = Field(2, ge=1, description="minimum count of a word in the vocabulary")
+    seed: int = Field(1, ge=0, description="seed for initialising the embeddings")
     held_out: float = Field(
-        0.2, gt=0, lt=0.6, description="share of the examples, by hash, that is never trained on; half of it calibrates"
+        0.2,
+        gt=0,
+        lt=0.6,
+        description="share of examples held out from training, chosen by hash; half of it calibrates, half is "
+        "the test set",
     )

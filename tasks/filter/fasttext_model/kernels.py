@@ -1,10 +1,10 @@
 """The hot loop of fastText's prediction, compiled by numba: UTF-8 bytes to sums of n-gram vectors.
 
 It follows fastText 0.9.3 (Joulin et al. 2016; `Dictionary::getLine`, `addSubwords`, `computeSubwords`, `addWordNgrams`)
-up to the order in which numbers are added; only what looks like its own marks in a text, `</s>` and `__label__…`, is a
-word like others here, and neither ends the text nor hides. What differs is the work around it: texts stay in their
-Arrow buffer, a text may be cut into pieces whose sums make the whole, and a frequent unknown word is summed once.
-Arrays are passed one by one: in a tuple, each call would count its references, which takes longer than the sums.
+down to the order of additions, with one exception: in a text, `</s>` and `__label__…` are words like any other, and
+neither end the text nor are skipped. The speed comes from elsewhere: texts stay in their Arrow buffer, a text can be
+cut into pieces whose sums add up to the whole, and a frequent unknown word is summed once. Arrays are passed one by
+one: for a tuple, each call would update reference counts, which takes longer than the sums.
 
 Tensor names: P pieces, D width of the model.
 """
@@ -24,19 +24,20 @@ Floats = npt.NDArray[np.float32]
 
 NGRAM_PRIME = np.uint64(116049371)
 END = np.array([ord(c) for c in "</s>"], np.uint8)  # fastText's word for the end of a line
-KEPT = 1 << 14  # unknown words whose sums are kept during a call: text repeats them, and 1.6 MB stay near the core
-KEPT_BYTES = 24  # longer ones are summed anew
+KEPT = 1 << 14  # cached sums of unknown words per call: text repeats them, and 1.6 MB fit in the cache
+KEPT_BYTES = 24  # longer words are not cached
 END_HASH = np.uint32(3617362777)
 OPEN, CLOSE = np.uint8(ord("<")), np.uint8(ord(">"))
 
 
 class Tables(NamedTuple):
-    """A model as the kernel wants it; made by `Classifier`. W words, R rows of n-grams behind them.
+    """A model in the form that the kernel reads; made by `Classifier`. W words, R rows of n-grams after them.
 
     `slots` is an open hash table of word numbers (−1: free), its length a power of two; word w is
-    `letters[starts[w]:starts[w + 1]]`. `word_rows` and `word_counts` are the sums of a word and its character n-grams.
-    `held` has a bit for each bucket that has a row, `places` its row; both are empty when every bucket has one.
-    `kinds` says BREAK, LETTER or ALONE of each character; those beyond its end are as its last.
+    `letters[starts[w]:starts[w + 1]]`. `word_rows[w]` is the sum of the word's row and those of its character n-grams,
+    `word_counts[w]` their number. `held` has a bit for each bucket that has a row, `places` its row; both are empty
+    when every bucket has one. `kinds` is BREAK, LETTER or ALONE for each code point; those beyond its end are like its
+    last.
     """
 
     kinds: Bytes
@@ -59,17 +60,19 @@ def add_characters(
     rows: Floats, held: Bytes, places: Integers, buckets: int, shortest: int, longest: int,
     data: Bytes, start: int, end: int, sums: Floats, at: int,
 ) -> int:  # fmt: skip
-    """Add the rows of the character n-grams of `<word>` to `sums[at]`; how many were added."""
+    """Add the rows of the character n-grams of `<word>` to `sums[at]`; returns how many (`computeSubwords`)."""
     count = 0
     size = end - start + 2
     modulus = np.uint32(buckets)
     for i in range(size):
+        # An n-gram starts at a character, never at a continuation byte. Place 0 is `<`, the last one `>`
         if 0 < i < size - 1 and (data[start + i - 1] & 0xC0) == 0x80:
             continue
         h = FNV_OFFSET
         j = i
         n = 1
         while j < size and n <= longest:
+            # Extend the n-gram by one character: `<`, `>` or all bytes of one of the word's
             if j == 0:
                 h = step(h, OPEN)
                 j = 1
@@ -82,8 +85,10 @@ def add_characters(
                 while j < size - 1 and (data[start + j - 1] & 0xC0) == 0x80:
                     h = step(h, data[start + j - 1])
                     j += 1
+            # `<` and `>` alone are no n-grams
             if n >= shortest and not (n == 1 and (i == 0 or j == size)):
                 row = np.int64(h % modulus)
+                # A quantized model keeps the most useful buckets only; the others contribute nothing
                 if len(held) == 0 or (held[row >> 3] >> (row & 7)) & 1:
                     row = row if len(held) == 0 else np.int64(places[row])
                     for k in range(rows.shape[1]):
@@ -98,16 +103,18 @@ def add_unknown(
     rows, held, places, buckets, shortest, longest, data, start, end, h,
     seen_sizes, seen_letters, seen_sums, seen_counts, sums, p,
 ):  # fmt: skip
-    """Add the sum of a word that the model does not know; how many rows it has. A short one stays in `seen_*`."""
+    """Add the sum of a word that the model does not know; returns its number of rows. `seen_*` caches short words."""
     size = end - start
     if size > KEPT_BYTES:
         return add_characters(rows, held, places, buckets, shortest, longest, data, start, end, sums, p)
+    # Direct-mapped cache: the newest word of a slot replaces the one before
     slot = np.int64(h) & (KEPT - 1)
     known = seen_sizes[slot] == size
     k = 0
     while known and k < size:
         known = seen_letters[slot, k] == data[start + k]
         k += 1
+    # A miss: sum into the slot
     if not known:
         seen_sizes[slot] = size
         for k in range(size):
@@ -124,10 +131,13 @@ def add_unknown(
 
 @njit(cache=True, nogil=True, inline="always")
 def add_ngrams(rows, buckets, longest, h, number, recent, sums, p):
-    """Add the rows of the n-grams that end with the word of hash h, the line's `number`-th; how many were added."""
+    """Add the rows of the word n-grams that end with the line's `number`-th word, of hash h; returns how many
+    (`addWordNgrams`)."""
+    # fastText keeps word hashes as signed 32-bit numbers, and extends their sign to 64 bits
     signed = np.uint64(np.int64(np.int32(h)))
     count = 0
     for n in range(2, min(longest, number) + 1):
+        # The hash runs from the first word of the n-gram to the last; `recent` has the latest first
         joined = recent[n - 2]
         for k in range(n - 3, -1, -1):
             joined = joined * NGRAM_PRIME + recent[k]
@@ -147,11 +157,11 @@ def sum_pieces(
     rows: Floats, held: Bytes, places: Integers, buckets: int, shortest: int, longest: int, word_ngrams: int,
     data: Bytes, begins: Offsets, ends: Offsets, sums: Floats, counts: Offsets, words: Offsets,
 ) -> None:  # fmt: skip
-    """Of each piece `data[begins[p]:ends[p]]`: the sum of its rows in `sums[p]` (P, D), their number, its words.
+    """For each piece `data[begins[p]:ends[p]]`: the sum of its rows in `sums[p]` (P, D), their number, and its words.
 
-    The first lines of arguments are `Tables`. A piece is a line of its own: it ends with fastText's `</s>`, which is no
-    word of the piece. Unknown words are summed once: `seen_*` has a slot for the hash of a short one, with its length
-    (−1: none), its bytes, its sum, and how many rows that has.
+    The first two lines of arguments are `Tables`. A piece is a line of its own: it ends with fastText's `</s>`, which
+    is not counted as a word. `seen_*` caches unknown words: per slot the word's length (−1: empty), bytes, sum and
+    rows.
     """
     width = rows.shape[1]
     kept = KEPT if longest > 0 else 1
@@ -168,6 +178,7 @@ def sum_pieces(
         inside = False
         count = 0
         number = 0
+        # One character per turn, and one turn past the end, where a break closes the last word
         while i <= stop:
             kind = BREAK  # what the end of the piece is
             used = 1
@@ -178,6 +189,7 @@ def sum_pieces(
                 else:
                     c, used = decode(data, i, stop)
                     kind = kinds[min(np.int64(c), beyond)]
+            # A letter extends the word or starts one; a character that is a word by itself does so only outside of one
             if kind != BREAK:
                 if kind == LETTER or not inside:
                     if not inside:
@@ -190,6 +202,7 @@ def sum_pieces(
             elif not inside:
                 i += used
                 continue
+            # The word `data[start:i]` is complete; the character at i, if it is a word by itself, comes next
             inside = False
             word = find(slots, letters, starts, data, start, i, h)
             if word >= 0:
@@ -204,6 +217,7 @@ def sum_pieces(
             number += 1
             if word_ngrams > 1:
                 count += add_ngrams(rows, buckets, word_ngrams, h, number, recent, sums, p)
+        # The end of the line is one more row, and takes part in word n-grams
         words[p] = number
         word = find(slots, letters, starts, END, 0, len(END), END_HASH)
         if word >= 0:
@@ -220,16 +234,19 @@ def two_likeliest(
     hidden: Floats, output: Floats, left: Offsets, right: Offsets, least: float,
     labels: Offsets, scores: npt.NDArray[np.float64],
 ) -> None:  # fmt: skip
-    """The two likeliest labels of each row of `hidden` (P, D) and their probabilities, by the tree of labels.
+    """The two most likely labels of each row of `hidden` (P, D) and their probabilities, by hierarchical softmax.
 
-    Inner node n is `output[n]` and has children `left[n]`, `right[n]`: below L a label, else inner node child − L.
-    Children stand before their parents. As in fastText, each step adds 1e-5, and what is below `least` is not followed.
+    Inner node n has the vector `output[n]` and the children `left[n]`, `right[n]`: below L a label, else inner node
+    child − L. Children come before their parents. As in fastText (`HierarchicalSoftmaxLoss::dfs`), each step adds 1e-5,
+    and nodes below `least` are not expanded.
     """
     inner = len(left)
     chance = np.empty(2 * inner + 1)
     for p in range(len(hidden)):
+        # `chance` has the labels first, then the inner nodes; the root is the last
         chance[:] = 0.0
         chance[2 * inner] = 1.0
+        # From the root down, since parents come after their children
         for n in range(inner - 1, -1, -1):
             here = chance[inner + 1 + n]
             if here < least:
@@ -237,9 +254,11 @@ def two_likeliest(
             dot = np.float32(0)
             for k in range(hidden.shape[1]):
                 dot += output[n, k] * hidden[p, k]
+            # The sigmoid is the probability of the right child
             share = 1.0 / (1.0 + np.exp(-np.float64(dot)))
             chance[left[n]] = here * (1.0 - share + 1e-5)
             chance[right[n]] = here * (share + 1e-5)
+        # The two highest, the lower label first on a tie
         first, second = -1, -1
         for label in range(inner + 1):
             if first < 0 or chance[label] > chance[first]:

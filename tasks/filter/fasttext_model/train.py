@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -68,17 +68,22 @@ def train_classifier(config: TrainingConfig, examples: Iterable[Example], out: O
     spec = out.scratch / "spec.json"
     spec.write_text(Spec(config=config, examples=lines, model=out.path / MODEL).model_dump_json())
     command = [sys.executable, "-m", CHILD, str(spec)]
-    run_child(command, out=out, environment=_environment(), log=out.scratch / "child.log")
+    training: dict[str, Any] = {}
+    run_child(command, out=out, environment=_environment(), log=out.scratch / "child.log", on_line=training.update)
+    if training["attempts"] > 1:
+        out.note(f"trained at a learning rate of {training['learning_rate']:g}, halved after each NaN")
     scorer = Scorer(out.path / MODEL, Sigmoid(1.0, 0.0))
     sigmoid = fit_sigmoid(*_outcomes(scorer, parts.calibrated))
     (out.path / CALIBRATION).write_text(json.dumps(sigmoid._asdict()) + "\n")
     log_odds, positive = _outcomes(scorer, parts.tested)
     scores = sigmoid(log_odds)
     out.count(
+        **training,
         examples={use: _sizes(part) for use, part in parts._asdict().items()},
         accuracy=round(float(np.mean((scores >= 0.5) == positive)), 4),
         auc=round(area_under_curve(scores, positive), 4),
     )
+    out.table("Training", [{name.replace("_", " "): value for name, value in training.items()}])
     out.table("Threshold and expected precision", threshold_table(scores, positive))
 
 

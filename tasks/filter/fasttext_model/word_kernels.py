@@ -1,4 +1,4 @@
-"""Words as fastText knows them, compiled by numba: what a character does to one, its hash, its number."""
+"""fastText's words, compiled by numba: word boundaries, hash and look-up (`Dictionary` in fastText 0.9.3)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tasks.text.kernels import same_bytes
 
 Integers = npt.NDArray[np.int32]
 
-BREAK, LETTER, ALONE = 0, 1, 2  # what a character does to words: ends one, belongs to one, is one
+BREAK, LETTER, ALONE = 0, 1, 2  # a character ends a word, belongs to one, is one by itself
 FNV_OFFSET = np.uint32(2166136261)
 FNV_PRIME = np.uint32(16777619)
 
 
 @njit(cache=True, nogil=True, inline="always")
 def step(h, b):
-    """One byte into FNV-1a; fastText takes bytes as signed, so those from 128 on spread over the upper bits."""
+    """Add a byte to an FNV-1a hash; fastText takes bytes as signed, so those from 128 on also flip the upper bits."""
     return np.uint32((h ^ np.uint32(np.int32(np.int8(b)))) * FNV_PRIME)
 
 
 @njit(cache=True, nogil=True, inline="always")
 def find(slots, letters, starts, data, start, end, h):
-    """The number of the word `data[start:end]` with hash h, or −1."""
+    """The number of the word `data[start:end]` with hash h, or −1: linear probing, up to a free slot."""
     slot = np.int64(h) & (len(slots) - 1)
     word = slots[slot]
     while word >= 0:

@@ -1,1 +1,1 @@
-"""Form: what the rules of Gopher, C4 and FineWeb look at, measured in one pass over the bytes."""
+"""Form of texts: the signals of Gopher, C4 and FineWeb, measured in one pass over the bytes."""

@@ -1,7 +1,7 @@
 """C4's line rules as a transformation of a text (Raffel et al. 2020, section 2.2).
 
-The order of the tests, the citations and the phrases are those of the authors' own code (`c4_utils.py` in
-tensorflow_datasets), which datatrove follows. The kernels count what these functions leave, without making it.
+The order of the tests, the citations and the phrases are those of the authors' code (`c4_utils.py` in
+tensorflow_datasets), which datatrove follows. The kernels count what these functions would leave.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ ELLIPSIS = "..."
 
 
 def keep_c4_lines(text: str, rules: C4LineRules) -> str:
-    """The lines of a text that C4 keeps, stripped, without citations, joined by newlines."""
+    """The lines of a text that C4 keeps, stripped and without citations, joined by newlines."""
     return "\n".join(c4_lines(text, rules)).strip()
 
 
 def c4_lines(text: str, rules: C4LineRules) -> list[str]:
-    """The same as a list."""
+    """The lines of `keep_c4_lines` as a list."""
     return [line for whole in text.splitlines() if (line := _cut(whole, rules)) is not None]
 
 
 def count_sentences(line: str) -> int:
-    """Sentences of a line: one ends with a word that ends in terminal punctuation, closing quotation marks and brackets
-    aside; what follows the last such word is one too."""
+    """Sentences of a line: one ends with a word that ends in terminal punctuation, ignoring closing quotation marks and
+    brackets; words after the last such word are a sentence, too."""
     ends = [word.rstrip(CLOSERS).endswith(tuple(TERMINALS)) for word in line.split()]
     return sum(ends) + (bool(ends) and not ends[-1])
 

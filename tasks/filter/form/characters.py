@@ -1,7 +1,7 @@
-"""What the byte kernels must know of Unicode: the classes of every code point, as bits.
+"""Unicode for the byte kernels: the classes of every code point, as bits.
 
-White space and letters are Python's own (`str.isspace`, `str.isalpha`). Symbols and terminal punctuation are the sets
-of datatrove 0.10 (utils/text.py), which its filters, and with them FineWeb, were made with.
+White space and letters are Python's (`str.isspace`, `str.isalpha`). Symbols and terminal punctuation are the sets of
+datatrove 0.10 (utils/text.py), with which FineWeb was made.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-SIZE = 0x40000  # no letter, white space or digit is assigned beyond; a test looks
+SIZE = 0x40000  # no letter, white space or digit is assigned beyond; a test checks
 
 ALPHABETIC = 1
 CONTENT = 2  # not a symbol
@@ -22,8 +22,8 @@ TERMINAL = 16  # ends a sentence, and a line that FineWeb calls punctuated
 CLOSER = 32  # may follow the end of a sentence: closing quotation marks and brackets
 SPACE = 64
 DECIMAL = 128  # \d
-SPECIAL = 256  # of bytes: the kernel must look at this one closer
-ENDS_SENTENCE = 512  # of words: terminal punctuation at the end, closing marks aside
+SPECIAL = 256  # of bytes: the kernel must take a closer look
+ENDS_SENTENCE = 512  # of words: terminal punctuation at the end, ignoring closing marks
 PUNCTUATED = 1024  # of words: terminal punctuation at the very end
 
 CLOSERS = "\"')]’”"
@@ -45,7 +45,7 @@ Classes = npt.NDArray[np.uint16]
 
 
 class CharacterClasses(NamedTuple):
-    """`codes[c]` has the classes of code point c < SIZE; `bytes[b]` those of an ASCII byte, or just SPECIAL."""
+    """`codes[c]` are the classes of code point c < SIZE; `bytes[b]` those of an ASCII byte, or just SPECIAL."""
 
     codes: Classes
     bytes: Classes
@@ -53,7 +53,7 @@ class CharacterClasses(NamedTuple):
 
 @functools.cache
 def character_classes() -> CharacterClasses:
-    """The tables, made once a process from Python's own Unicode data (about 0.1 s)."""
+    """The tables, built once per process from Python's own Unicode data (about 0.1 s)."""
     texts = list(map(chr, range(SIZE)))
     codes = np.fromiter(map(str.isalpha, texts), np.uint16, SIZE) * ALPHABETIC
     codes |= np.fromiter(map(str.isspace, texts), np.uint16, SIZE) * SPACE
@@ -67,5 +67,5 @@ def character_classes() -> CharacterClasses:
     table = np.full(256, SPECIAL, np.uint16)
     table[:128] = codes[:128]
     table[table & SPACE != 0] |= SPECIAL
-    table[[ord("#"), ord(".")]] |= SPECIAL  # counted wherever they stand
+    table[[ord("#"), ord(".")]] |= SPECIAL  # counted anywhere in a word
     return CharacterClasses(codes, table)

@@ -1,4 +1,4 @@
-"""What measuring the form of texts needs to know. The thresholds over what is measured stand in `rules.py`."""
+"""How the form of texts is measured. The thresholds are in `rules.py`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ class C4LineRules(StageConfig):
     """Which lines C4 keeps (Raffel et al. 2020, section 2.2, and `c4_utils.py` in tensorflow_datasets)."""
 
     terminal_punctuation: bool = Field(
-        True, description="drop a line that does not end in . ? ! \" or ', or that ends in ..."
+        True, description="drop lines that don't end in . ? ! \" or ', and lines that end in ..."
     )
-    min_words: int = Field(3, ge=0, description="drop a line of fewer words")
-    max_word_length: int = Field(1000, ge=1, description="characters; drop a line with a longer word")
-    javascript: bool = Field(True, description='drop a line with "javascript"')
-    policy: bool = Field(True, description='drop a line with a phrase such as "privacy policy" or "use cookies"')
-    citations: bool = Field(True, description='cut "[1]", "[edit]" and "[citation needed]" out of a line')
+    min_words: int = Field(3, ge=0, description="drop lines with fewer words")
+    max_word_length: int = Field(1000, ge=1, description="drop lines that contain a longer word, in characters")
+    javascript: bool = Field(True, description='drop lines that contain "javascript"')
+    policy: bool = Field(True, description='drop lines that contain a phrase such as "privacy policy" or "use cookies"')
+    citations: bool = Field(True, description='remove "[1]", "[edit]" and "[citation needed]" from lines')
 
 
 class FormConfig(StageConfig):
-    """Word list, lengths and line rules; all else is as the papers have it."""
+    """Word list, lengths and line rules; everything else follows the papers."""
 
     stop_words: list[Word] = Field(
         ["the", "be", "to", "of", "and", "that", "have", "with"],
         min_length=1,
-        description="words counted as stop words, as they stand between white space (Gopher, appendix A.1.1)",
+        description="stop words, case-sensitive, compared with whole words (Gopher, appendix A.1.1)",
     )
-    short_line_length: int = Field(30, ge=0, description="characters; a line up to here is short (FineWeb)")
+    short_line_length: int = Field(30, ge=0, description="a line of at most this many characters is short (FineWeb)")
     c4: C4LineRules = Field(default_factory=C4LineRules, description="which lines C4 keeps")

@@ -1,8 +1,9 @@
-"""The hot loop of form, compiled by numba: a text's bytes to words and lines, and all counts of the four filters.
+"""The hot loop of form, compiled by numba: from a text's bytes to words and lines, and all counts of the four filters.
 
-One pass over the bytes finds words (by their hash, length and classes of characters) and where lines end; what follows
-works on words and lines. No Python string is made, nothing is written that grows with the corpus: one text's words and
-lines stand in the workspace, which is used again. Compiled code is kept on disk (`tasks/__init__.py`).
+One pass over the bytes finds words (hash, length, character classes) and line ends; everything after it works on words
+and lines. No Python string is created and nothing grows with the corpus: the words and lines of one text are in the
+workspace, which is reused. The rules are those of Gopher (Rae et al. 2021), C4 (Raffel et al. 2020) and FineWeb (Penedo
+et al. 2024) as datatrove 0.10 computes them. Compiled code is cached on disk (`tasks/__init__.py`).
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from tasks.text.kernels import FNV_OFFSET, Bytes, Hashes, Offsets, decode, fnv, 
 
 Numbers = npt.NDArray[np.int32]
 
-TOP = (2, 3, 4)  # n of the n-grams whose commonest counts
-DUPLICATE = (5, 6, 7, 8, 9, 10)  # n of the n-grams of which every repetition counts
+TOP = (2, 3, 4)  # n of the n-grams of which the most frequent one counts
+DUPLICATE = (5, 6, 7, 8, 9, 10)  # n of the n-grams of which every repeat counts
 
 COUNTS = np.dtype(
     [
@@ -58,7 +59,7 @@ COUNTS = np.dtype(
 
 
 class Workspace(NamedTuple):
-    """One text's words and lines. Bytes count from the start of the text; `lengths` are characters, running."""
+    """One text's words and lines. Byte offsets are relative to the text; `lengths` is a running sum of characters."""
 
     word_hashes: Hashes
     word_starts: Numbers
@@ -66,10 +67,10 @@ class Workspace(NamedTuple):
     word_kinds: Classes
     lengths: Numbers
     line_words: Numbers  # words up to the end of each line of `str.splitlines`
-    newlines: Numbers  # where they stand, the words up to there, and the continuation bytes
+    newlines: Numbers  # byte offset of each, words before it, and UTF-8 continuation bytes before it
     newline_words: Numbers
     newline_continued: Numbers
-    numbers: Numbers  # of n-grams that occur twice, and where they start; counts and first places by number
+    numbers: Numbers  # of n-grams that repeat, and their start words; then counts and first start by number
     places: Numbers
     counts: Numbers
     firsts: Numbers
@@ -79,7 +80,7 @@ class Workspace(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """Classes of characters (`CharacterClasses`), and the phrases that are looked for."""
+    """Character classes (`CharacterClasses`), and the phrases to find."""
 
     codes: Classes
     bytes: Classes
@@ -101,7 +102,7 @@ class LineRules(NamedTuple):
 def read_words(data, begin, end, tables, work, row):
     """Find the words and lines of a text: (words, lines, newlines, continuation bytes).
 
-    A word's hash is FNV-1a over its code points, mixed. Its classes are those of all its characters together.
+    A word's hash is FNV-1a over its code points, with a final mix. Its classes are the union over its characters.
     """
     codes, classes = tables.codes, tables.bytes
     hashes, starts, ends, kinds, lengths = (
@@ -109,8 +110,8 @@ def read_words(data, begin, end, tables, work, row):
     )  # fmt: skip
     words, lines, newlines = 0, 0, 0
     continued = 0
-    fresh = begin  # where the line began
-    dots = 0  # in a row
+    fresh = begin  # start of the current line
+    dots = 0  # consecutive dots, of which every third makes an ellipsis
     lengths[0] = 0
     i = begin
     while i < end:
@@ -119,15 +120,18 @@ def read_words(data, begin, end, tables, work, row):
         h = FNV_OFFSET
         used = 1
         c = np.uint32(0)
+        # One word: up to the next white space. `first == i` afterwards where white space follows white space
         while i < end:
             b = data[i]
             kind = classes[b]
+            # Fast path: an ASCII character that neither ends a word nor is counted
             if not kind & SPECIAL:
                 h = fnv(h, b)
                 seen |= kind
                 last = kind
                 i += 1
                 continue
+            # Slow path: everything outside ASCII, white space, dots and hash signs
             c = np.uint32(b)
             used = 1
             if b >= 128:
@@ -146,6 +150,7 @@ def read_words(data, begin, end, tables, work, row):
             seen |= kind
             last = kind
             i += used
+        # A word ended: characters are bytes without continuation bytes
         if i > first:
             length = i - first - (continued - before)
             seen = word_classes(data, first, i, seen, last, codes)
@@ -160,9 +165,10 @@ def read_words(data, begin, end, tables, work, row):
             words += 1
         if i == end:
             break
+        # The white space that ended the word; a plain space, the usual case, ends no line
         if c != 0x20:
             if ends_line(c):
-                # The newline of \r\n has had its line
+                # \r\n is one line end, counted at the \r
                 if not (c == 0x0A and i > begin and data[i - 1] == 0x0D):
                     work.line_words[lines] = words
                     lines += 1
@@ -174,6 +180,7 @@ def read_words(data, begin, end, tables, work, row):
                 fresh = i + used
             continued += used - 1
         i += used
+    # A last line without a line end
     if fresh < end:
         work.line_words[lines] = words
         lines += 1
@@ -182,8 +189,9 @@ def read_words(data, begin, end, tables, work, row):
 
 @njit(cache=True, nogil=True, inline="always")
 def word_classes(data, start, end, seen, last, codes):
-    """What is kept of a word's classes: `seen` in all its characters together, `last` in the last."""
+    """The classes of a word, from the union of its characters' classes (`seen`) and those of the last one (`last`)."""
     seen &= ALPHABETIC | CONTENT | CURLY | BRACKET
+    # Only a closing mark at the end makes the backward search for terminal punctuation necessary
     if last & TERMINAL:
         seen |= PUNCTUATED | ENDS_SENTENCE
     elif last & CLOSER and ends_sentence(data, start, end, codes):
@@ -193,18 +201,23 @@ def word_classes(data, start, end, seen, last, codes):
 
 @njit(cache=True, nogil=True, inline="always")
 def ends_line(c):
-    """Whether `str.splitlines` cuts at this white space."""
+    """Whether `str.splitlines` splits at this white space."""
     return 0x0A <= c <= 0x0D or 0x1C <= c <= 0x1E or c == 0x85 or c == 0x2028 or c == 0x2029
 
 
 @njit(cache=True, nogil=True)
 def count_repetition(work, words, stop_words, top, duplicates, row):
-    """Stop words, and what is in n-grams of words that repeat: `top` for n of TOP, `duplicates` for n of DUPLICATE."""
+    """Count stop words, and characters in repeated word n-grams: `top` for n in TOP, `duplicates` for n in DUPLICATE.
+
+    Gopher, table A1 (Rae et al. 2021).
+    """
+    # `places` is the number of positions left, where a longer n-gram can still repeat; each round shrinks it
     places, row.stop_words = number_words(work, words, stop_words)
     for k in range(len(top)):
         places, distinct = number_ngrams(work, places)
         top[k] = top_characters(work, words, k + 2, distinct)
     for k in range(len(duplicates)):
+        # No n-gram repeats, so no longer one does
         if not places:
             break
         places, _ = number_ngrams(work, places)
@@ -216,9 +229,9 @@ def count_form(
     data: Bytes, offsets: Offsets, tables: Tables, rules: LineRules, stop_words: Hashes, short: int, work: Workspace,
     rows: npt.NDArray[np.void], top: Offsets, duplicates: Offsets,
 ) -> None:  # fmt: skip
-    """All counts of D texts into `rows` (COUNTS), `top` (D × 3) and `duplicates` (D × 6), which hold zeros.
+    """Write all counts of D texts to `rows` (COUNTS), `top` (D × 3) and `duplicates` (D × 6), which must be zeroed.
 
-    `data` holds the texts as UTF-8, text d at `offsets[d]:offsets[d + 1]`; `short` is FineWeb's length of a short line.
+    `data` holds the texts as UTF-8, text d at `offsets[d]:offsets[d + 1]`; lines up to `short` characters are short.
     """
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]
@@ -234,6 +247,6 @@ def count_form(
 
 @njit(cache=True, nogil=True)
 def hash_words(data: Bytes, tables: Tables, work: Workspace, rows: npt.NDArray[np.void]) -> Hashes:
-    """The hashes of one text's words, as `count_form` compares them with stop words."""
+    """The hashes of one text's words, in the form in which `count_form` compares them with stop words."""
     words, _, _, _ = read_words(data, 0, len(data), tables, work, rows[0])
     return work.word_hashes[:words].copy()

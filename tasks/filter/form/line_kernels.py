@@ -1,7 +1,8 @@
 """The hot loops over lines, compiled by numba. There are two kinds of lines.
 
-Gopher's quality rules and C4 cut at every line boundary of `str.splitlines`; Gopher's repetition rules and FineWeb cut
-at newlines. C4's tests are those of `c4.py`, in the same order.
+Gopher's quality rules (Rae et al. 2021, A.1.1) and C4 (Raffel et al. 2020, 2.2) split at every line boundary of
+`str.splitlines`; Gopher's repetition rules (table A1) and FineWeb (Penedo et al. 2024, 3.6) split at newlines. C4's
+tests are those of `c4.py`, in the same order.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NEEDED = np.frombuffer(b"citation needed]", np.uint8)
 
 @njit(cache=True, nogil=True, inline="always")
 def ends_with_ellipsis(data, start, end):
-    """Whether the bytes from `start` to `end` end in ... or …"""
+    """Whether `data[start:end]` ends in ... or …"""
     if end - start < 3:
         return False
     a, b, c = data[end - 3], data[end - 2], data[end - 1]
@@ -40,7 +41,7 @@ def ends_with_ellipsis(data, start, end):
 
 @njit(cache=True, nogil=True, inline="always")
 def starts_with_bullet(data, start, end):
-    """Whether the bytes from `start` on start with - or •"""
+    """Whether `data[start:end]`, which is not empty, starts with - or •"""
     if data[start] == 0x2D:
         return True
     return end - start >= 3 and data[start] == 0xE2 and data[start + 1] == 0x80 and data[start + 2] == 0xA2
@@ -48,8 +49,9 @@ def starts_with_bullet(data, start, end):
 
 @njit(cache=True, nogil=True)
 def ends_sentence(data, start, end, codes):
-    """Whether the word from `start` to `end` ends in terminal punctuation, closing marks aside."""
+    """Whether the word `data[start:end]` ends in terminal punctuation, ignoring closing marks after it."""
     while end > start:
+        # Back over continuation bytes to the start of the last character
         last = end - 1
         while last > start and (data[last] & 0xC0) == 0x80:
             last -= 1
@@ -63,7 +65,8 @@ def ends_sentence(data, start, end, codes):
 
 @njit(cache=True, nogil=True)
 def citation_length(data, i, end, codes):
-    """The length of the citation that starts with the bracket at `i`, in bytes; 0 if none does."""
+    """Bytes of the citation that starts with the bracket at `i`, such as [12], [edit], [citation needed]; 0 if none."""
+    # `\d*` of Python's `re` matches decimals of every script, and an empty pair of brackets
     j = i + 1
     while j < end and data[j] != 0x5D:
         c, used = code_point(data, j, end)
@@ -80,7 +83,7 @@ def citation_length(data, i, end, codes):
 
 @njit(cache=True, nogil=True)
 def cut_citations(data, start, end, codes, out):
-    """Write the line without its citations to `out`: (length, citations)."""
+    """Write the line without its citations to `out`: (length, number of citations)."""
     at = 0
     cut = 0
     i = start
@@ -98,14 +101,17 @@ def cut_citations(data, start, end, codes, out):
 
 @njit(cache=True, nogil=True, inline="always")
 def find_phrases(data, start, end, phrases):
-    """Which phrases the bytes hold, as bits; `phrases` are PhraseTables."""
+    """Which kinds of phrases are in `data[start:end]`, as bits (Wu and Manber 1994); `phrases` is a PhraseTables."""
     bits = 0
+    # `i` is the last byte of a window of REACH bytes; no phrase starts before the window
     i = start + REACH - 1
     while i < end:
+        # The window's last two bytes say how far it may move without skipping a phrase's start
         shift = phrases.shifts[data[i - 1] & LOW, data[i] & LOW]
         if shift:
             i += shift
             continue
+        # A phrase may start at the window's first byte: compare them all
         first = i - REACH + 1
         for p in range(len(phrases.lengths)):
             bits |= phrases.kinds[p] * starts_with(data, first, end, phrases.spelt[p], phrases.lengths[p])
@@ -115,7 +121,7 @@ def find_phrases(data, start, end, phrases):
 
 @njit(cache=True, nogil=True)
 def starts_with(data, start, end, phrase, length):
-    """Whether the bytes from `start` on, ASCII letters in lower case, start with a phrase."""
+    """Whether `data[start:end]`, with ASCII letters lowered, starts with a phrase."""
     if end - start < length:
         return False
     for k in range(length):
@@ -129,11 +135,12 @@ def starts_with(data, start, end, phrase, length):
 
 @njit(cache=True, nogil=True)
 def count_sentences(data, end, codes):
-    """Sentences in the first `end` bytes, as `c4.count_sentences` has them."""
+    """Sentences in the first `end` bytes, as `c4.count_sentences` counts them."""
     sentences = 0
     open_end = False
     i = 0
     start = -1
+    # One step past the end, where a space is assumed, so that the last word is closed like all others
     while i <= end:
         c, used = np.uint32(0x20), 1
         if i < end:
@@ -147,17 +154,19 @@ def count_sentences(data, end, codes):
         elif start < 0:
             start = i
         i += used
+    # Words after the last sentence end are a sentence, too
     return sentences + open_end
 
 
 @njit(cache=True, nogil=True, inline="always")
 def count_c4_line(data, start, end, words, longest, marks, sentences, rules, tables, scratch, row):
-    """Test a stripped line with C4's rules, and count it and what it holds if it stays.
+    """Apply C4's rules to a stripped line, and count it and its contents if it stays.
 
-    `marks` are the classes of all its characters, `sentences` their number as long as no citation is cut.
+    `marks` is the union of its characters' classes, `sentences` its number of sentences as long as no citation is cut.
     """
     if longest > rules.max_word_length:
         return
+    # Only a line with a bracket can have a citation; few have one, so cutting and recounting are rare
     if rules.citations and marks & BRACKET:
         length, citations = cut_citations(data, start, end, tables.codes, scratch)
         if citations:
@@ -170,7 +179,8 @@ def count_c4_line(data, start, end, words, longest, marks, sentences, rules, tab
 
 @njit(cache=True, nogil=True, inline="always")
 def test_c4_line(data, start, end, words, marks, sentences, rules, tables, row):
-    """The tests after citations are cut; whether the line stays."""
+    """The tests that follow the cutting of citations; returns whether the line stays."""
+    # END_MARKS of `c4.py`: . ? ! " '
     if rules.terminal_punctuation:
         if end == start:
             return False
@@ -182,6 +192,7 @@ def test_c4_line(data, start, end, words, marks, sentences, rules, tables, row):
     if words < rules.min_words:
         return False
     found = find_phrases(data, start, end, tables.phrases)
+    # Page rules count before the later line rules, as in `c4_utils.py`
     row.c4_lorem_ipsum_lines += (found & LOREM_IPSUM) != 0
     if rules.javascript and found & JAVASCRIPT:
         return False
@@ -189,6 +200,7 @@ def test_c4_line(data, start, end, words, marks, sentences, rules, tables, row):
     if rules.policy and found & POLICY:
         return False
     row.c4_lines += 1
+    # `count_lines` counted every line that is not blank as removed
     row.c4_removed_lines -= words > 0
     row.c4_sentences += sentences
     return True
@@ -196,13 +208,14 @@ def test_c4_line(data, start, end, words, marks, sentences, rules, tables, row):
 
 @njit(cache=True, nogil=True)
 def count_lines(data, begin, work, lines, rules, tables, row):
-    """Lines of `str.splitlines`: bullets, ellipses, and what C4 keeps."""
+    """Count over the lines of `str.splitlines`: bullets, ellipses, and what C4 keeps."""
     kinds, lengths, line_words = work.word_kinds, work.lengths, work.line_words
     starts, ends = work.word_starts, work.word_ends
     row.lines = lines
     w = 0
     for line in range(lines):
         first, w = w, line_words[line]
+        # A line's properties from those of its words `first:w`, without reading its bytes again
         marks, longest, sentences, closed = 0, 0, 0, True
         for k in range(first, w):
             kind = kinds[k]
@@ -210,9 +223,11 @@ def count_lines(data, begin, work, lines, rules, tables, row):
             closed = (kind & ENDS_SENTENCE) != 0
             sentences += closed
             longest = max(longest, lengths[k + 1] - lengths[k])
+        # The stripped line: from its first word to its last
         start = begin + starts[first] if w > first else begin
         end = begin + ends[w - 1] if w > first else begin
         if w > first:
+            # Until C4's tests let it pass
             row.c4_removed_lines += 1
             row.bullet_lines += starts_with_bullet(data, start, end)
             row.ellipsis_lines += ends_with_ellipsis(data, start, end)
@@ -223,10 +238,10 @@ def count_lines(data, begin, work, lines, rules, tables, row):
 
 @njit(cache=True, nogil=True)
 def count_newline_lines(data, begin, end, work, newlines, words, continued, short, row):
-    """Lines between newlines: duplicates of all that are not empty (Gopher), and FineWeb's measures of those not blank.
+    """Count over the lines between newlines: repeats of non-empty ones (Gopher), FineWeb's measures of non-blank ones.
 
-    An empty piece before the first newline, or after the last, counts as a line of Gopher's: newlines in a row are one
-    cut there.
+    As in datatrove, which splits at `\\n+` for Gopher, an empty piece before the first or after the last newline is a
+    line.
     """
     places, continuing, kinds, ends, table = (
         work.newlines, work.newline_continued, work.word_kinds, work.word_ends, work.table,
@@ -236,23 +251,28 @@ def count_newline_lines(data, begin, end, work, newlines, words, continued, shor
     size = end - begin
     start, w, before = 0, 0, 0
     for n in range(newlines + 1):
+        # The end of this line in bytes, in words and in continuation bytes; the last line ends with the text
         if n < newlines:
             stop, last, after = places[n], work.newline_words[n], continuing[n]
         else:
             stop, last, after = size, words, continued
+        # Empty lines are nothing to either filter
         if stop > start:
             characters = stop - start - (after - before)
             again = seen_before(table, shift, turn, hash_span(data, begin + start, begin + stop))
             row.pieces += 1
             row.duplicate_pieces += again
             row.duplicate_piece_characters += again * characters
+            # With a word in it
             if last > w:
                 row.nonblank_lines += 1
                 row.repeated_line_characters += again * characters
                 row.short_lines += characters <= short
+                # FineWeb does not strip: the last word must end where the line does
                 row.punctuated_lines += ends[last - 1] == stop and (kinds[last - 1] & PUNCTUATED) != 0
         start, w, before = stop + 1, last, after
     row.newlines = newlines
+    # Empty pieces at both edges of the text equal each other, so the second is a duplicate
     if newlines:
         edges = np.int64(places[0] == 0) + np.int64(places[newlines - 1] == size - 1)
         row.pieces += edges

@@ -1,6 +1,6 @@
-"""From a column of texts to a batch of signals: the kernels count, numpy divides.
+"""Form signals of a column of texts: the kernels count, numpy divides.
 
-A share is null where it is of nothing: no line, no word, no character.
+A share is null where its whole is zero: no line, no word, no character.
 """
 
 from __future__ import annotations
@@ -32,16 +32,15 @@ COUNTED = (
     "c4_lorem_ipsum_lines", "c4_curly_bracket_lines", "c4_sentences", "c4_lines", "c4_removed_lines", "c4_citations",
     "nonblank_lines",
 )  # fmt: skip
-LARGE = 1 << 22  # bytes; no workspace for longer texts is kept
-TURNS = 1 << 31  # of a kept workspace: a round of its table is a number of 32 bits
-_local = threading.local()  # a workspace is for one thread
+LARGE = 1 << 22  # bytes; workspaces for longer texts are not kept
+TURNS = 1 << 31  # rounds after which a workspace is replaced: its table numbers them with 32 bits
+_local = threading.local()  # a workspace belongs to one thread
 
 
 def measure_form(config: FormConfig, texts: pa.Array) -> pa.RecordBatch:
-    """The signals of D texts (a string column without nulls): D rows, a column for each that `rules.py` bounds.
+    """The signals of D texts (a string column without nulls): D rows, a column per signal in `rules.py`.
 
-    Besides, for the transformation by `c4.keep_c4_lines`: lines that it keeps, lines that it removes though they are
-    not blank, citations that it cuts.
+    Also, about the transformation `c4.keep_c4_lines`: lines kept, non-blank lines removed, citations removed.
     """
     data, offsets = utf8(texts)
     rows = np.zeros(len(texts), COUNTS)
@@ -106,9 +105,9 @@ def _stop_words(words: tuple[str, ...]) -> Hashes:
 
 
 def _workspace(size: int) -> Workspace:
-    """One for texts of up to `size` bytes: the thread's own, which grows, or for a text out of the common a new one.
+    """A workspace for texts of up to `size` bytes: the thread's own, which grows, or a new one for a very long text.
 
-    Its pages count only once they are written: 10 to 50 bytes for each of the longest text.
+    Pages take memory only once they are written: 10 to 50 bytes per byte of the longest text.
     """
     if size > LARGE:
         return _new_workspace(size)
@@ -120,13 +119,13 @@ def _workspace(size: int) -> Workspace:
 
 
 def _new_workspace(size: int) -> Workspace:
-    words = size // 2 + 2  # at the most, with one to spare
+    words = size // 2 + 2  # upper bound, with one to spare
 
     def numbers(length: int) -> npt.NDArray[np.int32]:
         return np.empty(length, np.int32)
 
-    rows = 8  # a power of two that `size + 2` keys fill at most half: an empty line is no key
-    while rows < size + 8:
+    rows = 8  # a power of two, the most that `table_shift` indexes: twice the lines of a text of newlines
+    while rows < 2 * (size + 1):
         rows *= 2
     return Workspace(
         np.empty(words, np.uint64), numbers(words), numbers(words), np.empty(words, np.uint16), numbers(words),

@@ -1,8 +1,8 @@
-"""Phrases looked for in any letter case, all at once, at a fraction of the bytes (Wu and Manber 1994).
+"""Case-insensitive search for several phrases at once, reading a fraction of the bytes (Wu and Manber 1994).
 
-All phrases have at least REACH bytes, so a window of REACH bytes that ends in two bytes which no phrase has among its
-first REACH can hold no phrase's start, and the window moves on by as much as those two bytes allow. Letter case is
-`str.lower`, which makes a character of a phrase of one character outside of ASCII only: the Kelvin sign is a k.
+All phrases have at least REACH bytes. So if no phrase has the last two bytes of a window of REACH bytes among its first
+REACH, no phrase starts there, and the window moves on as far as those two bytes allow. Case is that of `str.lower`,
+which maps only one character outside of ASCII to a letter of a phrase: the Kelvin sign, to k.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ PHRASES = {
 }
 KELVIN = "\N{KELVIN SIGN}"
 REACH = min(map(len, PHRASES))
-LOW = 31  # the bits of a byte that tables go by: a letter's case is not among them
+LOW = 31  # the bits of a byte that index the tables; a letter's case is not among them
 
 
 class PhraseTables(NamedTuple):
-    """`shifts[a, b]` says how far a window that ends in a and b (their LOW bits) may move; 0 if a phrase may start.
+    """`shifts[a, b]` is how far a window that ends in a and b (their LOW bits) may move; 0 if a phrase may start in it.
 
     Phrase p is `spelt[p, :lengths[p]]` in lower case, of kind `kinds[p]`.
     """
@@ -44,7 +44,7 @@ class PhraseTables(NamedTuple):
 
 @functools.cache
 def phrase_tables() -> PhraseTables:
-    """The tables of PHRASES, made once a process."""
+    """The tables of PHRASES, built once per process."""
     kinds = {text.encode(): kind for phrase, kind in PHRASES.items() for text in (phrase, phrase.replace("k", KELVIN))}
     shifts = np.full((LOW + 1, LOW + 1), REACH - 1, np.uint8)
     spelt = np.zeros((len(kinds), max(map(len, kinds))), np.uint8)

@@ -1,12 +1,13 @@
-"""The hot loops of repetition, compiled by numba: what occurs twice among words, n-grams, lines and paragraphs.
+"""The hot loops of repetition, compiled by numba: repeats among words, n-grams, lines and paragraphs.
 
-An n-gram is never spelt out. Every distinct word gets a number; a 2-gram is a pair of words, a 3-gram a pair of
-overlapping 2-grams, and so on: each a pair of numbers, which gets a number of its own (the naming of Karp, Miller and
-Rosenberg 1972). An n-gram can repeat only where both its halves do, so each round looks at what the last one left: in
-ordinary text a few words in a hundred from the fifth on.
+The measures are Gopher's (Rae et al. 2021, table A1), with the details of datatrove 0.10. An n-gram is never spelled
+out: every distinct word gets a number, a 2-gram is a pair of words, a 3-gram a pair of overlapping 2-grams, and so on,
+and each pair of numbers gets a number of its own (the naming technique of Karp, Miller and Rosenberg 1972). An n-gram
+can repeat only where both its halves do, so each round scans what the previous one left: in ordinary text a few percent
+of the words from n = 5 on.
 
-All share one open-addressing table: rows of (key, round and number), of which each round uses as many as it needs. A
-row of an earlier round counts as empty, so that nothing is ever cleared.
+All rounds share one open-addressing table with rows of (key, round and number), of which each round uses as many as it
+needs. A row of an earlier round counts as empty, so nothing is ever cleared.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ LOW = np.uint64(0xFFFFFFFF)
 
 @njit(cache=True, nogil=True, inline="always")
 def next_turn(work):
-    """The number of a new round of the table."""
+    """Start a new round of the table, which empties it; returns the round's number."""
     work.turn[0] += 1
     return np.uint64(work.turn[0])
 
 
 @njit(cache=True, nogil=True, inline="always")
 def table_shift(keys):
-    """The shift that leaves enough bits of a hash for a table that `keys` keys fill at most half."""
+    """The shift that leaves just enough bits of a hash to index a table that `keys` keys fill at most by half."""
     bits = 3
     while (1 << bits) < 2 * keys:
         bits += 1
@@ -39,8 +40,9 @@ def table_shift(keys):
 
 @njit(cache=True, nogil=True, inline="always")
 def find_row(table, shift, turn, key):
-    """(row, number) of a key in round `turn`; of a key that is not there the empty row for it and −1."""
+    """(row, number) of a key in round `turn`; for an absent key the empty row to put it in, and −1."""
     mask = (np.uint64(1) << (np.uint64(64) - shift)) - np.uint64(1)
+    # Fibonacci hashing, then linear probing; a row of another round ends the probe as an empty one would
     row = (key * GOLDEN) >> shift
     while (table[row, 1] >> HALF) == turn:
         if table[row, 0] == key:
@@ -51,9 +53,9 @@ def find_row(table, shift, turn, key):
 
 @njit(cache=True, nogil=True)
 def number_words(work, words, stop_words):
-    """Number the distinct words in order of their first place; leave in `work` the places of those that occur twice.
+    """Number the distinct words by first occurrence; leave in `work` the positions of those that occur at least twice.
 
-    Returns (places left, distinct stop words).
+    Returns (positions left, distinct stop words).
     """
     hashes, numbers, places, counts, table = work.word_hashes, work.numbers, work.places, work.counts, work.table
     turn = next_turn(work)
@@ -69,6 +71,7 @@ def number_words(work, words, stop_words):
             table[row, 1] = (turn << HALF) | np.uint64(number)
             counts[number] = 0
             found += 1
+            # Once per distinct word, so each stop word counts once
             for s in range(len(stop_words)):
                 stops += key == stop_words[s]
         counts[number] += 1
@@ -79,10 +82,11 @@ def number_words(work, words, stop_words):
 
 @njit(cache=True, nogil=True)
 def keep_repeated(work, left):
-    """Leave the places whose number occurs twice; how many they are."""
+    """Keep the positions whose number occurs at least twice; returns how many there are."""
     numbers, places, counts = work.numbers, work.places, work.counts
     kept = 0
     for p in range(left):
+        # Compaction in place: always write, advance only past what is kept; `kept <= p`, so nothing unread is lost
         place, number = places[p], numbers[p]
         places[kept] = place
         numbers[kept] = number
@@ -92,7 +96,10 @@ def keep_repeated(work, left):
 
 @njit(cache=True, nogil=True)
 def number_ngrams(work, left):
-    """From the places of n-grams that may repeat to those of n+1-grams: (places left, distinct n+1-grams met)."""
+    """From the positions of repeated n-grams to those of repeated n+1-grams: (positions left, distinct n+1-grams met).
+
+    One round of Karp, Miller and Rosenberg (1972).
+    """
     numbers, places, counts, firsts, table = work.numbers, work.places, work.counts, work.firsts, work.table
     turn = next_turn(work)
     shift = table_shift(left)
@@ -100,8 +107,10 @@ def number_ngrams(work, left):
     met = 0
     for p in range(left - 1):
         place = places[p]
+        # The n-gram at the next word is unique, so the n+1-gram that contains it is, too
         if places[p + 1] != place + 1:
             continue
+        # An n+1-gram is named by the pair of n-grams that overlap in it
         key = (np.uint64(numbers[p]) << HALF) | np.uint64(numbers[p + 1])
         row, number = find_row(table, shift, turn, key)
         if number < 0:
@@ -120,43 +129,49 @@ def number_ngrams(work, left):
 
 @njit(cache=True, nogil=True)
 def top_characters(work, words, n, distinct):
-    """Characters in all occurrences of the commonest n-gram, the first of them if several are; one space between two
-    words. Of n-grams that all stand alone that is the first one."""
+    """Characters in all occurrences of the most frequent n-gram, the first on a tie, with one space between words.
+
+    Where no n-gram repeats, that is the first one of the text.
+    """
     if words < n:
         return 0
     counts = work.counts
+    # Strictly more: numbers follow first occurrence, so the earliest wins a tie
     first, count = 0, 1
     for number in range(distinct):
         if counts[number] > count:
             first, count = work.firsts[number], counts[number]
+    # `lengths` is a running sum without white space; n words have n − 1 spaces
     return (work.lengths[first + n] - work.lengths[first] + n - 1) * count
 
 
 @njit(cache=True, nogil=True)
 def duplicate_characters(work, n, left):
-    """Characters, without white space, of the n-grams that repeat one seen before, read from left to right; after such
-    an n-gram reading goes on behind it, and what it covered counts as not seen.
+    """Characters, without white space, in n-grams that repeat an earlier one, scanning from left to right.
 
-    N-grams are alike if their words are; datatrove, which joins words without a space, also takes "a bc" for "ab c".
+    After a repeat the scan continues behind it, and n-grams that start inside it don't count as seen. N-grams are equal
+    if their words are; datatrove, which joins words without a space, also takes "a bc" for "ab c".
     """
     numbers, places, counts, lengths = work.numbers, work.places, work.counts, work.lengths
     characters = 0
     free = 0
     for p in range(left):
         place, number = places[p], numbers[p]
+        # Inside the last repeat
         if place < free:
             continue
+        # The count is not needed any more, so −1 in its place marks an n-gram as seen
         if counts[number] < 0:
             characters += lengths[place + n] - lengths[place]
             free = place + n
         else:
-            counts[number] = -1  # seen
+            counts[number] = -1
     return characters
 
 
 @intrinsic
 def load64(typing, data, start):
-    """The 8 bytes from `start` on as a number: one load, where numba would make eight and shift them together.
+    """The 8 bytes at `start` as a number: one load, where numba would emit eight loads and shifts.
 
     Neither alignment nor bounds are checked.
     """
@@ -172,13 +187,15 @@ def load64(typing, data, start):
 
 @njit(cache=True, nogil=True, inline="always")
 def hash_span(data, start, end):
-    """64 bits for the bytes from `start` to `end`, 8 at a time."""
+    """A 64-bit hash of `data[start:end]`, 8 bytes at a time (multiply and xor-shift, in the manner of FxHash)."""
+    # The length goes in first: the last bytes are zero-padded, and padding must not collide with zeros
     h = GOLDEN ^ np.uint64(end - start)
     i = start
     while i + 8 <= end:
         h = (h ^ load64(data, i)) * GOLDEN
         h ^= h >> HALF
         i += 8
+    # The up to 7 bytes that are left
     word = np.uint64(0)
     while i < end:
         word = (word << np.uint64(8)) | np.uint64(data[i])
@@ -188,7 +205,7 @@ def hash_span(data, start, end):
 
 @njit(cache=True, nogil=True, inline="always")
 def seen_before(table, shift, turn, key):
-    """Whether this key was asked for already in round `turn`."""
+    """Whether this key was queried before in round `turn`; it is from now on."""
     row, number = find_row(table, shift, turn, key)
     if number < 0:
         table[row, 0] = key
@@ -198,9 +215,9 @@ def seen_before(table, shift, turn, key):
 
 @njit(cache=True, nogil=True)
 def count_paragraphs(data, begin, work, found, words, row):
-    """Paragraphs are what two newlines or more separate, in the text without the white space around it.
+    """Count paragraphs and repeated ones: the parts between two or more newlines of the stripped text.
 
-    `found` is the number of newlines.
+    `found` is the number of newlines. As `re.split(r"\\n{2,}", text.strip())` in datatrove's repetition filter.
     """
     if not words:
         return
@@ -212,16 +229,18 @@ def count_paragraphs(data, begin, work, found, words, row):
     last = work.word_ends[words - 1]
     n = 0
     while start < last:
-        # To the next two newlines in a row behind the start
+        # Skip to the first of the next two consecutive newlines
         while n < found and (newlines[n] < start or n + 1 == found or newlines[n + 1] != newlines[n] + 1):
             n += 1
         end = min(last, newlines[n]) if n < found else last
         if seen_before(table, shift, turn, hash_span(data, begin + start, begin + end)):
             row.duplicate_paragraphs += 1
+            # Characters are counted only here, since few paragraphs repeat
             for i in range(begin + start, begin + end):
                 row.duplicate_paragraph_characters += (data[i] & 0xC0) != 0x80
         if end == last:
             return
+        # More newlines belong to the same separator
         while n + 1 < found and newlines[n + 1] == newlines[n] + 1:
             n += 1
         start = newlines[n] + 1

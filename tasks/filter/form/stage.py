@@ -13,9 +13,9 @@ from tasks.stage.output import Output
 
 @stage(version=1, name="form", part_of="filter", runtime=("data",))
 def form_signals(config: FormConfig, documents: Artifact, out: Output) -> None:
-    """Measure what the rules of Gopher quality, Gopher repetition, C4 and FineWeb look at; see `rules.py` for each.
+    """Measure the signals of Gopher's quality and repetition rules, C4 and FineWeb; see `rules.py` for each.
 
-    Read are the texts' bytes alone, by compiled code that leaves the interpreter's lock to others.
+    Writes side files with a column per signal.
     """
     from tasks.filter.form.measure import measure_form
 

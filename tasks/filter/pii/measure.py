@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tasks.filter.pii.candidates import candidates
 from tasks.filter.pii.config import PiiConfig
 from tasks.filter.pii.findings import Finding, in_order, to_batch
-from tasks.filter.pii.patterns import find_patterns
+from tasks.filter.pii.patterns.candidates import candidates
+from tasks.filter.pii.patterns.find import find_patterns
 
 
 def measure_pii(config: PiiConfig, texts: pa.Array) -> pa.RecordBatch:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tasks.filter.pii.absent import without_torch
 from tasks.filter.pii.findings import Finding, in_order
 from tasks.filter.pii.name_places import Lexicon, places
-from tasks.filter.pii.patterns import windows
+from tasks.filter.pii.patterns.find import windows
 from tasks.text.packages import package_file, package_version
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What the quality classifier is trained on, and how."""
+"""How the quality classifier is trained."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from tasks.stage.config import StageConfig
 
 
 class QualityModelConfig(StageConfig):
-    """Good text against ordinary text, both from the pipeline's own documents."""
+    """Good against ordinary text, both from the pipeline's own documents."""
 
-    positive: list[str] = Field(min_length=1, description="sources of good text: what the corpus should be more like")
-    negative: list[str] = Field([], description="sources of ordinary text; all but the positive ones when empty")
-    sample: int = Field(20_000, ge=50, description="documents of each side at the most, chosen by the hash of the id")
+    positive: list[str] = Field(min_length=1, description="sources of good text, which the corpus should resemble")
+    negative: list[str] = Field([], description="sources of ordinary text; empty for all sources that are not positive")
+    sample: int = Field(20_000, ge=50, description="maximum documents per class, chosen by the hash of their ID")
     characters: int = Field(
-        2000, ge=100, description="of each document's beginning that are trained on; the whole text is scored"
+        2000,
+        ge=100,
+        description="characters at the beginning of each document to train on; scoring uses the whole text",
     )
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="fastText's parameters")
 
@@ -23,4 +25,4 @@ class QualityModelConfig(StageConfig):
 class QualityConfig(StageConfig):
     """Quality as a signal."""
 
-    model: QualityModelConfig = Field(description="the classifier, trained once")
+    model: QualityModelConfig = Field(description="the classifier")

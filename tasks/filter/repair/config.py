@@ -1,4 +1,4 @@
-"""Which repairs are made, before anything is measured."""
+"""Which repairs are applied to texts before anything is measured."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from tasks.stage.config import StageConfig
 class RepairConfig(StageConfig):
     """Each repair changes the text that every later stage sees; the ledger says what it did."""
 
-    encoding: bool = Field(True, description="undo mojibake, text decoded by the wrong encoding: â€™ becomes ’ (ftfy)")
+    encoding: bool = Field(
+        True, description="undo mojibake, text decoded with the wrong encoding: â€™ becomes ’ (ftfy)"
+    )
     html_entities: bool = Field(
-        False, description="&eacute; becomes é, but in texts that hold a <: these speak of HTML (ftfy)"
+        False,
+        description="decode HTML entities such as &eacute;, except in texts with a <, which may be about HTML (ftfy)",
     )
     control_characters: bool = Field(
-        True, description="drop control and invisible characters that do nothing; every line ends with a line feed"
+        True, description="remove control and invisible characters without effect; normalise line ends to line feeds"
     )
-    white_space: bool = Field(True, description="drop blanks at a line's end, and blank lines from the third on")
+    white_space: bool = Field(
+        True, description="remove trailing white space, and blank lines after the second in a row"
+    )
     line_breaks: bool = Field(
         False,
-        description="join the lines of paragraphs wrapped at a fixed width, and words hyphenated there",
+        description="unwrap paragraphs that were wrapped at a fixed width, and rejoin hyphenated words",
     )

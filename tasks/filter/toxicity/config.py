@@ -1,4 +1,4 @@
-"""Which toxicity classifier, and what it is trained on."""
+"""Which toxicity classifier is used, and how it is trained."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tasks.stage.config import StageConfig
 
 
 class PackageModelConfig(StageConfig):
-    """The model that `alt-profanity-check` carries: it knows insults, not implicit hate, and English only."""
+    """The model in the package `alt-profanity-check`: insults but not implicit hate, and English only."""
 
     kind: Literal["package"] = "package"
 
 
 class LabelledFile(StageConfig):
-    """Labelled texts on disk: `.csv` with a head line, or `.jsonl`."""
+    """Labelled texts on disk: `.csv` with a header, or `.jsonl`."""
 
-    path: str = Field(description="the file; what it holds enters the key")
-    text_column: str = Field(description="where the text stands")
-    label_column: str = Field(description="where the label stands")
-    toxic: list[str] = Field(min_length=1, description="labels that mean toxic, as they are written in the file")
+    path: str = Field(description="path of the file; its digest is part of the key")
+    text_column: str = Field(description="column with the text")
+    label_column: str = Field(description="column with the label")
+    toxic: list[str] = Field(min_length=1, description="labels that mean toxic, as spelled in the file")
 
 
 class TrainedModelConfig(StageConfig):
@@ -32,14 +32,19 @@ class TrainedModelConfig(StageConfig):
     files: list[LabelledFile] = Field(min_length=1, description="labelled texts")
     clean_sources: list[str] = Field(
         [],
-        description="sources of documents that count as not toxic: without such, what merely reads otherwise than the"
-        " labelled texts may be flagged",
+        description="sources of documents used as non-toxic examples; without any, text that merely differs from the "
+        "labelled texts may be flagged",
     )
-    clean_sample: int = Field(10_000, ge=1, description="documents of those at the most, chosen by the hash of the id")
+    clean_sample: int = Field(
+        10_000, ge=1, description="maximum documents of those sources, chosen by the hash of their ID"
+    )
     characters: int = Field(
-        10_000, ge=100, description="of each document's beginning; two paragraphs of it, chosen by hash, are trained on"
+        10_000,
+        ge=100,
+        description="characters at the beginning of each document, of which two paragraphs, chosen by hash, are "
+        "examples",
     )
-    paragraph_bytes: int = Field(2000, ge=100, description="as where it is measured")
+    paragraph_bytes: int = Field(2000, ge=100, description="longer paragraphs are cut; as in `measure.paragraph_bytes`")
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="fastText's parameters")
 
 
@@ -51,5 +56,5 @@ class ToxicityConfig(StageConfig):
 
     model: ToxicityModelConfig = Field(default_factory=PackageModelConfig, description="the classifier")
     paragraph_bytes: int = Field(
-        2000, ge=100, description="a paragraph with more UTF-8 bytes is cut where the next word begins"
+        2000, ge=100, description="longer paragraphs, in UTF-8 bytes, are cut at the next word"
     )

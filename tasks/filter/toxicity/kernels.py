@@ -1,4 +1,4 @@
-"""Two hot loops, compiled by numba: documents to paragraphs, and tf-idf sums of paragraphs."""
+"""Two hot loops, compiled by numba: cutting documents into paragraphs, and tf-idf sums of texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.text.kernels import Bytes, Offsets, decode
 
 Numbers = npt.NDArray[np.float64]
 NEWLINE = np.uint8(ord("\n"))
-BLANK = np.uint8(ord(" "))  # what is not above it and no new line is white space
+BLANK = np.uint8(ord(" "))  # bytes up to here are white space or control characters
 
 
 @njit(cache=True, nogil=True)
@@ -20,9 +20,9 @@ def cut_paragraphs(
 ) -> int:
     """Cut D documents `data[offsets[d]:offsets[d + 1]]` at blank lines, and where a word begins after `most` bytes.
 
-    Written: where each paragraph begins (it ends where the next one does), its characters, and in `firsts[d]` the
-    number of a document's first paragraph: each has at least one. Returns the number of paragraphs, which
-    `len(data) // min(3, most) + D` bounds. `kinds` are those of `fasttext_model.kernels.Tables`.
+    Written: the begin of each paragraph (it ends where the next one begins), its characters, and in `firsts[d]` the
+    number of a document's first paragraph: each has at least one. Returns the number of paragraphs, at most
+    `len(data) // min(3, most) + D`. `kinds` are those of `fasttext_model.kernels.Tables`.
     """
     count = 0
     beyond = len(kinds) - 1
@@ -31,7 +31,7 @@ def cut_paragraphs(
         firsts[d] = count
         begin = i
         length = 0
-        new_lines = 0  # since the last character that is no white space
+        new_lines = 0  # since the last character that is not white space
         before = BREAK
         while i < stop:
             b = data[i]
@@ -42,7 +42,9 @@ def cut_paragraphs(
                 c, used = decode(data, i, stop)
                 kind = kinds[min(np.int64(c), beyond)]
             if b > BLANK:
+                # A word begins at this character
                 starts = kind == ALONE or (kind == LETTER and before != LETTER)
+                # White space stays with the paragraph before; only a non-blank character opens the next
                 if i > begin and (new_lines > 1 or (starts and i - begin >= most)):
                     begins[count], characters[count] = begin, length
                     count += 1
@@ -53,6 +55,7 @@ def cut_paragraphs(
             before = kind
             length += 1
             i += used
+        # The rest of the document, an empty document too
         begins[count], characters[count] = begin, length
         count += 1
     return count
@@ -63,18 +66,20 @@ def sum_terms(
     kinds: Bytes, slots: Integers, letters: Bytes, starts: Offsets, weights: Numbers,
     data: Bytes, begins: Offsets, ends: Offsets, sums: Numbers, norms: Numbers, words: Offsets,
 ) -> None:  # fmt: skip
-    """Of each text `data[begins[p]:ends[p]]` the sum over its known words of `weights[w, 1:]` in `sums[p]`, the L2 norm
-    of its tf-idf vector in `norms[p]` (`weights[w, 0]` is a word's idf), and its words.
+    """For each text `data[begins[p]:ends[p]]`: the sum of `weights[w, 1:]` over its known words in `sums[p]`, the L2
+    norm of its tf-idf vector in `norms[p]` (`weights[w, 0]` is a word's idf), and its number of words.
 
-    (t + 1)² − t² = 2t + 1: the norm grows with each word, and nothing is counted twice.
+    The features are those of scikit-learn's TfidfVectorizer: term frequency times idf, divided by the L2 norm. The norm
+    is updated word by word, (t + 1)² − t² = 2t + 1, so no second pass over the vocabulary is needed.
     """
     known = len(weights)
     times = np.zeros(known, np.int64)
-    last = np.full(known, -1, np.int64)  # the text that `times` is of
+    last = np.full(known, -1, np.int64)  # the text that `times` belongs to, so that nothing is cleared between texts
     beyond = len(kinds) - 1
     for p in range(len(begins)):
         i, stop = begins[p], ends[p]
         begin, h, inside, number, square = i, FNV_OFFSET, False, 0, 0.0
+        # One turn past the end, where a break closes the last word
         while i <= stop:
             kind = np.uint8(BREAK)
             used = 1
@@ -95,6 +100,7 @@ def sum_terms(
                 number += 1
                 word = find(slots, letters, starts, data, begin, i, h)
                 if word >= 0:
+                    # The word's first occurrence in this text
                     if last[word] != p:
                         last[word], times[word] = p, 0
                     square += (2 * times[word] + 1) * weights[word, 0] ** 2

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
+from tasks.filter.form import measure as measuring
 from tasks.filter.form.c4 import c4_lines, count_sentences, keep_c4_lines
 from tasks.filter.form.characters import SIZE, SYMBOLS, TERMINALS
 from tasks.filter.form.config import C4LineRules, FormConfig
@@ -337,3 +339,16 @@ def test_the_stage_writes_the_same_for_any_workers_and_order(tmp_path: Path) -> 
     assert found[0] == found[1]
     (first, *_) = [pq.read_table(path).to_pylist() for path in sorted(out.path.glob("*.parquet"))]
     assert first == measure(*texts[0::3]), "a text is measured alike in any company"
+
+
+def test_a_text_of_newlines_writes_nothing_beyond_its_table() -> None:
+    texts = [f"{number}{chr(10) * 1000}" for number in range(50)]
+    size = max(map(len, texts))
+    work = measuring._new_workspace(size)
+    guarded = np.zeros((4 * len(work.table), 2), np.uint64)
+    measuring._local.size, measuring._local.workspace = size, work._replace(table=guarded[: len(work.table)])
+    try:
+        measure_form(FormConfig(), pa.array(texts, pa.string()))
+        assert not guarded[len(work.table) :].any()
+    finally:
+        measuring._local.__dict__.clear()

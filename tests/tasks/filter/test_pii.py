@@ -23,8 +23,8 @@ from tasks.filter.pii.findings import SCHEMA, Finding, in_order
 from tasks.filter.pii.measure import measure_pii
 from tasks.filter.pii.name_places import Lexicon, places
 from tasks.filter.pii.names import PACKAGE
-from tasks.filter.pii.plausible import judged
-from tasks.filter.pii.recognisers import recognisers
+from tasks.filter.pii.patterns.plausible import judged
+from tasks.filter.pii.patterns.recognisers import recognisers
 from tasks.filter.pii.replace import Replacement, replace
 from tasks.filter.pii.stage import pii_signals
 from tasks.filter.pii.surrogates import surrogate

@@ -86,6 +86,18 @@ def test_good_text_scores_above_ordinary_text_and_figures_are_held_out(trained: 
     assert measure_quality(trained.path, pa.array([], pa.string())).num_rows == 0
 
 
+def test_a_learning_rate_that_was_halved_stands_in_the_counts_and_in_a_table(trained: Output, tmp_path: Path) -> None:
+    assert (trained.counts["attempts"], trained.counts["learning_rate"]) == (1, 0.5)
+    words = random.Random(1)  # one word again and again under labels by chance: the weights overflow
+    texts = [" ".join([words.choice(["river", "hill"])] * 400) + " " * number for number in range(500)]
+    rows = [Document.new(text, words.choice(["good", "crawl"])) for text in texts]
+    out = train(tmp_path / "model", shards(tmp_path / "in", rows), training={"learning_rate": 2.0, "dim": 4})
+    attempts = out.counts["attempts"]
+    assert attempts > 1
+    assert out.counts["learning_rate"] == 2.0 / 2 ** (attempts - 1)
+    assert out.counts["tables"]["Training"] == [{"attempts": attempts, "learning rate": out.counts["learning_rate"]}]
+
+
 def test_training_is_repeatable_whatever_the_order_and_the_memory(
     trained: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,10 +11,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from tasks.filter.pii import kernels
-from tasks.filter.pii.candidates import Candidate
 from tasks.filter.pii.findings import Finding, in_order
-from tasks.filter.pii.plausible import (
+from tasks.filter.pii.patterns import kernels
+from tasks.filter.pii.patterns.candidates import Candidate
+from tasks.filter.pii.patterns.plausible import (
     CONTEXT,
     DIAL_WORDS,
     DIALLED,
@@ -28,7 +28,7 @@ from tasks.filter.pii.plausible import (
     says,
     words,
 )
-from tasks.filter.pii.recognisers import ASSIGNED, PEM_LENGTH, recognisers
+from tasks.filter.pii.patterns.recognisers import ASSIGNED, PEM_LENGTH, recognisers
 
 Span = tuple[int, int]
 

@@ -1,9 +1,9 @@
-"""The scan for candidates, compiled by numba: one pass over UTF-8 bytes that stops only where personal data can stand.
+"""The scan for candidates, compiled by numba: one pass over UTF-8 bytes that stops only where personal data can be.
 
-All that has a form holds a digit, an @, two colons or a PEM header, and most bytes of a text are none of these: so the
-pass looks up each byte in a table and walks on. Where it stops, it looks at the surroundings, never further back than
-the run of characters it stands in, and never twice at one run: linear time for any input. What it emits is a superset;
-regular expressions and Presidio's recognisers decide.
+Personal data with a fixed form has a digit, an @, two colons or a PEM header in it, and most bytes of a text are none
+of these: the pass looks up each byte in a table and moves on. Where it stops, it looks at the surroundings, never
+further back than the current run of characters, and never twice at one run: linear time for any input. What it emits is
+a superset; regular expressions and Presidio's recognisers decide. The method is our own; the forms are Presidio's.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ AT, DIGITS, DOTTED, COLONS, CODE, TOKEN, PEM = range(7)  # kinds of candidates
 FIELDS = 4  # document, kind, first character, character after the last
 
 WORD, DIGIT, HEX, STOP, LETTER = 1, 2, 4, 8, 16
-PHONE_DIGITS = 6  # fewer are no telephone number, card or national id
-SEPARATORS = 3  # between two digits of a number
-CODE_DIGITS = 4  # in a national id that mixes digits and letters
+PHONE_DIGITS = 6  # fewer are no telephone number, card or national ID
+SEPARATORS = 3  # most characters between two digits of a number
+CODE_DIGITS = 4  # in a national ID that mixes digits and letters
 CODE_LENGTH = 9
 TOKEN_LENGTH = 16  # of the shortest key
-LONGEST_ADDRESS = 64  # characters of an IPv6 address with what may hang on it
+LONGEST_ADDRESS = 64  # characters of an IPv6 address with prefix length or zone
 
 
 def _table() -> Bytes:
@@ -49,27 +49,31 @@ CLASSES = _table()
 
 @njit(cache=True, nogil=True)
 def scan(data: Bytes, offsets: npt.NDArray[np.int64], classes: Bytes, hits: Hits) -> int:
-    """Candidates of D texts, text d at `data[offsets[d]:offsets[d + 1]]`, as rows of `hits` (see FIELDS): how many.
+    """Write the candidates of D texts, text d at `data[offsets[d]:offsets[d + 1]]`, to `hits` (see FIELDS).
 
-    `hits` needs a row for every byte and one to spare. Places are in characters of the text.
+    Returns their number, at most one per two bytes and a few more. Positions are characters of the text.
     """
     count = 0
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]
-        behind = 0  # continuation bytes before i: a character's place is i - begin - behind
+        behind = 0  # continuation bytes up to i: byte i is character i - begin - behind
+        # Ends of the last runs of each kind: a run is examined at its first byte only
         number_end = token_end = colons_end = begin
         i = begin
         while i < end:
             b = data[i]
             behind += (b & 0xC0) == 0x80
             kind = classes[b]
+            # Most bytes end here
             if kind & STOP:
                 at = i - begin - behind
                 if kind & DIGIT:
+                    # Digits with separators: telephone and card numbers, national IDs
                     if i >= number_end:
                         number_end, digits, width = _number(data, i, end, classes)
                         if digits >= PHONE_DIGITS:
                             count = _emit(hits, count, d, DIGITS, at, at + width)
+                    # Digits within letters and hyphens: IBANs, national IDs, keys; or a dotted IPv4 address
                     if i >= token_end:
                         first, token_end, dotted = _run(data, begin, i, end, classes)
                         count = _of_run(data, first, token_end, classes, hits, count, d, at - (i - first))
@@ -100,8 +104,9 @@ def _emit(hits, count, document, kind, first, last):
 
 @njit(cache=True, nogil=True)
 def _number(data, i, end, classes):
-    """(end, digits, characters) of digits from `i` on, with up to SEPARATORS between two of them."""
+    """(end, digits, characters) of the digits from `i` on, with up to SEPARATORS separators between two of them."""
     digits = width = 0
+    # Up to the last digit: trailing separators don't belong to the number
     last, last_width = i, 0
     gap = 0
     while i < end and gap <= SEPARATORS:
@@ -110,7 +115,7 @@ def _number(data, i, end, classes):
             digits += 1
             gap = 0
             last, last_width = i + 1, width + 1
-        elif b == 0xC2 and i + 1 < end and data[i + 1] == 0xA0:  # a space that does not break
+        elif b == 0xC2 and i + 1 < end and data[i + 1] == 0xA0:  # no-break space, two bytes
             gap += 1
             i += 1
         elif b == 32 or b == 40 or b == 41 or b == 46 or b == 45 or b == 47:  # " ().-/"
@@ -124,13 +129,14 @@ def _number(data, i, end, classes):
 
 @njit(cache=True, nogil=True)
 def _run(data, begin, i, end, classes):
-    """(start, end) of the run of word characters and hyphens around `i`; the length of a dotted quad at `i`, or 0."""
+    """(start, end) of the run of word characters and hyphens around `i`; the length of an IPv4 address at `i`, or 0."""
     first = i
     while first > begin and (classes[data[first - 1]] & WORD or data[first - 1] == 45):
         first -= 1
     last = i
     while last < end and (classes[data[last]] & WORD or data[last] == 45):
         last += 1
+    # Four groups of one to three digits with dots between
     dotted = 0
     j = i
     for part in range(4):
@@ -150,7 +156,7 @@ def _run(data, begin, i, end, classes):
 
 @njit(cache=True, nogil=True)
 def _of_run(data, first, last, classes, hits, count, document, at):
-    """Emit a run of letters and digits as what a national id, an IBAN or a key may be."""
+    """Emit a run of letters and digits that may be a national ID, an IBAN or a key; returns the new count."""
     length = last - first
     if length < CODE_DIGITS:
         return count
@@ -158,10 +164,12 @@ def _of_run(data, first, last, classes, hits, count, document, at):
     for i in range(first, last):
         digits += (classes[data[i]] & DIGIT) != 0
         letters += (classes[data[i]] & LETTER) != 0
+    # Digits alone are found as numbers
     if letters == 0:
         return count
     if length >= TOKEN_LENGTH:
         count = _emit(hits, count, document, TOKEN, at, at + length)
+    # Two letters for the country, two digits for the checksum
     iban = (
         classes[data[first]] & LETTER and classes[data[first + 1]] & LETTER
         and classes[data[first + 2]] & DIGIT and classes[data[first + 3]] & DIGIT
@@ -173,7 +181,7 @@ def _of_run(data, first, last, classes, hits, count, document, at):
 
 @njit(cache=True, nogil=True)
 def _is_address(data, begin, i, end, classes):
-    """Whether something stands before an @, and a word with a dot behind it."""
+    """Whether there is something before the @ at `i`, and a word, a dot and another word after it."""
     if i == begin or i + 1 == end or data[i - 1] <= 32:
         return False
     j = i + 1
@@ -184,7 +192,7 @@ def _is_address(data, begin, i, end, classes):
 
 @njit(cache=True, nogil=True)
 def _colons(data, begin, i, end, classes):
-    """(start, end, whether it may be an IPv6 or MAC address) of the run of hexadecimal digits and colons around `i`."""
+    """(start, end, whether it may be an IPv6 or MAC address) of the run of hex digits and colons around `i`."""
     first = i
     while first > begin and i - first < LONGEST_ADDRESS and classes[data[first - 1]] & HEX:
         first -= 1
@@ -195,6 +203,7 @@ def _colons(data, begin, i, end, classes):
             colons += 1
             doubled += last > i and data[last - 1] == 58
         last += 1
+    # No address: part of a word, too long or short, or with neither `::` nor the five colons of a MAC address
     inside = (first > begin and classes[data[first - 1]] & WORD) or (last < end and classes[data[last]] & WORD)
     is_address = not inside and last - first <= LONGEST_ADDRESS and last - first > 2 and (doubled == 1 or colons >= 5)
     return first, last, is_address
@@ -202,7 +211,7 @@ def _colons(data, begin, i, end, classes):
 
 @njit(cache=True, nogil=True)
 def _is_pem(data, begin, i, end):
-    """Whether "-----BEGIN " stands around the B at `i`."""
+    """Whether the B at `i` is that of "-----BEGIN "."""
     return (
         i - begin >= 5 and i + 5 < end and data[i - 1] == 45 and data[i - 5] == 45
         and data[i + 1] == 69 and data[i + 2] == 71 and data[i + 3] == 73 and data[i + 4] == 78 and data[i + 5] == 32

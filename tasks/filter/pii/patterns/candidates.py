@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from tasks.filter.pii import kernels
+from tasks.filter.pii.patterns import kernels
 from tasks.text.scan import utf8
 
 Candidate = tuple[int, int, int]  # kind (see kernels), first character, character after the last

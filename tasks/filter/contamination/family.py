@@ -1,0 +1,37 @@
+"""Contamination as a filter family; it also hands the benchmark questions on to evaluation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from storage.artifact import Artifact
+from tasks.filter.contamination.config import QUESTIONS
+from tasks.filter.contamination.rules import ContaminationRules
+from tasks.filter.contamination.stage import contamination_signals
+from tasks.filter.family import Family, measuring_half
+from tasks.filter.rules import Rule, bounds
+from tasks.stage.output import Output
+
+
+def _rules(contamination: ContaminationRules) -> Iterable[Rule]:
+    return bounds("contamination", contamination, "contamination_")
+
+
+def keep_questions(contamination: ContaminationRules, measured: Artifact, out: Output) -> None:
+    """contamination/questions.jsonl: how much of each benchmark question is in the text that is kept.
+
+    Nothing is where any shared n-gram removes a document; otherwise the counts are those measured before other rules.
+    """
+    rows = [json.loads(line) for line in (measured.path / QUESTIONS).read_text(encoding="utf-8").splitlines()]
+    if contamination.max_ngrams == 0:
+        rows = [row | {"found": 0, "documents": 0} for row in rows]
+    folder = out.path / "contamination"
+    folder.mkdir()
+    lines = "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows)
+    (folder / QUESTIONS).write_text(lines, encoding="utf-8")
+
+
+FAMILY = Family(
+    ("contamination",), contamination_signals, measuring_half, _rules, reads_benchmarks=True, finish=keep_questions
+)

@@ -1,0 +1,91 @@
+"""What a filter family declares: how its signals are measured, which rules judge them, what else it does.
+
+A family is a folder with a `family.py` that defines FAMILY, its fields in `FilterConfig`, and its row in `families.py`.
+Everything else in the filter works on what is declared here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from storage.artifact import Artifact
+from tasks.filter.rules import Mask, Rule, Turn
+from tasks.stage.config import StageConfig
+from tasks.stage.output import Output
+from tasks.stage.protocol import AnyStage
+
+
+class Change(NamedTuple):
+    """A changed text and its ledger entry: the reason, the number of places, and a remark."""
+
+    text: str
+    reason: str
+    places: int
+    detail: str
+
+
+class Mender(Protocol):
+    """Changes the texts of documents that are kept. One that changes measured places must take its turn first."""
+
+    @property
+    def turn(self) -> Turn:
+        """When it is applied."""
+
+    def touches(self, signals: pa.RecordBatch) -> Mask:
+        """Which documents it changes."""
+
+    def mend(self, text: str, signals: pa.RecordBatch, row: int) -> Change:
+        """Change the text of the document in this row."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of signals. Functions with `...` get the config's sections named in `fields`, in that order.
+
+    `measured_by` gives the config of `signals`, or None when the family is switched off; the config of `model` is its
+    field `model`. `signals` reads the documents, the benchmarks if `reads_benchmarks`, and the model if there is one.
+    """
+
+    fields: tuple[str, ...]
+    signals: AnyStage
+    measured_by: Callable[..., Any]
+    rules: Callable[..., Iterable[Rule]]
+    model: AnyStage | None = None
+    reads_benchmarks: bool = False
+    # Digests of what deciding reads outside the store; they enter the key of `filter`
+    fingerprints: Callable[..., Mapping[str, str]] | None = None
+    # How texts that are kept change, None for not at all; made in the process that uses it
+    mender: Callable[..., Mender | None] | None = None
+    # (text, signals, row) → the text as people may see it in reports
+    redact: Callable[[str, pa.RecordBatch, int], str] | None = None
+    # (sections…, the artifact of signals, out): what else the family adds to the filter's artifact
+    finish: Callable[..., None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the family and of its signals."""
+        return self.signals.name
+
+    def sections(self, config: StageConfig) -> tuple[Any, ...]:
+        """The family's own sections of the filter's config."""
+        return tuple(getattr(config, field) for field in self.fields)
+
+    def measure(
+        self, config: StageConfig, documents: Artifact, benchmarks: Artifact, out: Output
+    ) -> tuple[Artifact | None, Artifact | None]:
+        """The artifacts of the model and of the signals, each None where the config asks for none."""
+        measuring = self.measured_by(*self.sections(config))
+        if measuring is None:
+            return None, None
+        model = out.obtain(self.model, measuring.model, documents) if self.model else None
+        inputs = [documents, *([benchmarks] if self.reads_benchmarks else []), *([model] if model else [])]
+        return model, out.obtain(self.signals, measuring, *inputs)
+
+
+def measuring_half(section: Any) -> Any:
+    """The config of the signals in a section; None for a section that is switched off."""
+    return None if section is None else section.measure

@@ -1,0 +1,18 @@
+"""Language as a filter family."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tasks.filter.family import Family, measuring_half
+from tasks.filter.language.rules import LanguageRules
+from tasks.filter.language.stage import language_signals
+from tasks.filter.rules import Member, Rule, bounds
+
+
+def _rules(language: LanguageRules) -> Iterator[Rule]:
+    yield Member("language", "language", tuple(language.allowed), "language_score")
+    yield from bounds("language", language, "language_")
+
+
+FAMILY = Family(("language",), language_signals, measuring_half, _rules)

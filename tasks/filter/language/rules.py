@@ -1,0 +1,24 @@
+"""Which languages are kept, and how sure the identification must be."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tasks.filter.language.config import LanguageConfig
+from tasks.filter.rules import Section
+
+
+class LanguageRules(Section):
+    """Language identification by fastText's lid.176 (Joulin et al. 2016)."""
+
+    measure: LanguageConfig = Field(default_factory=LanguageConfig, description="how languages are measured")
+    allowed: list[str] = Field(["en"], min_length=1, description="languages to keep, ISO 639-1 codes where they exist")
+    min_score: float | None = Field(
+        0.65, ge=0, le=1, description="probability of the most likely language (FineWeb: 0.65)"
+    )
+    min_margin: float | None = Field(
+        None, ge=0, le=1, description="probability of the most likely language minus that of the second"
+    )
+    min_share: float | None = Field(
+        None, ge=0, le=1, description="share of the letters that are in pieces of the most likely language"
+    )

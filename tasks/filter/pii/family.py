@@ -1,0 +1,97 @@
+"""Personal data as a filter family: what is found is replaced, or its documents are removed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.filter.family import Change, Family, measuring_half
+from tasks.filter.pii.findings import Finding
+from tasks.filter.pii.replace import replace
+from tasks.filter.pii.rules import PiiRules
+from tasks.filter.pii.salt import read_salt, salt_digest
+from tasks.filter.pii.stage import pii_signals
+from tasks.filter.rules import Mask, Rule, Tested, Turn, bounds, no_details
+
+
+@dataclass(frozen=True)
+class NoFinding:
+    """A document passes when it holds no finding of this kind with at least the threshold's score."""
+
+    name: str
+    entity: str
+    threshold: float
+    turn: Turn = Turn.LAST
+
+    def test(self, signals: pa.RecordBatch) -> Tested:
+        """See `Rule`."""
+        findings = signals["pii"]
+        rows = pc.list_parent_indices(findings).to_numpy()
+        parts = pc.list_flatten(findings)
+        scores = parts.field("score").to_numpy(zero_copy_only=False)
+        found = pc.equal(parts.field("entity"), self.entity).to_numpy(zero_copy_only=False)
+        values = np.zeros(signals.num_rows)
+        np.maximum.at(values, rows[found], scores[found])
+        fails = np.zeros(signals.num_rows, np.bool_)
+        fails[rows[found & (scores >= self.threshold)]] = True
+        return Tested(fails, np.zeros(signals.num_rows, np.bool_), values)
+
+    def details(self, signals: pa.RecordBatch) -> pa.Array:
+        """See `Rule`."""
+        return no_details(signals)
+
+
+@dataclass(frozen=True)
+class PiiMender:
+    """Replaces findings by placeholders or surrogates. First, since findings are places in the text as measured."""
+
+    rules: PiiRules
+    salt: str = field(repr=False)
+    turn: Turn = Turn.FIRST
+
+    def touches(self, signals: pa.RecordBatch) -> Mask:
+        """See `Mender`."""
+        mask = np.zeros(signals.num_rows, np.bool_)
+        parts = pc.list_flatten(signals["pii"])
+        wanted = pc.is_in(parts.field("entity"), pa.array(self.rules.kinds("redact", "surrogate"), pa.string()))
+        sure = pc.and_(wanted, pc.greater_equal(parts.field("score"), self.rules.confidence))
+        mask[pc.list_parent_indices(signals["pii"]).filter(sure).to_numpy()] = True
+        return mask
+
+    def mend(self, text: str, signals: pa.RecordBatch, row: int) -> Change:
+        """See `Mender`."""
+        found = signals["pii"][row].as_py()
+        sure = [Finding(**finding) for finding in found if finding["score"] >= self.rules.confidence]
+        new, done = replace(text, sure, lambda finding: self.rules.action_of(finding.entity), self.salt)
+        kinds = Counter(replacement.finding.entity for replacement in done)
+        return Change(new, "pii", len(done), ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
+
+
+def _rules(pii: PiiRules) -> Iterator[Rule]:
+    yield from bounds("pii", pii, "pii_")
+    for entity in pii.kinds("drop"):
+        yield NoFinding(f"pii.{entity.lower()}", entity, pii.confidence)
+
+
+def _mender(pii: PiiRules) -> PiiMender:
+    return PiiMender(pii, read_salt(pii.salt))
+
+
+def _fingerprints(pii: PiiRules) -> dict[str, str]:
+    return {} if pii.salt is None else {"pii.salt": salt_digest(read_salt(pii.salt))}
+
+
+def _redact(text: str, signals: pa.RecordBatch, row: int) -> str:
+    """Every finding as its placeholder, however unsure and whatever the profile does with its kind."""
+    findings = [Finding(**finding) for finding in signals["pii"][row].as_py()]
+    return replace(text, findings, lambda finding: "redact", "")[0]
+
+
+FAMILY = Family(
+    ("pii",), pii_signals, measuring_half, _rules, fingerprints=_fingerprints, mender=_mender, redact=_redact
+)

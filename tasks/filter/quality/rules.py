@@ -1,0 +1,20 @@
+"""How good a text must be."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tasks.filter.quality.config import QualityConfig
+from tasks.filter.rules import Section
+
+
+class QualityRules(Section):
+    """A fastText classifier of good against ordinary text, trained by the pipeline itself."""
+
+    measure: QualityConfig = Field(description="how quality is measured: what the classifier is trained on")
+    min_score: float | None = Field(0.1, ge=0, le=1, description="probability of being good text")
+
+    def named_sources(self) -> dict[str, list[str]]:
+        """The sources of both classes."""
+        model = self.measure.model
+        return {"measure.model.positive": model.positive, "measure.model.negative": model.negative}

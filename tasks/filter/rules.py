@@ -1,0 +1,133 @@
+"""What a family's rules are made of: tests of columns of signals, so that the ledger can say what was compared.
+
+A rule works on a row group at a time: a new threshold costs seconds. A document whose signal is null, because it could
+not be measured, is quarantined by the first rule that needs the signal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.stage.config import StageConfig
+
+Mask = npt.NDArray[np.bool_]
+DIRECTIONS = ("min", "max")
+
+
+class Turn(IntEnum):
+    """When a rule is tried, or a text changed, relative to those of other families; ties follow the families' order."""
+
+    FIRST = 0
+    USUAL = 1
+    LAST = 2
+
+
+class Section(StageConfig):
+    """A family's section of the filter's config: thresholds, and `measure`, the config of its signals."""
+
+    def named_sources(self) -> dict[str, list[str]]:
+        """The sources of documents that this section names, by the path of the field."""
+        return {}
+
+
+class Tested(NamedTuple):
+    """A rule's result per document: whether it fails, whether its signal is missing, and the measured value."""
+
+    fails: Mask
+    unknown: Mask
+    values: npt.NDArray[np.float64]
+
+
+class Rule(Protocol):
+    """One test of every document. `name` is the reason in the ledger."""
+
+    @property
+    def name(self) -> str:
+        """The reason in the ledger."""
+
+    @property
+    def threshold(self) -> float | None:
+        """The threshold in the ledger; None for a rule without a number."""
+
+    @property
+    def turn(self) -> Turn:
+        """When it is tried."""
+
+    def test(self, signals: pa.RecordBatch) -> Tested:
+        """Test every document of a batch."""
+
+    def details(self, signals: pa.RecordBatch) -> pa.Array:
+        """What the ledger says in addition to value and threshold: a string per document."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A document passes when its signal is at least (`min`) or at most (`max`) the threshold."""
+
+    name: str
+    signal: str
+    direction: str
+    threshold: float
+    turn: Turn = Turn.USUAL
+
+    def test(self, signals: pa.RecordBatch) -> Tested:
+        """See `Rule`."""
+        column = signals[self.signal]
+        unknown = column.is_null().to_numpy(zero_copy_only=False)
+        values = pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False)
+        fails = values < self.threshold if self.direction == "min" else values > self.threshold
+        return Tested(fails & ~unknown, unknown, values)
+
+    def details(self, signals: pa.RecordBatch) -> pa.Array:
+        """See `Rule`."""
+        return no_details(signals)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A document passes when its signal is one of `allowed`. The ledger's value is that of the signal `score`."""
+
+    name: str
+    signal: str
+    allowed: tuple[str, ...]
+    score: str
+    threshold: float | None = None
+    turn: Turn = Turn.USUAL
+
+    def test(self, signals: pa.RecordBatch) -> Tested:
+        """See `Rule`."""
+        unknown = signals[self.signal].is_null().to_numpy(zero_copy_only=False)
+        inside = pc.is_in(signals[self.signal], pa.array(self.allowed, pa.string())).to_numpy(zero_copy_only=False)
+        values = pc.fill_null(signals[self.score], 0.0).to_numpy(zero_copy_only=False)
+        return Tested(~inside & ~unknown, unknown, values)
+
+    def details(self, signals: pa.RecordBatch) -> pa.Array:
+        """The signal itself."""
+        return signals[self.signal]
+
+
+def no_details(signals: pa.RecordBatch) -> pa.Array:
+    """An empty string per document."""
+    return pa.repeat(pa.scalar(""), signals.num_rows)
+
+
+def bounds(group: str, config: StageConfig | None, prefix: str) -> Iterator[Rule]:
+    """The fields `min_SIGNAL` and `max_SIGNAL` of a group of thresholds as rules; a null field is none."""
+    for name in type(config).model_fields if config is not None else ():
+        direction, _, signal = name.partition("_")
+        threshold = getattr(config, name)
+        if direction in DIRECTIONS and threshold is not None:
+            yield Bound(f"{group}.{name}", prefix + signal, direction, float(threshold))
+
+
+def reason(rule: Rule, unmeasured: bool) -> str:
+    """The ledger's reason: the rule's name; for a document that could not be measured, what was missing."""
+    return f"unmeasured {rule.name}" if unmeasured else rule.name

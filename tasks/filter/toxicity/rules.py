@@ -1,0 +1,25 @@
+"""How toxic a text may be."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tasks.filter.rules import Section
+from tasks.filter.toxicity.config import ToxicityConfig
+
+
+class ToxicityRules(Section):
+    """Thresholds on a classifier's scores; a word list alone never removes a document."""
+
+    measure: ToxicityConfig = Field(
+        default_factory=ToxicityConfig, description="how toxicity is measured: by which classifier"
+    )
+    max_score: float | None = Field(
+        0.8, ge=0, le=1, description="mean score of the paragraphs, weighted by their length"
+    )
+    max_paragraph: float | None = Field(None, ge=0, le=1, description="highest score of any paragraph")
+
+    def named_sources(self) -> dict[str, list[str]]:
+        """The sources of documents that count as clean."""
+        model = self.measure.model
+        return {"measure.model.clean_sources": model.clean_sources} if model.kind == "trained" else {}
