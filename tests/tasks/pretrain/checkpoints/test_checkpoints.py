@@ -129,7 +129,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
     checkpoints = Checkpoints(tmp_path, "mine", world=world, tell=told.append)
     assert checkpoints.latest() == 1
     assert named in told[0]
-    assert "step-000000002 is damaged (__0_0.distcp" in told[0]
+    assert "the checkpoint of step 2 is damaged (__0_0.distcp" in told[0]
     assert not (tmp_path / "step-000000002").exists()
     damage(tmp_path / "step-000000001" / "__0_0.distcp")
     with pytest.raises(TrainingError, match=f"{named}.*no sound one before it"):
@@ -262,7 +262,7 @@ def test_another_engines_states_are_refused_and_another_version_is_told(
     path.write_text(json.dumps(marker))
     assert told == []
     checkpoints.load(trained(spec, world, 0), 1)
-    assert told == [f"step 1 was saved by torch 1.0, and goes on with {version('torch')}"]
+    assert told == [f"the checkpoint of step 1 was saved by torch 1.0; this is {version('torch')}"]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.02])
