@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from models.activations import Precision
 from models.compute import Bill, bill, executed_flops_per_token
 from models.devices import DEVICES, Device, Products, UnknownDevice, find_device
 from models.fit import changes, engines, ways_to_fit
@@ -13,7 +12,7 @@ from models.memory import Setup, TrainingMemory, checkpoint_bytes, checkpoint_di
 from models.presets import ModelShape, ShapeError, count_parameters, derive, flops_per_token
 from profiles.schema import Profile
 from storage.errors import ConfigError
-from tasks.pretrain.recipe.micro_batch import usual_micro_batch
+from tasks.pretrain.setup import setup_of
 from tasks.stage import machine
 from tasks.stage.runtime import Runtime
 from tasks.training.peak import measure_peak
@@ -92,13 +91,11 @@ def training_plan(
     )
     steps = config.total_steps(shape)
     tokens = config.samples(steps) * shape.context
+    setup = setup_of(config, profile.runtime, cuda=chosen.name != "cpu")
     try:
-        setup = setup_of(profile, shape, cuda=chosen.name != "cpu")
         memory = training_memory(shape, setup)
     except ShapeError as error:
-        raise ConfigError(
-            f"The runtime can't share out its devices: {error}.", "Change runtime accordingly."
-        ) from error
+        raise ConfigError(f"The runtime can't share out its devices: {error}.", "Change runtime.pretrain.") from error
     executed = executed_flops_per_token(shape, recompute=setup.recompute) * tokens
     products: Products = "half" if setup.precision != "float32" else "tf32" if config.precision == "tf32" else "float32"
     runtime, hosts = profile.runtime, profile.runtime.training.hostfile
@@ -121,46 +118,6 @@ def training_plan(
         bill=bill(executed, chosen, devices=setup.devices, products=products),
         hostfile=hosts if hosts is not None and not Path(hosts).is_file() else None,
     )
-
-
-def setup_of(profile: Profile, shape: ModelShape, *, cuda: bool) -> Setup:
-    """How the profile's runtime trains, in the words of `models/memory.py`."""
-    config, runtime = profile.pretrain, profile.runtime
-    devices = runtime.training.processes * _hosts(runtime)
-    replicas = max(1, devices // (runtime.pretrain.tensor_parallel * runtime.pretrain.pipeline_parallel))
-    share = max(1, config.global_batch // replicas)
-    stages = runtime.pretrain.pipeline_parallel
-    size = runtime.pretrain.micro_batch or usual_micro_batch(share, shape.context, cuda=cuda, stages=stages)
-    return Setup(
-        engine=runtime.pretrain.engine,
-        zero_stage=runtime.pretrain.zero_stage,
-        precision=_precision(config.precision, cuda),
-        optimizer=config.optimizer,
-        devices=devices,
-        tensor_parallel=runtime.pretrain.tensor_parallel,
-        pipeline_parallel=stages,
-        replicate=runtime.pretrain.replicate,
-        offload=runtime.pretrain.offload,
-        recompute=runtime.pretrain.recompute,
-        micro_batch=size,
-        micro_steps=max(1, share // size),
-        isolate=config.isolate_documents,
-        cuda=cuda,
-    )
-
-
-def _precision(asked: str, cuda: bool) -> Precision:
-    if asked == "auto":
-        return "mixed" if cuda else "float32"
-    return "float32" if asked in ("float32", "tf32") else "mixed"
-
-
-def _hosts(runtime: Runtime) -> int:
-    """Lines of the hostfile; without one on this machine, what meets at the rendezvous."""
-    if runtime.training.hostfile is None or not Path(runtime.training.hostfile).is_file():
-        return runtime.training.hosts
-    lines = (line.partition("#")[0].strip() for line in Path(runtime.training.hostfile).read_text().splitlines())
-    return max(1, sum(bool(line) for line in lines))
 
 
 def _device(runtime: Runtime, name: str | None) -> Device:

@@ -6,15 +6,13 @@ is not a choice made here: it comes with the tokenizer. No torch, so that readin
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-
-from models.presets import derive
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class ModelConfig(BaseModel):
-    """Choices that bear identity. A shape that can't be built is refused here, when the profile is read."""
+    """Choices that bear identity. Whether the shape can be built is checked by `models.presets.derive`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -43,8 +41,3 @@ class ModelConfig(BaseModel):
     norm_eps: float | None = Field(
         None, gt=0, description="added to the variance in LayerNorm and RMSNorm; derived: 1e-5"
     )
-
-    @model_validator(mode="after")
-    def _can_be_built(self) -> Self:
-        derive(self, vocab_size=1)
-        return self

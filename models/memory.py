@@ -23,6 +23,9 @@ Offload = Literal["none", "optimizer"]
 REDUCE_BUCKET = 500_000_000
 MAX_GATHERED, PREFETCHED = 1_000_000_000, 50_000_000
 
+# Measured bytes in a checkpoint around a parameter and its optimizer states
+DEEPSPEED_HEAD, DISTRIBUTED_HEAD = 1_500, 8_500
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -241,7 +244,8 @@ def _reduced(shape: ModelShape, setup: Setup, held: Held, kept: int, blocks: int
 
 
 def checkpoint_bytes(shape: ModelShape, setup: Setup) -> int:
-    """Bytes of one checkpoint, all devices' files together: weights and all that the optimizer keeps.
+    """Bytes of one checkpoint at most, all devices' files together: weights, optimizer states, and what files hold
+    around each tensor.
 
     ZeRO 3 writes the master instead of the weights, which are its rounding.
     """
@@ -249,7 +253,15 @@ def checkpoint_bytes(shape: ModelShape, setup: Setup) -> int:
     matrices = shape.depth * block_matrices(shape)
     states = setup.moment_bytes * Held(matrices, count - matrices).moments(setup.optimizer)
     weights = 0 if setup.engine == "deepspeed" and setup.zero_stage == 3 else setup.weight_bytes * count
-    return weights + setup.master_bytes * count + states
+    return weights + setup.master_bytes * count + states + _file_heads(shape, setup)
+
+
+def _file_heads(shape: ModelShape, setup: Setup) -> int:
+    """Names, shapes and zip headers: torch's distributed checkpoint has them once a tensor and rank."""
+    tensors = shape.depth * (12 if shape.family == "gpt2" else 6) + 5
+    if setup.engine == "deepspeed":
+        return DEEPSPEED_HEAD * tensors
+    return DISTRIBUTED_HEAD * tensors * setup.tensor_parallel * (setup.shares if setup.engine == "fsdp" else 1)
 
 
 def checkpoint_disk(size: int, kept: int) -> int:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:  # the config asks this module whether a shape can be built; it is a name here, no more
-    from models.config import ModelConfig
+from models.config import ModelConfig
 
 Family = Literal["gpt2", "llama", "mistral"]
 Recompute = Literal["none", "selective", "full"]  # what the backward pass makes again, to save memory

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from models.config import ModelConfig
-from models.presets import ModelShape, chinchilla_tokens
+from models.presets import ModelShape, chinchilla_tokens, derive
 from storage.errors import ConfigError
-from tasks.pretrain.recipe.schedule import decay_steps, parts_at, wholes_until
+from tasks.pretrain.recipe.steps import decay_steps, parts_at, wholes_until
 from tasks.stage.config import StageConfig
 
 Mixture = dict[str, Annotated[float, Field(gt=0)]]
@@ -165,6 +165,12 @@ class PretrainConfig(StageConfig):
     )
     sample_tokens: int = Field(48, ge=1, description="length of a continuation")
     healing: HealingConfig = Field(HealingConfig(), description="what becomes of a run that diverges")
+
+    @field_validator("model")
+    @classmethod
+    def _model_can_be_built(cls, model: ModelConfig) -> ModelConfig:
+        derive(model, vocab_size=1)  # raises ShapeError, a ValueError
+        return model
 
     @model_validator(mode="after")
     def _one_length(self) -> PretrainConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from torch._C._distributed_c10d import HashStore
 
 from storage.errors import ConfigError
 from tasks.stage.runtime import Runtime
+
+T = TypeVar("T")
 
 PATIENCE = timedelta(hours=1)  # for the others; one of them may have large states to put together before a resume
 
@@ -41,6 +44,14 @@ class World:
         """The sum of each rank's `values`, the same on every rank."""
         if self.size > 1:
             torch.distributed.all_reduce(values)
+        return values
+
+    def gathered(self, value: T) -> list[T]:
+        """Each rank's value (anything that can be pickled), on every rank."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        torch.distributed.all_gather_object(values, value)
         return values
 
     def wait(self) -> None:

@@ -5,5 +5,6 @@ plots.py           curves
 peak.py            the peak of a device, measured
 bits_per_byte.py   the score that compares models of different tokenizers
 model_folder.py    a model on its way between stages carries its tokenizer
-retention.py       which checkpoints stay
+checkpoint_marker.py  what makes a checkpoint whole: identity, step, digests of its files
+retention.py       which checkpoints are kept
 """

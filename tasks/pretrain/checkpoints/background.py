@@ -22,7 +22,7 @@ from storage.errors import ConfigError
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlanner
 
-    from tasks.pretrain.engines import Engine
+    from tasks.pretrain.engines.base import Engine
 
 
 def writes_behind(engine: Engine) -> bool:
@@ -33,7 +33,8 @@ def writes_behind(engine: Engine) -> bool:
     asked = engine.spec.runtime.pretrain.async_checkpoints
     if asked == "on" and not engine.saves_behind:
         raise ConfigError(
-            "runtime.pretrain.async_checkpoints is on, but this engine can only write while training waits.",
+            f"runtime.pretrain.async_checkpoints is on, but the engine {engine.spec.runtime.pretrain.engine} can only "
+            "write while training waits.",
             "Leave it at auto, or choose another runtime.pretrain.engine, such as ddp.",
         )
     return asked == "on" or (asked == "auto" and engine.saves_behind and engine.world.device.type == "cuda")

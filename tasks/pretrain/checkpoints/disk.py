@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from models.memory import checkpoint_bytes
 from models.presets import ModelShape, count_parameters
 from storage.errors import StoreError
+from tasks.pretrain.setup import setup_of
 from tasks.pretrain.spec import TrainSpec
 from tasks.training.retention import most_kept
-
-MOMENTS, FLOAT32, BFLOAT16 = 8, 4, 2  # bytes a parameter
-ENTRY_BYTES = 8_192  # names and shapes around a parameter's tensors
 
 
 class Room(NamedTuple):
@@ -36,17 +35,10 @@ class Room(NamedTuple):
         )
 
 
-def checkpoint_bytes(spec: TrainSpec) -> int:
-    """Bytes of one checkpoint at the most: weights, two moments of each parameter, and masters where they are kept
-    apart from the weights (in bfloat16, and by ZeRO 1 and 2); a tied matrix's weights twice."""
-    shape, runtime = spec.shape, spec.runtime
-    surely_float32 = spec.config.precision == "float32" or runtime.compute.device == "cpu"
-    number = FLOAT32 + MOMENTS if surely_float32 else BFLOAT16 + FLOAT32 + MOMENTS
-    if runtime.pretrain.engine == "deepspeed" and runtime.pretrain.zero_stage in (1, 2):
-        number = max(number, 2 * FLOAT32 + MOMENTS)
-    tied = shape.vocab_size * shape.width if shape.tie_embeddings else 0
-    entries = (4 + 10 * shape.depth) * ENTRY_BYTES
-    return number * count_parameters(shape) + FLOAT32 * tied + entries
+def largest_checkpoint(spec: TrainSpec) -> int:
+    """Bytes of one checkpoint at most. Whether `device: auto` finds a GPU is not known here: the larger of both."""
+    cuda = {"cpu": (False,), "cuda": (True,), "auto": (False, True)}[spec.runtime.compute.device]
+    return max(checkpoint_bytes(spec.shape, setup_of(spec.config, spec.runtime, cuda=each)) for each in cuda)
 
 
 def model_bytes(shape: ModelShape) -> int:
@@ -65,7 +57,7 @@ def rooms(spec: TrainSpec) -> list[Room]:
         apart=runtime.training.checkpoint_every,
     )
     taken = len(spec.snapshot_steps)
-    parts = [(spec.scratch, f"{number} checkpoints", number * checkpoint_bytes(spec))]
+    parts = [(spec.scratch, f"{number} checkpoints", number * largest_checkpoint(spec))]
     parts.append((spec.out, "the model", model_bytes(spec.shape)))
     if taken:
         parts.append((spec.scratch, f"{taken} snapshots", taken * model_bytes(spec.shape)))

@@ -1,48 +1,59 @@
 """Checkpoints that are whole or do not exist, that were read back before they count, and whose resume is exact.
 
 The engine writes weights and optimizer states into a folder named by the step; everything is flushed and read back
-from the disk (saved_states.py); a marker with the size and digest of each file is written last. A folder without its
-marker is what a kill left, and is removed. One whose files are no longer what the marker says is named, and the one
-before it taken. The marker names the run that it belongs to: on other data, another tokenizer or another config a
-resume is refused. It tells the engine's layout too, so that states are never loaded by what can't read them.
+from the disk (saved_states.py); the marker (tasks/training/checkpoint_marker.py) is written last. It also names the
+layout of the states, so that they are never loaded by an engine that can't read them.
 
 No state of a random generator is kept because training draws nothing: the order of the data is a function of the step
-(its samples are the loader's whole state), and so is the learning rate. What else an engine must remember, it saves
-itself. Files may be written behind while training goes on (background.py); then the marker is too, and what went
+(the number of samples is the loader's whole state), and so is the learning rate. What else an engine must remember, it
+saves itself. Files may be written behind while training goes on (background.py); then the marker is too, and what went
 wrong there is raised at the next save or at the end.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-import torch
-
-from storage.digests import FileEntry, file_digest
 from storage.errors import TrainingError
-from storage.flush import flush
 from tasks.pretrain.checkpoints.saved_states import UNREADABLE, expected_shapes, merge, problems, read_back
-from tasks.training.retention import MARKER, remove, superfluous, tag, whole_steps
+from tasks.training.checkpoint_marker import (
+    CheckpointMarker,
+    Ranks,
+    SingleProcess,
+    complete_checkpoints,
+    damage,
+    flush_and_digest,
+    newest_sound,
+    refusal,
+    remove,
+)
+from tasks.training.retention import superfluous
 
 if TYPE_CHECKING:
-    from tasks.pretrain.engines import Engine
+    from tasks.pretrain.engines.base import Engine
     from tasks.pretrain.world import World
 
 LIBRARIES = ("torch", "deepspeed")
-T = TypeVar("T")
+
+
+class PretrainMarker(CheckpointMarker):
+    """What a resume of pretraining has to know besides."""
+
+    samples: int  # of the loader, served so far
+    layout: Mapping[str, int | str]  # of the states in the files (`Engine.layout`)
+    versions: Mapping[str, str]  # of the libraries that wrote them
 
 
 class Checkpoints:
     """The checkpoints of one run in a folder of its own: the last `keep` of them, and one every `keep_every` steps.
 
-    `behind` has those engines write while training goes on that can. `tell` gets a sentence worth a line; `dropped`
-    the step of a damaged checkpoint, that of the sound one before it, and the damage.
+    `behind` writes them while training goes on. `tell` gets sentences for the user; `dropped` the step of a damaged
+    checkpoint, that of the sound one before it, and the damage.
     """
 
     def __init__(
@@ -60,57 +71,35 @@ class Checkpoints:
         self.folder, self.identity, self.world = folder, identity, world
         self.keep, self.keep_every, self.behind, self.tell = keep, keep_every, behind, tell
         self.dropped = dropped
+        self._checked: int | None = None  # the step whose files' digests are known to be right
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
 
     def latest(self) -> int:
-        """The step to go on from, 0 without a checkpoint; what a kill left half-written is removed, and so is a
-        damaged one that has a sound one before it. Every rank must call it.
-
-        Raises TrainingError for a checkpoint of another run, and where there are only damaged ones.
-        """
-        if self.world.first:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for path in self.folder.glob("step-*"):  # DeepSpeed puts a script of its own beside them
-                if not (path / MARKER).is_file():
-                    shutil.rmtree(path)
-        self.world.wait()
-        damaged: list[tuple[int, str]] = []
-        for step in reversed(self._gathered(whole_steps(self.folder))[0]):  # a host may not yet see what another does
-            folder = self.folder / tag(step)
-            damage = self._damage(folder)
-            if damage is None:
-                if self._marker(folder)["identity"] != self.identity:
-                    raise self._refused(folder, "other data, another tokenizer or another config")
-                self._drop_damaged(damaged, step)
-                return step
-            damaged.append((step, damage))
-        if damaged:
-            step, damage = damaged[0]
-            folder = self.folder / tag(step)
-            raise TrainingError(
-                f"The checkpoint {folder} is damaged ({damage}), and there is no sound one before it.",
-                f"Delete {self.folder} to begin anew, and look at the disk.",
-            )
-        return 0
+        """The step to resume from, 0 without a checkpoint; half-written and damaged ones are removed, as
+        `newest_sound` says, which also tells the errors. Every rank must call it."""
+        _, step = newest_sound(self.folder, self.identity, ranks=self.world, dropped=self._drop)
+        self._checked = step
+        return step
 
     def save(self, engine: Engine, step: int) -> None:
-        """Write the checkpoint of `step`; of the older ones those stay that are to be kept. Every rank must call it.
+        """Write the checkpoint of `step`, and remove older ones that need not be kept. Every rank must call it.
 
-        Raises TrainingError for files that don't hold what they should, now or of the save before.
+        Raises TrainingError for files that don't hold what they should, of this save or of the one before.
         """
         self.finish()
-        folder = self.folder / tag(step)
+        folder = self._folder(step)
         if self.world.first and folder.exists():
             shutil.rmtree(folder)
         self.world.wait()
-        marker = {
-            "identity": self.identity,
-            "step": step,
-            "samples": engine.config.samples(step),
-            "layout": dict(engine.layout),
-            "versions": {library: version(library) for library in LIBRARIES},
-        }
+        marker = PretrainMarker(
+            identity=self.identity,
+            step=step,
+            files={},
+            samples=engine.config.samples(step),
+            layout=dict(engine.layout),
+            versions={library: version(library) for library in LIBRARIES},
+        )
         expected = expected_shapes(engine.spec.shape)
         if self.behind:
             writing = engine.save_behind(folder)
@@ -121,7 +110,7 @@ class Checkpoints:
             return
         engine.save(folder)
         self.world.wait()
-        self._complete(folder, marker, expected, self.world.rank, self.world.size, self._gathered)
+        self._complete(folder, marker, expected, self.world)
         self.world.wait()
 
     def finish(self) -> None:
@@ -132,112 +121,61 @@ class Checkpoints:
             self.world.wait()
 
     def load(self, engine: Engine, step: int) -> None:
-        """Put weights and optimizer states of `step` into the engine.
+        """Put weights and optimizer states of `step` into the engine. Every rank must call it.
 
-        Raises TrainingError for states that were saved in another layout.
+        Raises TrainingError for states that were saved in another layout, and for files that are not what the marker
+        says, of which none is opened.
         """
-        folder = self.folder / tag(step)
-        marker = self._marker(folder)
-        layout = marker["layout"]
-        for name in {**layout, **engine.layout}:
-            if layout.get(name) != engine.layout.get(name):
-                raise self._refused(folder, f"{name.replace('_', ' ')} {layout.get(name)}")
-        for library, was in marker["versions"].items():
+        folder = self._folder(step)
+        found = None if self._checked == step else damage(folder, ranks=self.world)
+        if found is not None:
+            raise TrainingError(
+                f"The checkpoint {folder} is damaged ({found}).", f"Delete {folder} to resume from the one before."
+            )
+        marker = PretrainMarker.read(folder)
+        for name in {**marker.layout, **engine.layout}:
+            if marker.layout.get(name) != engine.layout.get(name):
+                raise refusal(folder, f"{name.replace('_', ' ')} {marker.layout.get(name)}")
+        for library, was in marker.versions.items():
             if was != version(library) and self.world.first:
-                self.tell(f"step {step:,} was saved by {library} {was}, and goes on with {version(library)}")
+                self.tell(f"the checkpoint of step {step:,} was saved by {library} {was}; this is {version(library)}")
         engine.load(folder)
 
+    def _folder(self, step: int) -> Path:
+        return self.folder / f"step-{step:09d}"
+
     def _complete_behind(
-        self, writing: Future[None], folder: Path, marker: dict[str, Any], expected: dict[str, tuple[int, ...]]
+        self, writing: Future[None], folder: Path, marker: PretrainMarker, expected: dict[str, tuple[int, ...]]
     ) -> None:
         writing.result()  # the first rank's is done when all are
-        self._complete(folder, marker, expected, 0, 1, lambda value: [value])
+        self._complete(folder, marker, expected, SingleProcess())
 
     def _complete(
-        self,
-        folder: Path,
-        marker: dict[str, Any],
-        expected: Mapping[str, tuple[int, ...]],
-        rank: int,
-        ranks: int,
-        gathered: Callable[[Any], list[Any]],
+        self, folder: Path, marker: PretrainMarker, expected: Mapping[str, tuple[int, ...]], ranks: Ranks
     ) -> None:
-        """Flush and read back (each of the ranks its share), write the marker, drop older checkpoints."""
-        files: dict[str, dict[str, Any]] = {}
-        for path in _files(folder)[rank::ranks]:
-            flush(path)
-            entry = FileEntry(sha256=file_digest(path), size=path.stat().st_size)
-            files[path.relative_to(folder).as_posix()] = entry.model_dump()
+        """Flush and read back (each of the ranks its share), write the marker, remove older checkpoints."""
+        files = flush_and_digest(folder, rank=ranks.rank, ranks=ranks.size)
         try:
-            found = read_back(folder, marker["layout"], expected, rank=rank, ranks=ranks)
+            found = read_back(folder, marker.layout, expected, rank=ranks.rank, ranks=ranks.size)
             unreadable = ""
         except UNREADABLE as error:
             found, unreadable = {}, f"a file can't be read ({type(error).__name__}: {error})"
-        shares = gathered((files, found, unreadable))
+        shares = ranks.gathered((files, found, unreadable))
         wrong = [share[2] for share in shares if share[2]] or problems(merge(share[1] for share in shares), expected)
         if wrong:
             more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
             raise TrainingError(
                 f"The checkpoint {folder} does not hold what was saved: {'; '.join(wrong[:3])}{more}.",
-                "Look at the disk and its log; a rerun goes on from the checkpoint before.",
+                "Check the disk and its log; a rerun resumes from the checkpoint before.",
             )
-        if rank:
+        if ranks.rank:
             return
-        marker["files"] = {name: entry for share in shares for name, entry in share[0].items()}
-        draft = folder / f"{MARKER}.draft"
-        draft.write_text(json.dumps(marker))
-        flush(draft)
-        draft.rename(folder / MARKER)
-        flush(folder)
-        for old in superfluous(whole_steps(self.folder), newest=self.keep, every=self.keep_every):
-            remove(self.folder, old)
+        all_files = {name: entry for share in shares for name, entry in share[0].items()}
+        marker.model_copy(update={"files": all_files}).write(folder)
+        complete = complete_checkpoints(self.folder)
+        for old in superfluous(list(complete), newest=self.keep, every=self.keep_every):
+            remove(complete[old])
 
-    def _damage(self, folder: Path) -> str | None:
-        """What is wrong with a checkpoint's files, None for nothing. Ranks share the reading, all know the answer."""
-        try:
-            files = self._marker(folder)["files"]
-            mine = sorted(files)[self.world.rank :: self.world.size]
-            found = [(name, _file_damage(folder / name, FileEntry(**files[name]))) for name in mine]
-            named = [f"{name} {damage}" for name, damage in found if damage]
-        except (ValueError, KeyError, OSError) as error:
-            named = [f"{MARKER} or what it names can't be read: {error}"]
-        return next((damage for share in self._gathered(named) for damage in share), None)
-
-    def _drop_damaged(self, damaged: list[tuple[int, str]], sound: int) -> None:
-        self.world.wait()
-        if not self.world.first:
-            return
-        for step, damage in damaged:
-            self.tell(f"{tag(step)} is damaged ({damage}): going on from {tag(sound)}")
-            self.dropped(step, sound, damage)
-            remove(self.folder, step)
-
-    def _gathered(self, value: T) -> list[T]:
-        """Each rank's value, on every rank."""
-        if self.world.size == 1:
-            return [value]
-        values: list[Any] = [None] * self.world.size
-        torch.distributed.all_gather_object(values, value)
-        return values
-
-    def _marker(self, folder: Path) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((folder / MARKER).read_text())
-        return found
-
-    def _refused(self, folder: Path, what: str) -> TrainingError:
-        return TrainingError(
-            f"The checkpoint {folder} was made with {what}: going on from it is refused.",
-            f"Run with what it was made with, or delete {self.folder} to begin anew.",
-        )
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def _file_damage(path: Path, entry: FileEntry) -> str | None:
-    if not path.is_file():
-        return "is missing"
-    if path.stat().st_size != entry.size:
-        return f"has {path.stat().st_size:,} bytes instead of {entry.size:,}"
-    return None if file_digest(path) == entry.sha256 else "has changed bytes"
+    def _drop(self, step: int, sound: int, damage: str) -> None:
+        self.tell(f"the checkpoint of step {step:,} is damaged ({damage}): resuming from step {sound:,}")
+        self.dropped(step, sound, damage)

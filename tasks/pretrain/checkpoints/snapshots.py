@@ -15,7 +15,7 @@ from storage.flush import flush
 from tasks.pretrain.spec import TrainSpec
 
 if TYPE_CHECKING:
-    from tasks.pretrain.engines import Engine
+    from tasks.pretrain.engines.base import Engine
 
 
 class Snapshots:

@@ -18,7 +18,7 @@ from torch import Tensor
 from models.cross_entropy import IGNORED
 from models.transformer import Transformer
 from storage.errors import ConfigError
-from tasks.pretrain.recipe.micro_batch import usual_micro_batch
+from tasks.pretrain.recipe.micro_batch import rank_share
 from tasks.pretrain.recipe.precision import DTYPES, precision, prepare
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
@@ -41,8 +41,9 @@ class Engine(ABC):
             )
         self.spec, self.config, self.world = spec, spec.config, world
         self.data_rank, self.data_ranks = world.rank // model_ranks, world.size // model_ranks
-        self.micro_batch = micro_batch(spec, world, self.data_ranks)
-        self.micro_steps = self.config.global_batch // (self.micro_batch * self.data_ranks)
+        self.micro_batch, self.micro_steps = rank_share(
+            spec.config, spec.runtime.pretrain, ranks=self.data_ranks, cuda=world.device.type == "cuda"
+        )
         self.precision = precision(spec, world)
         self.dtype = DTYPES[self.precision]
         missing = {self.config.optimizer, self.precision} & SPECIAL - self.offers
@@ -115,26 +116,3 @@ class Engine(ABC):
             return None
         targets = torch.stack([(targets_BT != IGNORED).sum() for _, targets_BT, _ in batches]).float()
         return targets / self.world.mean(targets.mean())
-
-
-def micro_batch(spec: TrainSpec, world: World, data_ranks: int) -> int:
-    """Sequences of a forward pass on one rank: the runtime's, or the most that divides evenly and is not too much.
-    While the batch warms up they may be fewer.
-
-    Raises ConfigError when the global batch can't be shared out evenly.
-    """
-    config, asked = spec.config, spec.runtime.pretrain.micro_batch
-    share, left = divmod(config.global_batch, data_ranks)
-    if left or (asked and share % asked):
-        raise ConfigError(
-            f"pretrain.global_batch is {config.global_batch}, which {data_ranks} processes can't share evenly "
-            f"with a runtime.pretrain.micro_batch of {asked or 'any size'}.",
-            "Choose a global batch that is a multiple of processes × micro_batch.",
-        )
-    if config.batch(1) % data_ranks:
-        raise ConfigError(
-            f"The first batch is {config.batch(1)}, which {data_ranks} processes can't share evenly.",
-            "Lower pretrain.batch_warmup_parts, or the number of processes.",
-        )
-    cuda, stages = world.device.type == "cuda", spec.runtime.pretrain.pipeline_parallel
-    return asked or usual_micro_batch(share, spec.shape.context, cuda=cuda, stages=stages)

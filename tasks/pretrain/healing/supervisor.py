@@ -17,7 +17,7 @@ from tasks.pretrain.healing.out_of_memory import kills
 from tasks.pretrain.healing.policy import Decision, Healing, Situation, decide, without_damaged
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
-from tasks.training.retention import remove, whole_steps
+from tasks.training.checkpoint_marker import complete_checkpoints, remove
 
 STATE = "healing.json"
 Fault = Divergence | OutOfMemory | LostProcess
@@ -56,7 +56,7 @@ def train_healed(
                 config=spec.config.healing,
                 samples=spec.config.samples,
                 runtime=spec.runtime,
-                checkpoints=whole_steps(spec.checkpoints),
+                checkpoints=list(complete_checkpoints(spec.checkpoints)),
                 shardable=spec.config.optimizer == "adamw" and spec.config.precision not in ("float16", "float8"),
                 ranks=heard["ranks"],
                 reached=heard["step"],
@@ -71,9 +71,9 @@ def train_healed(
 
 def _do(decision: Decision, spec: TrainSpec, out: Output) -> None:
     """Checkpoints first: without them a kill in between meets the same fault again, and the same decision."""
-    for step in whole_steps(spec.checkpoints):
+    for step, folder in complete_checkpoints(spec.checkpoints).items():
         if step > decision.checkpoint and decision.error is None:
-            remove(spec.checkpoints, step)
+            remove(folder)
     decision.healing.write(spec.scratch / STATE)
     event = decision.healing.events[-1]
     goes_on = "" if event.stopped else f", going on from step {event.checkpoint:,}"

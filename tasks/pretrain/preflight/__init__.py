@@ -20,6 +20,7 @@ from storage.errors import TrainingError
 from tasks.children.supervise import run_module
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
+from tasks.training.checkpoint_marker import complete_checkpoints
 
 AUTO_STEPS = 500  # a run of fewer is over before the checks have paid for themselves
 
@@ -30,7 +31,7 @@ def wanted(spec: TrainSpec) -> bool:
     """Whether the runtime asks for it; `auto` does before many steps, unless the run goes on from a checkpoint."""
     if spec.runtime.pretrain.preflight != "auto":
         return spec.runtime.pretrain.preflight == "always"
-    return spec.steps >= AUTO_STEPS and not any(spec.checkpoints.glob("step-*/complete.json"))
+    return spec.steps >= AUTO_STEPS and not complete_checkpoints(spec.checkpoints)
 
 
 def preflight(spec: TrainSpec, out: Output, on_check: Callable[[Line], None] = lambda line: None) -> list[Line]:

@@ -14,8 +14,8 @@ import torch
 from tasks.checks.check import Check, advice, verdict
 from tasks.pretrain.checkpoints.disk import Room, rooms
 from tasks.pretrain.engines import open_engine
-from tasks.pretrain.engines.base import micro_batch
 from tasks.pretrain.preflight.bench import PARTS, Bench
+from tasks.pretrain.recipe.micro_batch import rank_share
 from tasks.pretrain.recipe.precision import has_bfloat16, precision
 from tasks.stage import machine
 
@@ -50,8 +50,8 @@ def memory(bench: Bench) -> Check:
     """
     spec, world = bench.spec, bench.world
     data_ranks = bench.engine.data_ranks
-    size = micro_batch(spec, world, data_ranks)
-    steps = min(spec.config.global_batch // (size * data_ranks), PARTS * world.size // data_ranks)
+    share = rank_share(spec.config, spec.runtime.pretrain, ranks=data_ranks, cuda=world.device.type == "cuda")
+    size, steps = share.micro_batch, min(share.micro_steps, PARTS * world.size // data_ranks)
     whole = bench.shortened(spec, rows=size, batch=size * data_ranks * steps)
     bench.release()
     engine = open_engine(whole, world)

@@ -1,14 +1,44 @@
-"""How many sequences a forward pass takes where the runtime does not say. No torch: `plan` asks too."""
+"""How each global batch is shared out among ranks and micro-batches. No torch: the plan asks too."""
 
 from __future__ import annotations
+
+import functools
+
+from storage.errors import ConfigError
+from tasks.pretrain.config import PretrainConfig
+from tasks.stage.runtime import PretrainRuntime
+from tasks.training.batches import BatchShare, share_batch
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 32_768  # of a forward pass
 PIPELINE_FILL = 4  # micro-batches a stage, with which stages stand idle for less than a fifth of a step
 
 
-def usual_micro_batch(share: int, context: int, *, cuda: bool, stages: int = 1) -> int:
-    """The most sequences of `context` tokens that divide a rank's `share` of the global batch, are not too many, and
-    leave enough micro-batches to fill a pipeline of so many stages."""
+def rank_share(config: PretrainConfig, runtime: PretrainRuntime, *, ranks: int, cuda: bool) -> BatchShare:
+    """What one of so many data-parallel ranks takes of a whole global batch; while the batch warms up it takes less.
+
+    Raises ConfigError when a batch, or the first one of a warmup, can't be shared out evenly.
+    """
+    default = functools.partial(
+        default_micro_batch, context=config.model.context, cuda=cuda, stages=runtime.pipeline_parallel
+    )
+    share = share_batch(
+        config.global_batch,
+        ranks,
+        micro_batch=runtime.micro_batch,
+        default=default,
+        names=("pretrain.global_batch", "runtime.pretrain.micro_batch"),
+    )
+    if config.batch(1) % ranks:
+        raise ConfigError(
+            f"The first batch is {config.batch(1)}, which {ranks} processes can't share evenly.",
+            "Lower pretrain.batch_warmup_parts, or the number of processes.",
+        )
+    return share
+
+
+def default_micro_batch(share: int, *, context: int, cuda: bool, stages: int = 1) -> int:
+    """The most sequences of `context` tokens that divide a rank's `share` of the global batch, fit the usual device,
+    and leave enough micro-batches to fill a pipeline of so many stages."""
     most = min((GPU_TOKENS if cuda else CPU_TOKENS) // context, share)
     if stages > 1:
         most = min(most, share // (PIPELINE_FILL * stages))

@@ -1,15 +1,11 @@
-"""What follows from a step's number alone: its learning rate, and how far a warmup by doubling has come.
-
-Pure functions, so that there is nothing to store and nothing to restore.
-"""
+"""The learning rate of a step: a pure function of its number, so there is nothing to store and nothing to restore."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the config asks this module how long a warmup lasts; it is a name here, no more
-    from tasks.pretrain.config import PretrainConfig
+from tasks.pretrain.config import PretrainConfig
+from tasks.pretrain.recipe.steps import decay_steps
 
 
 def learning_rate(config: PretrainConfig, step: int, steps: int) -> float:
@@ -37,26 +33,3 @@ def _height(config: PretrainConfig, progress: float) -> float:
     if config.schedule == "wsd" and config.decay_shape == "1-sqrt":
         return 1 - math.sqrt(progress)  # Hägele et al. 2024, equation 2
     return 1 - progress
-
-
-def decay_steps(share: float, steps: int) -> int:
-    """Steps of the decay of wsd: the share, rounded, and at least one."""
-    return max(1, round(share * steps))
-
-
-def parts_at(step: int, *, warmup_steps: int, parts: int) -> int:
-    """`parts` (a power of 2) at step 1, halved in equal intervals of the warmup, 1 after it."""
-    if step > warmup_steps:
-        return 1
-    intervals = parts.bit_length() - 1
-    return parts >> ((step - 1) * intervals // warmup_steps)
-
-
-def wholes_until(steps: int, whole: int, *, warmup_steps: int, parts: int) -> int:
-    """The sum of `whole` divided by `parts_at` over steps 1 to `steps`; `parts` divides `whole`."""
-    intervals = parts.bit_length() - 1
-    total = whole * max(0, steps - warmup_steps)
-    for interval in range(intervals):
-        first, last = (-(-(number * warmup_steps) // intervals) for number in (interval, interval + 1))
-        total += (whole // parts << interval) * (min(steps, last) - min(steps, first))
-    return total

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.engines import open_engine
 from tasks.pretrain.world import World
-from tasks.training.retention import most_kept, superfluous, whole_steps
+from tasks.training.checkpoint_marker import complete_checkpoints
+from tasks.training.retention import most_kept, superfluous
 from tests.tasks.pretrain.tiny_training import alone, make_spec
 
 
@@ -58,4 +59,4 @@ def test_a_run_keeps_them(world: World, tmp_path: Path) -> None:
     engine.step([(ids, ids, None)], 1e-3)
     for step in range(1, 6):
         checkpoints.save(engine, step)
-    assert whole_steps(spec.checkpoints) == [3, 5]
+    assert list(complete_checkpoints(spec.checkpoints)) == [3, 5]

@@ -17,6 +17,7 @@ from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.healing.divergence import Watch
 from tasks.pretrain.healing.skipped_batches import Course
 from tasks.pretrain.log import Log
+from tasks.pretrain.recipe.micro_batch import rank_share
 from tasks.pretrain.recipe.precision import precision
 from tasks.training.logs import read_log
 from tests.tasks.interrupt import interrupt_and_resume
@@ -143,11 +144,9 @@ def test_the_profiles_z_loss_and_base_width_reach_the_model() -> None:
 
 def test_a_first_batch_that_cant_be_shared_is_refused() -> None:
     assert open_ddp(batch_warmup_steps=4, global_batch=8).micro_batch == 8
-    from tasks.pretrain.engines.base import micro_batch
-
     spec = spec_of(batch_warmup_steps=4, global_batch=8)
     with pytest.raises(ConfigError, match="The first batch is 1, which 2 processes"):
-        micro_batch(spec, ALONE, 2)
+        rank_share(spec.config, spec.runtime.pretrain, ranks=2, cuda=False)
 
 
 def test_all_of_it_together_resumes_to_the_same_bytes(data: tuple[Artifact, Artifact], tmp_path: Path) -> None:
