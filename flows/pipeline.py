@@ -46,15 +46,14 @@ def stages(profile: Profile) -> Artifact:
         base = pretrain(profile.pretrain, tokens, tokenizer)
         tuned = sft(profile.sft, base.part("model"), raw.part("instructions"))
         aligned = dpo(profile.dpo, tuned.part("model"), raw.part("preferences"))
-        scores = evaluate(
-            profile.evaluate,
-            base.part("model"),
-            tuned.part("model"),
-            aligned.part("model"),
+        links = {"base": base, "sft": profile.sft and tuned, "dpo": profile.dpo and aligned}
+        models = {name: link.part("model") for name, link in links.items() if isinstance(link, Artifact)}
+        asked = (
             tokens.part("validation"),
             raw.part("benchmarks"),
-            clean.part("contamination"),
+            clean.part("contamination") if profile.filter else None,
         )
+        scores = evaluate(profile.evaluate, models, *asked) if profile.evaluate else None
         return export(profile.export, aligned.part("model"), scores, tokens.part("validation"))
     except Reached as reached:
         return reached.artifact

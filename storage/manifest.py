@@ -45,7 +45,7 @@ class Manifest(BaseModel):
     counts: dict[str, Any] = Field(default_factory=dict, description="counts and measurements of the result")
     facts: dict[str, Any] = Field(default_factory=dict, description="durations, speeds: differ from run to run")
     source_digest: str = Field(default="", description="digest of the stage's source code")
-    environment: dict[str, str] = Field(default_factory=dict, description="versions, commit, host")
+    environment: dict[str, str] = Field(default_factory=dict, description="versions, commit, changes since, processor")
     created: str = Field(description="UTC time with microseconds, ISO 8601")
 
     @property

@@ -33,7 +33,7 @@ class EvaluateSpec(ChildSpec):
     tokenizer_digest: str
     validation: list[Path]
     benchmarks: list[Path]
-    contamination: Path
+    contamination: Path | None  # nothing is known of it where the profile has no filter
 
 
 def run(path: Path) -> None:
@@ -71,7 +71,7 @@ def _questions(spec: EvaluateSpec) -> dict[str, dict[str, float]]:
 
 def _dirty(spec: EvaluateSpec) -> dict[str, Dirty]:
     """Which of the asked questions are dirty, for each benchmark that the filter looked for."""
-    dirty = find_dirty(spec.contamination, spec.config.dirty_share)
+    dirty = find_dirty(spec.contamination, spec.config.dirty_share) if spec.contamination else {}
     for path in spec.benchmarks:
         if path.stem in dirty:
             lines = (spec.scratch / "tasks" / path.name).read_text(encoding="utf-8").splitlines()

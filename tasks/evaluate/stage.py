@@ -1,8 +1,9 @@
-"""The `evaluate` stage: three models, the same questions, one table."""
+"""The `evaluate` stage: as many models as there are, the same questions, one table."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from storage.artifact import Artifact
@@ -16,28 +17,29 @@ from tasks.stage.output import Output
 from tasks.stage.pages import markdown_table
 from tasks.training.model_folder import check_shards, check_tokenizer
 
+PIPELINE = ("base", "sft", "dpo")
+
 
 @stage(version=2, runtime=("compute",))
 def evaluate(
     config: EvaluateConfig,
-    base: Artifact,
-    tuned: Artifact,
-    aligned: Artifact,
+    models: Mapping[str, Artifact],
     validation: Artifact,
     benchmarks: Artifact,
-    contamination: Artifact,
+    contamination: Artifact | None,
     out: Output,
 ) -> None:
-    """Multiple-choice accuracy by lm-evaluation-harness, and bits per byte on the validation split, of three models.
+    """Multiple-choice accuracy by lm-evaluation-harness, and bits per byte on the validation split, of each model.
 
-    All are asked without chat template and without examples, so that the columns compare. Writes scores.json and
-    scores.md; a score within two standard errors of chance is marked as such. Questions whose text the training
-    documents hold, as the filter found (`contamination`), are dirty: they and the clean ones are scored apart too.
+    All are asked without chat template and without few-shot examples, so that the columns compare; they stand in the
+    pipeline's order, others after them by name. Writes scores.json and scores.md; a score within two standard errors
+    of chance is marked as such. Questions whose text the training documents hold, as the filter found
+    (`contamination`), are dirty: they and the clean ones are scored apart too.
     """
     from tasks.evaluate.run import EvaluateSpec
 
-    models = {"base": base, "sft": tuned, "dpo": aligned}
-    digest = check_tokenizer(base.path)
+    models = {name: models[name] for name in sorted(models, key=_place)}
+    digest = check_tokenizer(next(iter(models.values())).path)
     for model in models.values():
         check_tokenizer(model.path, expected=digest)
     spec = EvaluateSpec(
@@ -47,7 +49,7 @@ def evaluate(
         tokenizer_digest=digest,
         validation=check_shards(validation, digest),
         benchmarks=[path.resolve() for path in select(benchmarks.files("*.jsonl"), config.tasks)],
-        contamination=contamination.path.resolve(),
+        contamination=contamination.path.resolve() if contamination else None,
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
     )
@@ -61,6 +63,10 @@ def evaluate(
     if not all(model["tasks"] for model in scores["models"].values()):
         raise TrainingError("The harness scored no benchmark.", f"Look at {out.scratch / 'child.log'}.")
     _write(scores, result["facts"], out)
+
+
+def _place(name: str) -> tuple[int, str]:
+    return PIPELINE.index(name) if name in PIPELINE else len(PIPELINE), name
 
 
 def _write(scores: dict[str, Any], facts: dict[str, Any], out: Output) -> None:

@@ -32,12 +32,12 @@ def parity_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def model_card(
     config: Mapping[str, Any],
-    scores: Mapping[str, Any],
+    scores: Mapping[str, Any] | None,
     result: Mapping[str, Any],
     lineage: Mapping[str, str],
     licence: str,
 ) -> str:
-    """The card as Markdown. `config` is the model's config.json."""
+    """The card as Markdown. `config` is the model's config.json; without `scores` it says that none were measured."""
     shape = [
         {"number": name, "value": str(config[name])}
         for name in ("model_type", "vocab_size", "hidden_size", "n_embd", "num_hidden_layers", "n_layer",
@@ -57,9 +57,7 @@ def model_card(
         "Prompts go through the chat template that each format carries.",
         "## Shape",
         markdown_table(shape),
-        "## Scores",
-        markdown_table(side_by_side(scores)),
-        f"Accuracy with likelihoods normalised by length; ± is one standard error. {verdict(scores)}",
+        *_scores(scores),
         "## Proof",
         "Each format was loaded in its own runtime and compared with the checkpoint on held-out text, whose perplexity "
         f"under the checkpoint is {result['perplexity']:.3f}.",
@@ -71,3 +69,10 @@ def model_card(
     if licence:
         parts += ["## Licence", licence]
     return "\n\n".join(parts) + "\n"
+
+
+def _scores(scores: Mapping[str, Any] | None) -> list[str]:
+    if scores is None:
+        return ["## Scores", "Not evaluated: the profile left it out."]
+    note = f"Accuracy with likelihoods normalised by length; ± is one standard error. {verdict(scores)}"
+    return ["## Scores", markdown_table(side_by_side(scores)), note]

@@ -15,7 +15,7 @@ from tasks.training.model_folder import check_shards, check_tokenizer
 
 
 @stage(version=2, runtime=("compute",))
-def export(config: ExportConfig, model: Artifact, scores: Artifact, validation: Artifact, out: Output) -> None:
+def export(config: ExportConfig, model: Artifact, scores: Artifact | None, validation: Artifact, out: Output) -> None:
     """Write the release: weights in every format, README.md (the model card), scores, parity and lineage.
 
     Each format is loaded in the runtime that it is for (transformers, bitsandbytes, llama.cpp) and compared with the
@@ -39,22 +39,25 @@ def export(config: ExportConfig, model: Artifact, scores: Artifact, validation: 
 
     out.progress(0, len(config.formats), "formats", "starting")
     result = run_module("tasks.export.run", spec, out, on_line=on_line, ranks=False)
-    lineage = {"model": model.digest, "tokenizer": digest, "scores": scores.digest, "validation": validation.digest}
+    lineage = {"model": model.digest, "tokenizer": digest}
+    lineage |= {"scores": scores.digest} if scores else {}
+    lineage |= {"validation": validation.digest}
     _write(result, model, scores, lineage, config, out)
 
 
 def _write(
     result: dict[str, Any],
     model: Artifact,
-    scores: Artifact,
+    scores: Artifact | None,
     lineage: dict[str, str],
     config: ExportConfig,
     out: Output,
 ) -> None:
-    measured = json.loads((scores.path / "scores.json").read_text())
+    measured = json.loads((scores.path / "scores.json").read_text()) if scores else None
     shape = json.loads((model.path / "config.json").read_text())
     out.fact(**result.pop("facts"))
-    for name, value in {"scores": measured, "parity": result, "lineage": lineage}.items():
+    written = {"scores": measured} if measured else {}
+    for name, value in {**written, "parity": result, "lineage": lineage}.items():
         (out.path / f"{name}.json").write_text(json.dumps(value, indent=2) + "\n")
     (out.path / "README.md").write_text(model_card(shape, measured, result, lineage, config.licence), encoding="utf-8")
     rows = parity_rows(result)

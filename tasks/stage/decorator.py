@@ -225,7 +225,9 @@ class Stage:
         out.path.mkdir(parents=True)
         out.scratch.mkdir(parents=True, exist_ok=True)
         started = time.monotonic()
-        self.function(config, *inputs, out)
+        # By name: the order in which a mapping was given is not in the key, so it must not shape the result
+        given = [dict(sorted(one.items())) if isinstance(one, Mapping) else one for one in inputs]
+        self.function(config, *given, out)
         out.check()
         files = list_files(out.path)
         manifest = Manifest(

@@ -1,18 +1,80 @@
-"""Where an artifact was made: versions of what shapes results, and the machine."""
+"""Where an artifact was made: versions of what shapes results, the commit of the code, and the processor. No host name.
+
+A commit alone tells little when the tree was changed since, so the digest of the difference stands beside it (as
+DCLM's records have it): two artifacts with the same commit and the same difference were made by the same code.
+"""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import platform
+import re
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARIES = ("torch", "transformers", "deepspeed", "trl", "tokenizers", "pyarrow", "numpy")
+NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
 def environment() -> dict[str, str]:
-    """Where an artifact was made: versions of what shapes results, and the machine."""
-    from importlib.metadata import version
-
-    libraries = ("torch", "transformers", "deepspeed", "trl", "tokenizers", "pyarrow", "numpy")
+    """Versions, commit and processor. `changes` is "none", or the SHA-256 of what differs from the commit."""
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "system": platform.system(),
-        **{library: version(library) for library in libraries},
+        "cpu": _cpu(),
+        "gpu": _gpu(),
+        "gristmill": version("gristmill"),
+        **_commit(ROOT),
+        **{library: version(library) for library in LIBRARIES},
     }
+
+
+@functools.cache
+def _commit(root: Path) -> dict[str, str]:
+    """Of a checkout; nothing where the code is an installed package, or git is not there. Asked once a process."""
+    if not (root / ".git").exists():
+        return {}
+    commit, changed = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain", "--untracked-files=normal")
+    if commit is None or changed is None:
+        return {}
+    if not changed:
+        return {"commit": commit.strip(), "changes": "none"}
+    digest = hashlib.sha256((_git(root, "diff", "--binary", "HEAD") or "").encode())
+    for line in changed.splitlines():
+        path = root / line[3:].strip('"')
+        if line.startswith("??") and path.is_file():
+            digest.update(f"{line[3:]}\n".encode() + path.read_bytes())
+    return {"commit": commit.strip(), "changes": digest.hexdigest()}
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=30)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+@functools.cache
+def _cpu() -> str:
+    """The processor's model, as the kernel names it."""
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+@functools.cache
+def _gpu() -> str:
+    """The models of NVIDIA's GPUs, by its driver and without torch, such as `8 × NVIDIA H100 80GB HBM3`."""
+    names = []
+    for path in sorted(NVIDIA.glob("*/information")):
+        found = re.search(r"^Model:\s*(.+)$", path.read_text(), re.MULTILINE)
+        names.append(found[1].strip() if found else "unknown")
+    return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names)) or "none"

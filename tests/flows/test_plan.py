@@ -2,14 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from flows.pipeline import stages
 from flows.plan import plan
-from flows.session import session_of
+from flows.session import Run, handed_on, session_of, start
 from profiles.load import load
+from storage import remembered
+from storage.artifact import Artifact
 from tasks.dedup import dedup
 from tasks.download import download
+from tasks.stage.config import StageConfig
+from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.session import open_session
+
+
+def test_a_run_hashes_its_sources_once_for_its_plan_and_its_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notes.jsonl").write_text('{"text": "A note of some words."}\n')
+    hashed: list[Path] = []
+    whole = remembered.file_digest
+    monkeypatch.setattr(remembered, "file_digest", lambda path: hashed.append(path) or whole(path))
+    sources = f"download.sources=[{{kind: files, name: notes, paths: ['{tmp_path}/notes.jsonl']}}]"
+    settings = [sources, "download.benchmarks=[arc_easy]", f"runtime.store={tmp_path / 'store'}"]
+    profile = load("smoke", settings)
+    session = session_of(profile, "download")
+
+    def work(stage: AnyStage, config: StageConfig, inputs: Sequence[Input]) -> Artifact:
+        return stage.materialize(config, inputs)[0]
+
+    assert [line.hit for line in plan(profile, session)] == [False]
+    with handed_on(Run(profile, replace(session, call=work))), start("tiny", (), None, ()) as chosen:
+        stages(chosen)
+    assert [line.hit for line in plan(profile, session)] == [True]
+    assert hashed == [tmp_path / "notes.jsonl"]
+
+
+def test_a_part_that_is_refreshed_refreshes_the_stage_that_asks_for_it() -> None:
+    profile = load("smoke")
+    assert session_of(profile, refresh=["form"]).refresh == {"form", "filter"}
+    assert session_of(profile, refresh=["sketches", "dpo"]).refresh == {"sketches", "dedup", "dpo"}
+
+
+def test_a_profile_without_some_stages_plans_the_shorter_diagram(tmp_path: Path) -> None:
+    left_out = [f"{name}=null" for name in ("dedup", "filter", "sft", "dpo", "evaluate", "export")]
+    profile = load("smoke", [*left_out, f"runtime.store={tmp_path / 'store'}"])
+    assert [line.name for line in plan(profile)] == ["download", "tokenizer", "tokenize", "pretrain"]
+    only_sft = load("smoke", ["dpo=null", "filter=null", f"runtime.store={tmp_path / 'store'}"])
+    names = ["download", "dedup", "tokenizer", "tokenize", "pretrain", "sft", "evaluate", "export"]
+    assert [line.name for line in plan(only_sft)] == names
 
 
 def test_memory_and_disk_of_dedup_are_forecast_as_soon_as_documents_can_be_counted(tmp_path: Path) -> None:

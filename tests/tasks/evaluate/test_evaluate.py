@@ -59,10 +59,10 @@ def looked_for(found: Callable[[int], int]) -> list[dict[str, Any]]:
 
 def run(folder: Path, out_folder: Path, base: Path | None = None) -> Output:
     model = Artifact.at(folder / "model")
-    inputs = [Artifact.at(base) if base else model, model, model]
+    models = {"dpo": model, "sft": model, "base": Artifact.at(base) if base else model}
     out = Output.at(out_folder, stage="evaluate", runtime=RUNTIME)
     parts = [Artifact.at(folder / name) for name in ("validation", "benchmarks", "contamination")]
-    evaluate.function(EvaluateConfig(batch_size=4), *inputs, *parts, out)
+    evaluate.function(EvaluateConfig(batch_size=4), models, *parts, out)
     return out
 
 

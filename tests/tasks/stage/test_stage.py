@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from storage.store import Store
 from tasks.stage import stage
 from tasks.stage.config import StageConfig
 from tasks.stage.decorator import STAGES
-from tasks.stage.history import explain_miss
+from tasks.stage.history import explain_miss, nearest
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, open_session
@@ -66,6 +66,12 @@ def measured(config: CopyConfig, documents: Artifact, out: Output) -> None:
 def grown(config: CopyConfig, documents: Artifact, model: Artifact, out: Output) -> None:
     FOUND.append(out.earlier("model"))
     (out.path / "a.txt").write_text((documents.path / "a.txt").read_text())
+
+
+@stage(version=1, name="demo-chain")
+def chain(config: CopyConfig, models: Mapping[str, Artifact], extra: Artifact | None, out: Output) -> None:
+    names = [f"{name} {(model.path / 'a.txt').read_text()}" for name, model in models.items()]
+    (out.path / "a.txt").write_text("; ".join([*names, "extra" if extra else "nothing more"]))
 
 
 @stage(version=1, name="demo-broken")
@@ -146,6 +152,41 @@ def test_an_intermediate_artifact_is_made_once(session: Session) -> None:
     assert RUNS.count("copy") == 1
     assert first.manifest is not None
     assert set(first.manifest.uses) == {"demo-copy"}
+
+
+def test_models_by_name_bear_identity_each_under_its_name(session: Session) -> None:
+    one, _ = source.materialize(SourceConfig(text="one"), ())
+    two, _ = source.materialize(SourceConfig(text="two"), ())
+    both = {"base": one.part("docs"), "tuned": two.part("docs")}
+    made, _ = chain.materialize(CopyConfig(), (both, None))
+    assert made.manifest is not None
+    assert made.manifest.payload.inputs == {"models.base": both["base"].digest, "models.tuned": both["tuned"].digest}
+    assert made.manifest.origins["models.tuned"] == both["tuned"].origin
+    assert (made.path / "a.txt").read_text() == "base one; tuned two; nothing more"
+    _, cached = chain.materialize(CopyConfig(), (dict(reversed(both.items())), None))
+    assert cached, "the order in which they are given is none of the result's business"
+    swapped = {"base": both["tuned"], "tuned": both["base"]}
+    assert chain.payload(CopyConfig(), (swapped, None)).key() != made.manifest.key
+    assert chain.payload(CopyConfig(), (both, one)).key() != made.manifest.key
+
+
+def test_a_section_that_is_null_is_no_stage(session: Session) -> None:
+    made, _ = source.materialize(SourceConfig(), ())
+    assert copy(None, made.part("docs")) == made
+    assert RUNS == ["source"]
+
+
+def test_of_two_artifacts_of_one_second_the_later_is_nearest(session: Session) -> None:
+    for times in (2, 3):
+        copied, _ = copy.materialize(CopyConfig(times=times), (source.materialize(SourceConfig(), ())[0].part("docs"),))
+    assert copied.manifest is not None
+    asked = copied.manifest.payload.model_copy(update={"config": {"times": 4}})
+    for _ in range(3):
+        found = nearest(session.store, asked)
+        assert found is not None
+        assert found.payload.config == {"times": 3}
+    stamps = [m.created for m in map(session.store.manifest, session.store.locations()) if m]
+    assert len(set(stamps)) == len(stamps), "no two are alike, though they were made within a second"
 
 
 def test_a_stage_runs_on_a_plain_folder_without_store_or_prefect(tmp_path: Path) -> None:
