@@ -21,7 +21,7 @@ from storage.artifact import Artifact
 from storage.documents import read_batches
 from tasks.filter.contamination import kernels
 from tasks.filter.contamination.config import QUESTIONS, ContaminationConfig
-from tasks.filter.contamination.questions import Index, Question, index_questions, read_questions, unique_pairs
+from tasks.filter.contamination.questions import Index, index_questions, read_questions, unique_pairs
 from tasks.filter.side_files import FILE, IDS, IdDigest
 from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage.output import Output
@@ -141,7 +141,8 @@ def _write_questions(index: Index, counted: Flags, marked: Sequence[ShardResult]
     figures = zip(index.questions, index.ngrams.tolist(), found.tolist(), documents.tolist(), strict=True)
     with (out.path / QUESTIONS).open("w", encoding="utf-8") as lines:
         for question, ngrams, met, holders in figures:
-            row = rows.setdefault(question.benchmark, _empty_row(question))
+            empty = {"benchmark": question.benchmark, "questions": 0, "unmatchable": 0, "dirty": 0, "documents": 0}
+            row = rows.setdefault(question.benchmark, empty)
             row["questions"] += 1
             row["unmatchable"] += ngrams == 0
             row["dirty"] += met > 0
@@ -151,7 +152,3 @@ def _write_questions(index: Index, counted: Flags, marked: Sequence[ShardResult]
     for benchmark, row in rows.items():
         row["documents"] = sum(shard.counts["benchmarks"][benchmark] for shard in marked)
     out.table("Benchmarks in the documents", [rows[benchmark] for benchmark in sorted(rows)])
-
-
-def _empty_row(question: Question) -> dict[str, Any]:
-    return {"benchmark": question.benchmark, "questions": 0, "unmatchable": 0, "dirty": 0, "documents": 0}

@@ -1,4 +1,4 @@
-"""From log-odds to a probability that holds, and what a threshold on it brings.
+"""Calibration of log-odds to probabilities, and precision and recall by threshold.
 
 Platt's sigmoid (Platt 1999, with the smoothed targets of his section 2.2, which keep it finite on separable data),
 fitted by Newton's method to examples that the classifier never saw.
@@ -32,11 +32,11 @@ class Sigmoid(NamedTuple):
 
 
 def fit_sigmoid(log_odds: Numbers, positive: Flags) -> Sigmoid:
-    """The sigmoid under which these outcomes are likeliest; both classes must be there."""
+    """The maximum-likelihood sigmoid for these outcomes; both classes must occur."""
     ones, zeros = int(positive.sum()), int((~positive).sum())
     wanted = np.where(positive, (ones + 1) / (ones + 2), 1 / (zeros + 2))
     inputs = np.stack([log_odds, np.ones_like(log_odds)], axis=1)
-    # Scaled, so that Newton's first step is of the right size whatever the classifier's numbers
+    # Scaled, so that Newton's first step has the right size for any classifier
     scale = float(np.std(log_odds)) or 1.0
     inputs[:, 0] /= scale
     weights = np.array([1.0, 0.0])
@@ -52,7 +52,7 @@ def fit_sigmoid(log_odds: Numbers, positive: Flags) -> Sigmoid:
 
 
 def area_under_curve(scores: Numbers, positive: Flags) -> float:
-    """The chance that a positive example scores above a negative one, ties half (Mann–Whitney)."""
+    """The probability that a positive example scores above a negative one, ties counting half (Mann–Whitney)."""
     from scipy.stats import rankdata
 
     ones, zeros = int(positive.sum()), int((~positive).sum())
@@ -60,7 +60,7 @@ def area_under_curve(scores: Numbers, positive: Flags) -> float:
 
 
 def threshold_table(scores: Numbers, positive: Flags) -> list[dict[str, Any]]:
-    """Precision, recall and the share of negatives above each threshold; no precision where nothing is above."""
+    """Precision, recall and the share of negatives above each threshold; precision is None where nothing is above."""
     rows = []
     for threshold in THRESHOLDS:
         flagged = scores >= threshold

@@ -1,4 +1,4 @@
-"""A trained two-class model as texts meet it: probabilities from Arrow strings, calibrated."""
+"""Scoring with a trained two-class model: calibrated probabilities of Arrow strings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POSITIVE, NEGATIVE = "positive", "negative"
 
 
 class Scorer:
-    """The model of a folder. Raises SourceError for a file that is no such model."""
+    """A two-class model. Raises SourceError for a file that is no such model."""
 
     def __init__(self, model: Path, sigmoid: Sigmoid) -> None:
         found = read_model(model)
@@ -28,7 +28,7 @@ class Scorer:
         self.sigmoid = sigmoid
 
     def log_odds(self, texts: pa.Array) -> tuple[Numbers, npt.NDArray[np.int64]]:
-        """Of each text the classifier's log-odds of `positive`, and its words; without words the odds mean nothing."""
+        """The log-odds of `positive` and the number of words of each text; without words the odds mean nothing."""
         odds, words = np.zeros(len(texts)), np.zeros(len(texts), np.int64)
         for part in fold(texts):
             found = self.classifier.sum(part.data, part.begins, part.ends)
@@ -37,12 +37,12 @@ class Scorer:
         return odds, words
 
     def score(self, texts: pa.Array) -> tuple[Numbers, npt.NDArray[np.int64]]:
-        """Of each text the probability of `positive`, and its words."""
+        """The probability of `positive` and the number of words of each text."""
         odds, words = self.log_odds(texts)
         return self.sigmoid(odds), words
 
 
 @functools.cache
 def load_scorer(folder: Path) -> Scorer:
-    """The model of an artifact, read once a process."""
+    """The model of an artifact, loaded once per process."""
     return Scorer(folder / MODEL, Sigmoid(**json.loads((folder / CALIBRATION).read_text())))

@@ -1,9 +1,9 @@
-"""From a text to an n-gram model: interpolated modified Kneser-Ney, with the arithmetic of KenLM's `lmplz`.
+"""Estimating an n-gram model: interpolated modified Kneser-Ney smoothing, with the arithmetic of KenLM's `lmplz`.
 
-Discounts are Chen and Goodman's closed form (1998, equation 26), or 0.5, 1 and 1.5 for an order whose counts of counts
-don't give one (`--discount_fallback`). Unigrams are interpolated with the uniform distribution over the vocabulary, the
-unknown word being one of it. A word that occurs less often than `min_count` is unknown: its n-grams are counted and
-then left out, and what they had goes to the shorter ones (`--limit_vocab_file`).
+Discounts are Chen and Goodman's closed form (1998, equation 26), or 0.5, 1 and 1.5 for an order for which the counts of
+counts don't give one (`--discount_fallback`). Unigrams are interpolated with the uniform distribution over the
+vocabulary, which includes the unknown word. Words with fewer than `min_count` occurrences are unknown: their n-grams
+are counted and then left out, and their mass goes to the shorter n-grams (`--limit_vocab_file`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tasks.filter.perplexity import kernels
 from tasks.filter.perplexity.model import Floats, NgramModel
 from tasks.text.kernels import Hashes
 
-CHUNK = 1 << 19  # tokens counted before the tables are looked at again
-LOAD = 0.6  # n-grams a slot
+CHUNK = 1 << 19  # tokens counted between checks of the tables' sizes
+LOAD = 0.6  # n-grams per slot
 FALLBACK = (0.0, 0.5, 1.0, 1.5)
 
 Tables = tuple[Hashes, ...]
@@ -26,7 +26,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Smoothed(NamedTuple):
-    """Of one order: probabilities by slot; and the mass that each context of one word less has, and gives away."""
+    """For one order: probabilities by slot, and per context, which is a word shorter, the total and the freed mass."""
 
     probabilities: Floats
     total: npt.NDArray[np.int64]
@@ -34,9 +34,9 @@ class Smoothed(NamedTuple):
 
 
 def estimate(tokens: Hashes, order: int, min_count: int = 1) -> tuple[NgramModel, list[int]]:
-    """The model of sentences as `read_tokens` gives them, and its number of n-grams by order.
+    """The model of sentences as `read_tokens` returns them, and its number of n-grams by order.
 
-    The same tokens give the same bytes. Takes 8 bytes a token and 25 to 50 a distinct n-gram.
+    Deterministic to the byte. Memory: 8 bytes per token and 25 to 50 per distinct n-gram.
     """
     tables = _count(tokens, order)
     rare = _rare(tokens, min_count)
@@ -50,7 +50,7 @@ def estimate(tokens: Hashes, order: int, min_count: int = 1) -> tuple[NgramModel
 
 
 def discounts(table: Hashes) -> Floats:
-    """What is taken from an n-gram of count 0, 1, 2 and 3 or more."""
+    """The discounts of n-grams with counts 0, 1, 2 and 3 or more."""
     n = np.zeros(5)
     kernels.counts_of_counts(table, n)
     if not n[1:4].all():
@@ -98,7 +98,7 @@ def _rare(tokens: Hashes, min_count: int) -> Flags:
 
 
 def _vocabulary(rare: Flags, table: Hashes) -> int:
-    """How many tokens can come: words that are not rare, END, and the unknown word in START's place."""
+    """The number of possible tokens: words that are not rare, END, and the unknown word in place of START."""
     places = table[table[:, 0] != 0, 1] & np.uint64(0xFFFFFFFF)
     return int(np.count_nonzero(~rare[places]))
 

@@ -1,7 +1,7 @@
-"""Texts as an n-gram model reads them: sentences of hashed words.
+"""Tokenization for the n-gram model: texts as sentences of hashed words.
 
 A sentence is a line with at least one word, as KenLM reads a corpus and as CCNet scores one (Wenzek et al. 2020); words
-are runs of letters, digits and underscores, case folded. Writing without spaces between words has long runs that no
+are runs of letters, digits and underscores, case-folded. Scripts without spaces between words give long runs that no
 model has seen: such text is scored, and its perplexity is high.
 """
 
@@ -21,13 +21,13 @@ TEXTS_AT_ONCE = 1024
 
 
 def read_tokens(texts: pa.Array) -> Hashes:
-    """The hashes of the words of all texts, a START before and an END after each sentence."""
+    """The hashes of the words of all texts, with START before and END after each sentence."""
     parts = [_read_tokens(texts.slice(at, TEXTS_AT_ONCE)) for at in range(0, len(texts), TEXTS_AT_ONCE)]
     return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
 def split_lines(texts: pa.Array) -> tuple[pa.Array, Offsets]:
-    """(all lines of the texts, not copied; firsts): text i has the lines from `firsts[i]` to `firsts[i + 1]`."""
+    """(all lines of the texts, without copying; firsts): text i has the lines `firsts[i]:firsts[i + 1]`."""
     data, offsets = utf8(texts)
     breaks = offsets[0] + np.flatnonzero(data[offsets[0] : offsets[-1]] == NEWLINE) + 1
     bounds = np.unique(np.concatenate((offsets, breaks)))
@@ -37,7 +37,7 @@ def split_lines(texts: pa.Array) -> tuple[pa.Array, Offsets]:
 
 
 def scan_sentences(lines: pa.Array) -> Iterator[tuple[Scanned, Offsets]]:
-    """Lines as the scanner gives them, each with its number of tokens: its words and an end, or 0 without words."""
+    """Scanned lines, each with its number of tokens: its words and an end, or 0 without words."""
     scanner = Scanner()
     for scanned in scanner.scan(lines):
         tokens = np.empty(len(scanned.rows), np.int64)

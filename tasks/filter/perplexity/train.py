@@ -1,4 +1,4 @@
-"""The training stage from end to end: choose, count, smooth, evaluate, and see what perplexity is usual."""
+"""Training of the n-gram models: choose documents, count, smooth, evaluate, and measure the usual perplexity."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def train_model(config: PerplexityModelConfig, documents: Artifact, out: Output)
 
 
 def _train(config: PerplexityModelConfig, texts: pa.StringArray) -> tuple[list[NgramModel], list[list[int]], list[int]]:
-    """A model of each half of the texts, its n-grams by order, and the tokens that it was trained on."""
+    """A model of each half of the texts, its n-grams by order, and its number of training tokens."""
     models, ngrams, trained = [], [], []
     half = halves(texts)
     for number in range(HALVES):
         tokens = read_tokens(texts.take(pa.array(np.flatnonzero(half == number))))
         if not len(tokens):
             raise SourceError(
-                "The documents to train a language model on are too few: one of their halves has no word.",
+                "There are too few documents to train a language model on: one of their halves has no word.",
                 "Give the perplexity model more `sources`, or a larger `sample_bytes`.",
             )
         model, counts = estimate(tokens, config.order, config.min_count)
@@ -73,7 +73,7 @@ def _usual(models: Sequence[NgramModel], documents: Artifact, rows: Sequence[Row
     scored = map_shards(functools.partial(_score_shard, models), jobs, out, "score", threads=True)
     found: Floats = np.concatenate([np.load(shard.folder / PERPLEXITIES) for shard in scored])
     if not len(found):
-        raise SourceError("No document that was to make the percentiles holds a word.", "Raise `percentile_documents`.")
+        raise SourceError("No document of the sample for percentiles has a word.", "Raise `percentile_documents`.")
     return found
 
 
