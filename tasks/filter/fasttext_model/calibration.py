@@ -9,10 +9,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Numbers = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+from storage.arrays import Bool, Float64
 
 STEPS = 100
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -24,14 +22,14 @@ class Sigmoid(NamedTuple):
     slope: float
     offset: float
 
-    def __call__(self, log_odds: Numbers) -> Numbers:
+    def __call__(self, log_odds: Float64) -> Float64:
         """Probabilities."""
         from scipy.special import expit
 
         return np.asarray(expit(self.slope * log_odds + self.offset))
 
 
-def fit_sigmoid(log_odds: Numbers, positive: Flags) -> Sigmoid:
+def fit_sigmoid(log_odds: Float64, positive: Bool) -> Sigmoid:
     """The maximum-likelihood sigmoid for these outcomes; both classes must occur."""
     ones, zeros = int(positive.sum()), int((~positive).sum())
     wanted = np.where(positive, (ones + 1) / (ones + 2), 1 / (zeros + 2))
@@ -51,7 +49,7 @@ def fit_sigmoid(log_odds: Numbers, positive: Flags) -> Sigmoid:
     return Sigmoid(float(weights[0]) / scale, float(weights[1]))
 
 
-def area_under_curve(scores: Numbers, positive: Flags) -> float:
+def area_under_curve(scores: Float64, positive: Bool) -> float:
     """The probability that a positive example scores above a negative one, ties counting half (Mann–Whitney)."""
     from scipy.stats import rankdata
 
@@ -59,7 +57,7 @@ def area_under_curve(scores: Numbers, positive: Flags) -> float:
     return float((rankdata(scores)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
-def threshold_table(scores: Numbers, positive: Flags) -> list[dict[str, Any]]:
+def threshold_table(scores: Float64, positive: Bool) -> list[dict[str, Any]]:
     """Precision, recall and the share of negatives above each threshold; precision is None where nothing is above."""
     rows = []
     for threshold in THRESHOLDS:

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from storage.arrays import Float32, Int32, Int64, UInt8
 from storage.errors import SourceError
 from tasks.filter.fasttext_model import kernels
-from tasks.filter.fasttext_model.file import Floats, ModelFile
-from tasks.text.kernels import Bytes, Offsets
+from tasks.filter.fasttext_model.file import ModelFile
 
 END = b"</s>"
 
@@ -25,15 +24,15 @@ class Sums(NamedTuple):
     a
     row, not as a word."""
 
-    sums: Floats
-    counts: npt.NDArray[np.int64]
-    words: npt.NDArray[np.int64]
+    sums: Float32
+    counts: Int64
+    words: Int64
 
 
 class Classifier:
     """A model's rows in the form that the kernel reads. For `kinds` see `kernels.Tables`."""
 
-    def __init__(self, model: ModelFile, rows: Floats, kinds: Bytes) -> None:
+    def __init__(self, model: ModelFile, rows: Float32, kinds: UInt8) -> None:
         self.words = words = model.words
         held, places = np.empty(0, np.uint8), np.empty(0, np.int32)
         if model.pruned is not None:
@@ -56,7 +55,7 @@ class Classifier:
         # The contribution of `</s>` alone, once per piece
         self.end = self.sum(np.empty(0, np.uint8), np.zeros(1, np.int64), np.zeros(1, np.int64))
 
-    def sum(self, data: Bytes, begins: Offsets, ends: Offsets) -> Sums:
+    def sum(self, data: UInt8, begins: Int64, ends: Int64) -> Sums:
         """The sums of the pieces `data[begins[p]:ends[p]]`, UTF-8 each."""
         pieces = len(begins)
         found = Sums(
@@ -81,9 +80,9 @@ class Classifier:
 class WordTable(NamedTuple):
     """Words in the form in which `word_kernels.find` looks them up; see `kernels.Tables`."""
 
-    slots: npt.NDArray[np.int32]
-    letters: Bytes
-    starts: Offsets
+    slots: Int32
+    letters: UInt8
+    starts: Int64
 
 
 def word_table(words: Sequence[bytes]) -> WordTable:
@@ -109,8 +108,8 @@ def _hash(word: bytes) -> int:
 class LabelTree(NamedTuple):
     """fastText's Huffman tree over L labels: children of its L − 1 inner nodes, see `kernels.two_likeliest`."""
 
-    left: npt.NDArray[np.int64]
-    right: npt.NDArray[np.int64]
+    left: Int64
+    right: Int64
 
 
 def label_tree(counts: list[int]) -> LabelTree:
@@ -133,7 +132,7 @@ def label_tree(counts: list[int]) -> LabelTree:
     return LabelTree(left, right)
 
 
-def difference(model: ModelFile, positive: str) -> Floats:
+def difference(model: ModelFile, positive: str) -> Float32:
     """The rows of a two-label model reduced to one number each: (R, 1), whose mean is the log-odds of `positive`.
 
     Raises SourceError for a model of other labels.

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from storage.arrays import AnyArray, Float32, Int32, UInt8
 from storage.errors import SourceError
 
 MAGIC, VERSION = 793712314, 12
@@ -24,8 +24,6 @@ SUPERVISED = 3
 HIERARCHICAL, SOFTMAX = 1, 3
 WORD = 0  # an entry's type; labels have 1
 CENTROIDS = 256  # of a product quantizer, with one-byte codes
-
-Floats = npt.NDArray[np.float32]
 
 
 class ModelFile(NamedTuple):
@@ -43,9 +41,9 @@ class ModelFile(NamedTuple):
     max_characters: int
     buckets: int
     hierarchical: bool
-    pruned: npt.NDArray[np.int32] | None
-    rows: Floats
-    output: Floats
+    pruned: Int32 | None
+    rows: Float32
+    output: Float32
 
 
 def read_model(path: Path) -> ModelFile:
@@ -125,7 +123,7 @@ class _Reader:
         self.at = end + 1
         return found
 
-    def array(self, kind: type[np.generic], size: int) -> npt.NDArray[Any]:
+    def array(self, kind: type[np.generic], size: int) -> AnyArray:
         """The next `size` numbers."""
         if size < 0 or self.at + size * np.dtype(kind).itemsize > len(self.data):
             raise self.wrong("ends too early")
@@ -133,12 +131,12 @@ class _Reader:
         self.at += found.nbytes
         return found
 
-    def dense(self) -> Floats:
+    def dense(self) -> Float32:
         """A matrix that is not quantized."""
         height, width = self.take("qq")
         return self.array(np.float32, height * width).reshape(height, width)
 
-    def quantized(self) -> Floats:
+    def quantized(self) -> Float32:
         """A product-quantized matrix, decoded: the 50,000 rows of lid.176 take 3 MB."""
         normed, height, _, size = self.take("?qqi")
         found = self._decode(self.array(np.uint8, size), height)
@@ -146,7 +144,7 @@ class _Reader:
             found = found * self._decode(self.array(np.uint8, height), height)
         return found
 
-    def _decode(self, codes: npt.NDArray[np.uint8], height: int) -> Floats:
+    def _decode(self, codes: UInt8, height: int) -> Float32:
         width, parts, part_width, last_width = self.take("4i")
         centroids = self.array(np.float32, width * CENTROIDS)
         codes = codes.reshape(height, parts)

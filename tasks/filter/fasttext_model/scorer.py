@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.filter.fasttext_model.calibration import Numbers, Sigmoid
+from storage.arrays import Float64, Int64
+from tasks.filter.fasttext_model.calibration import Sigmoid
 from tasks.filter.fasttext_model.classifier import Classifier, difference
 from tasks.filter.fasttext_model.file import read_model
 from tasks.filter.fasttext_model.tokens import fold, word_kinds
@@ -27,7 +27,7 @@ class Scorer:
         self.classifier = Classifier(found, difference(found, POSITIVE), word_kinds())
         self.sigmoid = sigmoid
 
-    def log_odds(self, texts: pa.Array) -> tuple[Numbers, npt.NDArray[np.int64]]:
+    def log_odds(self, texts: pa.Array) -> tuple[Float64, Int64]:
         """The log-odds of `positive` and the number of words of each text; without words the odds mean nothing."""
         odds, words = np.zeros(len(texts)), np.zeros(len(texts), np.int64)
         for part in fold(texts):
@@ -36,7 +36,7 @@ class Scorer:
             words[part.rows] = found.words
         return odds, words
 
-    def score(self, texts: pa.Array) -> tuple[Numbers, npt.NDArray[np.int64]]:
+    def score(self, texts: pa.Array) -> tuple[Float64, Int64]:
         """The probability of `positive` and the number of words of each text."""
         odds, words = self.log_odds(texts)
         return self.sigmoid(odds), words

@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from storage.arrays import Int64, UInt8
 from tasks.filter.fasttext_model.word_kernels import ALONE, BREAK, LETTER
 from tasks.text.characters import SIZE, WORD, characters
-from tasks.text.kernels import Bytes, Offsets
 from tasks.text.scan import Scanner
 
 # Radicals, kana, bopomofo; ideographs; Yi; compatibility ideographs; the planes of rare ideographs
@@ -32,10 +31,10 @@ _TOKEN = re.compile(rf"(?=[^\W_])[{_CLASS}]|[^\W_{_CLASS}]+")
 class Folded(NamedTuple):
     """Normalised texts: those at `rows` of the batch, each `data[begins[i]:ends[i]]`. Valid until the next ones."""
 
-    rows: npt.NDArray[np.int64]
-    data: Bytes
-    begins: Offsets
-    ends: Offsets
+    rows: Int64
+    data: UInt8
+    begins: Int64
+    ends: Int64
 
 
 def fold(texts: pa.Array) -> Iterator[Folded]:
@@ -50,7 +49,7 @@ def tokens(text: str) -> str:
 
 
 @functools.cache
-def word_kinds() -> Bytes:
+def word_kinds() -> UInt8:
     """BREAK, LETTER or ALONE for each code point, for `kernels.Tables`."""
     kinds = term_kinds().copy()
     kinds[ord("_")] = BREAK
@@ -61,7 +60,7 @@ def word_kinds() -> Bytes:
 
 
 @functools.cache
-def term_kinds() -> Bytes:
+def term_kinds() -> UInt8:
     """The same for words as `\\w+` finds them."""
     return np.where(characters(True, True).kinds & WORD, LETTER, BREAK).astype(np.uint8)
 

@@ -15,16 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from storage.arrays import Bool, Float64
 from storage.errors import SourceError
 from tasks.children.supervise import run_child
-from tasks.filter.fasttext_model.calibration import (
-    Flags,
-    Numbers,
-    Sigmoid,
-    area_under_curve,
-    fit_sigmoid,
-    threshold_table,
-)
+from tasks.filter.fasttext_model.calibration import Sigmoid, area_under_curve, fit_sigmoid, threshold_table
 from tasks.filter.fasttext_model.child import Spec
 from tasks.filter.fasttext_model.config import TrainingConfig
 from tasks.filter.fasttext_model.sample import draw
@@ -115,7 +109,7 @@ def _sizes(examples: Sequence[Example]) -> dict[str, int]:
     return {POSITIVE: ones, NEGATIVE: len(examples) - ones}
 
 
-def _outcomes(scorer: Scorer, examples: Sequence[Example]) -> tuple[Numbers, Flags]:
+def _outcomes(scorer: Scorer, examples: Sequence[Example]) -> tuple[Float64, Bool]:
     odds = [
         scorer.log_odds(pa.array([example.text for example in examples[at : at + BATCH]], pa.string()))[0]
         for at in range(0, len(examples), BATCH)

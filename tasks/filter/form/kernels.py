@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from storage.arrays import Int32, Int64, UInt8, UInt16, UInt64
 from tasks.filter.form.characters import (
     ALPHABETIC,
     BRACKET,
@@ -26,7 +27,6 @@ from tasks.filter.form.characters import (
     SPACE,
     SPECIAL,
     TERMINAL,
-    Classes,
 )
 from tasks.filter.form.line_kernels import count_lines, count_newline_lines, ends_sentence
 from tasks.filter.form.phrases import PhraseTables
@@ -37,9 +37,7 @@ from tasks.filter.form.repeat_kernels import (
     number_words,
     top_characters,
 )
-from tasks.text.kernels import FNV_OFFSET, Bytes, Hashes, Offsets, decode, fnv, mix64
-
-Numbers = npt.NDArray[np.int32]
+from tasks.text.kernels import FNV_OFFSET, decode, fnv, mix64
 
 TOP = (2, 3, 4)  # n of the n-grams of which the most frequent one counts
 DUPLICATE = (5, 6, 7, 8, 9, 10)  # n of the n-grams of which every repeat counts
@@ -61,29 +59,29 @@ COUNTS = np.dtype(
 class Workspace(NamedTuple):
     """One text's words and lines. Byte offsets are relative to the text; `lengths` is a running sum of characters."""
 
-    word_hashes: Hashes
-    word_starts: Numbers
-    word_ends: Numbers
-    word_kinds: Classes
-    lengths: Numbers
-    line_words: Numbers  # words up to the end of each line of `str.splitlines`
-    newlines: Numbers  # byte offset of each, words before it, and UTF-8 continuation bytes before it
-    newline_words: Numbers
-    newline_continued: Numbers
-    numbers: Numbers  # of n-grams that repeat, and their start words; then counts and first start by number
-    places: Numbers
-    counts: Numbers
-    firsts: Numbers
-    table: npt.NDArray[np.uint64]
-    turn: npt.NDArray[np.int64]
-    scratch: Bytes
+    word_hashes: UInt64
+    word_starts: Int32
+    word_ends: Int32
+    word_kinds: UInt16
+    lengths: Int32
+    line_words: Int32  # words up to the end of each line of `str.splitlines`
+    newlines: Int32  # byte offset of each, words before it, and UTF-8 continuation bytes before it
+    newline_words: Int32
+    newline_continued: Int32
+    numbers: Int32  # of n-grams that repeat, and their start words; then counts and first start by number
+    places: Int32
+    counts: Int32
+    firsts: Int32
+    table: UInt64
+    turn: Int64
+    scratch: UInt8
 
 
 class Tables(NamedTuple):
     """Character classes (`CharacterClasses`), and the phrases to find."""
 
-    codes: Classes
-    bytes: Classes
+    codes: UInt16
+    bytes: UInt16
     phrases: PhraseTables
 
 
@@ -226,8 +224,8 @@ def count_repetition(work, words, stop_words, top, duplicates, row):
 
 @njit(cache=True, nogil=True)
 def count_form(
-    data: Bytes, offsets: Offsets, tables: Tables, rules: LineRules, stop_words: Hashes, short: int, work: Workspace,
-    rows: npt.NDArray[np.void], top: Offsets, duplicates: Offsets,
+    data: UInt8, offsets: Int64, tables: Tables, rules: LineRules, stop_words: UInt64, short: int, work: Workspace,
+    rows: npt.NDArray[np.void], top: Int64, duplicates: Int64,
 ) -> None:  # fmt: skip
     """Write all counts of D texts to `rows` (COUNTS), `top` (D × 3) and `duplicates` (D × 6), which must be zeroed.
 
@@ -246,7 +244,7 @@ def count_form(
 
 
 @njit(cache=True, nogil=True)
-def hash_words(data: Bytes, tables: Tables, work: Workspace, rows: npt.NDArray[np.void]) -> Hashes:
+def hash_words(data: UInt8, tables: Tables, work: Workspace, rows: npt.NDArray[np.void]) -> UInt64:
     """The hashes of one text's words, in the form in which `count_form` compares them with stop words."""
     words, _, _, _ = read_words(data, 0, len(data), tables, work, rows[0])
     return work.word_hashes[:words].copy()

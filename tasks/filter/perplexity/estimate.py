@@ -11,29 +11,27 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from storage.arrays import Bool, Float64, Int64, UInt64
 from tasks.filter.perplexity import kernels
-from tasks.filter.perplexity.model import Floats, NgramModel
-from tasks.text.kernels import Hashes
+from tasks.filter.perplexity.model import NgramModel
 
 CHUNK = 1 << 19  # tokens counted between checks of the tables' sizes
 LOAD = 0.6  # n-grams per slot
 FALLBACK = (0.0, 0.5, 1.0, 1.5)
 
-Tables = tuple[Hashes, ...]
-Flags = npt.NDArray[np.bool_]
+Tables = tuple[UInt64, ...]
 
 
 class Smoothed(NamedTuple):
     """For one order: probabilities by slot, and per context, which is a word shorter, the total and the freed mass."""
 
-    probabilities: Floats
-    total: npt.NDArray[np.int64]
-    freed: Floats
+    probabilities: Float64
+    total: Int64
+    freed: Float64
 
 
-def estimate(tokens: Hashes, order: int, min_count: int = 1) -> tuple[NgramModel, list[int]]:
+def estimate(tokens: UInt64, order: int, min_count: int = 1) -> tuple[NgramModel, list[int]]:
     """The model of sentences as `read_tokens` returns them, and its number of n-grams by order.
 
     Deterministic to the byte. Memory: 8 bytes per token and 25 to 50 per distinct n-gram.
@@ -49,7 +47,7 @@ def estimate(tokens: Hashes, order: int, min_count: int = 1) -> tuple[NgramModel
     return _build(tables, smoothed, unknown)
 
 
-def discounts(table: Hashes) -> Floats:
+def discounts(table: UInt64) -> Float64:
     """The discounts of n-grams with counts 0, 1, 2 and 3 or more."""
     n = np.zeros(5)
     kernels.counts_of_counts(table, n)
@@ -61,7 +59,7 @@ def discounts(table: Hashes) -> Floats:
     return found if possible else np.array(FALLBACK)
 
 
-def _count(tokens: Hashes, order: int) -> Tables:
+def _count(tokens: UInt64, order: int) -> Tables:
     used = np.zeros(order, np.int64)
     tables: Tables = tuple(_empty(0) for _ in range(order))
     openings = np.flatnonzero(tokens == kernels.START)
@@ -75,7 +73,7 @@ def _count(tokens: Hashes, order: int) -> Tables:
     return tables
 
 
-def _with_room(table: Hashes, entries: int) -> Hashes:
+def _with_room(table: UInt64, entries: int) -> UInt64:
     if entries <= LOAD * len(table):
         return table
     larger = _empty(entries * 3 // 2)
@@ -83,11 +81,11 @@ def _with_room(table: Hashes, entries: int) -> Hashes:
     return larger
 
 
-def _empty(entries: int) -> Hashes:
+def _empty(entries: int) -> UInt64:
     return np.zeros((int(entries / LOAD) + 2, 2), np.uint64)
 
 
-def _rare(tokens: Hashes, min_count: int) -> Flags:
+def _rare(tokens: UInt64, min_count: int) -> Bool:
     rare = np.zeros(len(tokens), np.bool_)
     if min_count > 1:
         table = _empty(len(tokens))
@@ -97,13 +95,13 @@ def _rare(tokens: Hashes, min_count: int) -> Flags:
     return rare
 
 
-def _vocabulary(rare: Flags, table: Hashes) -> int:
+def _vocabulary(rare: Bool, table: UInt64) -> int:
     """The number of possible tokens: words that are not rare, END, and the unknown word in place of START."""
     places = table[table[:, 0] != 0, 1] & np.uint64(0xFFFFFFFF)
     return int(np.count_nonzero(~rare[places]))
 
 
-def _smooth(tokens: Hashes, rare: Flags, n: int, tables: Tables, below: Floats) -> Smoothed:
+def _smooth(tokens: UInt64, rare: Bool, n: int, tables: Tables, below: Float64) -> Smoothed:
     table = tables[n - 1]
     shorter = tables[n - 2] if n > 1 else tables[0]
     contexts = len(shorter) if n > 1 else 1
@@ -129,7 +127,7 @@ def _build(tables: Tables, smoothed: list[Smoothed], unknown: float) -> tuple[Ng
 
 
 def _enter(
-    table: Hashes, probabilities: Floats, longer: Smoothed | None, model: NgramModel, n: int, sizes: list[int]
+    table: UInt64, probabilities: Float64, longer: Smoothed | None, model: NgramModel, n: int, sizes: list[int]
 ) -> None:
     total = longer.total if longer else np.zeros(len(table), np.int64)
     freed = longer.freed if longer else np.zeros(len(table))

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from storage.arrays import Int64, UInt64
 from storage.artifact import Artifact
 from storage.documents import read_batches
 from storage.errors import SourceError
@@ -26,14 +26,12 @@ from tasks.stage.output import Output
 RANKS = "ranks.npy"
 TRAINING, USUAL = 1, 2  # hash seeds: the two samples are independent
 
-Rows = npt.NDArray[np.int64]
-
 
 class Sample(NamedTuple):
     """Texts to train on, and per shard the rows whose perplexity gives the percentiles."""
 
     training: pa.StringArray
-    usual: list[Rows]
+    usual: list[Int64]
 
 
 def choose(config: PerplexityModelConfig, documents: Artifact, out: Output) -> Sample:
@@ -75,21 +73,21 @@ def _rank_shard(sources: Sequence[str], shard: Path, folder: Path) -> dict[str, 
     return {"documents": len(ranks), "sources": sorted(seen)}
 
 
-def _by_bytes(ranks: npt.NDArray[np.uint64], sizes: Rows, limit: int) -> Rows:
+def _by_bytes(ranks: UInt64, sizes: Int64, limit: int) -> Int64:
     """Positions of documents in the order of their rank, as many as fit into `limit` bytes."""
     places = np.flatnonzero(sizes)
     places = places[np.argsort(ranks[places], kind="stable")]
     return places[: np.searchsorted(np.cumsum(sizes[places]), limit, "right")]
 
 
-def _by_shard(sizes: Sequence[int], places: Rows) -> list[Rows]:
+def _by_shard(sizes: Sequence[int], places: Int64) -> list[Int64]:
     """Ascending positions in the corpus as rows of each shard."""
     starts = np.cumsum([0, *sizes])
     cuts = np.searchsorted(places, starts)
     return [places[cuts[n] : cuts[n + 1]] - starts[n] for n in range(len(sizes))]
 
 
-def _read(shards: Sequence[Path], sizes: Sequence[int], places: Rows) -> pa.StringArray:
+def _read(shards: Sequence[Path], sizes: Sequence[int], places: Int64) -> pa.StringArray:
     """The texts at these positions of the corpus, in this order."""
     parts = [pa.array([], pa.string())]
     for shard, rows in zip(shards, _by_shard(sizes, np.sort(places)), strict=True):
@@ -98,7 +96,7 @@ def _read(shards: Sequence[Path], sizes: Sequence[int], places: Rows) -> pa.Stri
     return texts.take(pa.array(np.argsort(np.argsort(places))))
 
 
-def read_rows(shard: Path, rows: Rows) -> list[pa.StringArray]:
+def read_rows(shard: Path, rows: Int64) -> list[pa.StringArray]:
     """The texts of a shard's rows, which are ascending: an array per row group that has any."""
     found = []
     for start, batch in read_batches(shard, ["text"], holding=rows.tolist()):

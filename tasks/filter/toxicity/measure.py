@@ -10,9 +10,9 @@ import functools
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from storage.arrays import Int64
 from tasks.filter.fasttext_model.scorer import Scorer, load_scorer
 from tasks.filter.fasttext_model.tokens import word_kinds
 from tasks.filter.toxicity import kernels
@@ -34,7 +34,7 @@ def measure_toxicity(config: ToxicityConfig, model: Path, texts: pa.Array) -> pa
     return pa.record_batch([pa.array(mean, mask=total == 0), pa.array(worst, mask=total == 0)], SCHEMA)
 
 
-def paragraphs(texts: pa.Array, most: int) -> tuple[pa.Array, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def paragraphs(texts: pa.Array, most: int) -> tuple[pa.Array, Int64, Int64]:
     """The paragraphs of D texts, without copying: all as one array of strings, their lengths in characters, and the
     number of each text's first paragraph (D)."""
     data, offsets = utf8(texts)

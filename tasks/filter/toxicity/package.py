@@ -11,9 +11,9 @@ import json
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from storage.arrays import Float64, Int64
 from tasks.filter.fasttext_model.classifier import word_table
 from tasks.filter.fasttext_model.tokens import fold, term_kinds
 from tasks.filter.toxicity import kernels
@@ -47,7 +47,7 @@ class PackageScorer:
         self.weights = np.load(folder / WEIGHTS, allow_pickle=False)
         self.intercepts, self.slopes, self.offsets = np.array(json.loads((folder / FOLDS).read_text())).T
 
-    def score(self, texts: pa.Array) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    def score(self, texts: pa.Array) -> tuple[Float64, Int64]:
         """The probability that a text is profane, and its number of words, for each text."""
         from scipy.special import expit
 
