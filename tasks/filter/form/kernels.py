@@ -118,19 +118,16 @@ def read_words(data, begin, end, tables, work, row):
         h = FNV_OFFSET
         used = 1
         c = np.uint32(0)
-        # One word: up to the next white space. `first == i` afterwards where white space follows white space
-        while i < end:
+        while i < end:  # one word, up to the next white space; none where white space follows white space
             b = data[i]
             kind = classes[b]
-            # Fast path: an ASCII character that neither ends a word nor is counted
-            if not kind & SPECIAL:
+            if not kind & SPECIAL:  # fast path: an ASCII character that neither ends a word nor is counted
                 h = fnv(h, b)
                 seen |= kind
                 last = kind
                 i += 1
                 continue
-            # Slow path: everything outside ASCII, white space, dots and hash signs
-            c = np.uint32(b)
+            c = np.uint32(b)  # slow path: everything outside ASCII, white space, dots and hash signs
             used = 1
             if b >= 128:
                 c, used = decode(data, i, end)
@@ -148,8 +145,7 @@ def read_words(data, begin, end, tables, work, row):
             seen |= kind
             last = kind
             i += used
-        # A word ended: characters are bytes without continuation bytes
-        if i > first:
+        if i > first:  # a word ended; its characters are its bytes without continuation bytes
             length = i - first - (continued - before)
             seen = word_classes(data, first, i, seen, last, codes)
             row.alphabetic_words += seen & ALPHABETIC
@@ -163,8 +159,7 @@ def read_words(data, begin, end, tables, work, row):
             words += 1
         if i == end:
             break
-        # The white space that ended the word; a plain space, the usual case, ends no line
-        if c != 0x20:
+        if c != 0x20:  # the white space that ended the word; a plain space, the usual case, ends no line
             if ends_line(c):
                 # \r\n is one line end, counted at the \r
                 if not (c == 0x0A and i > begin and data[i - 1] == 0x0D):
@@ -178,8 +173,7 @@ def read_words(data, begin, end, tables, work, row):
                 fresh = i + used
             continued += used - 1
         i += used
-    # A last line without a line end
-    if fresh < end:
+    if fresh < end:  # a last line without a line end
         work.line_words[lines] = words
         lines += 1
     return words, lines, newlines, continued
