@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from storage.arrays import Bool, Float64, Int64
 from storage.documents import LEDGER_SCHEMA
-from tasks.filter.rules import Mask, Rule, reason
+from tasks.filter.rules import Rule, reason
 
 KEPT = -1
 
@@ -19,16 +19,16 @@ class Decisions(NamedTuple):
     """For each document: the number of the first rule that stops it, or KEPT; whether that is because the signal is
     missing; and the value that the rule compared."""
 
-    rule: npt.NDArray[np.int64]
-    unmeasured: Mask
-    values: npt.NDArray[np.float64]
+    rule: Int64
+    unmeasured: Bool
+    values: Float64
 
     @property
-    def kept(self) -> Mask:
+    def kept(self) -> Bool:
         """Which documents pass every rule."""
         return self.rule == KEPT
 
-    def stopped(self) -> Iterator[tuple[int, bool, npt.NDArray[np.int64]]]:
+    def stopped(self) -> Iterator[tuple[int, bool, Int64]]:
         """The documents that are not kept, grouped by what stops them: (rule, whether unmeasured, rows)."""
         for number in np.unique(self.rule[~self.kept]).tolist():
             for unmeasured in (False, True):

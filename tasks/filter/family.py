@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from storage.arrays import Bool
 from storage.artifact import Artifact
-from tasks.filter.rules import Mask, Rule, Turn
+from tasks.filter.rules import Rule, Turn
 from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
 from tasks.stage.protocol import AnyStage
@@ -35,7 +36,7 @@ class Mender(Protocol):
     def turn(self) -> Turn:
         """When it is applied."""
 
-    def touches(self, signals: pa.RecordBatch) -> Mask:
+    def touches(self, signals: pa.RecordBatch) -> Bool:
         """Which documents it changes."""
 
     def mend(self, text: str, signals: pa.RecordBatch, row: int) -> Change:

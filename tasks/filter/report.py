@@ -136,7 +136,8 @@ def publish(config: FilterConfig, total: Tally, out: Output) -> None:
             for source, count in sorted(total.sources.items())
         ],
         "Examples": [
-            {"rule": name, "document": example.id[:12], "source": example.source, "value": _figure(example.value),
+            {"rule": name, "document": example.id[:12], "source": example.source,
+             "value": "" if example.value is None else f"{example.value:.4g}",
              "begins": f"`{example.text.replace('`', ' ')}`"}
             for name in order
             for example in total.examples.get(name, [])
@@ -187,7 +188,3 @@ def _funnel(total: Tally, order: Iterable[str]) -> list[dict[str, Any]]:
 def _counts(column: pa.Array) -> dict[str, int]:
     counted = pc.value_counts(column)
     return dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
-
-
-def _figure(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.arrays import Bool, Float64
 from tasks.stage.config import StageConfig
 
-Mask = npt.NDArray[np.bool_]
 DIRECTIONS = ("min", "max")
 
 
@@ -41,9 +39,9 @@ class Section(StageConfig):
 class Tested(NamedTuple):
     """A rule's result per document: whether it fails, whether its signal is missing, and the measured value."""
 
-    fails: Mask
-    unknown: Mask
-    values: npt.NDArray[np.float64]
+    fails: Bool
+    unknown: Bool
+    values: Float64
 
 
 class Rule(Protocol):

@@ -13,26 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.arrays import Bool, Int64, UInt64
 from storage.artifact import Artifact
 from storage.documents import read_batches
 from tasks.filter.contamination import kernels
 from tasks.filter.contamination.config import QUESTIONS, ContaminationConfig
-from tasks.filter.contamination.questions import Index, Question, index_questions, read_questions, unique_pairs
+from tasks.filter.contamination.questions import Index, index_questions, read_questions, unique_pairs
 from tasks.filter.side_files import FILE, IDS, IdDigest
 from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage.output import Output
-from tasks.text.kernels import Offsets
 from tasks.text.scan import Scanner
 
 MATCHES = "matches.npy"  # matches × 2: the document's row in the shard, and the number of the n-gram
 ASKED = "questions.npy"  # per question, the number of documents in the shard that share an n-gram with it
 SCHEMA = pa.schema([("contamination_ngrams", pa.int64()), ("contamination_benchmarks", pa.string())])
-
-Flags = npt.NDArray[np.bool_]
 
 
 def find_contamination(config: ContaminationConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
@@ -65,7 +62,7 @@ class Matcher:
         self.stamp = 0
         self.texts, self.ngrams = np.empty(1024, np.int64), np.empty(1024, np.int64)
 
-    def match(self, texts: pa.Array) -> tuple[Offsets, Offsets]:
+    def match(self, texts: pa.Array) -> tuple[Int64, Int64]:
         """(rows, n-grams) of all matches, each pair once."""
         rows, ngrams = np.empty(0, np.int64), np.empty(0, np.int64)
         for scanned in self.scanner.scan(texts):
@@ -76,7 +73,7 @@ class Matcher:
             ngrams = np.concatenate((ngrams[first], self.ngrams[:found]))
         return rows, ngrams
 
-    def _find(self, words: npt.NDArray[np.uint64], word_ends: Offsets) -> int:
+    def _find(self, words: UInt64, word_ends: Int64) -> int:
         index = self.index
         while True:
             found: int = kernels.find(
@@ -103,7 +100,7 @@ def _match_shard(index: Index, shard: Path, folder: Path) -> dict[str, Any]:
     return {"documents": sum(sizes), "groups": sizes, "ids": digest.hex()}
 
 
-def _mark_shard(index: Index, rare: Flags, matched: ShardResult, folder: Path) -> dict[str, Any]:
+def _mark_shard(index: Index, rare: Bool, matched: ShardResult, folder: Path) -> dict[str, Any]:
     matches = np.load(matched.folder / MATCHES)
     rows, ngrams = matches[rare[matches[:, 1]]].T
     documents = matched.counts["documents"]
@@ -132,7 +129,7 @@ def _write_shard(path: Path, signals: pa.RecordBatch, matched: ShardResult) -> N
         writer.add_key_value_metadata({IDS: matched.counts["ids"]})
 
 
-def _write_questions(index: Index, counted: Flags, marked: Sequence[ShardResult], out: Output) -> None:
+def _write_questions(index: Index, counted: Bool, marked: Sequence[ShardResult], out: Output) -> None:
     """Write questions.jsonl, and a table with a row per benchmark."""
     ngram = np.repeat(np.arange(index.size), np.diff(index.asked.ends, prepend=0))
     found = np.bincount(index.asked.members[counted[ngram]], minlength=len(index.questions))
@@ -141,7 +138,8 @@ def _write_questions(index: Index, counted: Flags, marked: Sequence[ShardResult]
     figures = zip(index.questions, index.ngrams.tolist(), found.tolist(), documents.tolist(), strict=True)
     with (out.path / QUESTIONS).open("w", encoding="utf-8") as lines:
         for question, ngrams, met, holders in figures:
-            row = rows.setdefault(question.benchmark, _empty_row(question))
+            empty = {"benchmark": question.benchmark, "questions": 0, "unmatchable": 0, "dirty": 0, "documents": 0}
+            row = rows.setdefault(question.benchmark, empty)
             row["questions"] += 1
             row["unmatchable"] += ngrams == 0
             row["dirty"] += met > 0
@@ -151,7 +149,3 @@ def _write_questions(index: Index, counted: Flags, marked: Sequence[ShardResult]
     for benchmark, row in rows.items():
         row["documents"] = sum(shard.counts["benchmarks"][benchmark] for shard in marked)
     out.table("Benchmarks in the documents", [rows[benchmark] for benchmark in sorted(rows)])
-
-
-def _empty_row(question: Question) -> dict[str, Any]:
-    return {"benchmark": question.benchmark, "questions": 0, "unmatchable": 0, "dirty": 0, "documents": 0}

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from storage.arrays import Bool, Int64, UInt8, UInt64
 from tasks.filter.contamination import kernels
 from tasks.filter.contamination.config import ContaminationConfig
-from tasks.text.kernels import Bytes, Hashes, Offsets
 from tasks.text.scan import Scanner
 
 BITS = 32  # of the bit map per n-gram: about one position in 32 is looked up in vain
@@ -41,15 +40,15 @@ class Question(NamedTuple):
 class Pairs(NamedTuple):
     """A relation: number i is related to `members[ends[i - 1]:ends[i]]`."""
 
-    ends: Offsets
-    members: Offsets
+    ends: Int64
+    members: Int64
 
     @classmethod
-    def of(cls, numbers: Offsets, members: Offsets, size: int) -> Pairs:
+    def of(cls, numbers: Int64, members: Int64, size: int) -> Pairs:
         """From two aligned arrays; `numbers` are ascending and below `size`."""
         return cls(np.cumsum(np.bincount(numbers, minlength=size)), members)
 
-    def expand(self, rows: Offsets, numbers: Offsets) -> tuple[Offsets, Offsets]:
+    def expand(self, rows: Int64, numbers: Int64) -> tuple[Int64, Int64]:
         """(row, member) for each (row, number), each pair once, ascending."""
         starts = np.concatenate(([0], self.ends[:-1]))[numbers]
         sizes = self.ends[numbers] - starts
@@ -65,13 +64,13 @@ class Index(NamedTuple):
     """
 
     questions: list[Question]
-    ngrams: Offsets
+    ngrams: Int64
     asked: Pairs
     shortest: int
-    wanted: npt.NDArray[np.bool_]
+    wanted: Bool
     shift: np.uint64
-    table: Hashes
-    bits: Bytes
+    table: UInt64
+    bits: UInt8
 
     @property
     def size(self) -> int:
@@ -112,7 +111,7 @@ def index_questions(config: ContaminationConfig, questions: list[Question]) -> I
     return index
 
 
-def unique_pairs(first: Offsets, second: Offsets) -> tuple[Offsets, Offsets]:
+def unique_pairs(first: Int64, second: Int64) -> tuple[Int64, Int64]:
     """Pairs of numbers, each once, ascending."""
     if not len(first):
         return first, second
@@ -121,16 +120,14 @@ def unique_pairs(first: Offsets, second: Offsets) -> tuple[Offsets, Offsets]:
     return joined // base, joined % base
 
 
-def _ngrams(config: ContaminationConfig, questions: list[Question]) -> tuple[Offsets, Hashes, Hashes, Offsets]:
+def _ngrams(config: ContaminationConfig, questions: list[Question]) -> tuple[Int64, UInt64, UInt64, Int64]:
     """For each n-gram of a question: the question, the n-gram's key, the key of its first `min_words` words, and its
     length."""
     scanner = Scanner()
     # Normalised first, so that a text that the scanner returns twice is the same both times and indexed once
     texts = pa.array([scanner.normalise(question.text) for question in questions], pa.string())
     empty = np.empty(0, np.int64)
-    parts: list[tuple[Offsets, Hashes, Hashes, Offsets]] = [
-        (empty, empty.view(np.uint64), empty.view(np.uint64), empty)
-    ]
+    parts: list[tuple[Int64, UInt64, UInt64, Int64]] = [(empty, empty.view(np.uint64), empty.view(np.uint64), empty)]
     for scanned in scanner.scan(texts):
         starts = np.concatenate(([0], scanned.word_ends[:-1]))
         words = scanned.word_ends - starts

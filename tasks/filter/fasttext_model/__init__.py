@@ -1,1 +1,1 @@
-"""fastText classifiers for the filter: training by the library, prediction by a kernel of our own. No stage itself."""
+"""fastText classifiers for the filter: training by the library, prediction by our own kernel. Not a stage."""

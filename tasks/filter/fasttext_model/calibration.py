@@ -1,4 +1,4 @@
-"""From log-odds to a probability that holds, and what a threshold on it brings.
+"""Calibration of log-odds to probabilities, and precision and recall by threshold.
 
 Platt's sigmoid (Platt 1999, with the smoothed targets of his section 2.2, which keep it finite on separable data),
 fitted by Newton's method to examples that the classifier never saw.
@@ -9,10 +9,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Numbers = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+from storage.arrays import Bool, Float64
 
 STEPS = 100
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -24,19 +22,19 @@ class Sigmoid(NamedTuple):
     slope: float
     offset: float
 
-    def __call__(self, log_odds: Numbers) -> Numbers:
+    def __call__(self, log_odds: Float64) -> Float64:
         """Probabilities."""
         from scipy.special import expit
 
         return np.asarray(expit(self.slope * log_odds + self.offset))
 
 
-def fit_sigmoid(log_odds: Numbers, positive: Flags) -> Sigmoid:
-    """The sigmoid under which these outcomes are likeliest; both classes must be there."""
+def fit_sigmoid(log_odds: Float64, positive: Bool) -> Sigmoid:
+    """The maximum-likelihood sigmoid for these outcomes; both classes must occur."""
     ones, zeros = int(positive.sum()), int((~positive).sum())
     wanted = np.where(positive, (ones + 1) / (ones + 2), 1 / (zeros + 2))
     inputs = np.stack([log_odds, np.ones_like(log_odds)], axis=1)
-    # Scaled, so that Newton's first step is of the right size whatever the classifier's numbers
+    # Scaled, so that Newton's first step has the right size for any classifier
     scale = float(np.std(log_odds)) or 1.0
     inputs[:, 0] /= scale
     weights = np.array([1.0, 0.0])
@@ -51,16 +49,16 @@ def fit_sigmoid(log_odds: Numbers, positive: Flags) -> Sigmoid:
     return Sigmoid(float(weights[0]) / scale, float(weights[1]))
 
 
-def area_under_curve(scores: Numbers, positive: Flags) -> float:
-    """The chance that a positive example scores above a negative one, ties half (Mann–Whitney)."""
+def area_under_curve(scores: Float64, positive: Bool) -> float:
+    """The probability that a positive example scores above a negative one, ties counting half (Mann–Whitney)."""
     from scipy.stats import rankdata
 
     ones, zeros = int(positive.sum()), int((~positive).sum())
     return float((rankdata(scores)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
-def threshold_table(scores: Numbers, positive: Flags) -> list[dict[str, Any]]:
-    """Precision, recall and the share of negatives above each threshold; no precision where nothing is above."""
+def threshold_table(scores: Float64, positive: Bool) -> list[dict[str, Any]]:
+    """Precision, recall and the share of negatives above each threshold; precision is None where nothing is above."""
     rows = []
     for threshold in THRESHOLDS:
         flagged = scores >= threshold

@@ -1,10 +1,10 @@
-"""The child process that trains a fastText classifier: the library, one thread, and memory that starts at zero.
+"""The child process that trains a fastText classifier: the library, one thread, and zeroed memory.
 
-fastText 0.9.3 with one thread fills only the first tenth of its matrix and takes the rest as the allocator hands it
-out: what lay there before (`DenseMatrix::uniform`). That is where its "Encountered NaN" comes from, and no seed helps.
-Pages fresh from the kernel are zeros, and the parent has had the allocator take every larger block fresh
-(`MALLOC_MMAP_THRESHOLD_`), so here the rest is zero: a run can be repeated bit for bit. With more threads the matrix is
-filled, but they write over each other's work, and no run is like another.
+With one thread, fastText 0.9.3 initialises only the first tenth of its matrix; the rest is whatever the allocator
+returns (`DenseMatrix::uniform`). This causes most of its "Encountered NaN" errors, and no seed helps. Fresh pages from
+the kernel are zero, and the parent has set the allocator to map every larger block afresh (`MALLOC_MMAP_THRESHOLD_`),
+so here the rest is zero and runs repeat bit for bit. With more threads the whole matrix is initialised, but threads
+overwrite each other's updates, and no two runs are equal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ATTEMPTS = 4
 
 
 class Spec(BaseModel):
-    """What the child is told: examples in fastText's format, and where the model goes."""
+    """The child's input: examples in fastText's format, and where to write the model."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

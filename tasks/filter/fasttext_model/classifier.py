@@ -1,6 +1,6 @@
-"""A fastText model that reads texts where they lie: sums of n-gram vectors of pieces, then labels or a score.
+"""A fastText model that reads texts in their Arrow buffers: sums of n-gram vectors of pieces, then labels or a score.
 
-fastText's vector of a text is the mean of its rows, so the vector of a document is known from those of its parts: one
+fastText's vector of a text is the mean of its rows, so the vector of a document follows from those of its parts: one
 pass gives both. With two labels only the difference of the two outputs matters, so each row shrinks to one number.
 """
 
@@ -10,29 +10,29 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from storage.arrays import Float32, Int32, Int64, UInt8
 from storage.errors import SourceError
 from tasks.filter.fasttext_model import kernels
-from tasks.filter.fasttext_model.file import Floats, ModelFile
-from tasks.text.kernels import Bytes, Offsets
+from tasks.filter.fasttext_model.file import ModelFile
 
 END = b"</s>"
 
 
 class Sums(NamedTuple):
-    """Of P pieces: the sum of their rows (P, D), how many rows those were, and how many words. The end of line counts
-    as a row, not as a word."""
+    """Of P pieces: the sum of their rows (P, D), the number of rows, and the number of words. The end of line counts as
+    a
+    row, not as a word."""
 
-    sums: Floats
-    counts: npt.NDArray[np.int64]
-    words: npt.NDArray[np.int64]
+    sums: Float32
+    counts: Int64
+    words: Int64
 
 
 class Classifier:
-    """A model's rows as the kernel wants them. `kinds` says which characters end a word (see `kernels.Tables`)."""
+    """A model's rows in the form that the kernel reads. For `kinds` see `kernels.Tables`."""
 
-    def __init__(self, model: ModelFile, rows: Floats, kinds: Bytes) -> None:
+    def __init__(self, model: ModelFile, rows: Float32, kinds: UInt8) -> None:
         self.words = words = model.words
         held, places = np.empty(0, np.uint8), np.empty(0, np.int32)
         if model.pruned is not None:
@@ -52,10 +52,10 @@ class Classifier:
         )
         if model.max_characters > 0:
             self._add_characters()
-        # What `</s>` alone adds, once for each piece
+        # The contribution of `</s>` alone, once per piece
         self.end = self.sum(np.empty(0, np.uint8), np.zeros(1, np.int64), np.zeros(1, np.int64))
 
-    def sum(self, data: Bytes, begins: Offsets, ends: Offsets) -> Sums:
+    def sum(self, data: UInt8, begins: Int64, ends: Int64) -> Sums:
         """The sums of the pieces `data[begins[p]:ends[p]]`, UTF-8 each."""
         pieces = len(begins)
         found = Sums(
@@ -67,7 +67,7 @@ class Classifier:
         return found
 
     def _add_characters(self) -> None:
-        """The character n-grams of known words, added once."""
+        """Add the rows of the character n-grams of known words to theirs, once."""
         t = self.tables
         for word, text in enumerate(self.words):
             if text != END:
@@ -78,15 +78,15 @@ class Classifier:
 
 
 class WordTable(NamedTuple):
-    """Words as `word_kernels.find` looks them up; see `kernels.Tables`."""
+    """Words in the form in which `word_kernels.find` looks them up; see `kernels.Tables`."""
 
-    slots: npt.NDArray[np.int32]
-    letters: Bytes
-    starts: Offsets
+    slots: Int32
+    letters: UInt8
+    starts: Int64
 
 
 def word_table(words: Sequence[bytes]) -> WordTable:
-    """An open hash table of words, at most half full."""
+    """An open-addressing hash table of words, at most half full."""
     slots = np.full(1 << max(4, (2 * len(words)).bit_length()), -1, np.int32)
     for number, word in enumerate(words):
         slot = _hash(word) & (len(slots) - 1)
@@ -108,8 +108,8 @@ def _hash(word: bytes) -> int:
 class LabelTree(NamedTuple):
     """fastText's Huffman tree over L labels: children of its L − 1 inner nodes, see `kernels.two_likeliest`."""
 
-    left: npt.NDArray[np.int64]
-    right: npt.NDArray[np.int64]
+    left: Int64
+    right: Int64
 
 
 def label_tree(counts: list[int]) -> LabelTree:
@@ -132,14 +132,14 @@ def label_tree(counts: list[int]) -> LabelTree:
     return LabelTree(left, right)
 
 
-def difference(model: ModelFile, positive: str) -> Floats:
-    """The rows of a model with two labels as one number each: (R, 1), whose mean is the log-odds of `positive`.
+def difference(model: ModelFile, positive: str) -> Float32:
+    """The rows of a two-label model reduced to one number each: (R, 1), whose mean is the log-odds of `positive`.
 
     Raises SourceError for a model of other labels.
     """
     if model.hierarchical or len(model.labels) != 2 or positive not in model.labels:
         raise SourceError(
-            f"A model of the labels {', '.join(model.labels)} has no score.", f"Train it with {positive}."
+            f"A model with the labels {', '.join(model.labels)} has no score.", f"Train one with {positive}."
         )
     at = model.labels.index(positive)
     weights = (model.output[at] - model.output[1 - at]).astype(np.float64)

@@ -1,8 +1,8 @@
 """fastText's model file (`.bin`, quantized `.ftz`), format 12, as numpy arrays.
 
-Why not the library: it keeps the matrices and the pruned n-gram index to itself, and its prediction takes one string a
-call. With the arrays a kernel reads texts where they lie, and gives parts and whole of a document in one pass. Only
-data is read: a file of numbers and strings can run nothing.
+Why not the library: it does not expose its matrices and the pruned n-gram index, and predicts one string per call. With
+the arrays, a kernel reads texts in their Arrow buffers, and scores a document and its parts in one pass. The file has
+only numbers and strings in it, nothing that could be executed.
 
 Layout: fastText 0.9.3, `FastText::saveModel`, `Dictionary::save`, `QuantMatrix::save` (Joulin et al. 2016,
 FastText.zip).
@@ -15,24 +15,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from storage.arrays import AnyArray, Float32, Int32, UInt8
 from storage.errors import SourceError
 
 MAGIC, VERSION = 793712314, 12
 SUPERVISED = 3
 HIERARCHICAL, SOFTMAX = 1, 3
 WORD = 0  # an entry's type; labels have 1
-CENTROIDS = 256  # of a product quantizer, a byte each
-
-Floats = npt.NDArray[np.float32]
+CENTROIDS = 256  # of a product quantizer, with one-byte codes
 
 
 class ModelFile(NamedTuple):
     """A supervised model with W words, L labels, width D.
 
-    `rows` (R, D) holds words, then n-gram buckets; `output` (L, D) holds labels, or the inner nodes of the label tree.
-    `pruned` maps a bucket to its row behind the words; None means that every bucket has one.
+    `rows` (R, D) are words, then n-gram buckets; `output` (L, D) are labels, or the inner nodes of the label tree.
+    `pruned` maps a bucket to its row after the words; None means that every bucket has one.
     """
 
     words: list[bytes]
@@ -43,9 +41,9 @@ class ModelFile(NamedTuple):
     max_characters: int
     buckets: int
     hierarchical: bool
-    pruned: npt.NDArray[np.int32] | None
-    rows: Floats
-    output: Floats
+    pruned: Int32 | None
+    rows: Float32
+    output: Float32
 
 
 def read_model(path: Path) -> ModelFile:
@@ -74,7 +72,7 @@ def read_model(path: Path) -> ModelFile:
     rows = reader.quantized() if quantized else reader.dense()
     (output_quantized,) = reader.take("?")
     output = reader.quantized() if quantized and output_quantized else reader.dense()
-    # The kernel looks rows up without looking where they end
+    # The kernel does no bounds checks
     wanted = ((len(words) + (buckets if pruned is None else pruned_size), width), (len(labels), width))
     if (rows.shape, output.shape) != wanted or len(labels) < 2:
         raise reader.wrong("has matrices of another size than its dictionary")
@@ -96,7 +94,7 @@ def read_model(path: Path) -> ModelFile:
 
 
 class _Reader:
-    """A little-endian file, read from front to back."""
+    """A little-endian file, read sequentially."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -104,7 +102,7 @@ class _Reader:
         self.at = 0
 
     def wrong(self, why: str) -> SourceError:
-        """What is wrong with the file, as an error."""
+        """The error for a file that is not as it should be."""
         return SourceError(f"The model {self.path.name} {why}.", "Install its package again, or train it again.")
 
     def take(self, layout: str) -> tuple[Any, ...]:
@@ -125,7 +123,7 @@ class _Reader:
         self.at = end + 1
         return found
 
-    def array(self, kind: type[np.generic], size: int) -> npt.NDArray[Any]:
+    def array(self, kind: type[np.generic], size: int) -> AnyArray:
         """The next `size` numbers."""
         if size < 0 or self.at + size * np.dtype(kind).itemsize > len(self.data):
             raise self.wrong("ends too early")
@@ -133,20 +131,20 @@ class _Reader:
         self.at += found.nbytes
         return found
 
-    def dense(self) -> Floats:
-        """A matrix as it is."""
+    def dense(self) -> Float32:
+        """A matrix that is not quantized."""
         height, width = self.take("qq")
         return self.array(np.float32, height * width).reshape(height, width)
 
-    def quantized(self) -> Floats:
-        """A product-quantized matrix, spread out: 50,000 rows of lid.176 take 3 MB."""
+    def quantized(self) -> Float32:
+        """A product-quantized matrix, decoded: the 50,000 rows of lid.176 take 3 MB."""
         normed, height, _, size = self.take("?qqi")
         found = self._decode(self.array(np.uint8, size), height)
         if normed:
             found = found * self._decode(self.array(np.uint8, height), height)
         return found
 
-    def _decode(self, codes: npt.NDArray[np.uint8], height: int) -> Floats:
+    def _decode(self, codes: UInt8, height: int) -> Float32:
         width, parts, part_width, last_width = self.take("4i")
         centroids = self.array(np.float32, width * CENTROIDS)
         codes = codes.reshape(height, parts)

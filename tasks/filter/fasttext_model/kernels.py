@@ -14,13 +14,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-from tasks.filter.fasttext_model.word_kernels import BREAK, FNV_OFFSET, LETTER, Integers, find, step
-from tasks.text.kernels import Bytes, Offsets, decode
-
-Floats = npt.NDArray[np.float32]
+from storage.arrays import Float32, Float64, Int32, Int64, UInt8
+from tasks.filter.fasttext_model.word_kernels import BREAK, FNV_OFFSET, LETTER, find, step
+from tasks.text.kernels import decode
 
 NGRAM_PRIME = np.uint64(116049371)
 END = np.array([ord(c) for c in "</s>"], np.uint8)  # fastText's word for the end of a line
@@ -40,15 +38,15 @@ class Tables(NamedTuple):
     last.
     """
 
-    kinds: Bytes
-    slots: Integers
-    letters: Bytes
-    starts: Offsets
-    word_rows: Floats
-    word_counts: Integers
-    rows: Floats
-    held: Bytes
-    places: Integers
+    kinds: UInt8
+    slots: Int32
+    letters: UInt8
+    starts: Int64
+    word_rows: Float32
+    word_counts: Int32
+    rows: Float32
+    held: UInt8
+    places: Int32
     buckets: int
     shortest: int
     longest: int
@@ -57,8 +55,8 @@ class Tables(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def add_characters(
-    rows: Floats, held: Bytes, places: Integers, buckets: int, shortest: int, longest: int,
-    data: Bytes, start: int, end: int, sums: Floats, at: int,
+    rows: Float32, held: UInt8, places: Int32, buckets: int, shortest: int, longest: int,
+    data: UInt8, start: int, end: int, sums: Float32, at: int,
 ) -> int:  # fmt: skip
     """Add the rows of the character n-grams of `<word>` to `sums[at]`; returns how many (`computeSubwords`)."""
     count = 0
@@ -153,9 +151,9 @@ def add_ngrams(rows, buckets, longest, h, number, recent, sums, p):
 
 @njit(cache=True, nogil=True)
 def sum_pieces(
-    kinds: Bytes, slots: Integers, letters: Bytes, starts: Offsets, word_rows: Floats, word_counts: Integers,
-    rows: Floats, held: Bytes, places: Integers, buckets: int, shortest: int, longest: int, word_ngrams: int,
-    data: Bytes, begins: Offsets, ends: Offsets, sums: Floats, counts: Offsets, words: Offsets,
+    kinds: UInt8, slots: Int32, letters: UInt8, starts: Int64, word_rows: Float32, word_counts: Int32,
+    rows: Float32, held: UInt8, places: Int32, buckets: int, shortest: int, longest: int, word_ngrams: int,
+    data: UInt8, begins: Int64, ends: Int64, sums: Float32, counts: Int64, words: Int64,
 ) -> None:  # fmt: skip
     """For each piece `data[begins[p]:ends[p]]`: the sum of its rows in `sums[p]` (P, D), their number, and its words.
 
@@ -231,8 +229,8 @@ def sum_pieces(
 
 @njit(cache=True, nogil=True)
 def two_likeliest(
-    hidden: Floats, output: Floats, left: Offsets, right: Offsets, least: float,
-    labels: Offsets, scores: npt.NDArray[np.float64],
+    hidden: Float32, output: Float32, left: Int64, right: Int64, least: float,
+    labels: Int64, scores: Float64,
 ) -> None:  # fmt: skip
     """The two most likely labels of each row of `hidden` (P, D) and their probabilities, by hierarchical softmax.
 

@@ -1,6 +1,6 @@
-"""Documents of the pipeline as examples: chosen by the hash of their id, so that no order matters.
+"""Documents of the pipeline as examples, chosen by the hash of their ID, so that order does not matter.
 
-Two passes: ids and sources first, then only the row groups that hold a chosen document.
+Two passes: IDs and sources first, then only the row groups with a chosen document.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ from storage.errors import ConfigError
 
 
 class Sample(NamedTuple):
-    """A chosen document: its id, and the beginning of its text."""
+    """A chosen document: its ID, and the beginning of its text."""
 
     id: str
     text: str
 
 
 def draw(identity: str, purpose: str) -> float:
-    """A number in [0, 1) that depends on the id and the purpose alone."""
+    """A number in [0, 1) that depends on the ID and the purpose alone."""
     return xxhash.xxh3_64_intdigest(f"{purpose}\n{identity}".encode()) / 2.0**64
 
 
 def sample_documents(
     documents: Artifact, sources: Collection[str], size: int, characters: int, *, others: bool = False
 ) -> list[Sample]:
-    """At most `size` documents of these sources (with `others`, of all but these), the first `characters` of each.
+    """At most `size` documents of these sources (with `others`, of all other sources), the first `characters` of each.
 
-    Raises ConfigError for a source that the documents do not have.
+    Raises ConfigError for a source without documents.
     """
     shards = documents.files("*.parquet")
-    chosen: list[tuple[float, str, int, int]] = []  # (−draw, id, shard, row): a heap whose head is the first to go
+    chosen: list[
+        tuple[float, str, int, int]
+    ] = []  # (−draw, ID, shard, row): a heap whose head is the first to be replaced
     seen: set[str] = set()
     met: set[str] = set()
     for number, shard in enumerate(shards):
@@ -59,7 +61,7 @@ def sample_documents(
     if missing:
         raise ConfigError(
             f"There is no document of {', '.join(missing)}; the sources are {', '.join(sorted(met))}.",
-            "Name sources that the filter's input has.",
+            "List sources that the filter's input has.",
         )
     found: list[Sample] = []
     for number, shard in enumerate(shards):

@@ -1,4 +1,4 @@
-"""A trained two-class model as texts meet it: probabilities from Arrow strings, calibrated."""
+"""Scoring with a trained two-class model: calibrated probabilities of Arrow strings."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.filter.fasttext_model.calibration import Numbers, Sigmoid
+from storage.arrays import Float64, Int64
+from tasks.filter.fasttext_model.calibration import Sigmoid
 from tasks.filter.fasttext_model.classifier import Classifier, difference
 from tasks.filter.fasttext_model.file import read_model
 from tasks.filter.fasttext_model.tokens import fold, word_kinds
@@ -20,15 +20,15 @@ POSITIVE, NEGATIVE = "positive", "negative"
 
 
 class Scorer:
-    """The model of a folder. Raises SourceError for a file that is no such model."""
+    """A two-class model. Raises SourceError for a file that is no such model."""
 
     def __init__(self, model: Path, sigmoid: Sigmoid) -> None:
         found = read_model(model)
         self.classifier = Classifier(found, difference(found, POSITIVE), word_kinds())
         self.sigmoid = sigmoid
 
-    def log_odds(self, texts: pa.Array) -> tuple[Numbers, npt.NDArray[np.int64]]:
-        """Of each text the classifier's log-odds of `positive`, and its words; without words the odds mean nothing."""
+    def log_odds(self, texts: pa.Array) -> tuple[Float64, Int64]:
+        """The log-odds of `positive` and the number of words of each text; without words the odds mean nothing."""
         odds, words = np.zeros(len(texts)), np.zeros(len(texts), np.int64)
         for part in fold(texts):
             found = self.classifier.sum(part.data, part.begins, part.ends)
@@ -36,13 +36,13 @@ class Scorer:
             words[part.rows] = found.words
         return odds, words
 
-    def score(self, texts: pa.Array) -> tuple[Numbers, npt.NDArray[np.int64]]:
-        """Of each text the probability of `positive`, and its words."""
+    def score(self, texts: pa.Array) -> tuple[Float64, Int64]:
+        """The probability of `positive` and the number of words of each text."""
         odds, words = self.log_odds(texts)
         return self.sigmoid(odds), words
 
 
 @functools.cache
 def load_scorer(folder: Path) -> Scorer:
-    """The model of an artifact, read once a process."""
+    """The model of an artifact, loaded once per process."""
     return Scorer(folder / MODEL, Sigmoid(**json.loads((folder / CALIBRATION).read_text())))

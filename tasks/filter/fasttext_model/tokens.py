@@ -1,9 +1,8 @@
-"""Words as the classifiers that the pipeline trains see them: the same for training and for scoring.
+"""Tokenization for the classifiers that the pipeline trains, the same in training and scoring.
 
-NFC, case folded; a word is a run of letters and digits. An underscore ends it, so that no text can hold what fastText
-takes for a label (`__label__…`; such text is found in the wild, and teaches it a third class). Ideographs and kana
-stand each as a word of their own: their scripts set no spaces, and a sentence in one piece would be unknown to every
-model.
+NFC, case-folded; a word is a run of letters and digits. An underscore ends it, so that no text can contain a fastText
+label (`__label__…`, which occurs in the wild and would teach it a third class). Every ideograph and kana is a word of
+its own: their scripts have no spaces, and a whole sentence as one word would be unknown to any model.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from storage.arrays import Int64, UInt8
 from tasks.filter.fasttext_model.word_kernels import ALONE, BREAK, LETTER
 from tasks.text.characters import SIZE, WORD, characters
-from tasks.text.kernels import Bytes, Offsets
 from tasks.text.scan import Scanner
 
 # Radicals, kana, bopomofo; ideographs; Yi; compatibility ideographs; the planes of rare ideographs
@@ -31,28 +29,28 @@ _TOKEN = re.compile(rf"(?=[^\W_])[{_CLASS}]|[^\W_{_CLASS}]+")
 
 
 class Folded(NamedTuple):
-    """Normalised texts: those at `rows` of the batch, each `data[begins[i]:ends[i]]`. Gone with the next ones."""
+    """Normalised texts: those at `rows` of the batch, each `data[begins[i]:ends[i]]`. Valid until the next ones."""
 
-    rows: npt.NDArray[np.int64]
-    data: Bytes
-    begins: Offsets
-    ends: Offsets
+    rows: Int64
+    data: UInt8
+    begins: Int64
+    ends: Int64
 
 
 def fold(texts: pa.Array) -> Iterator[Folded]:
-    """Texts normalised for a `Classifier`, in parts; a row may come twice, and then the later one holds."""
+    """Texts normalised for a `Classifier`, in parts; a row may come twice, and then the later one is valid."""
     for part in Scanner(words=False).scan(texts):
         yield Folded(part.rows, part.text, np.concatenate([[0], part.text_ends[:-1]]), part.text_ends)
 
 
 def tokens(text: str) -> str:
-    """A text as a line for fastText's trainer: its words with single spaces between them."""
+    """A text as a line for fastText's trainer: its words, separated by single spaces."""
     return " ".join(_TOKEN.findall(_scanner().normalise(text)))
 
 
 @functools.cache
-def word_kinds() -> Bytes:
-    """What each character does to words, for `kernels.Tables`."""
+def word_kinds() -> UInt8:
+    """BREAK, LETTER or ALONE for each code point, for `kernels.Tables`."""
     kinds = term_kinds().copy()
     kinds[ord("_")] = BREAK
     for block in _UNSPACED:
@@ -62,7 +60,7 @@ def word_kinds() -> Bytes:
 
 
 @functools.cache
-def term_kinds() -> Bytes:
+def term_kinds() -> UInt8:
     """The same for words as `\\w+` finds them."""
     return np.where(characters(True, True).kinds & WORD, LETTER, BREAK).astype(np.uint8)
 

@@ -1,7 +1,7 @@
-"""Training a two-class fastText model: examples held out by hash, a child that trains, calibration, figures.
+"""Training a two-class fastText model: split by hash, training in a child process, calibration, evaluation.
 
-A tenth of the examples calibrates the score and another tenth measures it (see `TrainingConfig.held_out`); neither is
-trained on. Which example goes where, and the order of training, follow from hashes of ids alone.
+By default a tenth of the examples calibrates the score and another tenth evaluates it (see `TrainingConfig.held_out`);
+neither is trained on. The split and the order of training depend on hashes of IDs alone.
 """
 
 from __future__ import annotations
@@ -15,16 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from storage.arrays import Bool, Float64
 from storage.errors import SourceError
 from tasks.children.supervise import run_child
-from tasks.filter.fasttext_model.calibration import (
-    Flags,
-    Numbers,
-    Sigmoid,
-    area_under_curve,
-    fit_sigmoid,
-    threshold_table,
-)
+from tasks.filter.fasttext_model.calibration import Sigmoid, area_under_curve, fit_sigmoid, threshold_table
 from tasks.filter.fasttext_model.child import Spec
 from tasks.filter.fasttext_model.config import TrainingConfig
 from tasks.filter.fasttext_model.sample import draw
@@ -32,14 +26,14 @@ from tasks.filter.fasttext_model.scorer import CALIBRATION, MODEL, NEGATIVE, POS
 from tasks.filter.fasttext_model.tokens import tokens
 from tasks.stage.output import Output
 
-LEAST = 50  # examples of a class: with fewer, neither the model nor its figures mean anything
+LEAST = 50  # examples per class; with fewer, neither the model nor its figures mean anything
 FRESH_MEMORY_FROM = 1 << 16  # bytes; see `child.py`
 CHILD = "tasks.filter.fasttext_model.child"
 BATCH = 4096  # examples scored at once
 
 
 class Example(NamedTuple):
-    """A text with its class; the id decides what it is used for."""
+    """A text with its class; the ID decides which split it belongs to."""
 
     id: str
     positive: bool
@@ -47,7 +41,7 @@ class Example(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Examples by use."""
+    """The examples of each split."""
 
     trained: list[Example]
     calibrated: list[Example]
@@ -55,7 +49,7 @@ class Split(NamedTuple):
 
 
 def train_classifier(config: TrainingConfig, examples: Iterable[Example], out: Output) -> None:
-    """Train on examples; write model and calibration, count held-out figures, show what each threshold brings.
+    """Train on examples; write model and calibration, count held-out figures, tabulate precision by threshold.
 
     Raises SourceError when a class has too few examples, TrainingError when training fails.
     """
@@ -88,7 +82,7 @@ def train_classifier(config: TrainingConfig, examples: Iterable[Example], out: O
 
 
 def split(examples: Iterable[Example], held_out: float) -> Split:
-    """Examples by use and in their order; a repeated id counts once. Raises SourceError for too few of a class."""
+    """The splits, each in training order; a repeated ID counts once. Raises SourceError for too few of a class."""
     known = {example.id: example for example in examples if tokens(example.text)}
     ordered = sorted(known.values(), key=lambda example: (draw(example.id, "order"), example.id))
     sizes = _sizes(ordered)
@@ -96,7 +90,7 @@ def split(examples: Iterable[Example], held_out: float) -> Split:
         if size < LEAST:
             raise SourceError(
                 f"There are {size} {name} examples with words, and a classifier needs {LEAST}.",
-                "Name more sources or files of this class, or leave this classifier out.",
+                "Add sources or files of this class, or switch this classifier off.",
             )
     parts = Split([], [], [])
     for example in ordered:
@@ -104,8 +98,8 @@ def split(examples: Iterable[Example], held_out: float) -> Split:
         parts[0 if place >= held_out else 1 if place >= held_out / 2 else 2].append(example)
     if any(0 in _sizes(part).values() for part in parts):
         raise SourceError(
-            f"{sizes[POSITIVE]} positive and {sizes[NEGATIVE]} negative examples leave a held-out part without one.",
-            "Name more sources or files, or raise `held_out`.",
+            f"{sizes[POSITIVE]} positive and {sizes[NEGATIVE]} negative examples leave a held-out split without one.",
+            "Add sources or files, or raise `held_out`.",
         )
     return parts
 
@@ -115,7 +109,7 @@ def _sizes(examples: Sequence[Example]) -> dict[str, int]:
     return {POSITIVE: ones, NEGATIVE: len(examples) - ones}
 
 
-def _outcomes(scorer: Scorer, examples: Sequence[Example]) -> tuple[Numbers, Flags]:
+def _outcomes(scorer: Scorer, examples: Sequence[Example]) -> tuple[Float64, Bool]:
     odds = [
         scorer.log_odds(pa.array([example.text for example in examples[at : at + BATCH]], pa.string()))[0]
         for at in range(0, len(examples), BATCH)
@@ -124,7 +118,7 @@ def _outcomes(scorer: Scorer, examples: Sequence[Example]) -> tuple[Numbers, Fla
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, but with the allocator as `child.py` needs it, and no other in its place."""
+    """This process's environment with the allocator settings that `child.py` needs, and no other allocator."""
     meddling = ("MALLOC_", "LD_PRELOAD", "GLIBC_TUNABLES")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(meddling)}
     return {**kept, "MALLOC_MMAP_THRESHOLD_": str(FRESH_MEMORY_FROM), "OMP_NUM_THREADS": "1"}

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
 from tasks.text.kernels import same_bytes
-
-Integers = npt.NDArray[np.int32]
 
 BREAK, LETTER, ALONE = 0, 1, 2  # a character ends a word, belongs to one, is one by itself
 FNV_OFFSET = np.uint32(2166136261)

@@ -10,7 +10,8 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+
+from storage.arrays import UInt16
 
 SIZE = 0x40000  # no letter, white space or digit is assigned beyond; a test checks
 
@@ -41,14 +42,12 @@ TERMINAL_CODES = (
 )
 TERMINALS = "".join(chr(int(code, 16)) for code in TERMINAL_CODES.split())
 
-Classes = npt.NDArray[np.uint16]
-
 
 class CharacterClasses(NamedTuple):
     """`codes[c]` are the classes of code point c < SIZE; `bytes[b]` those of an ASCII byte, or just SPECIAL."""
 
-    codes: Classes
-    bytes: Classes
+    codes: UInt16
+    bytes: UInt16
 
 
 @functools.cache

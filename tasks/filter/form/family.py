@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.arrays import Bool
 from tasks.filter.family import Change, Family
 from tasks.filter.form.c4 import keep_c4_lines
 from tasks.filter.form.config import C4LineRules, FormConfig
 from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, GopherRepetitionRules
 from tasks.filter.form.stage import form_signals
-from tasks.filter.rules import Bound, Mask, Rule, Turn, bounds
+from tasks.filter.rules import Bound, Rule, Turn, bounds
 
 LINES, CITATIONS = "c4_removed_lines", "c4_citations"  # signals
 
@@ -26,9 +27,9 @@ class LineMender:
     lines: C4LineRules
     turn: Turn = Turn.USUAL
 
-    def touches(self, signals: pa.RecordBatch) -> Mask:
+    def touches(self, signals: pa.RecordBatch) -> Bool:
         """See `Mender`."""
-        found: Mask = pc.greater(pc.add(signals[LINES], signals[CITATIONS]), 0).to_numpy(zero_copy_only=False)
+        found: Bool = pc.greater(pc.add(signals[LINES], signals[CITATIONS]), 0).to_numpy(zero_copy_only=False)
         return found
 
     def mend(self, text: str, signals: pa.RecordBatch, row: int) -> Change:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from storage.arrays import Int32, Int64, UInt8, UInt16, UInt64
 from tasks.filter.form.characters import (
     ALPHABETIC,
     BRACKET,
@@ -26,7 +27,6 @@ from tasks.filter.form.characters import (
     SPACE,
     SPECIAL,
     TERMINAL,
-    Classes,
 )
 from tasks.filter.form.line_kernels import count_lines, count_newline_lines, ends_sentence
 from tasks.filter.form.phrases import PhraseTables
@@ -37,9 +37,7 @@ from tasks.filter.form.repeat_kernels import (
     number_words,
     top_characters,
 )
-from tasks.text.kernels import FNV_OFFSET, Bytes, Hashes, Offsets, decode, fnv, mix64
-
-Numbers = npt.NDArray[np.int32]
+from tasks.text.kernels import FNV_OFFSET, decode, fnv, mix64
 
 TOP = (2, 3, 4)  # n of the n-grams of which the most frequent one counts
 DUPLICATE = (5, 6, 7, 8, 9, 10)  # n of the n-grams of which every repeat counts
@@ -61,29 +59,29 @@ COUNTS = np.dtype(
 class Workspace(NamedTuple):
     """One text's words and lines. Byte offsets are relative to the text; `lengths` is a running sum of characters."""
 
-    word_hashes: Hashes
-    word_starts: Numbers
-    word_ends: Numbers
-    word_kinds: Classes
-    lengths: Numbers
-    line_words: Numbers  # words up to the end of each line of `str.splitlines`
-    newlines: Numbers  # byte offset of each, words before it, and UTF-8 continuation bytes before it
-    newline_words: Numbers
-    newline_continued: Numbers
-    numbers: Numbers  # of n-grams that repeat, and their start words; then counts and first start by number
-    places: Numbers
-    counts: Numbers
-    firsts: Numbers
-    table: npt.NDArray[np.uint64]
-    turn: npt.NDArray[np.int64]
-    scratch: Bytes
+    word_hashes: UInt64
+    word_starts: Int32
+    word_ends: Int32
+    word_kinds: UInt16
+    lengths: Int32
+    line_words: Int32  # words up to the end of each line of `str.splitlines`
+    newlines: Int32  # byte offset of each, words before it, and UTF-8 continuation bytes before it
+    newline_words: Int32
+    newline_continued: Int32
+    numbers: Int32  # of n-grams that repeat, and their start words; then counts and first start by number
+    places: Int32
+    counts: Int32
+    firsts: Int32
+    table: UInt64
+    turn: Int64
+    scratch: UInt8
 
 
 class Tables(NamedTuple):
     """Character classes (`CharacterClasses`), and the phrases to find."""
 
-    codes: Classes
-    bytes: Classes
+    codes: UInt16
+    bytes: UInt16
     phrases: PhraseTables
 
 
@@ -120,19 +118,16 @@ def read_words(data, begin, end, tables, work, row):
         h = FNV_OFFSET
         used = 1
         c = np.uint32(0)
-        # One word: up to the next white space. `first == i` afterwards where white space follows white space
-        while i < end:
+        while i < end:  # one word, up to the next white space; none where white space follows white space
             b = data[i]
             kind = classes[b]
-            # Fast path: an ASCII character that neither ends a word nor is counted
-            if not kind & SPECIAL:
+            if not kind & SPECIAL:  # fast path: an ASCII character that neither ends a word nor is counted
                 h = fnv(h, b)
                 seen |= kind
                 last = kind
                 i += 1
                 continue
-            # Slow path: everything outside ASCII, white space, dots and hash signs
-            c = np.uint32(b)
+            c = np.uint32(b)  # slow path: everything outside ASCII, white space, dots and hash signs
             used = 1
             if b >= 128:
                 c, used = decode(data, i, end)
@@ -150,8 +145,7 @@ def read_words(data, begin, end, tables, work, row):
             seen |= kind
             last = kind
             i += used
-        # A word ended: characters are bytes without continuation bytes
-        if i > first:
+        if i > first:  # a word ended; its characters are its bytes without continuation bytes
             length = i - first - (continued - before)
             seen = word_classes(data, first, i, seen, last, codes)
             row.alphabetic_words += seen & ALPHABETIC
@@ -165,8 +159,7 @@ def read_words(data, begin, end, tables, work, row):
             words += 1
         if i == end:
             break
-        # The white space that ended the word; a plain space, the usual case, ends no line
-        if c != 0x20:
+        if c != 0x20:  # the white space that ended the word; a plain space, the usual case, ends no line
             if ends_line(c):
                 # \r\n is one line end, counted at the \r
                 if not (c == 0x0A and i > begin and data[i - 1] == 0x0D):
@@ -180,8 +173,7 @@ def read_words(data, begin, end, tables, work, row):
                 fresh = i + used
             continued += used - 1
         i += used
-    # A last line without a line end
-    if fresh < end:
+    if fresh < end:  # a last line without a line end
         work.line_words[lines] = words
         lines += 1
     return words, lines, newlines, continued
@@ -226,8 +218,8 @@ def count_repetition(work, words, stop_words, top, duplicates, row):
 
 @njit(cache=True, nogil=True)
 def count_form(
-    data: Bytes, offsets: Offsets, tables: Tables, rules: LineRules, stop_words: Hashes, short: int, work: Workspace,
-    rows: npt.NDArray[np.void], top: Offsets, duplicates: Offsets,
+    data: UInt8, offsets: Int64, tables: Tables, rules: LineRules, stop_words: UInt64, short: int, work: Workspace,
+    rows: npt.NDArray[np.void], top: Int64, duplicates: Int64,
 ) -> None:  # fmt: skip
     """Write all counts of D texts to `rows` (COUNTS), `top` (D × 3) and `duplicates` (D × 6), which must be zeroed.
 
@@ -246,7 +238,7 @@ def count_form(
 
 
 @njit(cache=True, nogil=True)
-def hash_words(data: Bytes, tables: Tables, work: Workspace, rows: npt.NDArray[np.void]) -> Hashes:
+def hash_words(data: UInt8, tables: Tables, work: Workspace, rows: npt.NDArray[np.void]) -> UInt64:
     """The hashes of one text's words, in the form in which `count_form` compares them with stop words."""
     words, _, _, _ = read_words(data, 0, len(data), tables, work, rows[0])
     return work.word_hashes[:words].copy()

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage.arrays import Int32, Int64, UInt64
 from tasks.filter.form.characters import character_classes
 from tasks.filter.form.config import FormConfig
 from tasks.filter.form.kernels import (
@@ -25,7 +26,6 @@ from tasks.filter.form.kernels import (
     hash_words,
 )
 from tasks.filter.form.phrases import phrase_tables
-from tasks.text.kernels import Hashes
 from tasks.text.scan import utf8
 
 COUNTED = (
@@ -54,9 +54,7 @@ def measure_form(config: FormConfig, texts: pa.Array) -> pa.RecordBatch:
     return pa.record_batch(_columns(rows, top, duplicates))
 
 
-def _columns(
-    rows: npt.NDArray[np.void], top: npt.NDArray[np.int64], duplicates: npt.NDArray[np.int64]
-) -> dict[str, pa.Array]:
+def _columns(rows: npt.NDArray[np.void], top: Int64, duplicates: Int64) -> dict[str, pa.Array]:
     words, lines, characters = rows["words"], rows["lines"], rows["characters"]
     columns = {
         "words": pa.array(rows["content_words"]),
@@ -87,7 +85,7 @@ def _columns(
     }
 
 
-def _share(part: npt.NDArray[np.int64], whole: npt.NDArray[np.int64]) -> pa.Array:
+def _share(part: Int64, whole: Int64) -> pa.Array:
     none = whole == 0
     return pa.array(part / np.where(none, 1, whole), mask=none)
 
@@ -99,7 +97,7 @@ def _tables() -> Tables:
 
 
 @functools.cache
-def _stop_words(words: tuple[str, ...]) -> Hashes:
+def _stop_words(words: tuple[str, ...]) -> UInt64:
     text = " ".join(dict.fromkeys(words)).encode()
     return hash_words(np.frombuffer(text, np.uint8), _tables(), _workspace(len(text)), np.zeros(1, COUNTS))
 
@@ -121,7 +119,7 @@ def _workspace(size: int) -> Workspace:
 def _new_workspace(size: int) -> Workspace:
     words = size // 2 + 2  # upper bound, with one to spare
 
-    def numbers(length: int) -> npt.NDArray[np.int32]:
+    def numbers(length: int) -> Int32:
         return np.empty(length, np.int32)
 
     rows = 8  # a power of two, the most that `table_shift` indexes: twice the lines of a text of newlines

@@ -11,7 +11,8 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+
+from storage.arrays import Int64, UInt8
 
 LOREM_IPSUM, JAVASCRIPT, POLICY = 1, 2, 4
 
@@ -36,10 +37,10 @@ class PhraseTables(NamedTuple):
     Phrase p is `spelt[p, :lengths[p]]` in lower case, of kind `kinds[p]`.
     """
 
-    shifts: npt.NDArray[np.uint8]
-    spelt: npt.NDArray[np.uint8]
-    lengths: npt.NDArray[np.int64]
-    kinds: npt.NDArray[np.uint8]
+    shifts: UInt8
+    spelt: UInt8
+    lengths: Int64
+    kinds: UInt8
 
 
 @functools.cache

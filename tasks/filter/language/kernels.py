@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-from tasks.text.kernels import Bytes, Offsets, decode
+from storage.arrays import Bool, Int64, UInt8
+from tasks.text.kernels import decode
 
 NEWLINE = np.uint8(ord("\n"))
 
 
 @njit(cache=True, nogil=True)
 def cut(
-    data: Bytes, offsets: Offsets, least: int, alphabetic: npt.NDArray[np.bool_],
-    begins: Offsets, ends: Offsets, letters: Offsets, firsts: Offsets,
+    data: UInt8, offsets: Int64, least: int, alphabetic: Bool,
+    begins: Int64, ends: Int64, letters: Int64, firsts: Int64,
 ) -> int:  # fmt: skip
     """Cut D documents `data[offsets[d]:offsets[d + 1]]` at line ends into pieces of at least `least` bytes.
 

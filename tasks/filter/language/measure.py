@@ -13,12 +13,12 @@ import json
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from storage.arrays import Bool, Float32, Float64, Int64
 from tasks.filter.fasttext_model import kernels as model_kernels
 from tasks.filter.fasttext_model.classifier import Classifier, LabelTree, label_tree
-from tasks.filter.fasttext_model.file import Floats, read_model
+from tasks.filter.fasttext_model.file import read_model
 from tasks.filter.fasttext_model.word_kernels import BREAK, LETTER
 from tasks.filter.language import kernels
 from tasks.filter.language.config import PACKAGE, LanguageConfig
@@ -47,9 +47,9 @@ class Identifier(NamedTuple):
 
     classifier: Classifier
     labels: list[str]
-    output: Floats
+    output: Float32
     tree: LabelTree
-    alphabetic: npt.NDArray[np.bool_]
+    alphabetic: Bool
 
 
 @functools.cache
@@ -100,18 +100,16 @@ def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
     )
 
 
-def likeliest(
-    lid: Identifier, sums: Floats, counts: npt.NDArray[np.int64], least: float = FASTTEXT_LEAST
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+def likeliest(lid: Identifier, sums: Float32, counts: Int64, least: float = FASTTEXT_LEAST) -> tuple[Int64, Float64]:
     """The two most likely labels (P, 2) and their probabilities (P, 2) of P sums of rows. Probabilities below `least`
     are not computed and returned as 0."""
     labels, scores = np.empty((len(sums), 2), np.int64), np.empty((len(sums), 2))
-    hidden: Floats = (sums / np.maximum(1, counts)[:, None]).astype(np.float32)
+    hidden: Float32 = (sums / np.maximum(1, counts)[:, None]).astype(np.float32)
     model_kernels.two_likeliest(hidden, lid.output, lid.tree.left, lid.tree.right, least, labels, scores)
     return labels, scores
 
 
-def _named(labels: list[str], shares: npt.NDArray[np.float64]) -> list[str]:
+def _named(labels: list[str], shares: Float64) -> list[str]:
     """The languages of each row of shares (D, L) as JSON, the largest first."""
     found: list[list[tuple[float, str]]] = [[] for _ in shares]
     for row, label in zip(*(place.tolist() for place in np.nonzero(shares >= SHOWN_SHARE)), strict=True):

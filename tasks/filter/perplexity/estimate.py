@@ -1,9 +1,9 @@
-"""From a text to an n-gram model: interpolated modified Kneser-Ney, with the arithmetic of KenLM's `lmplz`.
+"""Estimating an n-gram model: interpolated modified Kneser-Ney smoothing, with the arithmetic of KenLM's `lmplz`.
 
-Discounts are Chen and Goodman's closed form (1998, equation 26), or 0.5, 1 and 1.5 for an order whose counts of counts
-don't give one (`--discount_fallback`). Unigrams are interpolated with the uniform distribution over the vocabulary, the
-unknown word being one of it. A word that occurs less often than `min_count` is unknown: its n-grams are counted and
-then left out, and what they had goes to the shorter ones (`--limit_vocab_file`).
+Discounts are Chen and Goodman's closed form (1998, equation 26), or 0.5, 1 and 1.5 for an order for which the counts of
+counts don't give one (`--discount_fallback`). Unigrams are interpolated with the uniform distribution over the
+vocabulary, which includes the unknown word. Words with fewer than `min_count` occurrences are unknown: their n-grams
+are counted and then left out, and their mass goes to the shorter n-grams (`--limit_vocab_file`).
 """
 
 from __future__ import annotations
@@ -11,32 +11,30 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from storage.arrays import Bool, Float64, Int64, UInt64
 from tasks.filter.perplexity import kernels
-from tasks.filter.perplexity.model import Floats, NgramModel
-from tasks.text.kernels import Hashes
+from tasks.filter.perplexity.model import NgramModel
 
-CHUNK = 1 << 19  # tokens counted before the tables are looked at again
-LOAD = 0.6  # n-grams a slot
+CHUNK = 1 << 19  # tokens counted between checks of the tables' sizes
+LOAD = 0.6  # n-grams per slot
 FALLBACK = (0.0, 0.5, 1.0, 1.5)
 
-Tables = tuple[Hashes, ...]
-Flags = npt.NDArray[np.bool_]
+Tables = tuple[UInt64, ...]
 
 
 class Smoothed(NamedTuple):
-    """Of one order: probabilities by slot; and the mass that each context of one word less has, and gives away."""
+    """For one order: probabilities by slot, and per context, which is a word shorter, the total and the freed mass."""
 
-    probabilities: Floats
-    total: npt.NDArray[np.int64]
-    freed: Floats
+    probabilities: Float64
+    total: Int64
+    freed: Float64
 
 
-def estimate(tokens: Hashes, order: int, min_count: int = 1) -> tuple[NgramModel, list[int]]:
-    """The model of sentences as `read_tokens` gives them, and its number of n-grams by order.
+def estimate(tokens: UInt64, order: int, min_count: int = 1) -> tuple[NgramModel, list[int]]:
+    """The model of sentences as `read_tokens` returns them, and its number of n-grams by order.
 
-    The same tokens give the same bytes. Takes 8 bytes a token and 25 to 50 a distinct n-gram.
+    Deterministic to the byte. Memory: 8 bytes per token and 25 to 50 per distinct n-gram.
     """
     tables = _count(tokens, order)
     rare = _rare(tokens, min_count)
@@ -49,8 +47,8 @@ def estimate(tokens: Hashes, order: int, min_count: int = 1) -> tuple[NgramModel
     return _build(tables, smoothed, unknown)
 
 
-def discounts(table: Hashes) -> Floats:
-    """What is taken from an n-gram of count 0, 1, 2 and 3 or more."""
+def discounts(table: UInt64) -> Float64:
+    """The discounts of n-grams with counts 0, 1, 2 and 3 or more."""
     n = np.zeros(5)
     kernels.counts_of_counts(table, n)
     if not n[1:4].all():
@@ -61,7 +59,7 @@ def discounts(table: Hashes) -> Floats:
     return found if possible else np.array(FALLBACK)
 
 
-def _count(tokens: Hashes, order: int) -> Tables:
+def _count(tokens: UInt64, order: int) -> Tables:
     used = np.zeros(order, np.int64)
     tables: Tables = tuple(_empty(0) for _ in range(order))
     openings = np.flatnonzero(tokens == kernels.START)
@@ -75,7 +73,7 @@ def _count(tokens: Hashes, order: int) -> Tables:
     return tables
 
 
-def _with_room(table: Hashes, entries: int) -> Hashes:
+def _with_room(table: UInt64, entries: int) -> UInt64:
     if entries <= LOAD * len(table):
         return table
     larger = _empty(entries * 3 // 2)
@@ -83,11 +81,11 @@ def _with_room(table: Hashes, entries: int) -> Hashes:
     return larger
 
 
-def _empty(entries: int) -> Hashes:
+def _empty(entries: int) -> UInt64:
     return np.zeros((int(entries / LOAD) + 2, 2), np.uint64)
 
 
-def _rare(tokens: Hashes, min_count: int) -> Flags:
+def _rare(tokens: UInt64, min_count: int) -> Bool:
     rare = np.zeros(len(tokens), np.bool_)
     if min_count > 1:
         table = _empty(len(tokens))
@@ -97,13 +95,13 @@ def _rare(tokens: Hashes, min_count: int) -> Flags:
     return rare
 
 
-def _vocabulary(rare: Flags, table: Hashes) -> int:
-    """How many tokens can come: words that are not rare, END, and the unknown word in START's place."""
+def _vocabulary(rare: Bool, table: UInt64) -> int:
+    """The number of possible tokens: words that are not rare, END, and the unknown word in place of START."""
     places = table[table[:, 0] != 0, 1] & np.uint64(0xFFFFFFFF)
     return int(np.count_nonzero(~rare[places]))
 
 
-def _smooth(tokens: Hashes, rare: Flags, n: int, tables: Tables, below: Floats) -> Smoothed:
+def _smooth(tokens: UInt64, rare: Bool, n: int, tables: Tables, below: Float64) -> Smoothed:
     table = tables[n - 1]
     shorter = tables[n - 2] if n > 1 else tables[0]
     contexts = len(shorter) if n > 1 else 1
@@ -129,7 +127,7 @@ def _build(tables: Tables, smoothed: list[Smoothed], unknown: float) -> tuple[Ng
 
 
 def _enter(
-    table: Hashes, probabilities: Floats, longer: Smoothed | None, model: NgramModel, n: int, sizes: list[int]
+    table: UInt64, probabilities: Float64, longer: Smoothed | None, model: NgramModel, n: int, sizes: list[int]
 ) -> None:
     total = longer.total if longer else np.zeros(len(table), np.int64)
     freed = longer.freed if longer else np.zeros(len(table))

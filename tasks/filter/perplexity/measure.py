@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.filter.perplexity.model import Floats, NgramModel, load, perplexity, score_unseen
+from storage.arrays import Float64
+from tasks.filter.perplexity.model import NgramModel, load, perplexity, score_unseen
 
 BUCKETS = ("head", "middle", "tail")
 SCHEMA = pa.schema(
@@ -41,7 +42,7 @@ def measure_perplexity(folder: Path, texts: pa.Array) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=SCHEMA)
 
 
-def percentile_of(values: Floats, percentiles: Floats) -> Floats:
+def percentile_of(values: Float64, percentiles: Float64) -> Float64:
     """The rank of values among 101 percentiles, from 0 to 100; for equal percentiles, the middle of their ranks."""
     grid = np.arange(101.0)
     upwards = np.interp(values, percentiles, grid)

@@ -1,7 +1,7 @@
-"""N-gram models at work: their files, and the probability of texts under them.
+"""N-gram models: their files, and the probability of texts under them.
 
-There are two models, each trained on the texts of one half, and a text is scored by the one that has not seen it. With
-a single one, perplexity would tell first of all which documents it was trained on: in a small corpus those are many.
+There are two models, each trained on one half of the texts, and a text is scored by the one that has not seen it. With
+a single model, perplexity would mainly reveal which documents it was trained on, which in a small corpus are many.
 """
 
 from __future__ import annotations
@@ -12,34 +12,31 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from storage.arrays import Float32, Float64, Int64, UInt64
 from tasks.filter.perplexity import kernels
 from tasks.filter.perplexity.sentences import scan_sentences, split_lines
-from tasks.text.kernels import Hashes, Offsets
 from tasks.text.scan import utf8
 
 FIGURES = "model.json"
 HALVES = 2
 
-Floats = npt.NDArray[np.float64]
-
 
 class NgramModel(NamedTuple):
-    """`table` is slots × 2 of uint64 (see kernels.py), those of order n from `starts[n - 1]` to `starts[n]`."""
+    """`table` has slots × 2 numbers (see kernels.py); those of order n are `table[starts[n - 1]:starts[n]]`."""
 
-    table: Hashes
-    starts: Offsets
+    table: UInt64
+    starts: Int64
 
     @property
-    def logs(self) -> npt.NDArray[np.float32]:
-        """The table as floats, slots × 4: of each slot the last two are log10 of probability and backoff."""
+    def logs(self) -> Float32:
+        """The table as floats, slots × 4: the last two of a slot are log10 of probability and backoff."""
         return self.table.view(np.float32)
 
-    def score(self, texts: pa.Array) -> tuple[Floats, Offsets]:
-        """For each text log10 of its probability, and how many tokens that is of: its words, and an end a sentence.
+    def score(self, texts: pa.Array) -> tuple[Float64, Int64]:
+        """For each text log10 of its probability and its number of tokens, which are its words and an end per sentence.
         Both are 0 for a text without words."""
         lines, firsts = split_lines(texts)
         scores, tokens = np.zeros(len(lines)), np.zeros(len(lines), np.int64)
@@ -53,7 +50,7 @@ class NgramModel(NamedTuple):
         return summed.astype(np.float64, copy=False), np.bincount(documents, tokens, len(texts)).astype(np.int64)
 
 
-def halves(texts: pa.Array) -> npt.NDArray[np.int64]:
+def halves(texts: pa.Array) -> Int64:
     """The half, 0 or 1, that each text belongs to, by its hash."""
     data, offsets = utf8(texts)
     view = data.data
@@ -61,7 +58,7 @@ def halves(texts: pa.Array) -> npt.NDArray[np.int64]:
     return np.array([xxhash.xxh3_64_intdigest(view[start:end]) % HALVES for start, end in bounds], np.int64)
 
 
-def score_unseen(models: Sequence[NgramModel], texts: pa.Array) -> tuple[Floats, Offsets]:
+def score_unseen(models: Sequence[NgramModel], texts: pa.Array) -> tuple[Float64, Int64]:
     """`score` of each text under the model that was not trained on its half."""
     scores, tokens = np.zeros(len(texts)), np.zeros(len(texts), np.int64)
     half = halves(texts)
@@ -71,13 +68,13 @@ def score_unseen(models: Sequence[NgramModel], texts: pa.Array) -> tuple[Floats,
     return scores, tokens
 
 
-def perplexity(scores: Floats, tokens: Offsets) -> Floats:
-    """Perplexity a token, 10^(−log10 p / tokens); NaN without tokens."""
+def perplexity(scores: Float64, tokens: Int64) -> Float64:
+    """Perplexity per token, 10^(−log10 p / tokens); NaN without tokens."""
     return np.power(10.0, -scores / np.where(tokens, tokens, np.nan))
 
 
 def save(models: Sequence[NgramModel], figures: dict[str, Any], folder: Path) -> None:
-    """Write models, and what else is known of them, as files that can be mapped into memory."""
+    """Write models as files that can be mapped into memory, and their figures."""
     for number, model in enumerate(models):
         np.save(_file(folder, number), model.table)
     figures = {"starts": [model.starts.tolist() for model in models], **figures}
@@ -85,7 +82,7 @@ def save(models: Sequence[NgramModel], figures: dict[str, Any], folder: Path) ->
 
 
 def load(folder: Path) -> tuple[list[NgramModel], dict[str, Any]]:
-    """Saved models, mapped into memory so that all processes share them, and their figures."""
+    """Saved models, mapped into memory and so shared by all processes, and their figures."""
     figures = json.loads((folder / FIGURES).read_text())
     tables = [np.asarray(np.load(_file(folder, number), mmap_mode="r")) for number in range(HALVES)]
     starts = [np.array(bounds, np.int64) for bounds in figures["starts"]]

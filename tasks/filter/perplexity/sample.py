@@ -1,6 +1,6 @@
-"""Which documents are trained on, and which tell what perplexity is usual: by the hash of their id.
+"""Sampling of documents for training and for percentiles, by the hash of their ID.
 
-So a sample depends neither on the order nor on the number of the shards, and a larger one holds the smaller one.
+A sample thus depends neither on the order nor on the number of shards, and a larger one includes a smaller one.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from storage.arrays import Int64, UInt64
 from storage.artifact import Artifact
 from storage.documents import read_batches
 from storage.errors import SourceError
@@ -24,30 +24,28 @@ from tasks.shards import map_shards
 from tasks.stage.output import Output
 
 RANKS = "ranks.npy"
-TRAINING, USUAL = 1, 2  # seeds: the two samples know nothing of each other
-
-Rows = npt.NDArray[np.int64]
+TRAINING, USUAL = 1, 2  # hash seeds: the two samples are independent
 
 
 class Sample(NamedTuple):
-    """Texts to train on, and of each shard the rows whose perplexity makes the percentiles."""
+    """Texts to train on, and per shard the rows whose perplexity gives the percentiles."""
 
     training: pa.StringArray
-    usual: list[Rows]
+    usual: list[Int64]
 
 
 def choose(config: PerplexityModelConfig, documents: Artifact, out: Output) -> Sample:
-    """The samples that the config asks for. Holds 24 bytes a document of the corpus, and the texts to train on.
+    """The samples that the config asks for. Memory: 24 bytes per document of the corpus, and the texts to train on.
 
-    Raises SourceError when there is no document of one of the sources.
+    Raises SourceError when one of the sources has no document.
     """
     shards = documents.files("*.parquet")
     ranked = map_shards(functools.partial(_rank_shard, config.sources), shards, out, "rank", threads=True)
     missing = set(config.sources).difference(*(shard.counts["sources"] for shard in ranked))
     if missing:
         raise SourceError(
-            f"No document is of the source {', '.join(sorted(missing))}.",
-            "Name sources of the profile's download under `sources` of the perplexity model.",
+            f"There is no document of the source {', '.join(sorted(missing))}.",
+            "List sources of the profile's download under `sources` of the perplexity model.",
         )
     sizes = [shard.counts["documents"] for shard in ranked]
     ranks = np.concatenate([np.load(shard.folder / RANKS) for shard in ranked])
@@ -57,7 +55,7 @@ def choose(config: PerplexityModelConfig, documents: Artifact, out: Output) -> S
 
 
 def _rank_shard(sources: Sequence[str], shard: Path, folder: Path) -> dict[str, object]:
-    """For each document its place in either sample, and its size if it may be trained on."""
+    """For each document its rank in both samples, and its size if it may be trained on."""
     parts = [np.empty(0, [("training", np.uint64), ("usual", np.uint64), ("bytes", np.int64)])]
     seen: set[str] = set()
     for _, batch in read_batches(shard, ["id", "source", "text"]):
@@ -75,22 +73,22 @@ def _rank_shard(sources: Sequence[str], shard: Path, folder: Path) -> dict[str, 
     return {"documents": len(ranks), "sources": sorted(seen)}
 
 
-def _by_bytes(ranks: npt.NDArray[np.uint64], sizes: Rows, limit: int) -> Rows:
-    """Places of documents in the order of their rank, as many as have `limit` bytes together."""
+def _by_bytes(ranks: UInt64, sizes: Int64, limit: int) -> Int64:
+    """Positions of documents in the order of their rank, as many as fit into `limit` bytes."""
     places = np.flatnonzero(sizes)
     places = places[np.argsort(ranks[places], kind="stable")]
     return places[: np.searchsorted(np.cumsum(sizes[places]), limit, "right")]
 
 
-def _by_shard(sizes: Sequence[int], places: Rows) -> list[Rows]:
-    """Ascending places in the corpus, as rows of each shard."""
+def _by_shard(sizes: Sequence[int], places: Int64) -> list[Int64]:
+    """Ascending positions in the corpus as rows of each shard."""
     starts = np.cumsum([0, *sizes])
     cuts = np.searchsorted(places, starts)
     return [places[cuts[n] : cuts[n + 1]] - starts[n] for n in range(len(sizes))]
 
 
-def _read(shards: Sequence[Path], sizes: Sequence[int], places: Rows) -> pa.StringArray:
-    """The texts at these places of the corpus, in this order."""
+def _read(shards: Sequence[Path], sizes: Sequence[int], places: Int64) -> pa.StringArray:
+    """The texts at these positions of the corpus, in this order."""
     parts = [pa.array([], pa.string())]
     for shard, rows in zip(shards, _by_shard(sizes, np.sort(places)), strict=True):
         parts += read_rows(shard, rows)
@@ -98,8 +96,8 @@ def _read(shards: Sequence[Path], sizes: Sequence[int], places: Rows) -> pa.Stri
     return texts.take(pa.array(np.argsort(np.argsort(places))))
 
 
-def read_rows(shard: Path, rows: Rows) -> list[pa.StringArray]:
-    """The texts of a shard's rows, ascending, an array a row group that holds any."""
+def read_rows(shard: Path, rows: Int64) -> list[pa.StringArray]:
+    """The texts of a shard's rows, which are ascending: an array per row group that has any."""
     found = []
     for start, batch in read_batches(shard, ["text"], holding=rows.tolist()):
         local = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + batch.num_rows)] - start

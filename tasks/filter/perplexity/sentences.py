@@ -1,7 +1,7 @@
-"""Texts as an n-gram model reads them: sentences of hashed words.
+"""Tokenization for the n-gram model: texts as sentences of hashed words.
 
 A sentence is a line with at least one word, as KenLM reads a corpus and as CCNet scores one (Wenzek et al. 2020); words
-are runs of letters, digits and underscores, case folded. Writing without spaces between words has long runs that no
+are runs of letters, digits and underscores, case-folded. Scripts without spaces between words give long runs that no
 model has seen: such text is scored, and its perplexity is high.
 """
 
@@ -12,22 +12,22 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from storage.arrays import Int64, UInt64
 from tasks.filter.perplexity import kernels
-from tasks.text.kernels import Hashes, Offsets
 from tasks.text.scan import Scanned, Scanner, utf8
 
 NEWLINE = 10
 TEXTS_AT_ONCE = 1024
 
 
-def read_tokens(texts: pa.Array) -> Hashes:
-    """The hashes of the words of all texts, a START before and an END after each sentence."""
+def read_tokens(texts: pa.Array) -> UInt64:
+    """The hashes of the words of all texts, with START before and END after each sentence."""
     parts = [_read_tokens(texts.slice(at, TEXTS_AT_ONCE)) for at in range(0, len(texts), TEXTS_AT_ONCE)]
     return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
-def split_lines(texts: pa.Array) -> tuple[pa.Array, Offsets]:
-    """(all lines of the texts, not copied; firsts): text i has the lines from `firsts[i]` to `firsts[i + 1]`."""
+def split_lines(texts: pa.Array) -> tuple[pa.Array, Int64]:
+    """(all lines of the texts, without copying; firsts): text i has the lines `firsts[i]:firsts[i + 1]`."""
     data, offsets = utf8(texts)
     breaks = offsets[0] + np.flatnonzero(data[offsets[0] : offsets[-1]] == NEWLINE) + 1
     bounds = np.unique(np.concatenate((offsets, breaks)))
@@ -36,8 +36,8 @@ def split_lines(texts: pa.Array) -> tuple[pa.Array, Offsets]:
     return lines, np.searchsorted(bounds, offsets)
 
 
-def scan_sentences(lines: pa.Array) -> Iterator[tuple[Scanned, Offsets]]:
-    """Lines as the scanner gives them, each with its number of tokens: its words and an end, or 0 without words."""
+def scan_sentences(lines: pa.Array) -> Iterator[tuple[Scanned, Int64]]:
+    """Scanned lines, each with its number of tokens: its words and an end, or 0 without words."""
     scanner = Scanner()
     for scanned in scanner.scan(lines):
         tokens = np.empty(len(scanned.rows), np.int64)
@@ -45,7 +45,7 @@ def scan_sentences(lines: pa.Array) -> Iterator[tuple[Scanned, Offsets]]:
         yield scanned, tokens
 
 
-def _read_tokens(texts: pa.Array) -> Hashes:
+def _read_tokens(texts: pa.Array) -> UInt64:
     lines, _ = split_lines(texts)
     starts, tokens = np.zeros(len(lines), np.int64), np.zeros(len(lines), np.int64)
     parts = [np.empty(0, np.uint64)]

@@ -1,4 +1,4 @@
-"""The training stage from end to end: choose, count, smooth, evaluate, and see what perplexity is usual."""
+"""Training of the n-gram models: choose documents, count, smooth, evaluate, and measure the usual perplexity."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from storage.arrays import Float64, Int64
 from storage.artifact import Artifact
 from storage.errors import SourceError
 from tasks.filter.perplexity.config import PerplexityModelConfig
 from tasks.filter.perplexity.estimate import estimate
-from tasks.filter.perplexity.model import HALVES, Floats, NgramModel, halves, perplexity, save, score_unseen
-from tasks.filter.perplexity.sample import Rows, choose, read_rows
+from tasks.filter.perplexity.model import HALVES, NgramModel, halves, perplexity, save, score_unseen
+from tasks.filter.perplexity.sample import choose, read_rows
 from tasks.filter.perplexity.sentences import read_tokens
 from tasks.shards import map_shards
 from tasks.stage.output import Output
@@ -50,14 +51,14 @@ def train_model(config: PerplexityModelConfig, documents: Artifact, out: Output)
 
 
 def _train(config: PerplexityModelConfig, texts: pa.StringArray) -> tuple[list[NgramModel], list[list[int]], list[int]]:
-    """A model of each half of the texts, its n-grams by order, and the tokens that it was trained on."""
+    """A model of each half of the texts, its n-grams by order, and its number of training tokens."""
     models, ngrams, trained = [], [], []
     half = halves(texts)
     for number in range(HALVES):
         tokens = read_tokens(texts.take(pa.array(np.flatnonzero(half == number))))
         if not len(tokens):
             raise SourceError(
-                "The documents to train a language model on are too few: one of their halves has no word.",
+                "There are too few documents to train a language model on: one of their halves has no word.",
                 "Give the perplexity model more `sources`, or a larger `sample_bytes`.",
             )
         model, counts = estimate(tokens, config.order, config.min_count)
@@ -67,17 +68,17 @@ def _train(config: PerplexityModelConfig, texts: pa.StringArray) -> tuple[list[N
     return models, ngrams, trained
 
 
-def _usual(models: Sequence[NgramModel], documents: Artifact, rows: Sequence[Rows], out: Output) -> Floats:
+def _usual(models: Sequence[NgramModel], documents: Artifact, rows: Sequence[Int64], out: Output) -> Float64:
     """The perplexity of each document of the sample that has words."""
     jobs = list(zip(documents.files("*.parquet"), rows, strict=True))
     scored = map_shards(functools.partial(_score_shard, models), jobs, out, "score", threads=True)
-    found: Floats = np.concatenate([np.load(shard.folder / PERPLEXITIES) for shard in scored])
+    found: Float64 = np.concatenate([np.load(shard.folder / PERPLEXITIES) for shard in scored])
     if not len(found):
-        raise SourceError("No document that was to make the percentiles holds a word.", "Raise `percentile_documents`.")
+        raise SourceError("No document of the sample for percentiles has a word.", "Raise `percentile_documents`.")
     return found
 
 
-def _score_shard(models: Sequence[NgramModel], job: tuple[Path, Rows], folder: Path) -> dict[str, Any]:
+def _score_shard(models: Sequence[NgramModel], job: tuple[Path, Int64], folder: Path) -> dict[str, Any]:
     shard, rows = job
     parts = [perplexity(*score_unseen(models, texts)) for texts in read_rows(shard, rows)]
     found = np.concatenate([np.empty(0), *parts])

@@ -1,1 +1,1 @@
-"""Personal data as signals: patterns, names, and what is put in their place."""
+"""Personal data as signals: patterns, names, and their replacements."""

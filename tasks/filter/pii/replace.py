@@ -1,4 +1,4 @@
-"""What is put in the place of findings, and where it then stands."""
+"""Replacing findings by placeholders or surrogates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.filter.pii.surrogates import surrogate
 
 
 class Replacement(NamedTuple):
-    """What became of a finding: the new text's [start:end], in characters."""
+    """A replaced finding, and its position [start:end] in the new text, in characters."""
 
     finding: Finding
     start: int
@@ -21,12 +21,12 @@ class Replacement(NamedTuple):
 def replace(
     text: str, findings: Iterable[Finding], action_of: Callable[[Finding], Action], salt: str
 ) -> tuple[str, list[Replacement]]:
-    """The text with findings replaced as `action_of` says, and the replacements by position.
+    """The text with findings replaced according to `action_of`, and the replacements by position.
 
-    `redact` puts a typed placeholder such as <EMAIL_ADDRESS>; `surrogate` a value of the same kind that nobody has, the
-    same for the same value and `salt` in any text, or the placeholder where no such values are reserved. Findings to
-    keep stay, and so do those to drop: dropping is for documents. Of overlapping findings the surest is taken, of
-    equals the longest.
+    `redact` inserts a typed placeholder such as <EMAIL_ADDRESS>; `surrogate` a value of the same kind that nobody has,
+    the same for the same value and `salt` in any text, or the placeholder where no values are reserved. Findings with
+    `keep` or `drop` stay: dropping is for documents. Of overlapping findings the one with the highest score is
+    replaced, of equal ones the longest.
     """
     asked = [(finding, action_of(finding)) for finding in findings]
     actions = {finding: action for finding, action in asked if action in ("redact", "surrogate")}
@@ -45,9 +45,9 @@ def replace(
 
 
 def without_overlaps(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings that do not overlap, by position: of those that do, the surest, of equals the longest.
+    """Findings without overlaps, by position: of overlapping ones the highest score, of equal ones the longest.
 
-    Groups of findings that touch are settled one by one, so that a text with many findings takes n log n.
+    Groups of touching findings are resolved one by one, so that a text with many findings takes O(n log n).
     """
     taken: list[Finding] = []
     group: list[Finding] = []

@@ -1,4 +1,4 @@
-"""The measuring stage of personal data."""
+"""The stage that finds personal data."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from tasks.stage.output import Output
 
 @stage(version=1, name="pii", part_of="filter", runtime=("data",))
 def pii_signals(config: PiiConfig, documents: Artifact, out: Output) -> None:
-    """Findings of personal data with their places, and how many they are.
+    """Find personal data: data with a fixed form by Presidio's recognisers, names by spaCy's small English model.
 
-    Written: `pii` (entity, start, end, score; characters, by position) and `pii_findings`. Patterns are Presidio's
-    recognisers, names are found by spaCy's small English model.
+    Columns: `pii`, a list of (entity, start, end, score) by position, in characters, and `pii_findings`, their number.
     """
-    from tasks.filter.pii.measure import measure_pii  # heavy things are imported when it runs
+    from tasks.filter.pii.measure import measure_pii
 
     write_signals(functools.partial(measure_pii, config), documents, out)

@@ -1,17 +1,17 @@
-"""Values of the same kind that nobody has: consistent, of the same shape, from ranges reserved for examples.
+"""Surrogates: consistent values of the same kind and shape that nobody has, from ranges reserved for examples.
 
 - e-mail: example.com, .net, .org (RFC 2606)
-- telephone: 555-0100 to 555-0199 (NANPA's numbers for fiction); what stands before is an area code of North America or
-  makes a number that no plan has
+- telephone: 555-0100 to 555-0199 (reserved for fiction in the NANP), after a North American area code or digits that
+  no numbering plan has
 - IPv4 192.0.2.0/24, 198.51.100.0/24, 203.0.113.0/24 (RFC 5737), IPv6 2001:db8::/32 (RFC 3849), MAC 00-00-5E-00-53-xx
   (RFC 7042)
-- card: 4242 42…, which card processors answer in test mode only, with a valid checksum
-- IBAN: the country and form of the original with a bank code of zeros, with a valid checksum
+- card: 4242 42…, accepted by card processors in test mode only, with a valid checksum
+- IBAN: country and form of the original, a bank code of zeros, and a valid checksum
 - US social security number: area 9xx, which is never issued, with a group that no tax number has
 
-The same value gives the same surrogate in every document and every run with the same salt: text stays coherent. Ranges
-are small (100 numbers, 762 addresses), so different values may meet; and who knows the salt can test a guess, so a
-surrogate hides a value no better than its salt is kept.
+The same value gets the same surrogate in every document and every run with the same salt, so text stays coherent.
+Ranges are small (100 telephone numbers, 762 IPv4 addresses), so different values may collide. Whoever knows the salt
+can test guesses of a value.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Draw = Callable[[int], int]  # below → a number from 0 to below - 1
 
 
 def surrogate(entity: str, value: str, salt: str) -> str | None:
-    """A value that stands for `value`, or None for an entity without reserved values."""
+    """The surrogate of `value`, or None for an entity without reserved values."""
     make = _MAKERS.get(entity)
     return make(value, _drawing(entity, _normal(entity, value), salt)) if make else None
 
 
 def _normal(entity: str, value: str) -> str:
-    """The value without what differs from one way of writing it to the next."""
+    """The value in one spelling: without case, separators and the like."""
     if entity in ("EMAIL_ADDRESS", "PERSON"):
         return " ".join(value.lower().split())
     if entity == "IP_ADDRESS":
@@ -68,7 +68,9 @@ def _email(_: str, draw: Draw) -> str:
 
 
 def _phone(value: str, draw: Draw) -> str:
-    called, mark, extension = re.match(r"([^a-zA-Z]*)([^0-9]*)(.*)\Z", value, re.DOTALL).groups()  # type: ignore[union-attr]
+    parts = re.match(r"([^a-zA-Z]*)([^0-9]*)(.*)\Z", value, re.DOTALL)
+    assert parts, "matches any text"
+    called, mark, extension = parts.groups()
     count = len(re.findall(r"\d", called))
     area = f"{2 + draw(8)}{draw(100):02d}".replace("11", "12")  # 211, 311, … are services
     line = f"55501{draw(100):02d}"
@@ -126,7 +128,7 @@ def _person(value: str, draw: Draw) -> str:
 
 
 def _reshaped(shape: str, characters: str, places: str = r"\d") -> str:
-    """`shape` with its digits (or what matches `places`) replaced in turn; there are enough of them."""
+    """`shape` with its digits (or what matches `places`) replaced by `characters`, one by one."""
     fill = iter(characters)
     return re.sub(places, lambda _: next(fill), shape)
 

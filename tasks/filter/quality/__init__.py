@@ -1,1 +1,1 @@
-"""Model-based quality: a classifier of good text against ordinary text."""
+"""Model-based quality: a classifier of good against ordinary text."""

@@ -16,7 +16,8 @@ def quality_model(config: QualityModelConfig, documents: Artifact, out: Output) 
     """Train a fastText classifier (Joulin et al. 2016) of good sources against ordinary ones, as DCLM does (Li et al.
     2024, section 4.4).
 
-    Writes model.bin (fastText's own format) and calibration.json; counts held-out accuracy and area under the curve.
+    Writes model.bin (fastText's own format) and calibration.json; counts attempts, the final learning rate, and
+    accuracy and area under the ROC curve on held-out examples.
     """
     from tasks.filter.quality.train import train_quality
 
@@ -25,8 +26,9 @@ def quality_model(config: QualityModelConfig, documents: Artifact, out: Output) 
 
 @stage(version=1, name="quality", part_of="filter", runtime=("data", "compute"))
 def quality_signals(config: QualityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
-    """`quality_score`: the probability that a document is of the good sources, were both sides as frequent as in
-    training. Null for a text without words."""
+    """`quality_score`: the probability that a document is from the good sources, at the class ratio of the training
+    set.
+    Null for a text without words."""
     from tasks.filter.quality.measure import measure_quality
 
     write_signals(functools.partial(measure_quality, model.path), documents, out, threads=True)

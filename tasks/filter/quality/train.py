@@ -1,4 +1,4 @@
-"""The quality classifier's examples: the beginnings of documents, good against ordinary."""
+"""Training the quality classifier: the beginnings of good and ordinary documents are its examples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tasks.stage.output import Output
 
 
 def train_quality(config: QualityModelConfig, documents: Artifact, out: Output) -> None:
-    """Choose, train, calibrate. A text that stands on both sides counts as good. Raises ConfigError, SourceError."""
+    """Choose, train, calibrate. A text in both classes counts as good. Raises ConfigError, SourceError."""
     size, characters = config.sample, config.characters
     good = sample_documents(documents, config.positive, size, characters)
     ordinary = sample_documents(

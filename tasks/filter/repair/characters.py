@@ -1,18 +1,18 @@
-"""Control characters and invisible characters: dropped where they do nothing, kept where a script needs them.
+"""Control and invisible characters: removed where they have no effect, kept where a script needs them.
 
-Line ends of every kind become line feeds. Dropped are the other C0 and C1 controls, terminal escapes, byte order marks,
+Line ends of every kind become line feeds. Removed are the other C0 and C1 controls, terminal escapes, byte order marks,
 word joiners, invisible operators, interlinear and deprecated format characters, and soft hyphens within a line.
 
-Judged by what stands before them: joiners (ZWJ, ZWNJ) are spelling in Arabic and Indic scripts and hold emoji
-together; the zero-width space separates words in Thai, Lao, Khmer, Burmese; tags spell the flags of regions. Direction
-marks stay in a text with right-to-left letters. Anywhere else all these are noise, or hide text from a reader.
+Others depend on the character before them: joiners (ZWJ, ZWNJ) are spelling in Arabic and Indic scripts and join emoji;
+the zero-width space separates words in Thai, Lao, Khmer and Burmese; tags spell the flags of regions. Direction marks
+stay in texts with right-to-left letters. Anywhere else these are noise, or hide text from a reader.
 """
 
 from __future__ import annotations
 
 import re
 
-# In RE2's dialect: what a text must hold to be looked at
+# In RE2's syntax: texts without a match need no repair
 INVISIBLE = (
     r"[\x00-\x08\x0b-\x1f\x7f-\x{9f}\x{ad}\x{61c}\x{200b}-\x{200f}\x{2028}-\x{202e}\x{2060}-\x{206f}"
     r"\x{feff}\x{fff9}-\x{fffc}\x{e0000}-\x{e007f}]"
@@ -28,7 +28,7 @@ _JOINING = (
     r"\u0600-\u109f\u1780-\u1cff\ua800-\uabff\ufb50-\ufdff\ufe70-\ufefc\U00010a00-\U00011fff\U0001e900-\U0001e95f"
 )
 _PICTOGRAPH = r"\u00a9\u00ae\u203c-\u3299\ufe0f\U0001f000-\U0001faff"
-_UNSPACED = r"\u0e00-\u109f\u1780-\u17ff\u1950-\u1b7f\ua980-\uaaff"  # scripts that write no blank between words
+_UNSPACED = r"\u0e00-\u109f\u1780-\u17ff\u1950-\u1b7f\ua980-\uaaff"  # scripts without spaces between words
 _NOISE = re.compile(
     r"(\U0001f3f4[\U000e0020-\U000e007e]+\U000e007f)"  # kept: the flag of a region
     r"|\x1b\[[0-?]*[ -/]*[@-~]"  # a terminal's control sequence (ECMA-48, section 5.4)
@@ -40,7 +40,7 @@ _NOISE = re.compile(
 
 
 def repair_characters(text: str) -> tuple[str, int]:
-    """The text without characters that do nothing, and how many were dropped or replaced."""
+    """The text without characters that have no effect, and the number removed or replaced."""
     plain, ends = _LINE_END.subn("\n", text)
     length = len(plain)
     if not _RIGHT_TO_LEFT.search(plain):

@@ -1,10 +1,10 @@
-"""Text that was decoded by the wrong encoding, repaired by ftfy (Speer 2019); and HTML entities.
+"""Mojibake, text decoded with the wrong encoding, repaired by ftfy (Speer 2019); and HTML entities.
 
-ftfy decides by one regular expression of suspicious character sequences whether it looks at a text at all, and in
-Python that test alone runs at some 10 MB a second. The same expression runs here in RE2, through Arrow,
-over a whole column and forty times faster; ftfy sees only the texts with a line that it would have looked at. As in
-`ftfy.fix_text`, each line is repaired by itself, since one document may hold lines of several origins; unlike there,
-quotation marks, ligatures and normal forms stay as they are. Lone C1 controls are read as Windows-1252, as browsers do.
+ftfy first tests a text with a regular expression of suspicious character sequences; in Python that test alone runs at
+10 MB/s. Here the same expression runs in RE2, through Arrow, on a whole column and forty times faster, and ftfy sees
+only texts with a match. As in `ftfy.fix_text`, each line is repaired by itself, since lines of a document may come from
+different sources; unlike there, quotation marks, ligatures and normal forms stay as they are. Lone C1 controls are read
+as Windows-1252, as browsers do.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import re
 from collections import Counter
 
 ENTITY = r"&#?[0-9A-Za-z]{1,24};"
-_TOKEN = re.compile(r"\[[^\]]*\]|\\.|#[^\n]*|\s+|.", re.DOTALL)  # of a verbose pattern
-# RE2 knows these classes for ASCII only
+_TOKEN = re.compile(r"\[[^\]]*\]|\\.|#[^\n]*|\s+|.", re.DOTALL)  # tokens of a verbose pattern
+# RE2's classes are ASCII-only
 _WIDER = {r"\s": r"[\s\x1c-\x1f\x{85}\pZ]", r"\w": r"[\pL\pN_]"}
 
 
 @functools.cache
 def mojibake() -> str:
-    """ftfy's expression in RE2's dialect: matches every text with a line in which ftfy would see mojibake."""
+    """ftfy's expression in RE2's syntax: matches every text with a line that ftfy considers mojibake."""
     from ftfy.badness import BADNESS_RE
 
     tokens = (token for token in _TOKEN.findall(BADNESS_RE.pattern) if token[0] != "#" and not token.isspace())
@@ -29,7 +29,7 @@ def mojibake() -> str:
 
 
 def repair_encoding(text: str) -> tuple[str, int]:
-    """The text with its mojibake undone, and how many of its characters are gone."""
+    """The text with its mojibake repaired, and the number of its characters that are gone."""
     from ftfy import fix_encoding
 
     lines = text.split("\n")
@@ -42,9 +42,9 @@ def repair_encoding(text: str) -> tuple[str, int]:
 
 
 def repair_entities(text: str) -> tuple[str, int]:
-    """The text with the characters that its HTML entities stand for, and how many characters are gone.
+    """The text with its HTML entities decoded, and the number of its characters that are gone.
 
-    A text with a `<` is left alone, as ftfy does: there an entity may be what it speaks of.
+    A text with a `<` is left alone, as in ftfy, since it may be about HTML.
     """
     from ftfy.fixes import unescape_html
 

@@ -1,18 +1,18 @@
-"""Paragraphs that were wrapped at a fixed width, joined to one line each. A conservative rule: when in doubt, not.
+"""Unwrapping paragraphs that were wrapped at a fixed width. The rule is conservative.
 
-Looked at are blocks of at least two lines between blank lines. A block is joined when all of this holds:
+Candidates are blocks of at least two lines between blank lines. A block is joined when all of these hold:
 
-- no line but the first is indented, none holds a tab or, other than after a full stop, two blanks in a row (tables,
-  code, a Markdown line break), and none starts as prose doesn't: with a bullet, a number, a quotation or comment sign,
-  markup; nothing within a code fence is looked at;
-- of its characters, at most one in thirty is other than a letter, a digit, a blank or punctuation of prose (code);
-- its longest line, the width, has 50 to 120 characters, and every break was forced: the next line's first word would
-  not have fitted (headings, lists, addresses, letters with short lines);
-- every line that a break ends has five words or more (lists of names and paths), and at least half of the breaks stand
-  in the middle of a sentence: no full stop before, a small letter after (verse starts its lines with capitals).
+- no line but the first is indented; none has a tab or, except after a full stop, two spaces in a row (tables, code, a
+  Markdown line break); and none starts in a way that prose doesn't, with a bullet, a number, a quotation or comment
+  sign, or markup; code fences are left alone;
+- at most one in thirty of its characters is not a letter, a digit, white space or punctuation of prose (code);
+- its longest line, the width, has 50 to 120 characters, and every break was forced: the first word of the next line
+  would not have fitted (headings, lists, addresses, letters with short lines);
+- every line that a break ends has five words or more (lists of names and paths), and at least half of the breaks are
+  within a sentence: no full stop before, a lower-case letter after (lines of verse start with capitals).
 
-So nothing is joined in scripts without small letters or without blanks. A hyphen at a line's end goes when the word
-stands in the text without it too, a soft hyphen always; a hyphen that stays is followed by no blank.
+So nothing is joined in scripts without lower case or without spaces. A hyphen at a line's end is removed if the text
+also has the word without it, a soft hyphen always; a hyphen that stays gets no space after it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import itertools
 import re
 from collections.abc import Iterator
 
-# In RE2's dialect: what a text must hold to be looked at
+# In RE2's syntax: texts without a match need no repair
 WRAPPED = r"\n\p{Ll}"
 
 WIDTHS = range(50, 121)
 MIN_WORDS = 5  # of a line that a break ends
-PROSE = 30  # characters for each one that is no part of prose
+PROSE = 30  # characters per character that is not part of prose
 _STARTS_OTHERWISE = re.compile(r"[^\w\"'(“‘«¿¡…]|_|\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{2,5})[.)]\s|\w+://")
 _INDENT = re.compile(r"\A {1,4}(?=\S)")
 _GAP = re.compile(r"\t|[^.!?:\"”)]\s\s|\s\s\s")
@@ -40,7 +40,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 
 def repair_line_breaks(text: str) -> tuple[str, int]:
-    """The text with its wrapped paragraphs joined, and how many line breaks and hyphens went."""
+    """The text with its wrapped paragraphs joined, and the number of line breaks and hyphens removed."""
     words = frozenset(_WORD.findall(text.lower())) if _HYPHEN.search(text) else frozenset()
     lines: list[str] = []
     changed = 0
@@ -55,7 +55,7 @@ def repair_line_breaks(text: str) -> tuple[str, int]:
 
 
 def _blocks(text: str) -> Iterator[list[str]]:
-    """All lines: those of a block together, blank and fenced ones each by itself."""
+    """All lines: those of a block together, blank and fenced ones one by one."""
     block: list[str] = []
     fenced = False
     for line in text.split("\n"):

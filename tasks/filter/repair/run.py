@@ -1,4 +1,4 @@
-"""The repairs of a corpus, shard by shard: what is as it should be is written as it came, the rest is accounted for."""
+"""Repairing a corpus, shard by shard, and accounting for every change."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage.output import Output
 
 REASON, EMPTIED = "repair", "repair.empty"
-WHAT = ("documents", "characters")  # counted of each source and repair
+WHAT = ("documents", "characters")  # counted per source and repair
 
 
 def repair_documents(config: RepairConfig, documents: Artifact, out: Output) -> None:
-    """All of the stage."""
+    """See the stage `repair`."""
     done = map_shards(functools.partial(_repair_shard, config), documents.files("*.parquet"), out, "repair")
     for folder in ("documents", "ledger"):
         collect(done, f"{folder}.parquet", out.path / folder)
@@ -34,7 +34,7 @@ def repair_documents(config: RepairConfig, documents: Artifact, out: Output) -> 
 def repair_batch(
     repairs: Sequence[Repair], batch: pa.RecordBatch, counts: Counter[str]
 ) -> tuple[pa.RecordBatch, list[Verdict]]:
-    """The documents of a batch repaired, and a verdict on each that changed; added to `counts`."""
+    """The repaired documents of a batch, and a verdict on each that changed; adds to `counts`."""
     changed, kept = np.zeros(len(batch), np.bool_), np.ones(len(batch), np.bool_)
     texts: list[str] = []
     verdicts: list[Verdict] = []

@@ -1,4 +1,4 @@
-"""The nested stage `repair`. What reads and changes text is imported when it runs."""
+"""The nested stage `repair`. Heavy libraries are imported when it runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tasks.stage.output import Output
 def repair(config: RepairConfig, documents: Artifact, out: Output) -> None:
     """Repair texts: mojibake and HTML entities (ftfy, Speer 2019), control characters, white space, wrapped lines.
 
-    Writes documents/, the ids as they were, and ledger/: a row for each changed document with the characters changed
-    (value) and how many by which repair (detail). A document of which nothing is left but white space is removed.
+    Writes documents/ with unchanged IDs, and ledger/: a row per changed document with the number of characters changed
+    (value), in total and by repair (detail). A document of which only white space is left is removed.
     """
     from tasks.filter.repair.run import repair_documents
 

@@ -1,8 +1,8 @@
-"""All repairs of some texts, in their order, until none finds anything more to do.
+"""Applying all repairs to texts, in order and repeatedly, until nothing changes.
 
-Mojibake comes first, for the controls among its characters are what it is told by. One repair can lay open work for
-another (a zero-width space within mojibake, a line end within an entity), so they take turns until the text stands
-still: repairing twice changes nothing. Most texts need nothing, and never leave their Arrow column.
+Mojibake comes before control characters, since they are what it is recognised by. One repair can expose work for
+another (a zero-width space within mojibake, a line end within an entity), so they are repeated to a fixed point:
+repairing twice changes nothing. Most texts need no repair and never leave their Arrow column.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tasks.filter.repair.white_space import SUPERFLUOUS, repair_white_space
 
 
 class Repair(NamedTuple):
-    """`suspect` is an expression for RE2: what it doesn't match, `apply` leaves as it is. `apply` counts characters."""
+    """Texts that don't match `suspect`, a pattern for RE2, need no repair. `apply` also counts changed characters."""
 
     name: str
     suspect: str
@@ -30,7 +30,7 @@ class Repair(NamedTuple):
 
 
 def chosen(config: RepairConfig) -> list[Repair]:
-    """The repairs of a config, in the order in which they are made."""
+    """The repairs of a config, in the order in which they are applied."""
     repairs: list[Repair] = []
     if config.html_entities:
         repairs.append(Repair("html_entities", ENTITY, repair_entities))
@@ -46,14 +46,14 @@ def chosen(config: RepairConfig) -> list[Repair]:
 
 
 class Repaired(NamedTuple):
-    """A text that changed, and how many characters each repair changed."""
+    """A changed text, and the number of characters that each repair changed."""
 
     text: str
     changed: Counter[str]
 
 
 def repair_texts(texts: pa.Array, repairs: Sequence[Repair]) -> dict[int, Repaired]:
-    """Row → repaired text, of the rows of a string column that need it, ascending."""
+    """Row → repaired text, for the rows of a string column that need it, ascending."""
     found: dict[int, Repaired] = {}
     rows, column = list(range(len(texts))), texts
     while rows:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-from tasks.filter.fasttext_model.word_kernels import ALONE, BREAK, FNV_OFFSET, LETTER, Integers, find, step
-from tasks.text.kernels import Bytes, Offsets, decode
+from storage.arrays import Float64, Int32, Int64, UInt8
+from tasks.filter.fasttext_model.word_kernels import ALONE, BREAK, FNV_OFFSET, LETTER, find, step
+from tasks.text.kernels import decode
 
-Numbers = npt.NDArray[np.float64]
 NEWLINE = np.uint8(ord("\n"))
 BLANK = np.uint8(ord(" "))  # bytes up to here are white space or control characters
 
 
 @njit(cache=True, nogil=True)
 def cut_paragraphs(
-    data: Bytes, offsets: Offsets, kinds: Bytes, most: int, begins: Offsets, characters: Offsets, firsts: Offsets
+    data: UInt8, offsets: Int64, kinds: UInt8, most: int, begins: Int64, characters: Int64, firsts: Int64
 ) -> int:
     """Cut D documents `data[offsets[d]:offsets[d + 1]]` at blank lines, and where a word begins after `most` bytes.
 
@@ -63,8 +62,8 @@ def cut_paragraphs(
 
 @njit(cache=True, nogil=True)
 def sum_terms(
-    kinds: Bytes, slots: Integers, letters: Bytes, starts: Offsets, weights: Numbers,
-    data: Bytes, begins: Offsets, ends: Offsets, sums: Numbers, norms: Numbers, words: Offsets,
+    kinds: UInt8, slots: Int32, letters: UInt8, starts: Int64, weights: Float64,
+    data: UInt8, begins: Int64, ends: Int64, sums: Float64, norms: Float64, words: Int64,
 ) -> None:  # fmt: skip
     """For each text `data[begins[p]:ends[p]]`: the sum of `weights[w, 1:]` over its known words in `sums[p]`, the L2
     norm of its tf-idf vector in `norms[p]` (`weights[w, 0]` is a word's idf), and its number of words.

@@ -1,7 +1,7 @@
-"""Toxicity scores: each paragraph by the classifier, then the document's mean and its worst.
+"""Toxicity scores: the classifier scores paragraphs; a document gets their mean and maximum.
 
-A score that is fair for a paragraph says little of a book: the words that matter drown. So the classifier sees
-paragraphs, and a document has two signals.
+The score of a whole book would say little, since the words that matter are diluted. So the classifier sees paragraphs,
+and a document has two signals.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import functools
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from storage.arrays import Int64
 from tasks.filter.fasttext_model.scorer import Scorer, load_scorer
 from tasks.filter.fasttext_model.tokens import word_kinds
 from tasks.filter.toxicity import kernels
@@ -24,7 +24,7 @@ SCHEMA = pa.schema([("toxicity_score", pa.float64()), ("toxicity_paragraph", pa.
 
 
 def measure_toxicity(config: ToxicityConfig, model: Path, texts: pa.Array) -> pa.RecordBatch:
-    """The scores of each text under the model of this folder; see `stage.py` for the columns."""
+    """The scores of each text under the model in this folder; see `stage.py` for the columns."""
     parts, characters, firsts = paragraphs(texts, config.paragraph_bytes)
     scores, words = load_model(model).score(parts)
     weights = np.where(words > 0, characters, 0)
@@ -34,9 +34,9 @@ def measure_toxicity(config: ToxicityConfig, model: Path, texts: pa.Array) -> pa
     return pa.record_batch([pa.array(mean, mask=total == 0), pa.array(worst, mask=total == 0)], SCHEMA)
 
 
-def paragraphs(texts: pa.Array, most: int) -> tuple[pa.Array, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The paragraphs of D texts, not copied: all of them as one array of strings, their characters, and the first of
-    each text (D)."""
+def paragraphs(texts: pa.Array, most: int) -> tuple[pa.Array, Int64, Int64]:
+    """The paragraphs of D texts, without copying: all as one array of strings, their lengths in characters, and the
+    number of each text's first paragraph (D)."""
     data, offsets = utf8(texts)
     limit = int(offsets[-1] - offsets[0]) // min(3, most) + len(texts)
     begins, characters = np.empty(limit + 1, np.int64), np.empty(limit, np.int64)
@@ -49,5 +49,5 @@ def paragraphs(texts: pa.Array, most: int) -> tuple[pa.Array, npt.NDArray[np.int
 
 @functools.cache
 def load_model(folder: Path) -> Scorer | PackageScorer:
-    """The model of an artifact, read once a process."""
+    """The model of an artifact, loaded once per process."""
     return PackageScorer(folder) if (folder / WEIGHTS).exists() else load_scorer(folder)

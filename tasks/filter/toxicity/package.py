@@ -1,8 +1,8 @@
-"""The model of `alt-profanity-check` as plain numbers: tf-idf of words, five linear classifiers, their mean.
+"""The model of `alt-profanity-check` as plain arrays: tf-idf of words, five linear classifiers, and their mean.
 
-The package keeps it pickled and calls scikit-learn, a word at a time in Python. The weights are written out once, when
-the model is made; scoring reads nothing but arrays, ten times as fast. Words are folded as everywhere in the filter
-(NFC, case), which is the package's `lower()` but for a few letters such as ß.
+The package pickles the model and calls scikit-learn, word by word in Python. Its weights are exported once; scoring
+reads only arrays and is ten times as fast. Words are folded as everywhere in the filter (NFC and case folding), which
+equals the package's `lower()` except for a few letters such as ß.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import json
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from storage.arrays import Float64, Int64
 from tasks.filter.fasttext_model.classifier import word_table
 from tasks.filter.fasttext_model.tokens import fold, term_kinds
 from tasks.filter.toxicity import kernels
@@ -23,7 +23,7 @@ WORDS, WEIGHTS, FOLDS = "words.txt", "weights.npy", "folds.json"
 
 
 def export_package(out: Output) -> None:
-    """Write the package's words, their idf times each fold's coefficient, and each fold's intercept and sigmoid."""
+    """Write the package's words, idf times coefficients for each fold, and each fold's intercept and sigmoid."""
     from profanity_check.profanity_check import model, vectorizer
 
     out.progress(0, 1, "models", "export")
@@ -40,15 +40,15 @@ def export_package(out: Output) -> None:
 
 
 class PackageScorer:
-    """The exported model of a folder."""
+    """The exported model in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.table = word_table((folder / WORDS).read_bytes().split(b"\n")[:-1])
         self.weights = np.load(folder / WEIGHTS, allow_pickle=False)
         self.intercepts, self.slopes, self.offsets = np.array(json.loads((folder / FOLDS).read_text())).T
 
-    def score(self, texts: pa.Array) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-        """Of each text the probability that it is profane, and its words."""
+    def score(self, texts: pa.Array) -> tuple[Float64, Int64]:
+        """The probability that a text is profane, and its number of words, for each text."""
         from scipy.special import expit
 
         scores, words = np.zeros(len(texts)), np.zeros(len(texts), np.int64)

@@ -18,7 +18,7 @@ PACKAGE = "alt-profanity-check"
 
 
 def fingerprints(config: PackageModelConfig | TrainedModelConfig) -> dict[str, str]:
-    """What the model is made of: the package, or the labelled files. Raises SourceError for a missing one."""
+    """The package's version, or digests of the labelled files. Raises SourceError for a missing one."""
     if isinstance(config, PackageModelConfig):
         return {PACKAGE: package_version(PACKAGE)}
     found = {}
@@ -32,8 +32,8 @@ def fingerprints(config: PackageModelConfig | TrainedModelConfig) -> dict[str, s
 
 @stage(version=1, part_of="filter", runtime=("data", "compute"), sources=fingerprints)
 def toxicity_model(config: PackageModelConfig | TrainedModelConfig, documents: Artifact, out: Output) -> None:
-    """A classifier of toxic text: fastText (Joulin et al. 2016) trained on labelled files and on clean documents, with
-    Platt's calibration and what precision each threshold brings; or the weights that `alt-profanity-check` carries.
+    """A classifier of toxic text: fastText (Joulin et al. 2016) trained on labelled files and clean documents, with
+    Platt's calibration and precision by threshold; or the weights in the package `alt-profanity-check`.
 
     Writes model.bin and calibration.json, or words.txt and weights.npy.
     """
@@ -48,8 +48,9 @@ def toxicity_model(config: PackageModelConfig | TrainedModelConfig, documents: A
 
 @stage(version=1, name="toxicity", part_of="filter", runtime=("data", "compute"))
 def toxicity_signals(config: ToxicityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
-    """`toxicity_score`: the mean of the paragraphs' scores, weighted by their length, so that one strong word does not
-    make a long speech toxic; `toxicity_paragraph`: the highest of them. Null for a text without words."""
+    """`toxicity_score`: the mean score of the paragraphs, weighted by length, so that one strong word does not make a
+    long
+    speech toxic; `toxicity_paragraph`: the highest score. Null for a text without words."""
     from tasks.filter.toxicity.measure import measure_toxicity
 
     write_signals(functools.partial(measure_toxicity, config, model.path), documents, out, threads=True)

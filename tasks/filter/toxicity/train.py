@@ -1,4 +1,4 @@
-"""The toxicity classifier's examples: labelled files, and the pipeline's own documents as clean text."""
+"""Training the toxicity classifier: labelled files, and the pipeline's own documents as clean text."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tasks.filter.toxicity.config import LabelledFile, TrainedModelConfig
 from tasks.filter.toxicity.measure import paragraphs
 from tasks.stage.output import Output
 
-PARAGRAPHS = 2  # of each clean document
-LONGEST_FIELD = 1 << 24  # characters of a field in a CSV file; Python's own limit is 131,072
+PARAGRAPHS = 2  # per clean document
+LONGEST_FIELD = 1 << 24  # characters per field of a CSV file; Python's own limit is 131,072
 
 
 def train_toxicity(config: TrainedModelConfig, documents: Artifact, out: Output) -> None:
@@ -33,7 +33,7 @@ def train_toxicity(config: TrainedModelConfig, documents: Artifact, out: Output)
 
 
 def clean_paragraphs(document: Sample, most: int) -> Iterator[Example]:
-    """Two paragraphs of a document, chosen by hash: paragraphs are what is scored, and most are as short as a post."""
+    """Two paragraphs of a document, chosen by hash: scoring works on paragraphs, and most are as short as a post."""
     parts, _, _ = paragraphs(pa.array([document.text], pa.string()), most)
     named = [(f"{document.id}/{number}", text) for number, text in enumerate(parts.to_pylist())]
     for name, text in sorted(named, key=lambda pair: draw(pair[0], "paragraph"))[:PARAGRAPHS]:
@@ -76,7 +76,7 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise SourceError(f"{path} holds a line that is not JSON: {error}.", "Convert it.") from error
+                raise SourceError(f"{path} has a line that is not JSON: {error}.", "Convert it.") from error
             if not isinstance(row, dict):
-                raise SourceError(f"{path} holds a line that is not an object.", "Convert it.")
+                raise SourceError(f"{path} has a line that is not an object.", "Convert it.")
             yield row

@@ -14,6 +14,7 @@ import pytest
 from pydantic import Field
 
 import tasks.filter
+from storage.arrays import Bool
 from storage.artifact import Artifact
 from storage.documents import Document
 from storage.store import Store
@@ -21,7 +22,7 @@ from tasks.filter import FilterConfig, families, filter_documents
 from tasks.filter.family import Change, Family, measuring_half
 from tasks.filter.form.config import FormConfig
 from tasks.filter.repair.config import RepairConfig
-from tasks.filter.rules import Mask, Rule, Section, Turn, bounds
+from tasks.filter.rules import Rule, Section, Turn, bounds
 from tasks.filter.side_files import write_signals
 from tasks.stage import stage
 from tasks.stage.config import StageConfig
@@ -69,7 +70,7 @@ class Quiet:
 
     turn: Turn = Turn.USUAL
 
-    def touches(self, signals: pa.RecordBatch) -> Mask:
+    def touches(self, signals: pa.RecordBatch) -> Bool:
         """Where there is one."""
         return np.asarray(signals["shout_words"]) > 0
 

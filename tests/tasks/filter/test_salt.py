@@ -76,10 +76,12 @@ def test_a_salt_shapes_surrogates_and_is_written_nowhere(
     listener = Listener()
     with open_session(Session(opened, runtime_of(workers=1))):
         filter_documents.materialize(config(), inputs)  # measures
-    with open_session(Session(opened, runtime_of(workers=2), observer=listener)):  # two processes for two shards
-        monkeypatch.setenv("GRISTMILL_TEST_SALT", SECRET)
+    workers = runtime_of(workers=2)  # two processes for two shards
+    monkeypatch.setenv("GRISTMILL_TEST_SALT", SECRET)
+    with open_session(Session(opened, workers, observer=listener)):
         first, _ = filter_documents.materialize(config(env="GRISTMILL_TEST_SALT"), inputs)
-        monkeypatch.setenv("GRISTMILL_TEST_SALT", OTHER)
+    monkeypatch.setenv("GRISTMILL_TEST_SALT", OTHER)
+    with open_session(Session(opened, workers, observer=listener)):
         payload = filter_documents.payload(config(env="GRISTMILL_TEST_SALT"), inputs)
         listener.said.append(explain_miss(opened, payload))
         second, cached = filter_documents.materialize(config(env="GRISTMILL_TEST_SALT"), inputs)

@@ -1,4 +1,4 @@
-"""Where personal data may stand in a batch of texts; a text without a candidate never leaves its Arrow buffer."""
+"""Candidates for personal data in a batch of texts; a text without any never leaves its Arrow buffer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def candidates(texts: pa.Array) -> Iterator[tuple[int, list[Candidate]]]:
     """(row, its candidates by position) of each text that has any, in the order of the texts."""
     data, offsets = utf8(texts)
     size = int(offsets[-1] - offsets[0])
-    hits = np.empty((size // 2 + 8, kernels.FIELDS), np.int64)  # pages that are not written take no memory
+    hits = np.empty(
+        (size // 2 + 8, kernels.FIELDS), np.int64
+    )  # more than enough; pages that are not written take no memory
     count = kernels.scan(data, offsets, kernels.CLASSES, hits)
     rows: dict[int, list[Candidate]] = {}
     for row, kind, start, end in hits[:count].tolist():

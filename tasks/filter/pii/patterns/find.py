@@ -1,8 +1,8 @@
-"""What has a form: from candidates to findings.
+"""Personal data with a fixed form: from candidates to findings.
 
-Three sieves, each finer and slower than the one before: the compiled scan says where digits, an @ or colons stand; a
-regular expression says which entities could be meant there (all are supersets of Presidio's patterns, so nothing is
-lost); Presidio's recognisers then see a window of text around that. What they find is judged by its surroundings.
+Three filters, each more precise and slower than the one before: the compiled scan finds digits, @ and colons; regular
+expressions decide which entities are possible there (supersets of Presidio's patterns, so nothing is lost); Presidio's
+recognisers then see a window of text around it. Their findings are checked against the surrounding text.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ from tasks.filter.pii.patterns.recognisers import ASSIGNED, PEM_LENGTH, recognis
 
 Span = tuple[int, int]
 
-_EDGE = 120  # a window grows to the next white space, this far at most: a cut number would be another number
-_LONGEST = 4000  # characters of a window, so that what a recogniser costs is bounded
+_EDGE = (
+    120  # a window grows to the next white space, by at most so many characters: a cut number would be another number
+)
+_LONGEST = 4000  # characters of a window, to bound the cost of a recogniser
 _SPACE = re.compile(r"\s")
 _BEFORE, _AFTER = 3, 4  # characters around a run of digits that may belong to a number
 
-# Of digits that need no word before them
+# Digits that are recognised without a word before them
 _CARD = re.compile(r"[13456]\d{3}[- ]?\d{3,4}[- ]?\d{3,4}[- ]?\d{3,5}")
 _SSN = re.compile(r"\d{3}[- .]\d\d[- .]\d{4}")
 _FINNISH = re.compile(r"\d{6}[-+][0-9]{3}[0-9A-Y]", re.IGNORECASE)
-# Of runs of letters and digits
+# Runs of letters and digits
 _CODES = {
     "IBAN_CODE": re.compile(r"[A-Z]{2}\d\d", re.IGNORECASE),
     "ES_NIE": re.compile(r"[X-Z]\d{7,8}-?[A-Z]$", re.IGNORECASE),
@@ -54,11 +56,11 @@ _KEY = re.compile(
     r"|(?:sk|rk)_(?:live|test)_|AIza|sk-|hf_|npm_|pypi-AgE"
 )
 _NAMED_KEY = re.compile(rf"(?:{ASSIGNED})(?:[_\-]?id)?[\"']?\s{{0,3}}(?:=|:|=>|:=)\s{{0,3}}[\"']", re.IGNORECASE)
-_NAME_LENGTH = 250  # characters before a run in which the name that a key is assigned to ends
+_NAME_LENGTH = 250  # characters before a run that may include the name that a key is assigned to
 
 
 def find_patterns(text: str, candidates: Iterable[Candidate], wanted: Collection[str], window: int) -> list[Finding]:
-    """All findings in a text, by position; recognisers see `window` characters on each side of a candidate."""
+    """All findings in a text by position; recognisers see `window` characters on each side of a candidate."""
     spans: dict[str, list[Span]] = {}
     for kind, start, end in candidates:
         for entity, first, last in _shapes(text, kind, start, end):
@@ -74,7 +76,7 @@ def find_patterns(text: str, candidates: Iterable[Candidate], wanted: Collection
 
 def _recognised(text: str, entity: str, spans: Sequence[Span], window: int) -> Iterator[Finding]:
     recogniser = recognisers()[entity]
-    nothing: Any = None  # of what a language model would have said
+    nothing: Any = None  # no output of a language model
     for start, end in windows(text, spans, window):
         for result in recogniser.analyze(text[start:end], [entity], nothing):
             yield Finding(entity, start + result.start, start + result.end, round(result.score, 3))
@@ -99,7 +101,7 @@ def windows(text: str, spans: Iterable[Span], window: int) -> list[Span]:
 
 
 def _shapes(text: str, kind: int, start: int, end: int) -> Iterator[tuple[str, int, int]]:
-    """(entity, start, end) of all that a candidate could be."""
+    """(entity, start, end) of everything that a candidate could be."""
     if kind == kernels.AT:
         yield "EMAIL_ADDRESS", start, end
     elif kind == kernels.DIGITS:
@@ -138,7 +140,7 @@ def _numbers(text: str, start: int, end: int) -> Iterator[tuple[str, int, int]]:
 
 
 def _said(text: str, before: Iterable[str], start: int, end: int) -> Iterator[tuple[str, int, int]]:
-    """What a word before says that it is."""
+    """The entities that a word before the digits announces."""
     if not first_words().isdisjoint(before):
         for entity in (*CONTEXT, *WEAK_CONTEXT):
             if says(entity).search(text, max(start - REACH, 0), end):

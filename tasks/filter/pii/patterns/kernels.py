@@ -9,11 +9,9 @@ a superset; regular expressions and Presidio's recognisers decide. The method is
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-Bytes = npt.NDArray[np.uint8]
-Hits = npt.NDArray[np.int64]
+from storage.arrays import Int64, UInt8
 
 AT, DIGITS, DOTTED, COLONS, CODE, TOKEN, PEM = range(7)  # kinds of candidates
 FIELDS = 4  # document, kind, first character, character after the last
@@ -27,7 +25,7 @@ TOKEN_LENGTH = 16  # of the shortest key
 LONGEST_ADDRESS = 64  # characters of an IPv6 address with prefix length or zone
 
 
-def _table() -> Bytes:
+def _table() -> UInt8:
     table = np.zeros(256, np.uint8)
     for code in range(128):
         letter = chr(code)
@@ -48,7 +46,7 @@ CLASSES = _table()
 
 
 @njit(cache=True, nogil=True)
-def scan(data: Bytes, offsets: npt.NDArray[np.int64], classes: Bytes, hits: Hits) -> int:
+def scan(data: UInt8, offsets: Int64, classes: UInt8, hits: Int64) -> int:
     """Write the candidates of D texts, text d at `data[offsets[d]:offsets[d + 1]]`, to `hits` (see FIELDS).
 
     Returns their number, at most one per two bytes and a few more. Positions are characters of the text.

@@ -1,8 +1,8 @@
-"""What only looks like personal data: the rules that Presidio's recognisers lack, and words that must stand before.
+"""False positives: rules that Presidio's recognisers lack, and words that must precede a finding.
 
-Presidio's numbering plans take many a table row for a telephone number, a version for an IP address, the decimals of a
-fraction for a card. And digits that are no more than digits (nine of them are a tax file number in Australia) are
-personal data only where the text says so.
+Presidio takes many a table row for a telephone number, a version for an IP address, the decimals of a fraction for a
+card number. And plain digits (any nine can be an Australian tax file number) are personal data only where the text says
+so.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Mapping
 
 from tasks.filter.pii.findings import Finding
 
-REACH = 60  # characters before a finding in which a word must say what it is
-NEAR = 30  # characters before a telephone number or an address that may say what it is
+REACH = 60  # characters before a finding that must include a word that says what it is
+NEAR = 30  # the same for telephone numbers and IP addresses
 
-# What makes digits a telephone number, beyond Presidio's numbering plans: a word beside it, or the way it is written
+# Evidence for a telephone number beyond Presidio's numbering plans: a word beside it, or its format
 DIALLED = re.compile(
     r"\b(?:tel|phone|telephone|call|fax|mobile|cell|cellphone|hotline|whatsapp|answering at|reach \w+ (?:at|on))\b",
     re.IGNORECASE,
@@ -28,14 +28,14 @@ NATIONAL = re.compile(
     r"|0\d{1,4}(?: \d{2,4}){2,5}|0[1-9]\d{0,3}[-/]\d{5,8}|0[1-9]\d{1,3} \d{6,8}|00\d(?:-\d{3,4}){3})"
     r"(?:x\d+)?"
 )
-_SHORTEST, _SHORTEST_DIALLED = 7, 6  # digits of a telephone number; where a word says that it is one
+_SHORTEST, _SHORTEST_DIALLED = 7, 6  # digits of a telephone number; with a word that says that it is one
 _VERSION_BEFORE = re.compile(
     r"(?:\b(?:v|vers?|versions?|releases?|rev|revision|build|firmware|section|chapter)\.?(?: (?:after|before|than))?"
     r"|[=<>~!^§])\s?[:=]?\s?\Z|[\w.\-]\Z",
     re.IGNORECASE,
 )
 
-DIAL_WORDS = frozenset(  # one of these stands in all that DIALLED finds
+DIAL_WORDS = frozenset(  # every match of DIALLED has one of these
     (
         "tel",
         "phone",
@@ -53,7 +53,7 @@ DIAL_WORDS = frozenset(  # one of these stands in all that DIALLED finds
 )
 _WORD = re.compile(r"\w+")
 
-# Words that must stand before: Presidio's own, less those that are common words in English
+# Words that must precede a finding: Presidio's own, without those that are common English words
 CONTEXT: Mapping[str, tuple[str, ...]] = {
     "US_ITIN": ("itin", "individual taxpayer", "taxpayer identification", "tax id", "taxid"),
     "UK_NHS": ("nhs", "national health service", "health authority", "health services authority"),
@@ -72,30 +72,30 @@ CONTEXT: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 # The same for the weak patterns of a recogniser that has strong ones
 WEAK_CONTEXT: Mapping[str, tuple[str, ...]] = {"US_SSN": ("ssn", "ssns", "social security", "social", "ssid")}
-STRONG = 0.4  # a pattern's own score from which it needs no word
-_BOOST = 0.35  # what a word adds to a weak pattern, as in Presidio's context enhancer
+STRONG = 0.4  # score from which a pattern needs no word
+_BOOST = 0.35  # added to the score of a weak pattern by a word, as in Presidio's context enhancer
 
 
 @functools.cache
 def says(entity: str) -> re.Pattern[str]:
-    """A pattern for the words that say that an entity follows."""
+    """A pattern for the words that announce an entity."""
     return _any_of({*CONTEXT.get(entity, ()), *WEAK_CONTEXT.get(entity, ())})
 
 
 @functools.cache
 def first_words() -> frozenset[str]:
-    """The first words of all that says(entity) looks for, in lower case: quick to look for in a set of words."""
+    """The first words of all phrases in says(entity), in lower case, for a quick test against a set of words."""
     phrases = (phrase for table in (CONTEXT, WEAK_CONTEXT) for phrases in table.values() for phrase in phrases)
     return frozenset(words(phrase)[0] for phrase in phrases)
 
 
 def words(text: str) -> list[str]:
-    """Words in lower case, cut where the patterns here see a word's end."""
+    """The words of a text in lower case, with the word boundaries of the patterns here."""
     return _WORD.findall(text.lower())
 
 
 def judged(text: str, finding: Finding) -> Finding | None:
-    """The finding, with the score that its surroundings give it, or None when it is none."""
+    """The finding with its score adjusted to the surrounding text, or None for a false positive."""
     judge = _JUDGES.get(finding.entity)
     if judge is not None:
         return finding if judge(text, finding) else None
@@ -121,7 +121,7 @@ def _is_address(text: str, finding: Finding) -> bool:
 
 
 def _is_public(value: str) -> bool:
-    """Whether it can point at a person: loopback, private and reserved networks do not, nor does a word with `::`."""
+    """Whether it can identify a person: loopback, private and reserved networks can't, nor can a word with `::`."""
     if ":" in value and "." not in value and (len(re.findall(r"\w+", value)) < 3 or not re.search(r"\d", value)):
         return False
     return ipaddress.ip_interface(value.partition("%")[0]).ip.is_global

@@ -1,8 +1,8 @@
-"""Presidio's recognisers, one an entity: patterns and checksums, no language model, no network.
+"""Presidio's recognisers, one per entity: patterns and checksums, no language model, no network.
 
-Keys and tokens have none in Presidio; here they are PatternRecognizers of the same make. Prefixes are those that the
-issuers document so that scanners find them. National ids are those that Presidio checks by a checksum or a strict form;
-one whose recogniser asks what day it is (South Africa) is left out, since the same text must give the same findings.
+Presidio has none for keys and tokens; ours are PatternRecognizers as well, with the prefixes that issuers document for
+scanners. National IDs are those that Presidio validates by a checksum or a strict form; the one whose recogniser
+depends on the date (South Africa) is left out, since the same text must give the same findings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tasks.filter.pii.absent import without_torch
 if TYPE_CHECKING:
     from presidio_analyzer import EntityRecognizer
 
-ENTROPY = 3.0  # bits a character: of 16 random letters and digits 3.6 on average, of words joined by _ 2.5 to 3.3
+ENTROPY = 3.0  # bits per character: 16 random letters and digits have 3.6 on average, words joined by _ 2.5 to 3.3
 
 _KEY_PATTERNS = {
     "AWS access key": (r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}\b", 0.9),
@@ -32,7 +32,7 @@ _KEY_PATTERNS = {
     "Hugging Face token": (r"\bhf_[A-Za-z0-9]{34,40}\b", 0.9),
     "npm or PyPI token": (r"\b(?:npm_[A-Za-z0-9]{36}\b|pypi-AgE[A-Za-z0-9_\-]{50,250})", 0.95),
 }
-# What gives an unknown value away: the name that it is assigned to, and that it looks random
+# A value without a known prefix: recognised by the name that it is assigned to and by its randomness
 ASSIGNED = (
     r"(?:api|secret|access|auth|private|client|encryption)[_\-]?(?:key|token|secret)|token|secret|passwd|password"
 )
@@ -45,27 +45,27 @@ _WORDS = re.compile(r"(?:[A-Za-z]+|\d+)(?:[_\-./](?:[A-Za-z]+|\d+))*")  # an ide
 
 @functools.cache
 def recognisers() -> Mapping[str, EntityRecognizer]:
-    """The recogniser of every entity that has a form, by Presidio's name of it. Loaded once a process (about 1 s)."""
+    """The recogniser of every entity with a fixed form, by Presidio's name. Loaded once per process (about 1 s)."""
     with without_torch():
         from presidio_analyzer import Pattern, PatternRecognizer, predefined_recognizers
     from tldextract import TLDExtract
 
-    domains = TLDExtract(suffix_list_urls=(), cache_dir=None)  # the list that it ships: nothing is downloaded
+    domains = TLDExtract(suffix_list_urls=(), cache_dir=None)  # the list that comes with it: nothing is downloaded
 
     class OfflineEmailRecognizer(predefined_recognizers.EmailRecognizer):
-        """Presidio's, with a list of domains that is on disk."""
+        """Presidio's, with a list of domains on disk."""
 
         def validate_result(self, pattern_text: str) -> bool:
             return bool(domains(pattern_text.rpartition("@")[2]).top_domain_under_public_suffix)
 
     class KeyRecognizer(PatternRecognizer):
-        """Keys by their issuers' prefixes, and random values that are assigned to a key's name."""
+        """Keys by their issuers' prefixes, and random values assigned to the name of a key."""
 
         def invalidate_result(self, pattern_text: str) -> bool:
             return entropy(pattern_text) < ENTROPY or _WORDS.fullmatch(pattern_text) is not None
 
     class PemRecognizer(PatternRecognizer):
-        """A PEM block that holds a key, not the dots that stand for one."""
+        """A PEM block with a key in it, not dots in its place."""
 
         def invalidate_result(self, pattern_text: str) -> bool:
             return not _BASE64.search(pattern_text)
@@ -82,7 +82,9 @@ def recognisers() -> Mapping[str, EntityRecognizer]:
     }
     for entity, name in _PRESIDIO.items():
         found[entity] = getattr(predefined_recognizers, name)()
-    flags = re.DOTALL | re.MULTILINE | re.IGNORECASE  # as Presidio's registry sets them: people write IBANs small
+    flags = (
+        re.DOTALL | re.MULTILINE | re.IGNORECASE
+    )  # as Presidio's registry sets them: IBANs are also written in lower case
     found["IBAN_CODE"] = predefined_recognizers.IbanRecognizer(regex_flags=flags)
     return found
 
@@ -123,6 +125,6 @@ _PRESIDIO = {
 
 
 def entropy(value: str) -> float:
-    """Shannon's entropy of a text's characters, in bits a character; 0 for an empty text."""
+    """Shannon entropy of a text's characters, in bits per character; 0 for an empty text."""
     counts = Counter(value).values()
     return -sum(count / len(value) * math.log2(count / len(value)) for count in counts)
