@@ -52,10 +52,12 @@ class Ranks(Protocol):
     """The processes that share the reading of checkpoints. All must make the same calls."""
 
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """This process among them, from 0."""
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """How many there are."""
 
     def gathered(self, value: T) -> list[T]:
         """Each rank's value, on every rank."""

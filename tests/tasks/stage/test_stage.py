@@ -157,7 +157,7 @@ def test_an_intermediate_artifact_is_made_once(session: Session) -> None:
 def test_models_by_name_bear_identity_each_under_its_name(session: Session) -> None:
     one, _ = source.materialize(SourceConfig(text="one"), ())
     two, _ = source.materialize(SourceConfig(text="two"), ())
-    both = {"base": one.part("docs"), "tuned": two.part("docs")}
+    both = {"base": one.part("documents"), "tuned": two.part("documents")}
     made, _ = chain.materialize(CopyConfig(), (both, None))
     assert made.manifest is not None
     assert made.manifest.payload.inputs == {"models.base": both["base"].digest, "models.tuned": both["tuned"].digest}
@@ -172,20 +172,22 @@ def test_models_by_name_bear_identity_each_under_its_name(session: Session) -> N
 
 def test_a_section_that_is_null_is_no_stage(session: Session) -> None:
     made, _ = source.materialize(SourceConfig(), ())
-    assert copy(None, made.part("docs")) == made
+    assert copy(None, made.part("documents")) == made
     assert RUNS == ["source"]
 
 
 def test_of_two_artifacts_of_one_second_the_later_is_nearest(session: Session) -> None:
     for times in (2, 3):
-        copied, _ = copy.materialize(CopyConfig(times=times), (source.materialize(SourceConfig(), ())[0].part("docs"),))
+        copied, _ = copy.materialize(
+            CopyConfig(times=times), (source.materialize(SourceConfig(), ())[0].part("documents"),)
+        )
     assert copied.manifest is not None
     asked = copied.manifest.payload.model_copy(update={"config": {"times": 4}})
     for _ in range(3):
         found = nearest(session.store, asked)
         assert found is not None
         assert found.payload.config == {"times": 3}
-    stamps = [m.created for m in map(session.store.manifest, session.store.locations()) if m]
+    stamps = [made.created for made in map(session.store.manifest, session.store.locations()) if made]
     assert len(set(stamps)) == len(stamps), "no two are alike, though they were made within a second"
 
 
