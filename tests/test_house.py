@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import statistics
@@ -21,7 +22,15 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("flows", "tasks", "storage", "models", "profiles")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 MAX_FILE, MAX_MEDIAN, MAX_FUNCTION = 600, 200, 80
-OVERRIDES = {"forward", "backward", "reset_parameters"}  # explained where they are declared
+EXPLAINED = {"forward", "backward", "reset_parameters"}  # by torch
+MAX_MODULES = 14  # beside each other in a folder
+CROWDED = {"storage"}  # small modules of one subject, most of them used from everywhere
+STAGES = {"download", "dedup", "filter", "tokenizer", "tokenize", "pretrain", "posttrain", "evaluate", "export"}
+ACROSS = {  # the imports from one stage into another
+    ("tokenize", "tokenizer"),  # documents are encoded by the tokenizer's own kernels
+    ("export", "tokenizer"),  # a GGUF file names the pattern that cuts text
+    ("export", "evaluate"),  # the model card shows the scores
+}
 MAY_IMPORT = {
     "flows": {"flows", "profiles", "tasks", "models", "storage"},
     "profiles": {"profiles", "tasks", "models", "storage"},
@@ -50,16 +59,29 @@ def test_a_file_is_short_says_what_it_is_and_catches_nothing_blindly(path: Path)
         if isinstance(node, ast.ExceptHandler):
             caught = ast.unparse(node.type) if node.type else "everything"
             assert caught not in ("everything", "Exception", "BaseException"), f"line {node.lineno} catches {caught}"
-    for name, node in public_functions(tree):
-        assert ast.get_docstring(node) or name in OVERRIDES, f"{name} has no docstring"
+    for name, node in public_functions(tree.body):
+        assert ast.get_docstring(node), f"{name} has no docstring"
+    for owner in classes(tree):
+        for name, node in public_functions(owner.body):
+            assert ast.get_docstring(node) or name in EXPLAINED | explained_methods(), f"{name} has no docstring"
 
 
-def public_functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Functions of the module and methods of its classes, those with a leading underscore left out."""
-    for scope in [tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))]:
-        for node in scope.body:
-            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-                yield node.name, node
+def classes(tree: ast.Module) -> list[ast.ClassDef]:
+    return [node for node in tree.body if isinstance(node, ast.ClassDef)]
+
+
+def public_functions(body: list[ast.stmt]) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Functions of a module or methods of a class, those with a leading underscore left out."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            yield node.name, node
+
+
+@functools.cache
+def explained_methods() -> set[str]:
+    """Names of methods that a class explains: one that overrides or implements it inherits the explanation."""
+    owners = [owner for path in FILES for owner in classes(ast.parse(path.read_text()))]
+    return {name for owner in owners for name, node in public_functions(owner.body) if ast.get_docstring(node)}
 
 
 def test_the_median_file_fits_two_screens() -> None:
@@ -79,6 +101,67 @@ def test_arrows_point_down_only(path: Path) -> None:
     assert imported & set(PACKAGES) <= MAY_IMPORT[package]
     if package in ("storage", "models"):
         assert "prefect" not in imported
+
+
+def modules() -> dict[str, Path]:
+    """Every module by its dotted name; a package by its own, for its __init__.py."""
+    named = {path: path.relative_to(ROOT).with_suffix("").parts for path in FILES}
+    return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): path for path, parts in named.items()}
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Which module imports which, in functions and under TYPE_CHECKING too. `from package import module` names the
+    module alone: that a package's own __init__ re-exports from its modules is no circle."""
+    known = modules()
+    graph: dict[str, set[str]] = {name: set() for name in known}
+    for name, path in known.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            found: set[str] = set()
+            if isinstance(node, ast.ImportFrom) and node.module:
+                whole = {alias: f"{node.module}.{alias.name}" for alias in node.names}
+                found = {full if full in known else node.module for full in whole.values()}
+            elif isinstance(node, ast.Import):
+                found = {alias.name for alias in node.names}
+            graph[name] |= (found & known.keys()) - {name}
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The sets of modules that import each other in a circle, by taking away what nobody, or nobody left, imports."""
+    left = {name: set(imported) for name, imported in graph.items()}
+    while True:
+        imported = set().union(*left.values()) if left else set()
+        ends = {name for name, needs in left.items() if not needs or name not in imported}
+        if not ends:
+            return [sorted(left)] if left else []
+        left = {name: needs - ends for name, needs in left.items() if name not in ends}
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+    assert circles(import_graph()) == []
+
+
+def test_a_folder_can_be_taken_in_at_a_glance() -> None:
+    folders = {path.parent for path in FILES}
+    counts = {
+        str(folder.relative_to(ROOT)): sum(1 for path in folder.glob("*.py") if path.name != "__init__.py")
+        for folder in folders
+    }
+    crowded = {name: count for name, count in counts.items() if count > MAX_MODULES and name not in CROWDED}
+    assert not crowded
+    assert not [path.name for path in (ROOT / "tasks").glob("*.py") if path.name != "__init__.py"], "no loose module"
+
+
+def test_a_stage_imports_another_only_where_that_is_listed() -> None:
+    across = {
+        (name.split(".")[1], other.split(".")[1])
+        for name, imported in import_graph().items()
+        for other in imported
+        if name.startswith("tasks.") and other.startswith("tasks.")
+    }
+    between = {(room, other) for room, other in across if room != other and other in STAGES}
+    assert between == ACROSS
 
 
 def test_compiled_code_is_cached_under_a_digest_of_all_that_it_is_made_of() -> None:
