@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tasks.pretrain.checkpoints.deepspeed_files import load_states
+
 Shapes = Mapping[str, tuple[int, ...]]
 # What torch raises for a file that is torn or is not what it seems
 UNREADABLE = (RuntimeError, OSError, EOFError, pickle.UnpicklingError, KeyError, ValueError, AttributeError)
@@ -121,25 +123,15 @@ def _read_deepspeed(folder: Path, rank: int, ranks: int) -> dict[str, Found]:
     parts = sorted(folder.glob("*optim_states.pt"))
     found = []
     for path in models[rank::ranks]:
-        held = _load(path)
+        held = load_states(path, mmap=True)
         shapes = held.get("param_shapes")
         found.append(_named_weights(held["module"], {} if shapes is None else _flat(shapes)))
         if held["optimizer"] is not None:
             found.append(_numbered_states(held["optimizer"], held["module"], held.get("shared_params") or {}))
-    shapes = _flat(_load(models[0])["param_shapes"] or []) if parts else {}
-    found += [_flat_states(_load(path)["optimizer_state_dict"], shapes, len(parts)) for path in parts[rank::ranks]]
+    shapes = _flat(load_states(models[0], mmap=True)["param_shapes"] or []) if parts else {}
+    for path in parts[rank::ranks]:
+        found.append(_flat_states(load_states(path, mmap=True)["optimizer_state_dict"], shapes, len(parts)))
     return merge(found)
-
-
-def _load(path: Path) -> Any:
-    """A file of DeepSpeed's, mapped; of classes only those that it keeps beside the tensors are let in."""
-    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
-    from deepspeed.runtime.zero.config import ZeroStageEnum
-    from deepspeed.utils.tensor_fragment import fragment_address
-
-    known = [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]
-    with torch.serialization.safe_globals(known):
-        return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
 
 
 def _flat(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:

@@ -8,6 +8,7 @@ where DeepSpeed clips without telling the norm.
 from __future__ import annotations
 
 import math
+import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from models.transformer import Transformer
 from storage.errors import TrainingError
+from tasks.pretrain.checkpoints.deepspeed_files import states_only
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.engines.universal import Topology, convert, load_whole
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
@@ -119,12 +121,19 @@ class DeepSpeedEngine(Engine):
             self.topology.write(folder)
 
     def load(self, folder: Path) -> None:
-        """As in the interface. Raises TrainingError where DeepSpeed only warns."""
+        """As in the interface. Raises TrainingError where DeepSpeed only warns, and for files with more than states."""
         saved = Topology.read(folder)
-        if saved == self.topology:
-            self._load(folder)
-        else:
-            self._load_converted(folder, saved)
+        try:
+            if saved == self.topology:
+                self._load(folder)
+            else:
+                self._load_converted(folder, saved)
+        except pickle.UnpicklingError as error:
+            raise TrainingError(
+                f"The checkpoint {folder} holds something else than states, which was not loaded: "
+                f"{str(error).splitlines()[0]}",
+                f"Delete {folder} to resume from the checkpoint before, and find out who wrote it.",
+            ) from error
 
     def _load_converted(self, folder: Path, saved: Topology) -> None:
         optimizer = self.deepspeed.optimizer
@@ -150,7 +159,8 @@ class DeepSpeedEngine(Engine):
             shutil.rmtree(together.parent)
 
     def _load(self, folder: Path) -> None:
-        path, _ = self.deepspeed.load_checkpoint(str(folder.parent), tag=folder.name)
+        with states_only():
+            path, _ = self.deepspeed.load_checkpoint(str(folder.parent), tag=folder.name)
         if path is None:
             raise TrainingError(f"DeepSpeed found no checkpoint in {folder}.", f"Delete {folder.parent} to begin anew.")
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import TrainingError
+from tasks.pretrain.checkpoints.deepspeed_files import load_states, states_only
 
 STATES = ("fp32", "exp_avg", "exp_avg_sq")
 PARAMETER = "param"  # DeepSpeed's key of the tensor in each file
@@ -66,7 +67,7 @@ def convert(
         place = out / "zero" / name
         torch.save(step, place / "step.pt")
         for path in (place / f"{key}.pt" for key in STATES):
-            found = torch.load(path, weights_only=False)
+            found = load_states(path)
             if isinstance(found, Tensor):  # what stage 3 leaves; the others ask for a name
                 torch.save({PARAMETER: found.view(size)}, path)
     _write_common(folder, out, step, groups)
@@ -74,7 +75,7 @@ def convert(
 
 def _whole(folder: Path, out: Path, saved: Topology) -> Tensor:
     """Stage 0: all is whole already, in one file; the number of steps taken."""
-    stored = torch.load(folder / "mp_rank_00_model_states.pt", map_location="cpu", weights_only=False)
+    stored = load_states(folder / "mp_rank_00_model_states.pt")
     names = [name for group in saved.groups for name in group]
     optimizer = stored["optimizer"]
     if "fp32_groups" in optimizer:  # of weights in 16 bits
@@ -97,17 +98,17 @@ def _together(folder: Path, out: Path) -> Tensor:
     """Stages 1 to 3, by DeepSpeed's converter; the number of steps taken."""
     from deepspeed.checkpoint import ds_to_universal
 
-    ds_to_universal.main(
-        argparse.Namespace(
-            input_folder=str(folder), output_folder=str(out), num_extract_workers=1, num_merge_workers=1,
-            keep_temp_folder=False, strict=True, inject_missing_state=True,
-        )
+    arguments = argparse.Namespace(
+        input_folder=str(folder), output_folder=str(out), num_extract_workers=1, num_merge_workers=1,
+        keep_temp_folder=False, strict=True, inject_missing_state=True,
     )  # fmt: skip
+    with states_only():
+        ds_to_universal.main(arguments)
     counted = next(iter(sorted((out / "zero").glob("*/step.pt"))), None)
     if counted is not None:
-        step = torch.load(counted, weights_only=False)
+        step = load_states(counted)
     else:
-        common = torch.load(out / "zero" / "optimizer_state.pt", map_location="cpu", weights_only=False)
+        common = load_states(out / "zero" / "optimizer_state.pt")
         step = common["optimizer_state_dict"]["state"][0]["step"]
     return torch.as_tensor(step)
 
@@ -117,7 +118,7 @@ def _write_common(folder: Path, out: Path, step: Tensor, groups: Sequence[Mappin
     import deepspeed
 
     path = out / "zero" / "optimizer_state.pt"
-    common = torch.load(path, map_location="cpu", weights_only=False) if path.exists() else {}
+    common = load_states(path) if path.exists() else {}
     plain = [{key: value for key, value in group.items() if key != "params"} | {"params": []} for group in groups]
     common |= {
         "ds_version": deepspeed.__version__,
@@ -140,9 +141,9 @@ def load_whole(folder: Path, model: nn.Module, optimizer: Any, topology: Topolog
     names = [name for group in topology.groups for name in group]
     for name, master in zip(names, masters, strict=True):
         place, device = folder / "zero" / name, master.device
-        fp32, *moments = (torch.load(place / f"{key}.pt", weights_only=False)[PARAMETER] for key in STATES)
+        fp32, *moments = (load_states(place / f"{key}.pt")[PARAMETER] for key in STATES)
         parameters[name].copy_(fp32.view_as(master))
         master.copy_(fp32.view_as(master))
-        step = torch.load(place / "step.pt", weights_only=False).clone()
+        step = load_states(place / "step.pt").clone()
         kept = {key: moment.view_as(master).to(device) for key, moment in zip(STATES[1:], moments, strict=True)}
         inner.state[master] = {"step": step.to(device), **kept}
