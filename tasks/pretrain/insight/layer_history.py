@@ -9,7 +9,7 @@ from typing import Any
 KEPT = 200  # rows in memory, evenly spread
 
 
-class Looks:
+class LayerHistory:
     """The looks that a run has taken into its layers."""
 
     def __init__(self, path: Path) -> None:

@@ -44,7 +44,7 @@ class Insight:
         self.peak = float(self.world.sum(peak.to(self.world.device)))  # of all ranks, who measured at the same time
         self.layers = LayerStats(_model(engine), _renaming(engine)) if spec.runtime.tracking.insight_every else None
         self.profiler = StepProfiler(self.folder, self.world.device)
-        self.looks = self.profiles = False
+        self.inspects = self.traces = False
         self.tokens, self.reported = 0, begun
         self.waiting: list[dict[str, Any]] = []  # rows of layers that no tracker has yet
         if self.world.first:
@@ -58,24 +58,24 @@ class Insight:
     def before_step(self, step: int) -> None:
         """Before the batch of `step` is taken."""
         runtime = self.spec.runtime
-        self.looks = runtime.tracking.insight_every is not None and step % runtime.tracking.insight_every == 0
-        self.profiles = step in runtime.tracking.profile_steps and self.world.first
-        if self.layers and self.looks:
+        self.inspects = runtime.tracking.insight_every is not None and step % runtime.tracking.insight_every == 0
+        self.traces = step in runtime.tracking.profile_steps and self.world.first
+        if self.layers and self.inspects:
             self.layers.start()
-        if self.profiles:
+        if self.traces:
             self.profiler.start()
-        if self.looks or self.profiles:
+        if self.inspects or self.traces:
             self.clock.lap("insight")
 
     def after_step(self, step: int, batches: Sequence[MicroBatch]) -> None:
         """After the optimizer's step; `batches` are this rank's."""
         self.tokens += sum(ids_BT.numel() for ids_BT, _, _ in batches) * self.engine.data_ranks
-        self.lap("training", wait=self.looks or self.profiles)
-        if self.profiles:
+        self.lap("training", wait=self.inspects or self.traces)
+        if self.traces:
             self.profiler.stop(step)
-        if self.layers and self.looks:
-            self._look(step, batches[0], self.layers)
-        if self.looks or self.profiles:
+        if self.layers and self.inspects:
+            self._record_layers(step, batches[0], self.layers)
+        if self.inspects or self.traces:
             self.clock.lap("insight")
 
     def lap(self, kind: str, *, wait: bool = False) -> None:
@@ -105,7 +105,7 @@ class Insight:
         for tracker in self.trackers:
             tracker.close()
 
-    def _look(self, step: int, batch: MicroBatch, layers: LayerStats) -> None:
+    def _record_layers(self, step: int, batch: MicroBatch, layers: LayerStats) -> None:
         found = layers.stop()
         logits: Stats = {}
         model, attentions = _model(self.engine), [name for name in layers.layers if name.endswith(".attention")]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.pretrain.insight.heatmaps import plot_heatmaps
-from tasks.pretrain.insight.layer_history import Looks
+from tasks.pretrain.insight.layer_history import LayerHistory
 from tasks.pretrain.insight.speed import speed_table, summarise
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
@@ -37,14 +37,14 @@ class Page:
         self.rows: list[dict[str, Any]] = read_log(spec.log) if spec.log.is_file() else []
         self.begun = (time.monotonic(), self.rows[-1]["step"] if self.rows else 0)
         self.newest: dict[str, Any] = {}
-        self.looks = Looks(spec.insight / "insight.jsonl")
+        self.history = LayerHistory(spec.insight / "insight.jsonl")
         self.drawn = 0  # the newest step in the heatmaps
 
     def add(self, line: Mapping[str, Any]) -> str:
         """Take what the child told at a step, and show it. The remark for a line of progress."""
         while self.rows and self.rows[-1]["step"] >= line["step"]:  # it went on from an earlier step
             self.rows.pop()
-            self.looks.forget()
+            self.history.forget()
         self.rows.append({name: line[name] for name in ("step", "loss", "validation_loss") if name in line})
         self.newest |= line
         self.out.page("live", self.write)
@@ -59,13 +59,13 @@ class Page:
             curve = self.spec.insight / "live.png"
             plot_loss(_thinned(self.rows), curve, title="")
             parts.append(embed_plot(curve))
-        looks = self.looks.read()
-        if looks:
+        records = self.history.read()
+        if records:
             picture = self.spec.insight / "layers.png"
-            if looks[-1]["step"] != self.drawn:
-                plot_heatmaps(looks, picture)
-                self.drawn = looks[-1]["step"]
-            parts += [embed_plot(picture), f"### Layers at step {looks[-1]['step']:,}", layers_text(looks[-1])]
+            if records[-1]["step"] != self.drawn:
+                plot_heatmaps(records, picture)
+                self.drawn = records[-1]["step"]
+            parts += [embed_plot(picture), f"### Layers at step {records[-1]['step']:,}", layers_text(records[-1])]
         for number, operators in self._operators().items():
             parts += [f"### Costliest operators, step {number:,}", markdown_table(operators)]
         return "\n\n".join(parts)
@@ -76,15 +76,15 @@ class Page:
         summary = summarise(found)
         out.fact(**summary)
         out.fact_table("Speed", speed_table(summary, str(found[0]["precision"])))
-        looks, operators = self.looks.read(), self._operators()
-        if looks:
-            out.fact_table(f"Layers at step {looks[-1]['step']:,}", layer_rows(looks[-1]))
+        records, operators = self.history.read(), self._operators()
+        if records:
+            out.fact_table(f"Layers at step {records[-1]['step']:,}", layer_rows(records[-1]))
         for step, rows in operators.items():
             out.fact_table(f"Costliest operators, step {step:,}", rows)
         missed = [step for step in self.spec.runtime.tracking.profile_steps if step not in operators]
         if missed:
             out.note(f"runtime.tracking.profile_steps: {missed} had been trained before, there is no trace")
-        if looks or operators:
+        if records or operators:
             out.note(f"what was seen of the run lies in {self.spec.insight}")
             (self.spec.insight / "page.md").write_text(self.write(), encoding="utf-8")
         if self.rows:
@@ -108,30 +108,30 @@ class Page:
         return {_step_of(path): json.loads(path.read_text()) for path in files}
 
 
-def layer_rows(look: Mapping[str, Any]) -> list[dict[str, str]]:
+def layer_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
     """A row of insight.jsonl as a table. The norms are left out: the file has them."""
-    given = _given(look)
+    given = _given(record)
     return [
         {"layer": layer, **{MEASURES[name]: _short(stats.get(name)) for name in given}}
-        for layer, stats in look["layers"].items()
+        for layer, stats in record["layers"].items()
         if not layer.endswith("_norm")
     ]
 
 
-def layers_text(look: Mapping[str, Any]) -> str:
+def layers_text(record: Mapping[str, Any]) -> str:
     """The table, what the logits are, and what this engine does not let be seen."""
-    parts = [markdown_table(layer_rows(look))]
-    if look.get("logit_max") is not None:
-        parts.append(f"Logits: largest {look['logit_max']:.3g}, entropy {_short(look['logit_entropy'])} nats.")
-    missing = [told for name, told in MEASURES.items() if name not in _given(look)]
-    missing += [] if "logit_max" in look else ["logits"]
+    parts = [markdown_table(layer_rows(record))]
+    if record.get("logit_max") is not None:
+        parts.append(f"Logits: largest {record['logit_max']:.3g}, entropy {_short(record['logit_entropy'])} nats.")
+    missing = [told for name, told in MEASURES.items() if name not in _given(record)]
+    missing += [] if "logit_max" in record else ["logits"]
     if missing:
         parts.append(f"Not to be seen with this engine: {', '.join(missing)}.")
     return "\n\n".join(parts)
 
 
-def _given(look: Mapping[str, Any]) -> list[str]:
-    return [name for name in MEASURES if any(name in stats for stats in look["layers"].values())]
+def _given(record: Mapping[str, Any]) -> list[str]:
+    return [name for name in MEASURES if any(name in stats for stats in record["layers"].values())]
 
 
 def _short(value: float | None) -> str:

@@ -38,7 +38,7 @@ def attention_entropy(q_BHTD: Tensor, k_BHTD: Tensor, mask: Tensor | None, *, ca
 
 
 class _Attentions(TorchFunctionMode):
-    """Looks into every call of scaled_dot_product_attention, whichever module makes it."""
+    """LayerHistory into every call of scaled_dot_product_attention, whichever module makes it."""
 
     def __init__(self) -> None:
         super().__init__()

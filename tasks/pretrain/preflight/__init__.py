@@ -1,7 +1,7 @@
 """Pre-flight: in seconds, before a long run, whether it can learn, fits, and resumes.
 
 bench.py     what the checks share
-learning.py  the model: first loss, gradients, causality, one batch by heart
+learning.py  the model: first loss, gradients, causality, overfit one batch
 repeating.py what must come out twice: data, checkpoints, the ranks
 machine.py   memory, disk, threads, allocator, device, libraries
 __main__.py  the child, once a rank

@@ -18,11 +18,11 @@ from tasks.pretrain.preflight.bench import Bench
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join
 
-# The cheap first; `checkpoint` and `by_heart` change the small engine, so they follow what wants a fresh one
+# The cheap first; `checkpoint` and `overfit` change the small engine, so they follow what wants a fresh one
 CHECKS: tuple[Callable[[Bench], Check], ...] = (
     machine.libraries, machine.device, machine.threads, machine.allocator, machine.disk,
     repeating.shards, repeating.loader,
-    learning.first_loss, repeating.ranks, learning.gradients, learning.causality, learning.by_heart,
+    learning.first_loss, repeating.ranks, learning.gradients, learning.causality, learning.overfit,
     repeating.checkpoint, machine.memory,
 )  # fmt: skip
 

@@ -68,7 +68,7 @@ class Bench:
             spec.config,
             context=spec.shape.context,
             tokenizer_digest=spec.tokenizer_digest,
-            marks=spec.marks,
+            fim_tokens=spec.fim_tokens,
         )
 
     @functools.cached_property

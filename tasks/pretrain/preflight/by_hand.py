@@ -10,7 +10,7 @@ import numpy as np
 from models.presets import derive
 from storage.tokens import read_header, write_tokens
 from tasks.pretrain.config import PretrainConfig
-from tasks.pretrain.fim_tokens import usual_marks
+from tasks.pretrain.fim_tokens import default_fim_tokens
 from tasks.pretrain.preflight import Line, preflight
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
@@ -40,7 +40,7 @@ def check_by_hand(
         train=[path.resolve() for path in train],
         validation=[path.resolve() for path in validation],
         tokenizer=tokens.resolve(),
-        marks=usual_marks() if config.fim_rate else None,
+        fim_tokens=default_fim_tokens() if config.fim_rate else None,
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
     )

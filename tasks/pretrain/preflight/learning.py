@@ -96,12 +96,12 @@ def judge_causality(model: Transformer, batch: MicroBatch, depth: str = "") -> C
     return verdict("causality", good, value, "The attention mask is wrong: look at what changed in models/.")
 
 
-def by_heart(bench: Bench) -> Check:
+def overfit(bench: Bench) -> Check:
     """One small batch is learned by heart, by the run's own engine, optimizer and peak rate."""
-    return judge_by_heart(bench.engine, bench.batches, bench.depth)
+    return judge_overfit(bench.engine, bench.batches, bench.depth)
 
 
-def judge_by_heart(engine: Engine, batches: list[MicroBatch], depth: str = "") -> Check:
+def judge_overfit(engine: Engine, batches: list[MicroBatch], depth: str = "") -> Check:
     """The loss on the same few hundred tokens falls to a tenth within a few dozen steps."""
     peak = engine.config.learning_rate
     losses: list[float] = []
@@ -112,7 +112,7 @@ def judge_by_heart(engine: Engine, batches: list[MicroBatch], depth: str = "") -
             break
     tokens = sum(ids_BT.numel() for ids_BT, _, _ in batches)
     return verdict(
-        "one batch by heart",
+        "overfit one batch",
         losses[-1] <= MEMORISED * losses[0],
         f"{tokens} tokens: loss {losses[0]:.2f} → {losses[-1]:.2f} in {len(losses)} steps{depth}",
         "Lower pretrain.learning_rate (or raise it, if the loss hardly moved), and look at the optimizer's settings.",

@@ -21,7 +21,7 @@ from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError
 from storage.token_stream import TokenStream
 from tasks.pretrain import PretrainConfig, pretrain
-from tasks.pretrain.fim_tokens import Marks, read_marks
+from tasks.pretrain.fim_tokens import FimTokens, read_fim_tokens
 from tasks.pretrain.loader import Batch, open_loader
 from tasks.pretrain.loader.batch import Integers, shorten
 from tasks.pretrain.loader.fim import SHORTEST, FillInTheMiddle
@@ -32,7 +32,7 @@ from tests.tasks.interrupt import interrupt_and_resume
 from tests.tasks.pretrain import tiny_training as training
 from tests.tasks.pretrain.tiny_training import losses_of, output
 
-EOS, MARKS = 0, Marks(6, 7, 8)
+EOS, MARKS = 0, FimTokens(6, 7, 8)
 MODEL = {**training.MODEL, "context": 64}
 CONFIG = PretrainConfig.model_validate(
     {"model": MODEL, "steps": 8, "global_batch": 8, "warmup_steps": 2, "validation_every": 4, "sample_tokens": 4,
@@ -199,7 +199,7 @@ def test_a_training_fills_in_and_is_validated_from_left_to_right(
 def test_what_the_marks_cost_is_reported(trained: Output, data: tuple[Artifact, Artifact]) -> None:
     loader = open_loader(
         data[0].files("train/*.tokens"), CONFIG, context=64, tokenizer_digest=tokenizer_digest(data[1].path),
-        marks=read_marks(data[1].path, 600),
+        fim_tokens=read_fim_tokens(data[1].path, 600),
     )  # fmt: skip
     ids = np.concatenate([loader.micro_batches(step, rank=0, ranks=1, size=8)[0].ids for step in range(1, 9)])
     assert trained.counts["fim"] == {
@@ -208,7 +208,7 @@ def test_what_the_marks_cost_is_reported(trained: Output, data: tuple[Artifact, 
     }
     assert 0.3 < trained.counts["fim"]["rearranged_a_window"] < 2
     table = {row["measure"]: row["value"] for row in trained.counts["tables"]["Fill in the middle"]}
-    assert table["cut off for their marks"] == f"{trained.counts['fim']['cut_off_share']:.2%} of the tokens"
+    assert table["cut off for FIM tokens"] == f"{trained.counts['fim']['cut_off_share']:.2%} of the tokens"
 
 
 def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
@@ -230,8 +230,10 @@ def test_processes_and_micro_batches_learn_the_same(
 
 
 def test_the_marks_are_asked_of_the_tokenizer(data: tuple[Artifact, Artifact]) -> None:
-    assert list(read_marks(data[1].path, 600)) == load_tokenizer(data[1].path).convert_tokens_to_ids(list(FIM_TOKENS))
-    assert read_marks(data[1].path, 600) == tuple(SPECIAL_TOKENS.index(token) for token in FIM_TOKENS)
+    assert list(read_fim_tokens(data[1].path, 600)) == load_tokenizer(data[1].path).convert_tokens_to_ids(
+        list(FIM_TOKENS)
+    )
+    assert read_fim_tokens(data[1].path, 600) == tuple(SPECIAL_TOKENS.index(token) for token in FIM_TOKENS)
 
 
 @pytest.mark.parametrize("change", ["missing", "ordinary", "beyond"])
