@@ -15,7 +15,7 @@ from storage.errors import ConfigError
 from tasks.pretrain.setup import setup_of
 from tasks.stage import machine
 from tasks.stage.runtime import Runtime
-from tasks.training.peak import measure_peak
+from tasks.training.peak import cpu_peak_flops
 from tasks.training.retention import most_kept
 
 USUAL_GPU = "h100"  # where a profile asks for a GPU, and nobody says which
@@ -129,7 +129,7 @@ def _device(runtime: Runtime, name: str | None) -> Device:
         )
     if name == "cpu":
         memory = machine.memory() // runtime.training.processes
-        peak = measure_peak(runtime.compute.threads)
+        peak = cpu_peak_flops(runtime.compute.threads)
         return Device(
             "cpu", f"this CPU, {runtime.compute.threads} threads", memory, None, None, peak, None, CPU_UTILISATION
         )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from storage.arrays import Int64
 from tasks.children.child import emit
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.checkpoints.snapshots import Snapshots
@@ -85,7 +84,7 @@ class Training:
         )  # fmt: skip
         pinned = engine.world.device.type == "cuda"
 
-        def tensor(part: npt.NDArray[np.int64]) -> Tensor:
+        def tensor(part: Int64) -> Tensor:
             return torch.from_numpy(part).pin_memory() if pinned else torch.from_numpy(part)
 
         return [

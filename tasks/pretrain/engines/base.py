@@ -65,7 +65,7 @@ class Engine(ABC):
 
     @abstractmethod
     def step(self, batches: list[MicroBatch], learning_rate: float) -> tuple[Tensor, Tensor]:
-        """One optimizer step over this rank's micro-batches of (B, T) ids, targets and, to isolate documents, positions.
+        """One optimizer step over this rank's micro-batches of (B, T) ids, targets and, for isolation, positions.
 
         Returns a loss whose mean over the ranks is the mean over the tokens of the step, and the global gradient norm
         before clipping, both still on the device. In float16 a norm that is not finite means that the scaled gradient

@@ -121,8 +121,8 @@ class DeepSpeedEngine(Engine):
             self.topology.write(folder)
 
     def load(self, folder: Path) -> None:
-        """Load states, converted if they were saved in another topology. Raises TrainingError where DeepSpeed only warns,
-        and for files that hold something else than states."""
+        """Load states, converting those of another topology. Raises TrainingError where DeepSpeed only warns, and for
+        files that hold something else than states."""
         saved = Topology.read(folder)
         try:
             if saved == self.topology:

@@ -8,21 +8,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from models.cross_entropy import IGNORED
-
-Integers = npt.NDArray[np.int64]
-Lengths = npt.NDArray[np.int32]
+from storage.arrays import Int64
 
 
 class Batch(NamedTuple):
     """Inputs and the token after each, both (B, T). With isolated documents, `positions` (B, T) counts from the first
     token of each document, or of its part in the row: another document begins at each zero."""
 
-    ids: Integers
-    targets: Integers
-    positions: Integers | None = None
+    ids: Int64
+    targets: Int64
+    positions: Int64 | None = None
 
 
 def shorten(batch: Batch, parts: int) -> Batch:

@@ -28,11 +28,11 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-import numpy.typing as npt
 
+from storage.arrays import Float64, Int64, UInt64
 from tasks.pretrain.fim_tokens import FimTokens
-from tasks.pretrain.loader.batch import Batch, Integers
-from tasks.pretrain.loader.permutation import U64, mix
+from tasks.pretrain.loader.batch import Batch
+from tasks.pretrain.loader.permutation import mix
 
 SHORTEST = 3  # tokens: one for each part
 DRAWS = 4  # per document: whether, in which order, two cuts
@@ -85,18 +85,18 @@ class FillInTheMiddle:
         served_RW = tokens[order[begins_R[:, None] + np.arange(width)]]
         return Batch(served_RW[:, :-1], served_RW[:, 1:])
 
-    def _draw(self, samples_D: Integers) -> npt.NDArray[np.float64]:
+    def _draw(self, samples_D: Int64) -> Float64:
         """(DRAWS, D) numbers in [0, 1): the outputs of one SplitMix64 per sample, in the order of its documents.
 
         SplitMix64 mixes a counter, so that any output can be computed without those before.
         """
         numbers_D = np.arange(len(samples_D)) - np.searchsorted(samples_D, samples_D)
-        counters: U64 = (DRAWS * numbers_D + np.arange(1, DRAWS + 1)[:, None]).astype(np.uint64)
+        counters: UInt64 = (DRAWS * numbers_D + np.arange(1, DRAWS + 1)[:, None]).astype(np.uint64)
         seeds_D = mix(samples_D.astype(np.uint64) + self._key)
         return (mix(seeds_D + counters * GOLDEN) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def _joined(begins: Integers, lengths: Integers) -> Integers:
+def _joined(begins: Int64, lengths: Int64) -> Int64:
     """Concatenated ranges: `lengths[i]` numbers from `begins[i]` on, for each i."""
     after = np.cumsum(lengths)
     return np.repeat(begins - after + lengths, lengths) + np.arange(after[-1])

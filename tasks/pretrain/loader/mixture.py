@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from storage.arrays import Int64
 from storage.errors import ConfigError
-from tasks.pretrain.loader.batch import Batch, Integers
+from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.permutation import permute
 from tasks.pretrain.loader.windows import ShuffledWindows, Windows
 
@@ -43,11 +44,11 @@ class MixtureOrder:
         for number, end in enumerate(self._firsts[1:]):
             self._served.append(self._before(number, end))
 
-    def served(self, samples: int) -> Integers:
+    def served(self, samples: int) -> Int64:
         """How many of the first `samples` of the run each source serves."""
         return self._before(bisect_right(self._firsts, samples) - 1, samples)
 
-    def places(self, first: int, count: int) -> tuple[Integers, Integers]:
+    def places(self, first: int, count: int) -> tuple[Int64, Int64]:
         """For samples `first` to `first + count`: the source, and the sample's number within that source."""
         sources, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
         done = 0
@@ -67,13 +68,13 @@ class MixtureOrder:
             done += here
         return sources, numbers
 
-    def _before(self, phase: int, sample: int) -> Integers:
+    def _before(self, phase: int, sample: int) -> Int64:
         """Samples of each source before `sample`, which is in `phase` or at its end."""
         block, slot = divmod(sample - self._firsts[phase], BLOCK)
         begun = np.bincount(self._slots(phase, block)[:slot], minlength=len(self._quotas[phase]))
         return self._served[phase] + block * np.array(self._quotas[phase], np.int64) + begun
 
-    def _slots(self, phase: int, block: int) -> Integers:
+    def _slots(self, phase: int, block: int) -> Int64:
         return _slots(f"{self.seed} mixture {phase} {block}", self._quotas[phase])
 
 
@@ -96,7 +97,7 @@ def quotas(weights: Mapping[str, float], sources: Sequence[str]) -> tuple[int, .
 
 
 @functools.lru_cache(maxsize=4)
-def _slots(key: str, counts: tuple[int, ...]) -> Integers:
+def _slots(key: str, counts: tuple[int, ...]) -> Int64:
     """The source of each slot of a block: (BLOCK,). Cached, since a batch seldom spans blocks."""
     order = permute(np.arange(BLOCK, dtype=np.uint64), BLOCK, key)
     return np.searchsorted(np.cumsum(counts), order.astype(np.int64), side="right")

@@ -56,8 +56,8 @@ class StepLoader:
             )
 
     def micro_batches(self, step: int, *, rank: int, ranks: int, size: int, number: int | None = None) -> list[Batch]:
-        """This rank's micro-batches of a step, each of `size` samples, or fewer during batch warmup; from batch `number`,
-        by default the step's own. Raises ConfigError where ranks can't share it evenly: samples would be left out."""
+        """This rank's micro-batches of a step, each of `size` samples, or fewer during batch warmup; from batch
+        `number`, by default the step's own. Raises ConfigError where ranks can't share it evenly."""
         number = number or step
         served, batch = self.config.samples(number - 1), self.config.batch(number)
         if batch % ranks:
@@ -70,8 +70,8 @@ class StepLoader:
         return [self._serve(step, served + (part * ranks + rank) * size, size) for part in range(count)]
 
     def fim_report(self, steps: int) -> dict[str, float] | None:
-        """The effect of `fim_rate` on a run of so many steps, measured on evenly spread samples: rearranged documents per
-        window, and the share of tokens cut off for FIM tokens. None where nothing is rearranged."""
+        """The effect of `fim_rate` on a run of so many steps, measured on evenly spread samples: rearranged documents
+        per window, and the share of tokens cut off for FIM tokens. None where nothing is rearranged."""
         if self._fim is None:
             return None
         firsts = np.cumsum([0, *(self.config.batch(step) for step in range(1, steps + 1))])

@@ -2,8 +2,9 @@
 
 Window i of a stream is its tokens i·T to i·T + T, and the token after it as the last target; or it holds whole
 documents, packed by packing.py. Each epoch visits each window once, in the order of a keyed permutation that is
-computed, not stored: sample s of the endless run is window π_e(s mod n) of epoch e = s div n. So the loader's only state
-is the number of samples served, and neither the number of processes nor the micro-batch can change what a step sees.
+computed, not stored: sample s of the endless run is window π_e(s mod n) of epoch e = s div n. So the loader's only
+state is the number of samples served, and neither the number of processes nor the micro-batch can change what a step
+sees.
 
 Shapes: B samples, T tokens of context.
 """
@@ -15,11 +16,12 @@ from typing import Protocol
 
 import numpy as np
 
+from storage.arrays import Int64, UInt64
 from storage.errors import EmptyOutput
 from storage.token_stream import Stretches
-from tasks.pretrain.loader.batch import Batch, Integers
+from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.packing import PackedWindows
-from tasks.pretrain.loader.permutation import U64, permute
+from tasks.pretrain.loader.permutation import permute
 
 CHUNK = np.uint64(1024)  # samples whose order is computed together, which costs hardly more than for one
 SUMMED = 1 << 14  # samples whose padding is summed together
@@ -35,7 +37,7 @@ class Windows(Protocol):
     def require_one(self, name: str) -> None:
         """Raises EmptyOutput for a stream without a whole window; `name` is the stream's."""
 
-    def read_into(self, row: Integers, window: int) -> None:
+    def read_into(self, row: Int64, window: int) -> None:
         """Fill `row` with the T + 1 tokens of a window."""
 
 
@@ -53,7 +55,7 @@ class StreamWindows:
                 "Give more documents, or a smaller model.context.",
             )
 
-    def read_into(self, row: Integers, window: int) -> None:
+    def read_into(self, row: Int64, window: int) -> None:
         self.stream.read_into(row, window * self.context)
 
 
@@ -65,7 +67,7 @@ class ShuffledWindows:
         self.windows, self.key, self.count = windows, key, windows.count
         windows.stream.expect_random_reads()
 
-    def order(self, served: U64) -> Integers:
+    def order(self, served: UInt64) -> Int64:
         """The window of each of these samples of the stream."""
         chunks = served // CHUNK
         windows = np.empty(len(served), np.int64)
@@ -74,7 +76,7 @@ class ShuffledWindows:
             windows[inside] = _chunk(chunk, self.count, self.key)[served[inside] % CHUNK]
         return windows
 
-    def read_into(self, row: Integers, window: int) -> None:
+    def read_into(self, row: Int64, window: int) -> None:
         """Fill `row` with the T + 1 tokens of a window."""
         self.windows.read_into(row, window)
 
@@ -85,7 +87,7 @@ class ShuffledWindows:
             row["padding"] = self._padding(self.windows.packing.padding(), served)
         return row
 
-    def _padding(self, padding_W: Integers, served: int) -> int:
+    def _padding(self, padding_W: Int64, served: int) -> int:
         epochs, rest = divmod(served, self.count)
         begun = range(0, rest, SUMMED)
         first = epochs * self.count
@@ -94,7 +96,7 @@ class ShuffledWindows:
 
 
 @functools.lru_cache(maxsize=1024)  # 8 MB; a batch has samples of one chunk of each source
-def _chunk(chunk: int, size: int, key: str) -> Integers:
+def _chunk(chunk: int, size: int, key: str) -> Int64:
     """The windows of samples chunk · CHUNK to (chunk + 1) · CHUNK of a stream of `size` windows."""
     samples = np.arange(chunk * int(CHUNK), (chunk + 1) * int(CHUNK), dtype=np.uint64)
     epochs = samples // np.uint64(size)

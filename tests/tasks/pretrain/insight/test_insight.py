@@ -42,7 +42,7 @@ from tasks.stage.output import Output
 from tasks.stage.pages import MAX_PLOT_BYTES, report
 from tasks.stage.progress import Observer
 from tasks.training.logs import append_log, read_log
-from tasks.training.peak import measured_peak
+from tasks.training.peak import peak_flops
 from tests.runtimes import runtime_of
 from tests.storage.conftest import Make, make  # noqa: F401
 from tests.tasks.pretrain.tiny_training import CONFIG, output
@@ -320,10 +320,10 @@ def test_laps_leave_no_second_out() -> None:
 
 def test_the_peak_is_measured_once_in_little_time_and_draws_nothing() -> None:
     before, begun = torch.get_rng_state(), time.perf_counter()
-    peak = measured_peak(CPU, torch.float32, torch.get_num_threads())
+    peak = peak_flops(CPU, torch.float32, torch.get_num_threads())
     assert torch.equal(torch.get_rng_state(), before)
     assert 1e8 < peak < 1e14
-    assert measured_peak(CPU, torch.float32, torch.get_num_threads()) == peak
+    assert peak_flops(CPU, torch.float32, torch.get_num_threads()) == peak
     x = torch.ones(512, 512)
     started = time.perf_counter()
     assert float((x @ x)[0, 0]) == 512

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from models.convert import load
 from models.tokenizer import FIM_TOKENS, SPECIAL_TOKENS, load_tokenizer, tokenizer_digest
+from storage.arrays import Int64
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError
@@ -23,7 +24,7 @@ from storage.token_stream import TokenStream
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.fim_tokens import FimTokens, read_fim_tokens
 from tasks.pretrain.loader import Batch, open_loader
-from tasks.pretrain.loader.batch import Integers, shorten
+from tasks.pretrain.loader.batch import shorten
 from tasks.pretrain.loader.fim import SHORTEST, FillInTheMiddle
 from tasks.stage.output import Output
 from tasks.training.bits_per_byte import likelihood
@@ -44,7 +45,7 @@ def filler(rate: float = 1.0, spm_share: float = 0.5, seed: int = 0) -> FillInTh
     return FillInTheMiddle(MARKS, eos_id=EOS, rate=rate, spm_share=spm_share, seed=seed)
 
 
-def batch_of(rows: Integers) -> Batch:
+def batch_of(rows: Int64) -> Batch:
     return Batch(rows[:, :-1], rows[:, 1:])
 
 
@@ -118,7 +119,7 @@ LENGTH, ROWS = 300, 3000
 
 
 @pytest.fixture(scope="module")
-def long_documents() -> Integers:
+def long_documents() -> Int64:
     """A row each: a document of 300 different tokens, then others too short to be rearranged."""
     rows = np.full((ROWS, LENGTH + 13), 1000)
     rows[:, :LENGTH] = np.arange(20, 20 + LENGTH)
@@ -127,7 +128,7 @@ def long_documents() -> Integers:
 
 
 @pytest.mark.parametrize(("rate", "spm_share"), [(0.5, 0.5), (0.9, 0.2), (0.1, 1.0), (1.0, 0.0)])
-def test_shares_and_places_are_those_asked_for(rate: float, spm_share: float, long_documents: Integers) -> None:
+def test_shares_and_places_are_those_asked_for(rate: float, spm_share: float, long_documents: Int64) -> None:
     served = rows_of(filler(rate, spm_share).rearrange(batch_of(long_documents), 0, 1))
     rearranged = [documents(row)[0] for row in served if row[0] == MARKS.prefix]
     assert len(rearranged) / ROWS == pytest.approx(rate, abs=0.04)
