@@ -47,7 +47,7 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
     how = f"{setup.precision}, {_named(setup)}, micro-batch {setup.micro_batch}, recompute {setup.recompute}"
     if setup.devices > 1:
         how += f", one of {setup.devices} devices"
-    table = new_table("", "size", "", "what it is", right=["size"], title=f"Memory: {how}")
+    table = new_table("", "size", "", "description", right=["size"], title=f"Memory: {how}")
     parts = [
         ("weights", memory.weights, "in 16 bits" if setup.weight_bytes == 2 else "in float32"),
         ("gradients", memory.gradients, "in the weights' precision"),

@@ -85,9 +85,16 @@ def test_plan_prints_every_table(tmp_path: Path) -> None:
     with console.capture() as captured:
         show_plan(console, "gpu", [f"runtime.store={tmp_path / 'store'}"], device="a100")
     text = captured.get()
-    for line in ("The model", "The run", "tokens a parameter", "compute-optimal", "Memory: mixed, ZeRO 0", "optimizer"):
+    for line in (
+        "The model",
+        "The run",
+        "tokens per parameter",
+        "compute-optimal",
+        "Memory: mixed, ZeRO 0",
+        "optimizer",
+    ):
         assert line in text
-    for line in ("NVIDIA A100 80GB", "a checkpoint", "assumed 40% of 312 TFLOP/s", "USD", "mid-2025"):
+    for line in ("NVIDIA A100 80GB", "one checkpoint", "assumed 40% of 312 TFLOP/s", "USD", "mid-2025"):
         assert line in text
 
 
@@ -125,7 +132,7 @@ def test_what_is_held_and_counted_is_named() -> None:
     assert "FSDP, zero_stage 3" in printed(
         planned("gpu", "runtime.pretrain.engine=fsdp", "runtime.pretrain.zero_stage=3")
     )
-    assert "names hostfile, which is not here" in printed(planned("cluster"))
+    assert "names hostfile, which does not exist" in printed(planned("cluster"))
 
 
 def test_the_time_of_a_pretraining_that_was_never_made_is_the_arithmetics(tmp_path: Path) -> None:
