@@ -68,6 +68,6 @@ def _check(runtime: PretrainRuntime) -> None:
         asked = getattr(runtime, name)
         if asked != type(runtime).model_fields[name].default and not possible:
             raise ConfigError(
-                f"runtime.pretrain.{name} is {asked}, which the engine {engine} with zero_stage {zero} does not support.",
+                f"runtime.pretrain.{name} is {asked}, which the engine {engine}, zero_stage {zero}, does not support.",
                 f"Choose an engine that can (`gristmill profile schema` names them for {name}), or leave it out.",
             )
