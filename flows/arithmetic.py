@@ -1,4 +1,4 @@
-"""What pretraining by a profile will take: the profile's words joined with the arithmetic in `models/`."""
+"""Estimates of a profile's pretraining: memory, disk, time and cost, by the formulas in `models/`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from storage.errors import ConfigError
 from tasks.pretrain.setup import setup_of
 from tasks.stage import machine
 from tasks.stage.runtime import Runtime
-from tasks.training.peak import measure_peak
+from tasks.training.peak import cpu_peak_flops
 from tasks.training.retention import most_kept
 
-USUAL_GPU = "h100"  # where a profile asks for a GPU, and nobody says which
-CPU_UTILISATION = 0.5  # of the measured peak, for models of some millions of parameters
+USUAL_GPU = "h100"  # where a profile asks for a GPU without a type
+CPU_UTILISATION = 0.5  # of the measured peak, for models of a few million parameters
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Pretraining by a profile on a kind of device."""
+    """The pretraining of a profile on a kind of device."""
 
     shape: ModelShape
     tokens: int
     steps: int
-    batch: int  # sequences of a step, when it has warmed up
+    batch: int  # sequences per step after warmup
     setup: Setup
     device: Device
     products: Products
@@ -37,39 +37,39 @@ class TrainingPlan:
     checkpoint: int  # bytes
     kept: int  # checkpoints
     bill: Bill
-    hostfile: str | None = None  # that the profile names and that is not here: one host is counted
+    hostfile: str | None = None  # named by the profile but missing here: one host is assumed
 
     @property
     def parameters(self) -> int:
-        """Of the model; a tied matrix counts once."""
+        """Parameters of the model; a tied matrix counts once."""
         return count_parameters(self.shape)
 
     @property
     def flops(self) -> int:
-        """Of the model: forward and backward, nothing twice."""
+        """Model FLOPs: forward and backward, without recomputation."""
         return flops_per_token(self.shape) * self.tokens
 
     @property
     def executed_flops(self) -> int:
-        """Those that the devices do: what a mask hides and what is computed again counts too."""
+        """Hardware FLOPs: with masked attention and recomputation."""
         return executed_flops_per_token(self.shape, recompute=self.setup.recompute) * self.tokens
 
     @property
     def disk(self) -> int:
-        """Bytes for the checkpoints of a run at its fullest."""
+        """Peak bytes of all checkpoints."""
         return checkpoint_disk(self.checkpoint, self.kept)
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest device has the memory."""
+        """Whether it fits into the memory of a device."""
         return self.memory.total <= self.device.memory
 
     def by_engine(self) -> list[tuple[Setup, int]]:
-        """Bytes that the fullest device would need under each engine and stage."""
+        """Bytes per device with each engine and ZeRO stage."""
         return [(setup, training_memory(self.shape, setup).total) for setup in engines(self.setup)]
 
     def remedy(self) -> dict[str, object] | None:
-        """The cheapest changes with which it would fit; None if there are none."""
+        """The cheapest changes of settings with which it would fit; None if there are none."""
         found = ways_to_fit(self.shape, self.setup, self.device.memory)
         return None if found is None else changes(self.setup, found)
 
@@ -77,9 +77,9 @@ class TrainingPlan:
 def training_plan(
     profile: Profile, device: str | None = None, price: float | None = None, utilisation: float | None = None
 ) -> TrainingPlan:
-    """The arithmetic of a profile on `device`, by default what its runtime asks for: the CPU measured, or an H100.
+    """The estimates for a profile on `device`, by default as its runtime says: this CPU, measured, or an H100.
 
-    Raises ConfigError for an unknown device, and where the devices can't be shared out as the runtime says.
+    Raises ConfigError for an unknown device, and where devices or batches can't be divided as the runtime says.
     """
     config = profile.pretrain
     shape = derive(config.model, profile.tokenizer.vocab_size)
@@ -129,7 +129,7 @@ def _device(runtime: Runtime, name: str | None) -> Device:
         )
     if name == "cpu":
         memory = machine.memory() // runtime.training.processes
-        peak = measure_peak(runtime.compute.threads)
+        peak = cpu_peak_flops(runtime.compute.threads)
         return Device(
             "cpu", f"this CPU, {runtime.compute.threads} threads", memory, None, None, peak, None, CPU_UTILISATION
         )

@@ -183,7 +183,7 @@ def doctor(
     [bold]gristmill doctor tiny[/] tries the profile's pretraining for seconds, as a run would do it:
 
     - a fresh model knows nothing, gradients reach every parameter
-    - no token sees a later one, one batch is learned by heart
+    - no token sees a later one, one batch can be overfitted
     - shards are whole, batches and checkpoints come out the same twice
     - all processes begin with equal weights and see samples of their own
     - a step fits into memory, the run on the disk

@@ -1,1 +1,1 @@
-"""The transformer, its presets and arithmetic, conversion to and from transformers, the chat template."""
+"""The transformer, its shapes, memory and compute estimates, conversion to and from transformers, the chat template."""

@@ -1,11 +1,11 @@
-"""What the forward pass keeps for the backward pass, bytes exactly as torch keeps them; a test counts its storages.
+"""Activation memory: exactly the bytes that the forward pass saves for the backward pass; a test counts storages.
 
-The accounting is Korthikanti et al. 2022 (section 4) for this repo's decoder: attention is fused, so its scores never
-exist; q, k and v come from one product, so that v keeps the whole of it alive beside the rotated q and k; there is no
-dropout. The loss keeps no logits (`ChunkedCrossEntropy`), but has its gradients ready when the forward pass ends.
+This is the accounting of Korthikanti et al. 2022 (section 4) for this decoder: attention is fused, so its scores are
+never materialised; q, k and v come from one product, so that v keeps all of it alive beside the rotated q and k; there
+is no dropout. The loss saves no logits (`ChunkedCrossEntropy`), but has its gradients when the forward pass ends.
 
-Two sizes of number stand in the formulas: `n` bytes for what matrix products read and write, `r` bytes for the
-residual stream; they differ only under autocast, where sums with the float32 embeddings stay float32.
+Matrix products and the residual stream may have numbers of different size: under autocast, sums with the float32
+embeddings stay float32.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Precision = Literal["float32", "bfloat16", "float16", "mixed"]  # mixed: 16-bit 
 
 @dataclass(frozen=True)
 class Numbers:
-    """How the numbers of the forward pass are kept."""
+    """Sizes of the numbers in the forward pass."""
 
-    product: int  # bytes of a number in a matrix product
-    residual: int  # bytes of a number in the residual stream, and in the weights that autograd sees
-    cuda: bool  # RMSNorm is one kernel there; elsewhere torch composes it, and keeps what lies between
+    product: int  # bytes per number in matrix products
+    residual: int  # bytes per number in the residual stream, and in the weights that autograd sees
+    cuda: bool  # RMSNorm is one kernel on CUDA; elsewhere torch composes it, and saves intermediates
 
     @property
     def autocast(self) -> bool:
-        """Whether float32 weights are cast to 16 bits where they multiply."""
+        """Whether float32 weights are cast to 16 bits for matrix products."""
         return self.product != self.residual
 
 
 def numbers(precision: Precision, *, autocast: bool, cuda: bool) -> Numbers:
-    """Sizes for a precision; `autocast` is mixed precision over float32 weights (DDP), else weights are cast before."""
+    """Sizes for a precision; `autocast`: mixed precision over float32 weights (DDP); else weights are cast before."""
     if precision == "float32":
         return Numbers(4, 4, cuda)
     return Numbers(2, 4 if precision == "mixed" and autocast else 2, cuda)
@@ -41,15 +41,15 @@ def numbers(precision: Precision, *, autocast: bool, cuda: bool) -> Numbers:
 
 @dataclass(frozen=True)
 class Activations:
-    """Bytes on one device. The blocks' stay until their backward pass; either of the other two comes on top."""
+    """Bytes on one device. Those of the blocks are kept until their backward pass; one of the other two is added."""
 
     blocks: int
     loss: int  # while the loss is computed: the last norm, the head's gradient, a chunk of logits
-    backward: int  # while a block's backward pass runs: what it computes again, and gradients
+    backward: int  # during a block's backward pass: recomputed activations, and gradients
 
     @property
     def peak(self) -> int:
-        """The most that exists at a time, bytes."""
+        """Peak bytes."""
         return self.blocks + max(self.loss, self.backward)
 
 
@@ -65,12 +65,12 @@ def activations(
     head: bool = True,
     isolate: bool = False,
 ) -> Activations:
-    """What `micro_batch` sequences of a full context need.
+    """Activation memory of `micro_batch` sequences of full context.
 
-    `blocks` of the model stand on this device (all of them by default), with the `head` or without; `in_flight`
-    micro-batches wait for their backward pass (pipeline parallelism). Tensor parallelism divides what lies between a
-    column-parallel and a row-parallel product, and the vocabulary; norms and the residual stream are whole (Shoeybi
-    et al. 2019). `isolate` is for documents that don't see each other: each row has its own mask.
+    This device has `blocks` of the model (default: all), with or without the `head`; `in_flight` micro-batches wait for
+    their backward pass (pipeline parallelism). Tensor parallelism divides activations between a column-parallel and a
+    row-parallel layer, and the vocabulary; norms and the residual stream are replicated (Shoeybi et al. 2019). With
+    `isolate` (isolated documents) each row has its own mask.
     """
     tokens, ways = micro_batch * shape.context, tensor_parallel
     blocks = shape.depth if blocks is None else blocks
@@ -83,9 +83,9 @@ def activations(
     kept = tokens * saved * blocks + mask + rotary + (casts * blocks if recompute == "none" else 0)
     loss = 0
     if head:
-        # Autocast holds on to its casts until the forward pass ends, whether they are kept for the backward or not
+        # Autocast caches its casts until the forward pass ends, even if the backward pass does not need them
         held = 0 if recompute == "none" else casts * blocks
-        # The last norm's numbers, its output, and the loss's gradient with respect to that
+        # What the last norm saves, its output, and the gradient of the loss with respect to it
         last = tokens * (_norm(shape, form) + 2 * form.residual * shape.width)
         loss = last + held + _loss(shape, form, tokens, ways)
     again = 0 if recompute == "none" else tokens * (block - saved) + casts
@@ -93,11 +93,11 @@ def activations(
 
 
 def _flowing(shape: ModelShape, form: Numbers, tokens: int, ways: int, head: bool) -> int:
-    """Gradients that exist at a time in a feed-forward layer's backward pass, beside the parameters' own: that of the
-    residual stream, of the inner numbers (both of a gate's at its product, else one beside a matrix's before it is
-    added up), and of a tied head, which waits for the embedding's."""
+    """Peak of activation gradients in a feed-forward layer's backward pass: of the residual stream, of the inner
+    activations (both halves of a gated layer, or one beside a matrix's gradient before it is accumulated), and of a
+    tied head, which waits for the embedding's."""
     inner = ceil_div(shape.feed_forward, ways)
-    tied = words_of_rank(shape, ways) * shape.width if shape.tie_embeddings and head else 0
+    tied = vocabulary_of_rank(shape, ways) * shape.width if shape.tie_embeddings and head else 0
     stream = form.residual * shape.width + (form.product * shape.width if form.autocast else 0)
     at_down = tokens * (form.product * inner + stream) + form.residual * inner * shape.width
     at_gate = tokens * (form.product * 2 * inner + form.residual * shape.width) if shape.gated else 0
@@ -105,20 +105,20 @@ def _flowing(shape: ModelShape, form: Numbers, tokens: int, ways: int, head: boo
 
 
 def _block(shape: ModelShape, form: Numbers, ways: int, *, repeated: bool) -> int:
-    """Bytes a token that a block keeps when nothing is computed again. `repeated`: shared keys and values are copied
-    for each query head (`must_repeat_keys`), so that nothing holds on to the product that they came from."""
+    """Bytes per token that a block saves without recomputation. `repeated`: shared keys and values are copied for each
+    query head (`must_repeat_keys`), so that nothing keeps the product alive that they came from."""
     queries, keys = _heads(shape, ways)
     rotated = queries + keys if shape.rope_theta is not None else 0
     attended = 2 * queries if repeated and keys < queries else queries + 2 * keys
     attention = form.product * (attended + rotated + queries) + 4 * ceil_div(shape.heads, ways)
     inner = ceil_div(shape.feed_forward, ways)
-    feed_forward = form.product * inner * (4 if shape.gated else 2)  # gate, up, SiLU of the gate, and the product
+    feed_forward = form.product * inner * (4 if shape.gated else 2)  # gate, up, SiLU(gate), and their product
     norms = 2 * (_norm(shape, form) + form.product * shape.width)
     return norms + attention + feed_forward
 
 
 def _selective(shape: ModelShape, form: Numbers, ways: int) -> int:
-    """Bytes a token that a block keeps with selective recomputation: its input, each product, attention's output."""
+    """Bytes per token that a block saves with selective recomputation: its input, products, attention's output."""
     queries, keys = _heads(shape, ways)
     inner = ceil_div(shape.feed_forward, ways) * (2 if shape.gated else 1)
     products = queries + 2 * keys + queries + shape.width + inner + shape.width
@@ -126,19 +126,18 @@ def _selective(shape: ModelShape, form: Numbers, ways: int) -> int:
 
 
 def _norm(shape: ModelShape, form: Numbers) -> int:
-    """Bytes a token that a norm keeps, its output left out."""
+    """Bytes per token that a norm saves, without its output."""
     if shape.family == "gpt2":
-        return form.residual * shape.width + 2 * 4  # mean and reciprocal deviation in float32
+        return form.residual * shape.width + 2 * 4  # mean and reciprocal standard deviation in float32
     if form.cuda:
         return form.residual * shape.width + 4
     return 2 * 4 * shape.width + 4  # the input and the scaled input, in float32 whatever the input was
 
 
 def _loss(shape: ModelShape, form: Numbers, tokens: int, ways: int) -> int:
-    """The most that the chunked loss has at a time: the head's gradient and a chunk's logits in float32, and with them
-    a product of the chunk with the head; or in 16 bits the logits and the hidden states of the chunk once more, with a
-    product of the head's size."""
-    vocabulary, rows = words_of_rank(shape, ways), min(LOSS_CHUNK, tokens)
+    """Peak of the chunked loss: the head's gradient and a chunk's logits in float32, plus a product of the chunk with
+    the head; in 16 bits also copies of the chunk's logits and hidden states, and a product of the head's size."""
+    vocabulary, rows = vocabulary_of_rank(shape, ways), min(LOSS_CHUNK, tokens)
     head, logits, hidden = vocabulary * shape.width, rows * vocabulary, rows * shape.width
     if form.product == 4:
         return 4 * (head + logits + hidden)
@@ -151,11 +150,11 @@ def _heads(shape: ModelShape, ways: int) -> tuple[int, int]:
     return shape.head_dim * ceil_div(shape.heads, ways), shape.head_dim * ceil_div(shape.kv_heads, ways)
 
 
-def words_of_rank(shape: ModelShape, ways: int) -> int:
-    """Words of the vocabulary on one device: whole where it can't be shared evenly."""
+def vocabulary_of_rank(shape: ModelShape, ways: int) -> int:
+    """Vocabulary entries on one device: all where they can't be divided evenly."""
     return shape.vocab_size if shape.vocab_size % ways else shape.vocab_size // ways
 
 
 def ceil_div(number: int, ways: int) -> int:
-    """`number` shared out in `ways`, rounded up: the largest share."""
+    """`number` divided by `ways`, rounded up: the largest share."""
     return -(-number // ways)

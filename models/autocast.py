@@ -1,4 +1,4 @@
-"""What torch's autocast makes of a tensor."""
+"""The effect of torch's autocast on a tensor."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from torch import Tensor
 
 
 def multiplied_in(x: Tensor) -> torch.dtype:
-    """The precision in which matrix products and attention take `x`."""
+    """The dtype that matrix products and attention use for `x`."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype

@@ -1,4 +1,4 @@
-"""FLOPs that a run takes, what they cost, and whether its tokens fit its parameters. No torch."""
+"""FLOPs of a run, their time and cost, and its ratio of tokens to parameters. No torch."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from models.presets import (
 
 
 def executed_flops_per_token(shape: ModelShape, *, recompute: Recompute = "none") -> int:
-    """Matrix FLOPs that a device really does for a token in training: `flops_per_token` with what a mask hides but no
-    kernel skips, and with the second forward pass of full recomputation, which ends before each block's last product.
+    """Hardware FLOPs per token in training, of matrix products: `flops_per_token` plus masked attention that kernels
+    don't skip, plus the second forward pass of full recomputation, which ends before each block's last product.
 
-    Hardware against model FLOPs, as in PaLM, appendix B. Selective recomputation repeats no product.
+    Hardware versus model FLOPs as in PaLM, appendix B. Selective recomputation repeats no product.
     """
     hidden = (
         12 * shape.depth * shape.width * (shape.context - min(shape.context, shape.sliding_window or shape.context))
@@ -34,7 +34,7 @@ def executed_flops_per_token(shape: ModelShape, *, recompute: Recompute = "none"
 
 @dataclass(frozen=True)
 class Bill:
-    """What a number of FLOPs takes. `hours` is wall time over all devices together; None is unknown."""
+    """The cost of a number of FLOPs. `hours` is wall time with all devices; None is unknown."""
 
     hours: float | None
     device_hours: float | None
@@ -42,7 +42,7 @@ class Bill:
 
 
 def bill(flops: float, device: Device, *, devices: int = 1, products: Products = "half") -> Bill:
-    """Hours and money for `flops` on `devices` of a kind, at its assumed utilisation and price."""
+    """Time and cost of `flops` on `devices` of a kind, at their assumed utilisation and price."""
     peak = device.peak(products)
     if peak is None:
         return Bill(None, None, None)
@@ -51,27 +51,27 @@ def bill(flops: float, device: Device, *, devices: int = 1, products: Products =
 
 
 def compute_optimal(flops: float) -> tuple[float, float]:
-    """(parameters, tokens) on which `flops` = 6ND are spent best: D = 20 N (Hoffmann et al. 2022)."""
+    """Compute-optimal (parameters, tokens) for `flops` = 6ND, with D = 20 N (Hoffmann et al. 2022)."""
     parameters = math.sqrt(flops / (6 * CHINCHILLA_TOKENS_PER_PARAMETER))
     return parameters, CHINCHILLA_TOKENS_PER_PARAMETER * parameters
 
 
 def judge_ratio(shape: ModelShape, tokens: int) -> str:
-    """What the tokens a parameter mean, beside models whose papers give theirs."""
+    """A comment on the ratio of tokens to parameters, with well-known models for comparison."""
     ratio = tokens / count_parameters(shape)
     if ratio < 10:
         return (
-            "under-trained: a smaller model on more text would be better for the same compute. GPT-3 had 1.7 "
+            "under-trained: for the same compute, a smaller model on more text would be better. GPT-3 had 1.7 "
             "(175B on 300B tokens), Chinchilla 20 (Hoffmann et al. 2022)"
         )
     if ratio < 40:
         return "compute-optimal, about the 20 of Chinchilla (70B on 1.4T tokens, Hoffmann et al. 2022)"
     if ratio < 3000:
         return (
-            "over-trained, as models for inference are: more compute than needed for this loss, in a model that is "
-            "smaller to serve. LLaMA 7B had 149 (1T tokens), Llama 3 8B 1,870 (15T)"
+            "over-trained, as models for inference are: more compute than optimal for this loss, but a smaller "
+            "model to serve. LLaMA 7B had 149 (1T tokens), Llama 3 8B 1,870 (15T)"
         )
     return (
-        "over-trained beyond Llama 3 8B's 1,870: expect little from still more tokens. If the text is short, epochs "
-        "repeat it, and beyond four of them repeated text is worth ever less (Muennighoff et al. 2023)"
+        "over-trained beyond Llama 3 8B's 1,870: expect little from more tokens. Where the text is repeated, more than "
+        "four epochs are worth ever less (Muennighoff et al. 2023)"
     )

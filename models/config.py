@@ -1,7 +1,7 @@
-"""The model's half of a profile: one size dial, and overrides for those who want a known shape.
+"""The model section of a profile: its depth, and overrides of what is derived from it.
 
-`depth` is the dial; everything left at None follows from it by the rules in `models/presets.py`. The vocabulary
-is not a choice made here: it comes with the tokenizer. No torch, so that reading a profile stays fast.
+Everything left at None follows from `depth` by the rules in `models/presets.py`. The vocabulary size is the
+tokenizer's. No torch, so that reading a profile stays fast.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class ModelConfig(BaseModel):
-    """Choices that bear identity. Whether the shape can be built is checked by `models.presets.derive`."""
+    """What decides the model's shape. `models.presets.derive` checks that it can be built."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     family: Literal["gpt2", "llama", "mistral"] = Field(
         "llama", description="architecture: GPT-2, LLaMA, or Mistral (LLaMA with sliding-window attention)"
     )
-    depth: int = Field(ge=1, description="layers: the one size dial, from which the rest is derived")
-    context: int = Field(ge=2, description="tokens of a training sequence, and the longest that the model accepts")
-    width: int | None = Field(None, ge=2, description="size of the residual stream; derived: 64 × depth")
-    heads: int | None = Field(None, ge=1, description="attention heads; derived: width / (32, 64 or 128)")
+    depth: int = Field(ge=1, description="number of layers, from which the rest is derived")
+    context: int = Field(
+        ge=2, description="context length: tokens of a training sequence, and the maximum that the model accepts"
+    )
+    width: int | None = Field(None, ge=2, description="hidden size (default: 64 × depth)")
+    heads: int | None = Field(None, ge=1, description="attention heads (default: width / 32, 64 or 128)")
     kv_heads: int | None = Field(
-        None, ge=1, description="key/value heads (not for gpt2); derived: heads, for mistral heads / 4"
+        None, ge=1, description="key/value heads, not for gpt2 (default: heads; mistral: heads / 4)"
     )
     feed_forward: int | None = Field(
-        None, ge=1, description="size of the feed-forward layer; derived: 8/3 of the width rounded up, for gpt2 4 ×"
+        None, ge=1, description="feed-forward size (default: 8/3 × width, rounded up; gpt2: 4 × width)"
     )
     sliding_window: int | None = Field(
-        None, ge=1, description="tokens that a token sees, itself included (mistral only); derived: context / 2"
+        None, ge=1, description="sliding-window size, mistral only (default: context / 2)"
     )
     rope_theta: float | None = Field(
-        None, gt=0, description="base of the rotary positions (not for gpt2); derived: 10000"
+        None, gt=0, description="base of the rotary embeddings, not for gpt2 (default: 10000)"
     )
     tie_embeddings: bool | None = Field(
-        None, description="the output layer reuses the embedding matrix; derived: for gpt2, and below width 2048"
+        None, description="share the embedding matrix with the output layer (default: for gpt2, and below width 2048)"
     )
-    norm_eps: float | None = Field(
-        None, gt=0, description="added to the variance in LayerNorm and RMSNorm; derived: 1e-5"
-    )
+    norm_eps: float | None = Field(None, gt=0, description="epsilon of LayerNorm and RMSNorm (default: 1e-5)")

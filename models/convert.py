@@ -1,7 +1,7 @@
-"""To transformers and back: the checkpoint format that everyone loads without our code.
+"""Conversion to and from transformers, the format that others load without our code.
 
-The names differ, we keep q, k, v and gate, up in one matrix each, and GPT-2 keeps its matrices transposed; the numbers
-are the same. What is written is deterministic, byte for byte.
+Names differ, we fuse q, k, v and gate, up into one matrix each, and GPT-2 stores matrices transposed; the numbers are
+the same. The files written are deterministic, byte for byte.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 State = dict[str, Tensor]
 
-# ours → theirs inside a block; several names of theirs are stacked in one matrix of ours
+# ours → theirs within a block; several of theirs are fused in one of ours
 _LLAMA = {
     "attention_norm": ("input_layernorm",),
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -50,7 +50,7 @@ def to_transformers(model: Transformer, *, eos_id: int | None = None, pad_id: in
     theirs.to_empty(device="cpu")
     theirs.load_state_dict(_to_theirs(model.state_dict(), model.shape), strict=False)
     if model.shape.rope_theta is not None:
-        # Rotary frequencies are computed at construction and not saved: on the meta device they came out empty
+        # Rotary frequencies are computed at construction and not saved; on the meta device they were empty
         theirs.model.rotary_emb = type(theirs.model.rotary_emb)(config)
     theirs.tie_weights()
     return theirs.eval()
@@ -75,7 +75,7 @@ def save(model: Transformer, folder: Path, tokenizer_folder: Path) -> None:
     eos_id, pad_id = tokenizer.convert_tokens_to_ids([EOS, PAD])
     folder.mkdir(parents=True, exist_ok=True)
     theirs = to_transformers(model, eos_id=eos_id, pad_id=pad_id)
-    # Whoever generates must stop after an answer as well as after a document
+    # Generation must stop at the end of a turn as well as at the end of a document
     ends = tokenizer.convert_tokens_to_ids([EOS, END])
     theirs.generation_config = GenerationConfig(bos_token_id=eos_id, eos_token_id=ends, pad_token_id=pad_id)
     setattr(theirs.config, DIGEST_FIELD, tokenizer_digest(tokenizer_folder))
@@ -134,7 +134,7 @@ def _shape(config: Any) -> ModelShape:
 
 
 def _names(shape: ModelShape) -> list[tuple[str, tuple[str, ...], bool]]:
-    """(our parameter, the parameters of theirs that it stacks, whether theirs is transposed) for the whole model."""
+    """(our parameter, those of theirs that it fuses, whether theirs is transposed) for the whole model."""
     gpt2 = shape.family == "gpt2"
     names: list[tuple[str, tuple[str, ...], bool]]
     if gpt2:

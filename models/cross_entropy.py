@@ -1,12 +1,11 @@
-"""The loss of next words with its gradients, a chunk of tokens at a time, so that a batch's logits need never exist.
+"""Fused linear cross-entropy, in chunks of tokens, so that the logits of a batch are never materialised.
 
 The gradient with respect to the logits is known as soon as the logits are. So the forward pass computes both gradients
-chunk by chunk and drops the logits: the same three matrix products as the plain way, without (N, V) in memory (Hsu et
-al. 2024, Liger Kernel, section 3.2). The words may be shared out among ranks (Shoeybi et al. 2019, Megatron-LM,
-section 3): of each token go the highest logit, the sum of exponentials and the target's logit to the others, three
-numbers.
+chunk by chunk and drops the logits: the same three matrix products as usual, without (N, V) in memory (Hsu et al. 2024,
+Liger Kernel, section 3.2). The vocabulary may be sharded over ranks (Shoeybi et al. 2019, Megatron-LM, section 3): per
+token, ranks exchange the maximum logit, the sum of exponentials and the target's logit.
 
-Shapes: C width, N batch × tokens, V the words that this rank's output layer holds.
+Shapes: C width, N batch × tokens, V the vocabulary, or this rank's shard of it.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from torch.distributed import ProcessGroup
 from models.autocast import multiplied_in
 from models.presets import LOSS_CHUNK
 
-IGNORED = -100  # a target that carries no loss, as in torch.nn.functional.cross_entropy
+IGNORED = -100  # a target without loss, as in torch.nn.functional.cross_entropy
 _LINE = 16  # float32 numbers in a cache line
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
     """Mean cross-entropy of `x_NC @ weight_VC.T` in nats over targets that are not IGNORED; its gradient is that of the
-    cross-entropy + `z_loss` × log² Z, Z being what the softmax divides by.
+    cross-entropy + `z_loss` × log² Z, Z being the softmax's denominator.
 
-    With a group the rows of `weight_VC` are the words from `first` on, and dx is this rank's summand. In float16 the
-    gradients are divided by the number of tokens only with the gradient that comes back, which bears the loss scale:
-    before, most would round to 0.
+    With a group, `weight_VC` holds the vocabulary from `first` on, and dx is this rank's summand. In float16 gradients
+    are divided by the number of tokens only in the backward pass, together with the loss scale: earlier, most would
+    underflow.
     """
 
     @staticmethod
@@ -55,10 +54,10 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         if ctx.given:
-            raise RuntimeError("a second backward pass through one loss: its gradients are gone, compute it again")
+            raise RuntimeError("a second backward pass through one loss: its gradients are freed; recompute the loss")
         if ctx.divisor is not None:
             dloss = dloss / ctx.divisor
-        # Scaled in place and let go: a copy of the head's would be as large as the head
+        # Scaled in place and freed: a copy would be as large as the head
         dx_NC = None if ctx.dx_NC is None else ctx.dx_NC.mul_(dloss)
         dweight_VC = None if ctx.dweight_VC is None else ctx.dweight_VC.mul_(dloss).to(ctx.dtype)
         ctx.dx_NC, ctx.dweight_VC, ctx.given = None, None, True
@@ -69,8 +68,8 @@ def cross_entropy(
     x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, dx_NC: Tensor | None = None, dweight_VC: Tensor | None = None,
     z_loss: float = 0.0, *, divided: bool = True, first: int = 0, group: ProcessGroup | None = None,
 ) -> Tensor:  # fmt: skip
-    """Mean loss; fills `dx_NC` and adds to `dweight_VC` where given, as gradients of the mean or, not `divided`, of the
-    sum. With no target at all: NaN, as torch's."""
+    """Mean loss; fills `dx_NC` and adds to `dweight_VC` if given, as gradients of the mean, or of the sum if not
+    `divided`. Without any target: NaN, as in torch."""
     kept_N1 = (targets_N != IGNORED)[:, None]
     count = kept_N1.sum()
     share_N1 = kept_N1 / count if divided else kept_N1.float()
@@ -98,7 +97,7 @@ def cross_entropy(
             continue
         if z_loss:
             exponentials_NV *= 1 + 2 * z_loss * (z_N1.log() + highest_N1)
-        dlogits_NV = exponentials_NV.scatter_add_(1, word_N1, -z_N1 * mine_N1)  # × Z: still to be divided
+        dlogits_NV = exponentials_NV.scatter_add_(1, word_N1, -z_N1 * mine_N1)  # times Z, divided below
         _add_gradients(dlogits_NV, share_N1[part] / z_N1, x_NC, weight_VC, part, dx_NC, dweight_VC)
     return total / count
 
@@ -107,9 +106,9 @@ def _add_gradients(
     dlogits_NV: Tensor, scale_N1: Tensor, x_NC: Tensor, weight_VC: Tensor, part: slice, dx_NC: Tensor | None,
     dweight_VC: Tensor | None,
 ) -> None:  # fmt: skip
-    """Both gradients of a chunk, whose rows are scaled by `scale_N1`."""
+    """Add both gradients of a chunk, with rows scaled by `scale_N1`."""
     if multiplied_in(x_NC) == torch.float32:
-        # C numbers of a row are scaled, not V: a pass less over what is largest
+        # Scale C numbers per row, not V: one pass less over the largest tensor
         if dx_NC is not None:
             dx_NC[part] = (dlogits_NV @ weight_VC).mul_(scale_N1)
         if dweight_VC is not None:
@@ -123,13 +122,13 @@ def _add_gradients(
 
 
 def _room(rows: int, words: int, device: torch.device) -> Tensor:
-    """Memory for the logits of a chunk, taken once. Each row begins a cache line later than a power of two would have
-    it: rows that fall on the same lines of the cache slow the products (by 6 %, 128 × 4,096 on a Zen 4)."""
+    """Memory for the logits of a chunk, allocated once. Rows are padded by a cache line, since strides of a power of
+    two cause cache conflicts (6 % slower, 128 × 4,096 on a Zen 4)."""
     return torch.empty(rows, words + _LINE, device=device)[:, :words]
 
 
 def _logits(x_NC: Tensor, weight_VC: Tensor, room_NV: Tensor) -> Tensor:
-    """In float32, whatever the products are in."""
+    """Logits in float32, whatever the precision of products."""
     logits_NV = room_NV[: len(x_NC)]
     if multiplied_in(x_NC) == torch.float32:
         return logits_NV.addmm_(x_NC, weight_VC.T, beta=0)

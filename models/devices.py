@@ -1,9 +1,9 @@
-"""Devices that models are trained on: what their makers' data sheets say, and two assumptions that you can override.
+"""Devices for training: figures of their data sheets, and two assumptions that you can override.
 
-Peaks are dense (without sparsity): of 16-bit products summed in float32, of TF32, and of float32 without it. Memory
-is decimal, a few per cent below what the device reports, which leaves room for the CUDA context. Utilisation is the
-share of the peak that training reaches (PaLM 46 %, Llama 3 405B 38 to 43 %). Prices are round figures of on-demand
-lists, dated `PRICED`: an order of magnitude and no offer.
+Peaks are dense (without sparsity): of 16-bit products accumulated in float32, of TF32, and of float32. Memory is
+decimal, a few per cent below what the device reports, which leaves room for the CUDA context. Utilisation is the share
+of the peak that training reaches (PaLM 46 %, Llama 3 405B 38 to 43 %). Prices are rough on-demand prices as of
+`PRICED`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Products = Literal["half", "tf32", "float32"]  # what matrices are multiplied in
+Products = Literal["half", "tf32", "float32"]  # precision of matrix products
 
 PRICED = "mid-2025"
 UTILISATION = 0.4
 
 
 class UnknownDevice(ValueError):
-    """No device of this name is known."""
+    """Not a known device."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Device:
     utilisation: float = UTILISATION  # share of the peak, assumed
 
     def peak(self, products: Products) -> float | None:
-        """Peak FLOP/s of the precision that multiplies."""
+        """Peak FLOP/s in a precision of matrix products."""
         return {"half": self.half, "tf32": self.tf32, "float32": self.single}[products]
 
 
@@ -61,7 +61,7 @@ DEVICES = {
 
 
 def find_device(name: str) -> Device:
-    """The device of this name. Raises UnknownDevice, naming those that are known."""
+    """The device of this name. Raises UnknownDevice, listing the known ones."""
     if name not in DEVICES:
         raise UnknownDevice(f"{name} is not one of {', '.join(DEVICES)}")
     return DEVICES[name]

@@ -1,4 +1,4 @@
-"""When training does not fit into a device: the cheapest changes of how it runs with which it does. No torch."""
+"""The cheapest changes of settings with which a training run fits into memory. No torch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
 def ways_to_fit(shape: ModelShape, setup: Setup, memory: int) -> Setup | None:
-    """The first change of `setup` with which training needs no more than `memory` bytes a device; None without any.
+    """The first change of `setup` with which training needs at most `memory` bytes per device; None if there is none.
 
-    None of them changes the result, and the engines take each of them. In order of what they cost: selective
-    recomputation costs next to no time, full recomputation a third, smaller micro-batches some of the device's
-    efficiency, shards their traffic, offloading far more; more devices cost money.
+    None of them changes the result, and engines support all of them. In order of cost: selective recomputation takes
+    hardly any time, full recomputation a third, smaller micro-batches some efficiency, sharding communication,
+    offloading far more; more devices cost money.
     """
     return next((other for other in _candidates(setup) if training_memory(shape, other).total <= memory), None)
 
@@ -43,7 +43,7 @@ def _candidates(setup: Setup) -> Iterator[Setup]:
 
 
 def _sharded(setup: Setup) -> Iterator[Setup]:
-    """The setup, and those that share out more among the same devices."""
+    """The setup, and those that shard more over the same devices."""
     yield setup
     engine = _shards(setup)
     if engine is None or setup.replicas == 1:
@@ -55,14 +55,14 @@ def _sharded(setup: Setup) -> Iterator[Setup]:
 
 
 def _shards(setup: Setup) -> Engine | None:
-    """The engine that takes over what `setup` does and shares it out: DDP can't, and FSDP has not all that it has."""
+    """The engine that can shard this setup: DDP can't, and FSDP does not support all that DDP does."""
     if setup.engine != "ddp":
         return setup.engine
     return "fsdp" if setup.optimizer == "adamw" and setup.pipeline_parallel == 1 and setup.cuda else None
 
 
 def engines(setup: Setup) -> list[Setup]:
-    """`setup` under each engine and stage that can train so, as it is spread now: what they need can be compared."""
+    """`setup` with each engine and ZeRO stage that supports it, to compare their memory."""
     shared = setup.tensor_parallel * setup.pipeline_parallel > 1
     found = [replace(setup, engine="ddp", zero_stage=0, offload="none")]
     if setup.optimizer == "adamw" and not shared:
@@ -74,6 +74,6 @@ def engines(setup: Setup) -> list[Setup]:
 
 
 def changes(before: Setup, after: Setup) -> dict[str, Any]:
-    """The fields in which two setups differ, with the new values; steps within a step follow and are left out."""
+    """The fields in which two setups differ, with the new values, except `micro_steps`, which follows."""
     names = [each.name for each in fields(Setup) if each.name != "micro_steps"]
     return {name: getattr(after, name) for name in names if getattr(after, name) != getattr(before, name)}

@@ -1,9 +1,9 @@
-"""Memory of one device while it trains, part by part, for each engine; and the size of a checkpoint. No torch.
+"""Estimates of training memory per device for each engine, and of a checkpoint's size. No torch.
 
-The states follow what the engines really allocate, which tests count: DeepSpeed's ZeRO (Rajbhandari et al. 2020,
-section 3) keeps a float32 master from stage 1 on even of float32 weights; DDP trains float32 weights under autocast;
-FSDP shards float32 weights and gathers them block by block in the precision that multiplies (Zhao et al. 2023).
-The CUDA context (about half a gigabyte), NCCL and fragmentation come on top.
+States are those that engines really allocate, as tests check: DeepSpeed's ZeRO (Rajbhandari et al. 2020, section 3)
+keeps float32 master weights from stage 1 on, even of float32 weights; DDP trains float32 weights under autocast; FSDP
+shards float32 weights and gathers them block by block in the precision of matrix products (Zhao et al. 2023). The CUDA
+context (about half a gigabyte), NCCL and fragmentation come on top.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from models.activations import Activations, Precision, activations, ceil_div, numbers, words_of_rank
+from models.activations import Activations, Precision, activations, ceil_div, numbers, vocabulary_of_rank
 from models.presets import ModelShape, Recompute, ShapeError, block_matrices, blocks_of_stage, count_parameters
 
 Engine = Literal["deepspeed", "fsdp", "ddp"]
 Optimizer = Literal["adamw", "muon"]
 Offload = Literal["none", "optimizer"]
 
-# DeepSpeed's defaults, in numbers: a bucket of gradients that is reduced at a time; the weights that ZeRO 3 may hold
-# gathered, and those that it fetches ahead
+# DeepSpeed's defaults, in numbers of parameters: the bucket of a gradient reduction; the weights that ZeRO 3 keeps
+# gathered, and prefetches
 REDUCE_BUCKET = 500_000_000
 MAX_GATHERED, PREFETCHED = 1_000_000_000, 50_000_000
 
@@ -29,112 +29,112 @@ DEEPSPEED_HEAD, DISTRIBUTED_HEAD = 1_500, 8_500
 
 @dataclass(frozen=True)
 class Setup:
-    """How a model is trained, as far as memory is concerned. Raises ShapeError where devices can't be shared out."""
+    """How a model is trained, as far as memory is concerned. Raises ShapeError where devices can't be divided so."""
 
     engine: Engine = "deepspeed"
-    zero_stage: int = 0  # DeepSpeed's; DDP shards nothing, FSDP all, and under 3 gathers weights twice a step
+    zero_stage: int = 0  # of DeepSpeed; DDP shards nothing, FSDP everything, and with 3 gathers weights twice per step
     precision: Precision = "mixed"
     optimizer: Optimizer = "adamw"
-    devices: int = 1  # all of them: replicas × tensor parallel × pipeline parallel
+    devices: int = 1  # replicas × tensor_parallel × pipeline_parallel
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
-    replicate: int = 1  # FSDP's hybrid sharding: groups of replicas that each hold all shares
+    replicate: int = 1  # FSDP's hybrid sharding: groups of replicas that each hold all shards
     offload: Offload = "none"
     recompute: Recompute = "none"
     micro_batch: int = 1  # sequences of a forward pass
-    micro_steps: int = 1  # forward passes of one optimizer step, on one device
-    isolate: bool = False  # documents of a window don't see each other
+    micro_steps: int = 1  # forward passes per optimizer step on one device
+    isolate: bool = False  # isolated documents within a window
     cuda: bool = True
 
     def __post_init__(self) -> None:
         if self.devices % (self.tensor_parallel * self.pipeline_parallel):
             raise ShapeError(
-                f"{self.devices} devices can't be shared out by tensor_parallel {self.tensor_parallel} × "
+                f"{self.devices} devices can't be divided into tensor_parallel {self.tensor_parallel} × "
                 f"pipeline_parallel {self.pipeline_parallel}: set a number of devices that is a multiple of both"
             )
 
     @property
     def replicas(self) -> int:
-        """Copies of the model that see different data."""
+        """Data-parallel copies of the model."""
         return self.devices // (self.tensor_parallel * self.pipeline_parallel)
 
     @property
     def shares(self) -> int:
-        """What ZeRO and FSDP cut a replica into."""
+        """Number of shards of ZeRO and FSDP."""
         return max(1, self.replicas // self.replicate)
 
     @property
     def sharded(self) -> int:
-        """The stage of ZeRO that the engine amounts to: 1 shards optimizer states, 2 gradients too, 3 weights too."""
+        """The equivalent ZeRO stage: 1 shards optimizer states, 2 gradients too, 3 weights too."""
         return {"ddp": 0, "fsdp": 3}.get(self.engine, self.zero_stage)
 
     @property
     def weight_bytes(self) -> int:
-        """Of a weight where it is kept, and of its gradient."""
+        """Bytes of a stored weight, and of its gradient."""
         half = self.precision in ("bfloat16", "float16") or (self.precision == "mixed" and self.engine == "deepspeed")
         return 2 if half else 4
 
     @property
     def master_bytes(self) -> int:
-        """Of a weight's float32 copy in the optimizer: DeepSpeed's, from ZeRO 1 on whatever the weights are."""
+        """Bytes of a float32 master weight: DeepSpeed's, from ZeRO 1 on in any precision."""
         if self.engine != "deepspeed" or self.precision in ("bfloat16", "float16"):
             return 0
         return 4 if self.precision == "mixed" or self.zero_stage >= 1 else 0
 
     @property
     def moment_bytes(self) -> int:
-        """Of one of the optimizer's moments."""
+        """Bytes of one of the optimizer's moments."""
         return 2 if self.precision in ("bfloat16", "float16") else 4
 
 
 @dataclass(frozen=True)
 class Held:
-    """Parameters on one device before any sharding."""
+    """Parameters on one device before data-parallel sharding."""
 
-    matrices: int  # of blocks: Muon's
-    others: int  # embeddings, head, norms, biases: AdamW's whatever the optimizer
+    matrices: int  # of blocks, updated by Muon
+    others: int  # embeddings, head, norms, biases, always updated by AdamW
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """All parameters."""
         return self.matrices + self.others
 
     def moments(self, optimizer: Optimizer) -> int:
-        """Numbers that the optimizer keeps: two a parameter, for Muon one a matrix (Jordan et al. 2024)."""
+        """Numbers in the optimizer's moments: two per parameter, for Muon's one (Jordan et al. 2024)."""
         return (2 if optimizer == "adamw" else 1) * self.matrices + 2 * self.others
 
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes on the fullest device. Of loss, backward, reduce and step only one exists at a time."""
+    """Bytes on the device with the most. Of loss, backward, reduce and step only one exists at a time."""
 
     weights: int
     gradients: int
-    optimizer: int  # moments, and masters where there are any
-    gathered: int  # whole weights that a shard is exchanged for while they multiply
-    buffers: int  # gradients on their way to the other devices
-    activations: int  # of all blocks, for the backward pass
+    optimizer: int  # moments, and master weights if any
+    gathered: int  # weights gathered for matrix products
+    buffers: int  # communication buffers of gradients
+    activations: int  # of all blocks, saved for the backward pass
     loss: int  # last norm, chunk of logits, head's gradient
-    backward: int  # one block's backward pass: what it computes again, and gradients
-    reduce: int  # FSDP: a unit's whole gradients in float32, less the activations that are gone by then
-    step: int  # float32 gradients for the masters, when all activations are gone
-    host: int  # in the machine's own memory: offloaded states and gradients
+    backward: int  # one block's backward pass: recomputed activations, and gradients
+    reduce: int  # FSDP: a unit's gradients in float32, less the activations freed by then
+    step: int  # float32 gradients for the master weights, when all activations are freed
+    host: int  # in host memory: offloaded states and gradients
 
     @property
     def peak(self) -> int:
-        """What comes and goes within a step, at its most: bytes."""
+        """Peak bytes of what exists only within a step."""
         return max(self.activations + max(self.loss, self.backward, self.reduce), self.step)
 
     @property
     def total(self) -> int:
-        """The most that exists at a time, bytes."""
+        """Peak bytes of everything."""
         return self.weights + self.gradients + self.optimizer + self.gathered + self.buffers + self.peak
 
 
 def training_memory(shape: ModelShape, setup: Setup) -> TrainingMemory:
-    """What training needs on the device that needs most: with pipeline parallelism, of the fullest stage."""
+    """Training memory of the device that needs most, with pipeline parallelism that of the largest stage."""
     if setup.pipeline_parallel > shape.depth:
-        raise ShapeError(f"{setup.pipeline_parallel} pipeline stages can't share {shape.depth} blocks: set fewer")
+        raise ShapeError(f"{setup.pipeline_parallel} pipeline stages are more than {shape.depth} blocks: set fewer")
     stages = (_of_stage(shape, setup, stage) for stage in range(setup.pipeline_parallel))
     return max(stages, key=lambda memory: memory.total)
 
@@ -151,7 +151,7 @@ def _of_stage(shape: ModelShape, setup: Setup, stage: int) -> TrainingMemory:
     states = share(setup.master_bytes * held.total + setup.moment_bytes * held.moments(setup.optimizer), 1)
     host = 0
     if setup.offload == "optimizer":
-        # FSDP's shares live where the optimizer steps; DeepSpeed's gradients go there in float32
+        # FSDP's shards are in host memory, where the optimizer steps; DeepSpeed's gradients are copied there in float32
         host = states + (weights + gradients if setup.engine == "fsdp" else share(4 * held.total, 1))
         weights, gradients = (0, 0) if setup.engine == "fsdp" else (weights, gradients)
         states = 0
@@ -176,15 +176,15 @@ def _blocks(shape: ModelShape, setup: Setup, stage: int) -> int:
 
 
 def held_parameters(shape: ModelShape, setup: Setup, stage: int = 0) -> Held:
-    """Parameters of one device of a pipeline stage; the first has the embedding, the last the head. A tied matrix
-    stands on both. Tensor parallelism divides matrices, their columns' biases and the vocabulary, if it can be divided
+    """Parameters on one device of a pipeline stage; the first has the embedding, the last the head, and both a tied
+    matrix. Tensor parallelism divides matrices, biases of column-parallel ones, and the vocabulary if it is divisible
     (Shoeybi et al. 2019)."""
     ways, blocks, width = setup.tensor_parallel, _blocks(shape, setup, stage), shape.width
     biased = shape.family == "gpt2"
     norm = width * (2 if biased else 1)
     columns = (shape.heads + 2 * shape.kv_heads) * shape.head_dim + shape.feed_forward if biased else 0
     small = blocks * (2 * norm + ceil_div(columns, ways) + (2 * width if biased else 0))
-    vocabulary = words_of_rank(shape, ways) * width
+    vocabulary = vocabulary_of_rank(shape, ways) * width
     first, last = stage == 0, stage == setup.pipeline_parallel - 1
     if first:
         small += vocabulary + (shape.context * width if biased else 0)
@@ -202,7 +202,7 @@ def _activations(shape: ModelShape, setup: Setup, stage: int, blocks: int) -> Ac
         recompute=setup.recompute,
         tensor_parallel=setup.tensor_parallel,
         blocks=blocks,
-        # One forward, one backward: a stage begins as many micro-batches as stages follow (Narayanan et al. 2021)
+        # 1F1B: a stage starts as many micro-batches as stages follow (Narayanan et al. 2021)
         in_flight=min(setup.pipeline_parallel - stage, setup.micro_steps),
         head=stage == setup.pipeline_parallel - 1,
         isolate=setup.isolate,
@@ -214,8 +214,8 @@ def _compute_bytes(setup: Setup) -> int:
 
 
 def _gathered(shape: ModelShape, setup: Setup, held: Held) -> int:
-    """Whole weights beside the shards: DeepSpeed's up to its limit; FSDP's outermost unit, a block and the next, or,
-    where they stay from the forward to the backward pass (not `zero_stage` 3), all of them. FSDP copies even alone."""
+    """Gathered weights beside the shards: DeepSpeed's up to its limit; FSDP's outermost unit, a block and the next, or
+    all if they are kept from the forward to the backward pass (not `zero_stage` 3). FSDP copies even on one device."""
     if setup.engine == "fsdp":
         units = held.others + 2 * ceil_div(block_matrices(shape), setup.tensor_parallel)
         return _compute_bytes(setup) * (units if setup.zero_stage == 3 else held.total)
@@ -225,7 +225,7 @@ def _gathered(shape: ModelShape, setup: Setup, held: Held) -> int:
 
 
 def _buffers(setup: Setup, held: Held) -> int:
-    """Gradients on their way: DeepSpeed's bucket, which is there from ZeRO 1 on even alone, or DDP's copy of all."""
+    """Gradient buffers: DeepSpeed's bucket, from ZeRO 1 on even on one device, or DDP's copy of all gradients."""
     if setup.engine == "deepspeed" and setup.zero_stage:
         return setup.weight_bytes * REDUCE_BUCKET
     if setup.replicas == 1 or setup.engine == "fsdp":
@@ -234,8 +234,8 @@ def _buffers(setup: Setup, held: Held) -> int:
 
 
 def _reduced(shape: ModelShape, setup: Setup, held: Held, kept: int, blocks: int) -> int:
-    """What FSDP needs beyond activations to reduce the gradients of a block, when its activations are gone, or of the
-    outermost unit, when all `kept` are: whole in float32, and the shard that they become before it is added up."""
+    """What FSDP needs beyond activations to reduce the gradients of a block, when its activations are freed, or of the
+    outermost unit, when all `kept` are: float32 gradients, and their reduced shard before it is accumulated."""
     if setup.engine != "fsdp" or (setup.replicas == 1 and setup.precision == "float32"):
         return 0
     block = ceil_div(block_matrices(shape), setup.tensor_parallel)
@@ -265,5 +265,5 @@ def _file_heads(shape: ModelShape, setup: Setup) -> int:
 
 
 def checkpoint_disk(size: int, kept: int) -> int:
-    """Disk for the `kept` newest checkpoints: an old one goes only when the next is complete."""
+    """Disk space for `kept` checkpoints: an old one is removed only when the next is complete."""
     return size * (kept + 1)

@@ -1,9 +1,8 @@
-"""From one size dial to a whole model. No torch: a plan costs nothing.
+"""Derives the shape of a model from its depth. No torch, so that planning is fast.
 
-Each derivation states its rule, and `explain` prints value and rule side by side, so that nobody has to guess why
-a model has the size that it has. Counts are exact (a test compares them with the built module); FLOPs follow the
-usual 6N + attention (Kaplan et al. 2020, PaLM appendix B). What training it takes stands in `models/memory.py` and
-`models/compute.py`.
+Each derived value has a rule, and `explain` lists values with their rules. Parameter counts are exact (a test compares
+them with the built module); FLOPs are the usual 6N + attention (Kaplan et al. 2020, PaLM appendix B). Estimates of
+training are in `models/memory.py` and `models/compute.py`.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from typing import Any, Literal
 from models.config import ModelConfig
 
 Family = Literal["gpt2", "llama", "mistral"]
-Recompute = Literal["none", "selective", "full"]  # what the backward pass makes again, to save memory
+Recompute = Literal["none", "selective", "full"]  # activation checkpointing
 
 SET = "set in the profile"
-LOSS_CHUNK = 512  # tokens whose logits exist at a time
+LOSS_CHUNK = 512  # tokens whose logits are computed at a time
 CHINCHILLA_TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3
 
 
 class ShapeError(ValueError):
-    """The numbers of a model contradict each other."""
+    """A shape that can't be built, or settings of it that contradict each other."""
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Every number that is needed to build the model. `rules` says where each came from; it bears no identity."""
+    """All numbers needed to build the model. `rules` says where each came from; it is not part of its identity."""
 
     family: Family
     depth: int
@@ -50,28 +49,33 @@ class ModelShape:
                 f"width {self.width} is not a multiple of {self.heads} heads: set heads to a divisor of it"
             )
         if self.heads % self.kv_heads:
-            raise ShapeError(f"{self.heads} heads can't share {self.kv_heads} kv_heads evenly: set a divisor of heads")
+            raise ShapeError(f"{self.heads} heads are no multiple of {self.kv_heads} kv_heads: set a divisor of heads")
         if self.family != "gpt2" and self.head_dim % 2:
             raise ShapeError(f"rotary positions need an even head size, not {self.width}/{self.heads}: change heads")
 
     @property
     def head_dim(self) -> int:
-        """Size of one attention head."""
+        """Dimension of one attention head."""
         return self.width // self.heads
 
     @property
     def gated(self) -> bool:
-        """True where the feed-forward layer is SwiGLU; GPT-2's is a plain GELU."""
+        """Whether the feed-forward layer is SwiGLU; GPT-2's is GELU."""
         return self.family != "gpt2"
 
 
 def derive(config: ModelConfig, vocab_size: int) -> ModelShape:
-    """The concrete model for `config` and a vocabulary: overrides are taken, all else follows the rules below.
+    """The shape for `config` and a vocabulary: overrides are kept, the rest follows the rules below.
 
-    Raises ShapeError where the numbers contradict each other or an override would have no effect.
+    Raises ShapeError where numbers contradict each other or an override would have no effect.
     """
     _refuse_unread(config)
-    rules: dict[str, str] = {"family": SET, "depth": "the size dial", "context": SET, "vocab_size": "the tokenizer's"}
+    rules: dict[str, str] = {
+        "family": SET,
+        "depth": SET,
+        "context": SET,
+        "vocab_size": "the tokenizer's",
+    }
 
     def choose(name: str, derived: Any, rule: str) -> Any:
         override = getattr(config, name)
@@ -102,9 +106,9 @@ def derive(config: ModelConfig, vocab_size: int) -> ModelShape:
 def _refuse_unread(config: ModelConfig) -> None:
     for name in ("kv_heads", "rope_theta"):
         if config.family == "gpt2" and getattr(config, name) is not None:
-            raise ShapeError(f"{name} has no effect on gpt2: remove it, or take another family")
+            raise ShapeError(f"{name} has no effect on gpt2: remove it, or choose another family")
     if config.family != "mistral" and config.sliding_window is not None:
-        raise ShapeError("sliding_window has an effect on mistral only: remove it, or take that family")
+        raise ShapeError("sliding_window has an effect on mistral only: remove it, or choose that family")
 
 
 def _kv_heads(heads: int, mistral: bool) -> tuple[int, str]:
@@ -116,7 +120,7 @@ def _kv_heads(heads: int, mistral: bool) -> tuple[int, str]:
 def _feed_forward(width: int, gpt2: bool) -> tuple[int, str]:
     if gpt2:
         return 4 * width, "4 × width, as GPT-2"
-    # k-quants pack rows of 256, so a width of that grid can be quantized without padding.
+    # k-quants pack rows of 256, so multiples of it can be quantized without padding
     multiple = 64 if width < 256 else 256
     return -(-8 * width // (3 * multiple)) * multiple, f"8/3 × width, up to a multiple of {multiple} (LLaMA's SwiGLU)"
 
@@ -132,22 +136,22 @@ def count_parameters(shape: ModelShape) -> int:
 
 
 def block_matrices(shape: ModelShape) -> int:
-    """Numbers in the matrices of one block: what multiplies, biases and norms left out."""
+    """Parameters in the matrices of one block, without biases and norms."""
     attention = shape.width * shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)
     return attention + shape.width * shape.feed_forward * (3 if shape.gated else 2)
 
 
 def blocks_of_stage(depth: int, stages: int, stage: int) -> range:
-    """The blocks of a pipeline stage: as even as can be, and fewest in the first, which has most in flight."""
+    """The blocks of a pipeline stage: as even as possible, fewer in the first, with most micro-batches in flight."""
     return range(depth * stage // stages, depth * (stage + 1) // stages)
 
 
 def flops_per_token(shape: ModelShape, *, training: bool = True, document: int | None = None) -> int:
-    """Matrix FLOPs for one token of a full context; training is forward + backward, three times the forward.
+    """Matrix FLOPs per token at full context; training is forward + backward, three times the forward pass.
 
-    6 × the parameters that multiply (the output layer counts, the embedding look-up does not) + 12 × depth × width ×
-    tokens seen: the context's, a sliding window's, or where documents don't see each other the mean `document`'s. As in
-    PaLM, the causal half of the scores that a kernel may skip is counted.
+    6 × the parameters of matrix products (including the output layer, not the embedding) + 12 × depth × width × tokens
+    attended to: the context, a sliding window, or with isolated documents the mean length of a `document`. As in PaLM,
+    the masked half of the scores, which kernels may skip, is counted.
     """
     matrices = shape.depth * block_matrices(shape) + shape.vocab_size * shape.width
     seen = min(shape.context, shape.sliding_window or shape.context, document or shape.context)
@@ -156,20 +160,24 @@ def flops_per_token(shape: ModelShape, *, training: bool = True, document: int |
 
 
 def chinchilla_tokens(shape: ModelShape) -> int:
-    """Training tokens at which a given compute is spent best: 20 a parameter (Hoffmann et al. 2022)."""
+    """Compute-optimal training tokens: 20 per parameter (Hoffmann et al. 2022)."""
     return CHINCHILLA_TOKENS_PER_PARAMETER * count_parameters(shape)
 
 
 def explain(shape: ModelShape) -> list[tuple[str, int | float | str | bool, str]]:
-    """(name, value, rule) for each number of the model, and for what follows from them."""
+    """(name, value, rule) for each number of the shape, and for what follows from it."""
     rows = [(name, getattr(shape, name), shape.rules.get(name, "as given")) for name in _NUMBERS]
     rows = [row for row in rows if row[1] is not None]
     return [
         *rows,
         ("head_dim", shape.head_dim, "width / heads"),
-        ("parameters", count_parameters(shape), "counted exactly, tied matrices once"),
-        ("FLOPs per token", flops_per_token(shape), "6 × multiplying parameters + 12 × depth × width × tokens seen"),
-        ("compute-optimal tokens", chinchilla_tokens(shape), "20 a parameter (Chinchilla)"),
+        ("parameters", count_parameters(shape), "exact, tied matrices once"),
+        (
+            "FLOPs per token",
+            flops_per_token(shape),
+            "6 × parameters of products + 12 × depth × width × tokens seen",
+        ),
+        ("compute-optimal tokens", chinchilla_tokens(shape), "20 per parameter (Chinchilla)"),
     ]
 
 

@@ -1,7 +1,7 @@
-"""One tokenizer, one chat template: their names, their digest, how they are loaded.
+"""Special tokens, and loading, copying and digesting a tokenizer with its chat template.
 
-The digest goes through token shards, checkpoints, post-training, evaluation and export, and each join checks it. It
-covers what changes ids or prompts, the vocabulary and the template, and nothing else.
+The digest is recorded in token shards, checkpoints and models, and checked by every stage that joins them. It covers
+what affects ids or prompts, the vocabulary and the template, and nothing else.
 """
 
 from __future__ import annotations
@@ -18,17 +18,21 @@ EOS = "<|endoftext|>"  # ends a document; also the BOS of formats that need one
 PAD = "<|pad|>"
 SYSTEM, USER, ASSISTANT = "<|system|>", "<|user|>", "<|assistant|>"
 END = "<|end|>"  # ends a turn
-FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"  # what comes next of a text
+FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = (
+    "<|fim_prefix|>",
+    "<|fim_suffix|>",
+    "<|fim_middle|>",
+)  # fill in the middle
 FIM_TOKENS = (FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE)
 SPECIAL_TOKENS = (EOS, PAD, SYSTEM, USER, ASSISTANT, END, *FIM_TOKENS)  # in the order of their ids, from 0
 
 CHAT_TEMPLATE_PATH = Path(__file__).with_name("chat_template.jinja")
-DIGEST_FIELD = "gristmill_tokenizer_digest"  # in a model's config.json: what it was trained with
+DIGEST_FIELD = "gristmill_tokenizer_digest"  # in a model's config.json: of the tokenizer it was trained with
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
 
 def tokenizer_digest(folder: Path) -> str:
-    """SHA-256 over vocabulary and chat template, each with its length in front, in hex."""
+    """SHA-256 in hex over vocabulary and chat template, each prefixed by its name and length."""
     digest = hashlib.sha256()
     for name in ("tokenizer.json", "chat_template.jinja"):
         data = (folder / name).read_bytes()
@@ -37,14 +41,14 @@ def tokenizer_digest(folder: Path) -> str:
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """Carry the tokenizer's files along, byte for byte."""
+    """Copy the tokenizer's files, byte for byte."""
     for name in TOKENIZER_FILES:
         if (source / name).exists():
             shutil.copyfile(source / name, target / name)
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a folder as transformers has it: no remote code, no network."""
+    """The tokenizer of a folder, by transformers, without remote code or network."""
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)

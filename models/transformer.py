@@ -1,8 +1,8 @@
 """One decoder-only transformer for three families: GPT-2, LLaMA and Mistral.
 
-A plain module, so that DeepSpeed, FSDP, torch.compile and a reader all see the same thing: no cache, no dropout,
-no buffers (so it builds on the meta device and nothing but parameters needs saving). Weights convert to and from
-transformers one to one (`models/convert.py`), and the logits agree with it.
+A plain module that DeepSpeed, FSDP and torch.compile can all handle: no KV cache, no dropout, no buffers (so it can be
+built on the meta device, and only parameters need saving). Weights convert to and from transformers
+(`models/convert.py`), with the same logits.
 
 Shape suffixes: B batch, T tokens, C width, H heads, K heads of queries and keys together, D head size,
 F feed-forward, V vocabulary, N batch × tokens flattened.
@@ -24,7 +24,7 @@ from models.presets import ModelShape, Recompute
 
 INIT_STD = 0.02  # GPT-2, section 2.3, and LLaMA
 _ATEN = torch.ops.aten
-# What selective recomputation keeps: all that costs more than a pass over memory. Each device has its own attention.
+# What selective recomputation saves: all compute-bound operations. Attention kernels differ by device.
 MATRIX_PRODUCTS = [
     _ATEN.mm.default,
     _ATEN.addmm.default,
@@ -37,23 +37,23 @@ MATRIX_PRODUCTS = [
 
 
 class Linear(nn.Linear):
-    """A linear layer left unfilled when built: `Transformer.initialise` fills all weights once, in one order."""
+    """A linear layer without its own initialisation: `Transformer.initialise` sets all weights once, in one order."""
 
     def reset_parameters(self) -> None:
         pass
 
 
 class Embedding(nn.Embedding):
-    """A table left unfilled when built, as `Linear`."""
+    """An embedding without its own initialisation, as `Linear`."""
 
     def reset_parameters(self) -> None:
         pass
 
 
 class Head(Linear):
-    """The output layer: logits, or the loss itself, so that the logits of a whole batch need never exist.
+    """The output layer: logits, or the loss itself, so that the logits of a whole batch are never materialised.
 
-    `z_loss` adds its weight × log² Z to what is learned, not to the loss that is returned (PaLM, section 5).
+    `z_loss` is the weight of log² Z in the gradients; the returned loss excludes it (PaLM, section 5).
     """
 
     z_loss = 0.0
@@ -69,7 +69,7 @@ class Head(Linear):
 
 
 def rotary(tokens: int, head_dim: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine (T, 1, D/2) of each position's angles (Su et al. 2021), in the precision of `like`."""
+    """Cosine and sine (T, 1, D/2) of rotary embeddings (Su et al. 2021), in the dtype of `like`."""
     exponents = torch.arange(0, head_dim, 2, device=like.device, dtype=torch.float32) / head_dim
     positions = torch.arange(tokens, device=like.device, dtype=torch.float32)
     angles = torch.outer(positions, theta**-exponents)[:, None, :]
@@ -77,7 +77,7 @@ def rotary(tokens: int, head_dim: int, theta: float, like: Tensor) -> tuple[Tens
 
 
 def rotate(x_BTKD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each head's two halves by the angle of their position: the layout that transformers uses."""
+    """Apply rotary embeddings to the two halves of each head, the layout of transformers."""
     left, right = x_BTKD.chunk(2, dim=-1)
     return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
 
@@ -90,8 +90,8 @@ def window_mask(tokens: int, window: int, device: torch.device) -> Tensor:
 
 
 def document_mask(positions_BT: Tensor, window: int | None) -> Tensor:
-    """(B, 1, T, T), True where query i may see key j: not later, in the same document (each begins at position 0), and
-    within a sliding window if there is one."""
+    """(B, 1, T, T), True where query i may see key j: not later, in the same document (each starts at position 0), and
+    within the sliding window if there is one."""
     document_BT = (positions_BT == 0).cumsum(1)
     tokens = positions_BT.shape[1]
     near_TT = window_mask(tokens, window or tokens, positions_BT.device)
@@ -99,16 +99,16 @@ def document_mask(positions_BT: Tensor, window: int | None) -> Tensor:
 
 
 def additive(mask: Tensor, like: Tensor) -> Tensor:
-    """A mask of truth values as the numbers to add to the scores, in the precision that attention will run in.
+    """A boolean mask as additive scores, in the precision of attention.
 
-    Attention would make these itself, but anew in each block, and keep each copy for the backward pass.
+    Attention would convert it itself, but in each block, and save each copy for the backward pass.
     """
     return torch.zeros_like(mask, dtype=multiplied_in(like)).masked_fill_(~mask, -math.inf)
 
 
 def must_repeat_keys(x: Tensor, mask: Tensor | None) -> bool:
-    """Whether attention wants keys and values for each query head. On a GPU only torch's flash kernel shares them,
-    which knows neither masks nor float32; asked to share, all that is left is to form every score."""
+    """Whether keys and values must be repeated for each query head. On a GPU only torch's flash kernel supports shared
+    ones, but neither masks nor float32; otherwise the fallback would materialise all scores."""
     return x.is_cuda and (mask is not None or multiplied_in(x) == torch.float32)
 
 
@@ -123,8 +123,8 @@ class Attention(nn.Module):
         self.output = Linear(shape.width, shape.width, bias=bias)
 
     def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Tensor | None) -> Tensor:
-        """(B, T, C) to (B, T, C). `angles` from `rotary`, None for learned positions; no mask, (T, T) or (B, 1, T, T),
-        means causal."""
+        """(B, T, C) to (B, T, C). `angles` from `rotary`, None for learned positions; a mask of (T, T) or (B, 1, T, T),
+        None for causal."""
         batch, tokens, _ = x_BTC.shape
         qkv = self.qkv(x_BTC).view(batch, tokens, -1, self.head_dim)
         qk_BTKD, v_BTHD = qkv.split((self.heads + self.kv_heads, self.kv_heads), dim=2)
@@ -169,8 +169,8 @@ def _keeping_products() -> Any:
 
 
 class Block(nn.Module):
-    """Pre-norm residual block: attention, then feed-forward. `recompute` as in Transformer, within the block, so that
-    whoever compiles the block compiles it too."""
+    """Pre-norm residual block: attention, then feed-forward. `recompute` as in Transformer, inside the block, so that
+    it is compiled with it."""
 
     recompute: Recompute = "none"
 
@@ -195,9 +195,9 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """The whole model.
 
-    `recompute` trades work in the backward pass for memory, and changes no bit of a gradient: "full" keeps each
-    block's input and runs its forward pass again (Chen et al. 2016); "selective" keeps what matrix products and
-    attention gave, and makes only the cheap rest again (in the spirit of Korthikanti et al. 2022).
+    `recompute` trades compute for memory without changing a bit of a gradient: "full" saves each block's input and
+    repeats its forward pass (Chen et al. 2016); "selective" saves the outputs of matrix products and attention, and
+    recomputes the cheap rest (in the spirit of Korthikanti et al. 2022).
     """
 
     def __init__(
@@ -216,23 +216,22 @@ class Transformer(nn.Module):
 
     @property
     def recompute(self) -> Recompute:
-        """What the backward pass of each block makes again."""
+        """The activation checkpointing of all blocks."""
         return cast(Block, self.blocks[0]).recompute
 
     @recompute.setter
     def recompute(self, value: Recompute) -> None:
-        """For all blocks."""
         for block in self.blocks:
             cast(Block, block).recompute = value
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator | None = None, *, mup_base_width: int | None = None) -> None:
-        """Fill all weights: N(0, 0.02), divided by sqrt(2 × depth) where a layer writes into the residual stream
-        (GPT-2, section 2.3); biases 0, norm scales 1. Same generator state, same weights; None is torch's own.
+        """Set all weights: N(0, 0.02), divided by sqrt(2 × depth) for layers that write to the residual stream (GPT-2,
+        section 2.3); biases 0, norm scales 1. `generator` defaults to torch's global one.
 
-        With muP's base width (Yang et al. 2022, table 8) the blocks' matrices are divided by the root of width / base,
-        and the output by width / base. That multiplier stands in the scale of the last norm, where every runtime
-        applies it, whether the head is tied or not; Adam's rate for it is divided likewise, which is the same.
+        With muP's base width (Yang et al. 2022, table 8) the blocks' matrices are divided by sqrt(width / base), and
+        the output by width / base. That multiplier is put into the scale of the last norm, where every runtime applies
+        it, with a tied head too; its learning rate under Adam is divided likewise, which is equivalent.
         """
         wider = self.shape.width / mup_base_width if mup_base_width else 1.0
         residual_std = INIT_STD / math.sqrt(2 * self.shape.depth)
@@ -250,9 +249,8 @@ class Transformer(nn.Module):
     def forward(self, ids_BT: Tensor, targets_BT: Tensor | None = None, positions_BT: Tensor | None = None) -> Tensor:
         """Logits (B, T, V); with targets (already shifted, IGNORED for none) the mean loss in nats instead.
 
-        With positions, each counted from the start of its document, a row may hold several documents that don't see
-        each other: the logits of each are as if it stood alone (Llama 3, section 3.2). Raises ValueError for more
-        tokens than the model's context.
+        With positions, each counted from the start of its document, documents in one row are isolated: the logits of
+        each are as if it were alone (Llama 3, section 3.2). Raises ValueError for more tokens than the context.
         """
         x_BTC = self._hidden(ids_BT, positions_BT)
         return self.head(x_BTC, targets_BT)
@@ -279,7 +277,7 @@ class Transformer(nn.Module):
         return self.norm(x_BTC)
 
     def num_parameters(self) -> int:
-        """Parameters of the built module; a tied matrix counts once."""
+        """Number of parameters; a tied matrix counts once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     @torch.no_grad()
@@ -292,10 +290,10 @@ class Transformer(nn.Module):
         stop: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """`ids_BT` with up to `new_tokens` more: the likeliest at temperature 0, else sampled.
+        """`ids_BT` with up to `new_tokens` more: greedy at temperature 0, else sampled.
 
-        For samples during training: each token costs a whole forward pass over the last `context` tokens.
-        Ends early when every row's newest token is `stop`.
+        Without KV cache: each token costs a forward pass over the last `context` tokens. Stops early when the last
+        token of every row is `stop`.
         """
         for _ in range(new_tokens):
             logits_BV = self.head(self._hidden(ids_BT[:, -self.shape.context :])[:, -1])

@@ -56,7 +56,7 @@ def write_shards(folder: Path) -> None:
 def serve(folder: Path, pattern: str) -> dict[str, float]:
     """All steps of one pattern: tokens a CPU second, and the seconds to open the shards."""
     from tasks.pretrain import PretrainConfig
-    from tasks.pretrain.fim_tokens import Marks
+    from tasks.pretrain.fim_tokens import FimTokens
     from tasks.pretrain.loader import open_loader
 
     config = PretrainConfig.model_validate(
@@ -64,7 +64,7 @@ def serve(folder: Path, pattern: str) -> dict[str, float]:
     )
     started = time.process_time()
     paths = sorted(folder.glob("*.tokens"))
-    loader = open_loader(paths, config, context=CONTEXT, tokenizer_digest=DIGEST, marks=Marks(6, 7, 8))
+    loader = open_loader(paths, config, context=CONTEXT, tokenizer_digest=DIGEST, fim_tokens=FimTokens(6, 7, 8))
     opened = time.process_time()
     for step in range(1, STEPS + 1):
         loader.micro_batches(step, rank=0, ranks=1, size=config.global_batch)

@@ -1,4 +1,4 @@
-"""`gristmill doctor`: is the installation sound, and would a profile's pretraining learn, fit and resume?"""
+"""`gristmill doctor`: checks the installation, or whether a profile's pretraining would learn, fit and resume."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ NAME = 18  # characters of the longest name of a check
 
 
 def examine(console: Console, name: str | None, overrides: list[str]) -> bool:
-    """Print a line a check as it is done, then the verdict; whether none failed. Raises what a profile's errors are."""
+    """Print each check when it is done, then the verdict; returns whether none failed. Raises ConfigError."""
     lines = _installation(console, overrides) if name is None else _profile(console, load(name, overrides))
     return conclude(console, lines)
 
 
 def conclude(console: Console, lines: list[dict[str, Any]]) -> bool:
-    """The last line, and whether no check failed."""
+    """Print the verdict; returns whether no check failed."""
     failed = [line["name"] for line in lines if line["state"] == "failed"]
     advised = [line["name"] for line in lines if line["state"] == "advice"]
     console.print()
@@ -42,7 +42,7 @@ def conclude(console: Console, lines: list[dict[str, Any]]) -> bool:
 
 
 def show(console: Console, line: dict[str, Any]) -> None:
-    """`✓ name  value  0.3 s`, and below it the remedy of what did not pass."""
+    """Print `✓ name  value  0.3 s`, and below it the remedy if it did not pass."""
     table = Table(box=None, pad_edge=False, show_header=False, expand=True)
     table.add_column(width=1)
     table.add_column(width=NAME)
@@ -60,7 +60,7 @@ def _installation(console: Console, overrides: list[str]) -> list[dict[str, Any]
 
     store = load("tiny", overrides).runtime.store
     console.print("[bold]The installation[/] [dim](with a profile: its pretraining, `gristmill doctor tiny`)[/]\n")
-    with console.status("looking"):
+    with console.status("checking"):
         return _shown(console, (check.as_line() for check in checks(store)))
 
 
@@ -79,13 +79,13 @@ def _profile(console: Console, profile: Profile) -> list[dict[str, Any]]:
 
     tokens = token_shards(profile)
     shape = derive(profile.pretrain.model, profile.tokenizer.vocab_size)
-    data = "on its token shards" if tokens else "on made-up tokens, as the store has none of this profile yet"
+    data = "on its token shards" if tokens else "on synthetic tokens, as the store has none of this profile yet"
     console.print(
         f"[bold]{profile.name}[/] [dim]{count_parameters(shape):,} parameters, "
         f"{profile.pretrain.total_steps(shape):,} steps; {data}[/]\n"
     )
-    beside = existing(session_of(profile).store.local)  # the run's own disk, though there is no store yet
-    with tempfile.TemporaryDirectory(dir=beside, prefix=".doctor-") as folder, console.status("looking"):
+    beside = existing(session_of(profile).store.local)  # on the run's disk, even if the store does not exist yet
+    with tempfile.TemporaryDirectory(dir=beside, prefix=".doctor-") as folder, console.status("checking"):
         out = Output.at(Path(folder), stage="pretrain", runtime=profile.runtime)
         return check_by_hand(
             profile.pretrain, out, tokens=tokens, vocab_size=profile.tokenizer.vocab_size,
@@ -94,7 +94,7 @@ def _profile(console: Console, profile: Profile) -> list[dict[str, Any]]:
 
 
 def token_shards(profile: Profile) -> Path | None:
-    """The token shards that a run of the profile would train on, if the store has them."""
+    """The token shards that a run of the profile would use, if the store has them."""
     line = next(line for line in plan(profile, session_of(profile, "tokenize")) if line.name == "tokenize")
     if not line.hit or line.payload is None:
         return None

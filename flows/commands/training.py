@@ -1,4 +1,4 @@
-"""The tables of `gristmill plan` that tell what training takes: text, compute, memory, disk, time and money."""
+"""The tables of `gristmill plan` on training: tokens, compute, memory, disk, time and cost."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from models.devices import PRICED
 from models.memory import Setup
 from storage.units import duration, size_of
 
-TIGHT = 0.9  # of the device's memory: fragmentation takes the rest
+TIGHT = 0.9  # share of the device's memory; fragmentation may take the rest
 BAR = 24  # characters of the longest bar
 MOMENTS = {"adamw": "AdamW's two moments", "muon": "Muon's moment of the blocks' matrices, AdamW's two of the rest"}
 
 
 def show_training(console: Console, plan: TrainingPlan) -> None:
-    """The run, the memory of one device, that under each engine, and its time and money: a table each."""
+    """Print the run, the memory per device, that of each engine, and time and cost: a table each."""
     _show_run(console, plan)
     _show_memory(console, plan)
     _show_engines(console, plan)
@@ -31,14 +31,14 @@ def _show_run(console: Console, plan: TrainingPlan) -> None:
     parameters, tokens = compute_optimal(plan.flops)
     table.add_row("parameters", _short(plan.parameters), f"{plan.parameters:,}")
     table.add_row("tokens", _short(plan.tokens), _steps_of(plan))
-    table.add_row("tokens a parameter", f"{ratio:,.1f}", judge_ratio(plan.shape, plan.tokens))
-    table.add_row("compute", f"{plan.flops:.3g} FLOPs", "of the model: forward and backward")
+    table.add_row("tokens per parameter", f"{ratio:,.1f}", judge_ratio(plan.shape, plan.tokens))
+    table.add_row("compute", f"{plan.flops:.3g} FLOPs", "model FLOPs: forward and backward")
     if plan.executed_flops != plan.flops:
-        recomputed = ["a second forward pass"] if plan.setup.recompute == "full" else []
-        masked = ["attention beyond the sliding window, masked but not skipped"] if plan.shape.sliding_window else []
+        recomputed = ["recomputation"] if plan.setup.recompute == "full" else []
+        masked = ["attention masked by the sliding window but not skipped"] if plan.shape.sliding_window else []
         why = " and ".join(recomputed + masked)
-        table.add_row("", f"{plan.executed_flops:.3g} FLOPs", f"done by the devices: with {why}")
-    table.add_row("its optimum", _short(parameters), f"parameters on {_short(tokens)} tokens, by Chinchilla's 20 to 1")
+        table.add_row("", f"{plan.executed_flops:.3g} FLOPs", f"hardware FLOPs: with {why}")
+    table.add_row("compute-optimal", _short(parameters), f"parameters, {_short(tokens)} tokens (Chinchilla's 20 to 1)")
     _show(console, table)
 
 
@@ -47,36 +47,40 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
     how = f"{setup.precision}, {_named(setup)}, micro-batch {setup.micro_batch}, recompute {setup.recompute}"
     if setup.devices > 1:
         how += f", one of {setup.devices} devices"
-    table = new_table("", "size", "", "what it is", right=["size"], title=f"Memory: {how}")
+    table = new_table("", "size", "", "description", right=["size"], title=f"Memory: {how}")
     parts = [
-        ("weights", memory.weights, "as they multiply" if setup.weight_bytes == 2 else "in float32"),
+        ("weights", memory.weights, "in 16 bits" if setup.weight_bytes == 2 else "in float32"),
         ("gradients", memory.gradients, "in the weights' precision"),
-        ("optimizer", memory.optimizer, MOMENTS[setup.optimizer] + (", float32 masters" if setup.master_bytes else "")),
-        ("gathered weights", memory.gathered, "whole ones, for the moment that they multiply"),
-        ("buffers", memory.buffers, "gradients on their way to the other devices"),
+        (
+            "optimizer",
+            memory.optimizer,
+            MOMENTS[setup.optimizer] + (", float32 masters" if setup.master_bytes else ""),
+        ),
+        ("gathered weights", memory.gathered, "gathered for matrix products"),
+        ("buffers", memory.buffers, "communication of gradients"),
     ]
     passing = [
         ("loss", memory.loss, "a chunk of logits, and the head's gradient"),
         ("backward pass", memory.backward, "of one block"),
-        ("reduction", memory.reduce, "a block's gradients on their way, beyond its activations"),
+        ("reduction", memory.reduce, "a block's gradients, beyond its freed activations"),
     ]
     if memory.peak > memory.step:
-        parts.append(("activations", memory.activations, "of all blocks, kept for the backward pass"))
+        parts.append(("activations", memory.activations, "of all blocks, saved for the backward pass"))
         parts.append(max(passing, key=lambda part: part[1]))
     else:
-        parts.append(("optimizer's step", memory.step, "float32 gradients; larger than the activations were"))
+        parts.append(("optimizer step", memory.step, "float32 gradients, larger than the activations"))
     for name, size, what in parts:
         if size:
             bar = "█" * max(1, round(BAR * size / memory.total))
             table.add_row(name, size_of(size), f"[cyan]{bar}[/]", what)
     table.add_row("[bold]total[/]", f"[bold]{size_of(memory.total)}[/]", "", _verdict(plan))
     if memory.host:
-        table.add_row("beside it", size_of(memory.host), "", "of the machine's own memory: what is offloaded")
+        table.add_row("host memory", size_of(memory.host), "", "offloaded states and gradients")
     _show(console, table)
     if not plan.fits:
         remedy = plan.remedy()
         if remedy is None:
-            console.print("No change of the runtime makes it fit: take a smaller model, or another --device.")
+            console.print("No change of the runtime makes it fit: choose a smaller model, or another --device.")
         else:
             told = ", ".join(f"{name} {value}" for name, value in remedy.items())
             console.print(f"It would fit with {told}.", soft_wrap=True)
@@ -111,7 +115,7 @@ def _named(setup: Setup) -> str:
 
 
 def _stage(setup: Setup) -> int:
-    """What of the stage the engine looks at: FSDP only whether it is 3."""
+    """The effective ZeRO stage: FSDP only distinguishes 3."""
     if setup.engine == "fsdp":
         return 3 if setup.zero_stage == 3 else 0
     return setup.zero_stage
@@ -129,35 +133,35 @@ def _verdict(plan: TrainingPlan) -> str:
 
 def _show_bill(console: Console, plan: TrainingPlan) -> None:
     table, device, bill = (
-        new_table("what", "value", "meaning", right=["value"], show_header=False, title="Disk, time and money"),
+        new_table("what", "value", "meaning", right=["value"], show_header=False, title="Disk, time and cost"),
         plan.device,
         plan.bill,
     )
-    table.add_row("a checkpoint", size_of(plan.checkpoint), "weights and optimizer states")
-    table.add_row("checkpoints", size_of(plan.disk), "disk at the fullest: those kept, and the one being written")
+    table.add_row("one checkpoint", size_of(plan.checkpoint), "weights and optimizer states")
+    table.add_row("checkpoints", size_of(plan.disk), "peak: those kept, and the one being written")
     many = f"{plan.setup.devices} × " if plan.setup.devices > 1 else ""
     if bill.hours is None or bill.device_hours is None:
         table.add_row("time", "unknown", f"the peak of {device.title} in this precision is not known")
     else:
         peak = device.peak(plan.products) or 0.0
-        source = "measured just now" if device.name == "cpu" else "the data sheet's"
+        source = "measured now" if device.name == "cpu" else "data sheet"
         speed = f"{peak / 1e12:,.0f} TFLOP/s" if peak >= 1e12 else f"{peak / 1e9:,.0f} GFLOP/s"
         reach = f"{device.utilisation:.0%} of {speed} ({source})"
         table.add_row("time", duration(bill.hours * 3600), f"on {many}{device.title}, at an assumed {reach}")
         if bill.money is not None:
             price = f"{bill.device_hours:,.1f} device hours at {device.price:,.2f} USD"
-            dated = "" if device.name == "cpu" else f", by default a round figure of {PRICED}"
+            dated = "" if device.name == "cpu" else f", an assumption of {PRICED}"
             sum_of = f"{bill.money:,.0f} USD" if bill.money >= 100 else f"{bill.money:,.2f} USD"
-            table.add_row("money", sum_of, f"{price}{dated}; your own with --price")
+            table.add_row("cost", sum_of, f"{price}{dated}; override with --price")
     _show(console, table)
     if plan.hostfile is not None:
         console.print(
-            f"runtime.training.hostfile names {plan.hostfile}, which is not here: all of this is for one host."
+            f"runtime.training.hostfile names {plan.hostfile}, which does not exist: these figures are for one host."
         )
 
 
 def _steps_of(plan: TrainingPlan) -> str:
-    """The steps, and how many tokens each has; the first have fewer where the batch warms up."""
+    """The steps, and the tokens of each; fewer during batch warmup."""
     most = plan.batch * plan.shape.context
     return f"{plan.steps:,} steps of {'' if plan.tokens == plan.steps * most else 'up to '}{most:,} tokens"
 
@@ -168,7 +172,7 @@ def _show(console: Console, table: Table) -> None:
 
 
 def _short(number: float) -> str:
-    """A count as a person says it: `124M`, `1.34M`, `2.7B`."""
+    """A count in short form: `124M`, `1.34M`, `2.7B`."""
     for unit in ("", "k", "M", "B"):
         if number < 999.5:
             return f"{number:.3g}{unit}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from tasks.stage.output import Output
 from tasks.stage.runtime import ComputeRuntime
 
-FORWARDED = ("GRISTMILL_DRILL",)
+FORWARDED = ("GRISTMILL_FAULTS",)
 
 
 def training_environment(compute: ComputeRuntime) -> dict[str, str]:
@@ -48,7 +48,7 @@ def _settings(compute: ComputeRuntime) -> dict[str, str]:
 
 def environment_file(out: Output) -> Path:
     """What DeepSpeed's runner gives processes on other hosts, which else have none of it: what is set for training, a
-    drill, and what the user has in files of their own (.deepspeed_env)."""
+    fault, and what the user has in files of their own (.deepspeed_env)."""
     own = [Path(folder, os.environ.get("DS_ENV_FILE", ".deepspeed_env")) for folder in (Path.home(), ".")]
     lines = [line for file in own if file.is_file() for line in file.read_text().splitlines() if line]
     passed = _settings(out.runtime.compute) | {name: os.environ[name] for name in FORWARDED if name in os.environ}

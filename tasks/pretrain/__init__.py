@@ -1,34 +1,22 @@
-"""The `pretrain` stage: a transformer learns the token shards, in child processes.
+"""The `pretrain` stage: trains a transformer on token shards, in child processes.
 
-config.py       what a profile says
-stage.py        the stage: starts the child, draws the curve, reports
-spec.py         what the child is told, and the identity that a resume must match
-train.py        the child: puts it all together, leaves the model
-loop.py         the steps, and what happens between them
-log.py          what each step measured
-insight/        where the time goes, what the layers do, the live curve: nothing of it in the artifact
-world.py        the processes: how they join and part
-engines/        how a model is trained by one process or many
-optimizers.py   AdamW, or Muon with it; rates by width (muP)
-schedule.py     the learning rate of a step, and warmups by doubling
-precision.py    the numbers that it computes in
-marks.py        the special tokens of fill-in-the-middle, by their ids
-loader/         samples in an order that only the seed decides, by source and by document
-course.py       batches that a healed run leaves out, learning rates that it lowers
-divergence.py   when a loss has left its course
-healing.py      what to do about a fault
-supervisor.py   the child watched, and started again
-beat.py         signs of life
-memory.py       how memory that ran out shows
-drills.py       faults on purpose
-kept.py         which checkpoints lie there
-checkpoints.py  atomic checkpoints and exact resume
-saved_states.py what a checkpoint's files hold, read back
-background.py   saving while training goes on
-snapshots.py    models kept along the way
-disk.py         room for all of it
-preflight/      whether a long run can learn, fits and resumes, before it begins
-evaluation.py   validation loss, samples
+config.py      the pretraining section of a profile
+stage.py       the stage: starts the children, plots the loss curve, reports
+spec.py        what the children are told, and the identity that a resume must match
+setup.py       how the run is spread over its devices, for estimates of memory and disk
+train.py       the child: sets everything up, saves the model
+loop.py        the training loop
+log.py         what each step measured
+world.py       the processes: how they join and leave
+evaluation.py  validation loss, samples
+fim_tokens.py  ids of the special tokens of fill-in-the-middle
+recipe/        optimizer, learning rate, batch size, precision
+loader/        samples in an order that only the seed decides, by source and by document
+engines/       how a model is trained by one process or many
+checkpoints/   atomic checkpoints, exact resume, snapshots, disk space
+healing/       recovery from divergence, lack of memory and lost processes
+preflight/     checks before a long run: can it learn, does it fit, does it resume
+insight/       speed, layer statistics, live curve: none of it in the artifact
 """
 
 from tasks.pretrain.config import PretrainConfig

@@ -1,4 +1,4 @@
-"""What a profile says of pretraining: the model, how much of what, and the optimizer."""
+"""The pretraining section of a profile: model, data, schedule and optimizer."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ Mixture = dict[str, Annotated[float, Field(gt=0)]]
 
 
 class MixtureChange(StageConfig):
-    """Other weights from a step on: more of the best text at the end of a run, for instance (annealing)."""
+    """New mixture weights from a step on, for instance more of the best text at the end (annealing)."""
 
-    from_step: int = Field(ge=2, description="the first step with these weights")
+    from_step: int = Field(ge=2, description="first step with these weights")
     mixture: Mixture = Field(min_length=1, description="as pretrain.mixture")
 
 
 class HealingConfig(StageConfig):
-    """What becomes of a run whose loss is no number or rises and stays up: it goes back to a checkpoint and leaves out
-    the batches that led there; the second time it also lowers the learning rate; the third time it ends."""
+    """Recovery from divergence (a NaN, or a loss that rises and stays up): roll back to a checkpoint and skip the
+    batches that led there; the second time, also lower the learning rate; the third time, stop."""
 
     enabled: bool = Field(
-        True, description="off: a loss that is no number ends the run, a rising one is not looked for"
+        True, description="recover from divergence; if false, NaN stops the run and spikes are not detected"
     )
     spike_deviations: float = Field(
-        6.0, gt=0, description="standard deviations of the trailing losses that a loss must rise above their mean"
+        6.0, gt=0, description="a spike is a loss this many standard deviations above the trailing mean"
     )
-    spike_window: int = Field(50, ge=2, description="trailing steps that a loss is judged by")
+    spike_window: int = Field(50, ge=2, description="trailing steps over which that mean is taken")
     skip_batches: int = Field(
         16,
         ge=1,
-        description="batches left out, the last of them that of the step that diverged; twice as many the second time. "
-        "Fewer, if no checkpoint is kept from before them",
+        description="batches to skip, up to and including the one that diverged; twice as many the second time, fewer "
+        "if no checkpoint from before them is kept",
     )
     again_within: int = Field(
-        200, ge=1, description="a divergence within so many steps of the one before is the second, or the third"
+        200, ge=1, description="a divergence within this many steps of the previous one counts as a repeat"
     )
-    rate_factor: float = Field(0.5, gt=0, lt=1, description="what the second one multiplies the learning rate by")
+    rate_factor: float = Field(0.5, gt=0, lt=1, description="factor on the learning rate after a repeated divergence")
 
 
 def _default_batch(given: dict[str, Any]) -> int:
@@ -51,120 +51,119 @@ def _default_batch(given: dict[str, Any]) -> int:
 
 
 class PretrainConfig(StageConfig):
-    """The length is given as steps or as tokens; with neither, it is the compute-optimal 20 tokens a parameter."""
+    """Set the length as steps or tokens; the default is the compute-optimal 20 tokens per parameter."""
 
-    model: ModelConfig = Field(description="the shape, from one size dial")
-    steps: int | None = Field(None, ge=1, description="optimizer steps; give this or tokens, or neither")
+    model: ModelConfig = Field(description="model shape, derived from its depth")
+    steps: int | None = Field(None, ge=1, description="optimizer steps; set this or tokens, or neither")
     tokens: int | None = Field(None, ge=1, description="training tokens, rounded up to whole steps")
     global_batch_tokens: int | None = Field(
-        None, ge=1, description="global_batch in tokens, a multiple of the context; give one of the two"
+        None, ge=1, description="global batch in tokens, a multiple of the context; set this or global_batch"
     )
     global_batch: int = Field(
         default_factory=_default_batch,
         ge=1,
-        description="sequences a step, over all processes and micro-batches; 8 without global_batch_tokens",
+        description="sequences per step over all processes (default: from global_batch_tokens, or 8)",
     )
     batch_warmup_steps: int = Field(
-        0, ge=0, description="steps with a smaller global batch, which doubles in equal intervals; 0 for none"
+        0, ge=0, description="steps of batch-size warmup: the batch doubles in equal intervals; 0: no warmup"
     )
     batch_warmup_parts: int = Field(
-        8, ge=2, description="how often the first batch goes into the global one, a power of 2"
+        8, ge=2, description="global batch divided by the first batch of the warmup, a power of 2"
     )
     schedule: Literal["cosine", "wsd", "linear", "constant"] = Field(
-        "cosine", description="the learning rate after the warmup; wsd: at the peak, and down only at the end"
+        "cosine", description="learning-rate schedule after warmup; wsd: warmup, stable, decay"
     )
-    learning_rate: float = Field(3e-3, gt=0, description="peak, reached after the warmup")
-    warmup_steps: int = Field(20, ge=0, description="steps of linear rise to the peak")
-    final_share: float = Field(0.1, ge=0, le=1, description="share of the peak at the last step; not for constant")
-    decay_share: float = Field(0.2, gt=0, le=1, description="share of the steps in which wsd falls, at the end")
-    decay_shape: Literal["linear", "1-sqrt"] = Field("1-sqrt", description="how wsd falls; 1-sqrt: fast at first")
+    learning_rate: float = Field(3e-3, gt=0, description="peak learning rate, reached after warmup")
+    warmup_steps: int = Field(20, ge=0, description="steps of linear warmup to the peak")
+    final_share: float = Field(
+        0.1, ge=0, le=1, description="learning rate of the last step as a share of the peak; not used by constant"
+    )
+    decay_share: float = Field(0.2, gt=0, le=1, description="share of the steps in which wsd decays, at the end")
+    decay_shape: Literal["linear", "1-sqrt"] = Field(
+        "1-sqrt", description="shape of the decay of wsd; 1-sqrt falls fast at first"
+    )
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw",
-        description="muon: matrices of the blocks by Muon, the rest by AdamW; needs runtime.pretrain.engine ddp",
+        description="muon: Muon for the blocks' matrices, AdamW for the rest; needs runtime.pretrain.engine ddp",
     )
     muon_learning_rate: float | None = Field(
-        None, gt=0, description="peak for the matrices that Muon takes; learning_rate without it"
+        None, gt=0, description="peak learning rate of Muon (default: learning_rate)"
     )
-    muon_momentum: float = Field(0.95, ge=0, lt=1, description="Muon's memory of the gradient")
-    weight_decay: float = Field(0.1, ge=0, description="decoupled (AdamW), on matrices only")
-    beta1: float = Field(0.9, ge=0, lt=1, description="Adam's memory of the gradient")
-    beta2: float = Field(0.95, ge=0, lt=1, description="Adam's memory of its square")
-    epsilon: float = Field(1e-8, gt=0, description="Adam's: added to the root of the square")
-    gradient_clip: float = Field(1.0, gt=0, description="largest global norm of the gradient")
+    muon_momentum: float = Field(0.95, ge=0, lt=1, description="momentum of Muon")
+    weight_decay: float = Field(0.1, ge=0, description="decoupled weight decay, on matrices only")
+    beta1: float = Field(0.9, ge=0, lt=1, description="Adam's decay rate of the first moment")
+    beta2: float = Field(0.95, ge=0, lt=1, description="Adam's decay rate of the second moment")
+    epsilon: float = Field(1e-8, gt=0, description="Adam's epsilon")
+    gradient_clip: float = Field(1.0, gt=0, description="maximum global gradient norm")
     z_loss: float = Field(
         0.0,
         ge=0,
-        description="weight of log² Z, which keeps the logits small (PaLM: 1e-4); learned, not in the reported loss",
+        description="weight of the auxiliary loss log² Z, which keeps logits small (PaLM: 1e-4); not reported",
     )
     mup_base_width: int | None = Field(
         None,
         ge=1,
-        description="width at which the learning rate was found: initial weights and rates are scaled from there to "
-        "this model's width (muP). Keep the head size the same",
+        description="width at which the learning rate was tuned: muP scales initial weights and learning rates from it "
+        "to this model's width. Keep the head size the same",
     )
     mixture: Mixture | None = Field(
         None,
         min_length=1,
-        description="weights of the sources, as shares of the training tokens; a source that is not named is left out. "
-        "Without it sources come in their natural proportions",
+        description="weights of the sources, as shares of the training tokens; sources not named are left out "
+        "(default: natural proportions)",
     )
-    curriculum: tuple[MixtureChange, ...] = Field((), description="other weights later in the run, by step")
+    curriculum: tuple[MixtureChange, ...] = Field((), description="changes of the mixture during the run, by step")
     packing: Literal["stream", "best_fit"] = Field(
         "stream",
-        description="what a window holds. stream: as many tokens as fit, from where the window before ended, so that "
-        "most windows begin and end within a document. best_fit: whole documents, put together so that little room is "
-        "left over (best-fit decreasing, Ding et al. 2024); only those longer than a window are cut. What is left over "
-        "is padding, which is not learned. What context_warmup_steps shortens is cut all the same",
+        description="stream: concatenate documents and cut every context tokens. best_fit: pack whole documents into "
+        "windows (best-fit decreasing, Ding et al. 2024), cutting only those longer than a window; the rest of a "
+        "window is padding without loss. context_warmup_steps cuts windows either way",
     )
     isolate_documents: bool = Field(
         False,
-        description="documents of one window don't see each other: attention and positions begin anew at each, and the "
-        "first token of the next is not predicted. Validation stays as it is, comparable with other runs",
+        description="no attention across documents of one window: positions restart at each, and the first token of "
+        "the next is not predicted. Validation is unaffected, so that runs stay comparable",
     )
     context_warmup_steps: int = Field(
-        0, ge=0, description="steps with a shorter context, which doubles in equal intervals; 0 for none"
+        0, ge=0, description="steps of context-length warmup: the context doubles in equal intervals; 0: no warmup"
     )
     context_warmup_parts: int = Field(
-        8, ge=2, description="parts that a window is cut into at first, a power of 2; all its tokens are seen"
+        8, ge=2, description="parts that each window is cut into at first, a power of 2; no token is dropped"
     )
     fim_rate: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="fill in the middle: the share of documents, each as far as a window holds it, that are cut in "
-        "three and served with the middle last, so that the model learns to fill a gap between what stands before and "
-        "behind it. 0.5 to 0.9 is usual and hardly costs anything from left to right (Bavarian et al. 2022); 0 for "
-        "none. Each takes three tokens of its window for marks. Validation is never rearranged",
+        description="fill in the middle (FIM): share of documents, as far as a window holds them, that are rearranged "
+        "as prefix, suffix, middle so that the model learns infilling. 0.5 to 0.9 is usual and hardly costs "
+        "left-to-right quality (Bavarian et al. 2022); 0: none. Each takes three special tokens of its window. "
+        "Validation is never rearranged",
     )
     fim_spm_share: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="of the rearranged documents, the share in the order suffix, prefix, middle; the others come as "
-        "prefix, suffix, middle. Learned together, each order gains from the other",
+        description="share of the FIM documents in the order suffix, prefix, middle (SPM), the others being PSM; "
+        "training on both improves both",
     )
-    seed: int = Field(
-        0, ge=0, description="of the initial weights, the order of the data, what fim_rate rearranges and the samples"
-    )
+    seed: int = Field(0, ge=0, description="seed for initial weights, shuffling, FIM and samples")
     precision: Literal["auto", "float32", "tf32", "bfloat16", "float16", "float8"] = Field(
         "auto",
-        description="auto: bfloat16 on a GPU that has it, float32 on a CPU (where others are 100 × slower). "
-        "tf32: float32 but for the matrix products; float16 with a loss scale that adapts; float8 by torchao",
+        description="auto: bfloat16 on GPUs that support it, float32 on a CPU (others are 100 × slower there). tf32: "
+        "float32 with TF32 matrix products; float16 with dynamic loss scaling; float8 with torchao",
     )
     snapshot_every: int | None = Field(
-        None, ge=1, description="steps between two snapshots: models kept in snapshots/step-N/ for those who study them"
+        None, ge=1, description="steps between model snapshots, kept in snapshots/step-N/ of the artifact"
     )
-    validation_every: int = Field(100, ge=1, description="steps between two measures of the validation loss")
+    validation_every: int = Field(100, ge=1, description="steps between validations")
     validation_tokens: int = Field(
         65_536,
         ge=1,
-        description="tokens of the validation split that are measured, evenly spread; fewer if it has fewer",
+        description="tokens of the validation split to evaluate, evenly spread",
     )
-    sample_prompts: tuple[str, ...] = Field(
-        ("The", "In the year", "What is"), description="beginnings that the trained model continues in samples.md"
-    )
-    sample_tokens: int = Field(48, ge=1, description="length of a continuation")
-    healing: HealingConfig = Field(HealingConfig(), description="what becomes of a run that diverges")
+    sample_prompts: tuple[str, ...] = Field(("The", "In the year", "What is"), description="prompts for samples.md")
+    sample_tokens: int = Field(48, ge=1, description="tokens to generate per prompt")
+    healing: HealingConfig = Field(HealingConfig(), description="recovery from divergence")
 
     @field_validator("model")
     @classmethod
@@ -214,32 +213,32 @@ class PretrainConfig(StageConfig):
         return self
 
     def named_sources(self) -> dict[str, list[str]]:
-        """The sources that are named somewhere in this config, by the path of the field."""
+        """The sources named in this config, by the path of the field."""
         named = {"mixture": list(self.mixture)} if self.mixture is not None else {}
         return named | {
             f"curriculum.{number}.mixture": list(change.mixture) for number, change in enumerate(self.curriculum)
         }
 
     def context_parts(self, step: int) -> int:
-        """Parts that each window of a step is cut into: halved in equal intervals until it is whole.
+        """Parts that each window of a step is cut into: halved in equal intervals down to 1.
 
-        (Li et al. 2022, "The stability-efficiency dilemma": sequence length warmup; all tokens are kept here.)
+        Sequence length warmup (Li et al. 2022, "The stability-efficiency dilemma"), but without dropping tokens.
         """
         return parts_at(step, warmup_steps=self.context_warmup_steps, parts=self.context_warmup_parts)
 
     def batch(self, step: int) -> int:
-        """Sequences of a step: fewer while the batch warms up (as in GPT-3, Brown et al. 2020, there linearly)."""
+        """Sequences of a step: fewer during batch warmup (as in GPT-3, Brown et al. 2020, which ramps linearly)."""
         parts = parts_at(step, warmup_steps=self.batch_warmup_steps, parts=self.batch_warmup_parts)
         return self.global_batch // parts
 
     def samples(self, steps: int) -> int:
-        """Sequences of the first `steps` steps together."""
+        """Total sequences of the first `steps` steps."""
         return wholes_until(
             steps, self.global_batch, warmup_steps=self.batch_warmup_steps, parts=self.batch_warmup_parts
         )
 
     def total_steps(self, shape: ModelShape) -> int:
-        """Optimizer steps of the run. Raises ConfigError when a warmup would not end, or a change would not come."""
+        """Optimizer steps of the run. Raises ConfigError for warmups or changes of the mixture beyond its end."""
         needed = -(-(self.tokens or chinchilla_tokens(shape)) // shape.context)
         warm = self.batch_warmup_steps
         steps = self.steps or warm + max(0, -(-(needed - self.samples(warm)) // self.global_batch))

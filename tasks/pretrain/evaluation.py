@@ -1,4 +1,4 @@
-"""Validation loss over windows evenly spread in the held-out split, and samples of what the model writes.
+"""Validation loss over windows evenly spread over the held-out split, and text samples.
 
 Shapes: B windows, T tokens of context.
 """
@@ -19,19 +19,19 @@ from tasks.pretrain.engines import Engine
 from tasks.pretrain.world import World
 from tasks.training.bits_per_byte import Likelihood, read_windows, spread_windows
 
-TEMPERATURE = 0.6  # more, and a small model invents words
+TEMPERATURE = 0.6  # with more, a small model invents words
 
 
 class Validation:
-    """The same windows at every measure; each rank takes its share of them."""
+    """The same windows each time, shared among the ranks."""
 
     def __init__(self, stream: TokenStream, *, context: int, tokens: int, world: World) -> None:
         self.stream, self.context, self.world = stream, context, world
         self.windows = spread_windows(stream, context, tokens)
 
-    def loss(self, engine: Engine, beat: Callable[[], None]) -> float:
-        """Mean cross-entropy in nats a token. Every rank must call it: where weights are sharded, a forward pass needs
-        all. `beat` is called after each pass."""
+    def loss(self, engine: Engine, heartbeat: Callable[[], None]) -> float:
+        """Mean cross-entropy in nats a token. Every rank must call it, since sharded weights need all ranks for a
+        forward pass. `heartbeat` is called after each pass."""
         total = torch.zeros(2, dtype=torch.float64, device=self.world.device)
         share = engine.micro_batch
         for start in range(0, len(self.windows), share * engine.data_ranks):
@@ -40,19 +40,19 @@ class Validation:
             ids_BT, targets_BT = ids_BT.to(self.world.device), targets_BT.to(self.world.device)
             count = (targets_BT != IGNORED).sum()
             loss = engine.loss(ids_BT, targets_BT)
-            if count:  # a rank without windows left has still to run along
+            if count:  # a rank without windows left still takes part in the forward pass
                 total += torch.stack((loss.double() * count, count.double()))
-            beat()
+            heartbeat()
         nats, tokens = self.world.sum(total).tolist()
         return nats / tokens
 
     def bits_per_byte(self, loss: float) -> float:
-        """The loss independent of the tokenizer."""
+        """The validation loss in bits per byte, comparable across tokenizers."""
         return Likelihood(loss, self.stream.tokens, self.stream.text_bytes).bits_per_byte
 
 
 def write_samples(model: Transformer, config: PretrainConfig, tokenizer_folder: Path, path: Path) -> None:
-    """Greedy and sampled continuations of the profile's prompts, as Markdown. Deterministic on a CPU."""
+    """Write greedy and sampled continuations of the profile's prompts as Markdown. Deterministic on a CPU."""
     tokenizer = load_tokenizer(tokenizer_folder)
     eos_id = tokenizer.convert_tokens_to_ids(EOS)
     lines = ["# What the base model writes", ""]

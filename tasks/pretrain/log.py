@@ -1,4 +1,4 @@
-"""Rows of a training run: what each step measured, checked before it is written."""
+"""The log of a training run: what each step measured, checked before it is written."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ import torch
 from torch import Tensor
 
 from storage.errors import TrainingError
-from tasks.pretrain.healing.divergence import Watch
+from tasks.pretrain.healing.divergence import DivergenceMonitor
 from tasks.pretrain.world import World
 from tasks.training.logs import append_log
 
-MAX_SKIPPED = 40  # in a row: by then the scale has been halved from 65,536 to less than float16 can tell from 0
+MAX_SKIPPED = 40  # in a row: by then the loss scale, halved each time from 65,536, underflows float16
 
 
 @dataclass
 class Log:
-    """Rows of the run. Losses wait on the device until they are needed: reading one would stop a GPU."""
+    """The rows of a run. Losses stay on the device until they are needed: reading one would stall a GPU."""
 
     path: Path
     world: World
-    watch: Watch
+    monitor: DivergenceMonitor
     rows: list[dict[str, Any]]
-    may_skip: bool = False  # a step whose scaled gradient overflowed is left out, and is no divergence
+    may_skip: bool = False  # float16: a step with an overflowing gradient is skipped and not a divergence
     waiting: list[tuple[int, float, Tensor, Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for row in self.rows:
-            self.watch.see(row)
+            self.monitor.see(row)
 
     def add(self, step: int, rate: float, loss: Tensor, norm: Tensor) -> None:
-        """Note a step; this rank's loss and the global gradient norm."""
+        """Record a step: this rank's loss and the global gradient norm."""
         self.waiting.append((step, rate, loss, norm))
 
     def flush(self, validation_loss: float | None = None) -> None:
-        """Write what waits; `validation_loss` belongs to the last step. Raises Divergence, alike on every rank."""
+        """Write pending rows; `validation_loss` is that of the last step. Raises Divergence, on all ranks alike."""
         if not self.waiting:
             return
         losses = self.world.mean(torch.stack([loss for _, _, loss, _ in self.waiting])).tolist()
@@ -51,7 +51,7 @@ class Log:
             new[-1]["validation_loss"] = validation_loss
         self.waiting = []
         for row in new:
-            self.watch.see(row)
+            self.monitor.see(row)
         self.rows += new
         if all("skipped" in row for row in self.rows[-MAX_SKIPPED:]) and len(self.rows) >= MAX_SKIPPED:
             raise TrainingError(

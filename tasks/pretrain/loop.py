@@ -1,21 +1,20 @@
-"""The steps of a training, with what happens between them: validation, checkpoints, lines of progress."""
+"""The training loop: steps, and between them validation, checkpoints and progress lines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from storage.arrays import Int64
 from tasks.children.child import emit
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.checkpoints.snapshots import Snapshots
 from tasks.pretrain.engines import Engine, MicroBatch
 from tasks.pretrain.evaluation import Validation
-from tasks.pretrain.healing.fault_injection import Drills
-from tasks.pretrain.healing.heartbeat import Beat
+from tasks.pretrain.healing.fault_injection import FaultInjection
+from tasks.pretrain.healing.heartbeat import Heartbeat
 from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import StepLoader, ahead
 from tasks.pretrain.log import Log
@@ -25,7 +24,7 @@ from tasks.pretrain.spec import TrainSpec
 
 @dataclass
 class Training:
-    """All that a run holds together. `begun` is the step whose checkpoint it goes on from, 0 for none."""
+    """All parts of a run. `begun` is the step that it resumed from, 0 for a new run."""
 
     spec: TrainSpec
     engine: Engine
@@ -35,12 +34,12 @@ class Training:
     snapshots: Snapshots
     log: Log
     insight: Insight
-    beat: Beat
-    drills: Drills
+    heartbeat: Heartbeat
+    faults: FaultInjection
     begun: int
 
     def run(self) -> None:
-        """The steps that are left."""
+        """Take the remaining steps."""
         insight = self.insight
         steps = range(self.begun + 1, self.spec.steps + 1)
         prepared = ahead(self._batches, steps)
@@ -55,37 +54,37 @@ class Training:
             insight.after_step(step, batches)
             if validates or reports or saves:
                 insight.lap("training", wait=True)
-                validation_loss = self.validation.loss(self.engine, self.beat) if validates else None
+                validation_loss = self.validation.loss(self.engine, self.heartbeat) if validates else None
                 insight.lap("validation")
                 self.log.flush(validation_loss)
                 insight.lap("logging")
             self.snapshots.take(self.engine, step)
-            if saves and self.log.watch.calm:
+            if saves and self.log.monitor.calm:
                 self.checkpoints.save(self.engine, step)
             insight.lap("checkpoints")
-            self.beat()
-            if reports and self.engine.world.speaks:
+            self.heartbeat()
+            if reports and self.engine.world.reports:
                 emit(step=step, loss=self.log.rows[-1]["loss"], **insight.report(step, self.log.rows))
                 insight.lap("logging")
         self.checkpoints.finish()
         insight.close()
 
     def _step(self, step: int, batches: list[MicroBatch]) -> None:
-        rate = learning_rate(self.spec.config, step, self.spec.steps) * self.spec.course.rate_scale(step)
-        with self.drills.at(step, rate) as drilled_rate:
-            loss, norm = self.engine.step(batches, drilled_rate)
+        rate = learning_rate(self.spec.config, step, self.spec.steps) * self.spec.batch_schedule.rate_scale(step)
+        with self.faults.at(step, rate) as faulty_rate:
+            loss, norm = self.engine.step(batches, faulty_rate)
         self.log.add(step, rate, loss, norm)
 
     def _batches(self, step: int) -> list[MicroBatch]:
-        """This rank's micro-batches of a step, in memory that a GPU, if there is one, copies from while it computes."""
+        """This rank's micro-batches of a step, on a GPU in pinned memory, to be copied while it computes."""
         engine = self.engine
         served = self.loader.micro_batches(
             step, rank=engine.data_rank, ranks=engine.data_ranks, size=engine.micro_batch,
-            number=self.spec.course.batch(step),
+            number=self.spec.batch_schedule.batch(step),
         )  # fmt: skip
         pinned = engine.world.device.type == "cuda"
 
-        def tensor(part: npt.NDArray[np.int64]) -> Tensor:
+        def tensor(part: Int64) -> Tensor:
             return torch.from_numpy(part).pin_memory() if pinned else torch.from_numpy(part)
 
         return [

@@ -1,4 +1,4 @@
-"""What the training child is told, and the identity that a resume must match."""
+"""The input of the training child, and the identity that a resume must match."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from models.presets import ModelShape
 from tasks.children.spec import ChildSpec
 from tasks.pretrain.config import PretrainConfig
-from tasks.pretrain.fim_tokens import Marks
-from tasks.pretrain.healing.skipped_batches import Course
+from tasks.pretrain.fim_tokens import FimTokens
+from tasks.pretrain.healing.skipped_batches import BatchSchedule
 
 
 class TrainSpec(ChildSpec):
@@ -25,34 +25,36 @@ class TrainSpec(ChildSpec):
     train: list[Path]
     validation: list[Path]
     tokenizer: Path
-    marks: Marks | None = None  # only where fim_rate wants them
+    fim_tokens: FimTokens | None = None  # set if fim_rate is
     aside: Path | None = None  # see Output.aside
-    course: Course = Course()  # of no identity: it only ever changes after the checkpoint that a run goes on from
+    batch_schedule: BatchSchedule = (
+        BatchSchedule()
+    )  # not part of the identity: it only changes after the checkpoint that a run resumes from
 
     @property
     def insight(self) -> Path:
-        """Where what is seen of the run lies, which is no part of its artifact."""
+        """Where speeds and layer statistics go, which are not part of the artifact."""
         return self.aside or self.scratch / "insight"
 
     @property
-    def drills(self) -> Path:
-        """Marks of the faults on purpose that have happened."""
-        return self.scratch / "drills"
+    def faults(self) -> Path:
+        """Names of the injected faults that have happened."""
+        return self.scratch / "injected-faults"
 
     @property
     def snapshots(self) -> Path:
-        """Where snapshots wait until the artifact is made of them."""
+        """Where snapshots are kept until the artifact is made."""
         return self.scratch / "snapshots"
 
     @property
     def snapshot_steps(self) -> range:
-        """The steps that leave a snapshot; the last one leaves the model itself."""
+        """The steps with a snapshot; the last step has the model itself."""
         every = self.config.snapshot_every
         return range(every, self.steps, every) if every else range(0)
 
     @property
     def identity(self) -> str:
-        """SHA-256 over all that decides the weights, paths and runtime left out: a checkpoint of another is refused."""
+        """SHA-256 over all that decides the weights, without paths and runtime: other checkpoints are refused."""
         decides = {
             "config": self.config.model_dump(mode="json"),
             "shape": asdict(self.shape),

@@ -1,4 +1,4 @@
-"""The `pretrain` stage: checks that all belongs together, trains in a child process, reports."""
+"""The `pretrain` stage: checks that its inputs match, trains in child processes, reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
 from tasks.pretrain.checkpoints.disk import check_room
 from tasks.pretrain.config import PretrainConfig
-from tasks.pretrain.fim_tokens import read_marks
+from tasks.pretrain.fim_tokens import read_fim_tokens
 from tasks.pretrain.healing import supervisor
 from tasks.pretrain.healing.supervisor import train_healed
 from tasks.pretrain.insight.page import Page
@@ -27,18 +27,18 @@ from tasks.training.plots import plot_loss
 
 @stage(version=1, runtime=("data", "compute", "training", "pretrain", "tracking"))
 def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out: Output) -> None:
-    """Train a decoder from nothing on token shards, by next-token prediction.
+    """Train a decoder from scratch on token shards, by next-token prediction.
 
     Reads train/ and validation/ of the token shards; writes model/ in the format of transformers, log.jsonl with a row
-    a step, loss.png and samples.md. Killed at any instant it goes on from its last checkpoint, bit for bit on a CPU.
-    Refuses shards of another tokenizer (TokenizerMismatch) or with changed bytes (DamagedArtifact). A loss that is no
-    number or leaves its course, memory that runs out, and processes that die or hang are healed as healing.py says and
-    listed in the table "Events"; what can't be healed is a TrainingError that says what to change. What is seen of the
-    run (speeds, layers, traces) lies beside the artifact: `out.aside`.
+    a step, loss.png and samples.md. Killed at any instant it resumes from its last checkpoint, bit for bit on a CPU.
+    Refuses shards of another tokenizer (TokenizerMismatch) or with changed bytes (DamagedArtifact). It recovers from
+    divergence, lack of memory and processes that die or hang as healing/policy.py says, and lists the recoveries in the
+    table "Events"; otherwise a TrainingError says what to change. Speeds, layer statistics and traces are written
+    beside the artifact, to `out.aside`.
     """
     digest = tokenizer_digest(tokenizer.path)
     train, validation = tokens.files("train/*.tokens"), tokens.files("validation/*.tokens")
-    with ThreadPoolExecutor(out.runtime.data.workers) as pool:  # once here, so that no rank has to
+    with ThreadPoolExecutor(out.runtime.data.workers) as pool:  # once, so that no rank has to
         headers = list(pool.map(partial(check_shard, tokens=tokens, digest=digest), (*train, *validation)))
     shape = derive(config.model, headers[0].vocab_size)
     spec = TrainSpec(
@@ -51,7 +51,7 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
         train=[path.resolve() for path in train],
         validation=[path.resolve() for path in validation],
         tokenizer=tokenizer.path.resolve(),
-        marks=read_marks(tokenizer.path, shape.vocab_size) if config.fim_rate else None,
+        fim_tokens=read_fim_tokens(tokenizer.path, shape.vocab_size) if config.fim_rate else None,
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
         aside=out.aside.resolve(),
@@ -72,7 +72,7 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     rows = read_log(out.path / "log.jsonl")
     skipped = sum("skipped" in row for row in rows)
     if skipped:
-        out.note(f"{skipped} steps overflowed in float16 and were left out")
+        out.note(f"{skipped} steps were skipped because gradients overflowed in float16")
     plot_loss(rows, out.path / "loss.png", title=f"{shape.family}, {count_parameters(shape):,} parameters")
     _report(spec, measured, out)
     if spec.snapshot_steps:
@@ -114,8 +114,8 @@ def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
         out.table(
             "Fill in the middle",
             [
-                {"measure": "documents rearranged", "value": f"{fim['rearranged_a_window']:.2f} a window"},
-                {"measure": "cut off for their marks", "value": f"{fim['cut_off_share']:.2%} of the tokens"},
+                {"measure": "documents rearranged", "value": f"{fim['rearranged_a_window']:.2f} per window"},
+                {"measure": "cut off for FIM tokens", "value": f"{fim['cut_off_share']:.2%} of the tokens"},
             ],
         )
     flops = flops_per_token(shape) * computed
@@ -123,7 +123,7 @@ def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
         "Training",
         [
             {"measure": "steps", "value": f"{spec.steps:,}"},
-            {"measure": "tokens seen", "value": f"{seen:,} ({seen / count_parameters(shape):.1f} a parameter)"},
+            {"measure": "tokens seen", "value": f"{seen:,} ({seen / count_parameters(shape):.1f} per parameter)"},
             {"measure": "epochs", "value": f"{epochs:.2f}"},
             {"measure": "compute", "value": f"{flops:.3g} FLOPs"},
             {"measure": "training loss, last steps", "value": f"{results['train_loss']:.3f} nats a token"},
@@ -134,7 +134,7 @@ def _report(spec: TrainSpec, measured: dict[str, Any], out: Output) -> None:
 
 
 def _report_packing(rows: list[dict[str, Any]], out: Output) -> None:
-    """Padding and cut documents of an epoch of the sources, beside what a stream's windows would have cut."""
+    """Padding and cut documents of one epoch of each source, and how many stream packing would have cut."""
     total = {name: sum(row[name] for row in rows) for name in rows[0] if name != "source"}
     shares = {name: total[name] / total["documents"] for name in ("cut", "cut_by_stream")}
     out.count(
@@ -154,7 +154,7 @@ def _report_packing(rows: list[dict[str, Any]], out: Output) -> None:
                 "windows": row["windows"],
                 "padding": f"{row['padding'] / row['places']:.2%}",
                 "documents cut": f"{row['cut'] / row['documents']:.2%}",
-                "by a stream": f"{row['cut_by_stream'] / row['documents']:.2%}",
+                "cut by stream packing": f"{row['cut_by_stream'] / row['documents']:.2%}",
                 "too short": row["too_short"],
             }
             for row in rows

@@ -1,8 +1,7 @@
-"""The training child: `python -m tasks.pretrain.train SPEC`, once a rank.
+"""The training child: `python -m tasks.pretrain.train SPEC`, once per rank.
 
-A step is a pure function of (weights, optimizer states, step number, course): data order, learning rate and validation
-windows all follow from the number, and from what a healed run leaves out. So a resume is a load, and nothing else has
-to be remembered.
+A step is a pure function of (weights, optimizer states, step number, batch schedule): data order, learning rate and
+validation windows follow from the step number and from skipped batches. So a resume only has to load a checkpoint.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from pathlib import Path
 from models.convert import save
 from storage.token_stream import TokenStream
 from tasks.children.child import emit, run_as_child
-from tasks.pretrain.checkpoints.background import writes_behind
+from tasks.pretrain.checkpoints.background import saves_async
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.checkpoints.snapshots import Snapshots
 from tasks.pretrain.engines import open_engine
 from tasks.pretrain.evaluation import Validation, write_samples
-from tasks.pretrain.healing.divergence import Watch
-from tasks.pretrain.healing.fault_injection import Drills
-from tasks.pretrain.healing.heartbeat import Beat
+from tasks.pretrain.healing.divergence import DivergenceMonitor
+from tasks.pretrain.healing.fault_injection import FaultInjection
+from tasks.pretrain.healing.heartbeat import Heartbeat
 from tasks.pretrain.healing.out_of_memory import memory_named
 from tasks.pretrain.healing.skipped_batches import learned
 from tasks.pretrain.insight.observe import Insight
@@ -28,31 +27,35 @@ from tasks.pretrain.loader import open_loader
 from tasks.pretrain.log import Log
 from tasks.pretrain.loop import Training
 from tasks.pretrain.spec import TrainSpec
-from tasks.pretrain.world import World, join, speaks
+from tasks.pretrain.world import World, join, reports
 from tasks.training.logs import cut_log, read_log
 
 
 def train(path: Path) -> None:
-    """Train as the spec says, from the last checkpoint if there is one; rank 0 leaves the model and the result.
+    """Train as the spec says, from the last checkpoint if there is one; rank 0 writes the model and the result.
 
-    Raises OutOfMemory for every way in which memory runs out, on the rank where it does.
+    Raises OutOfMemory on the rank where memory runs out.
     """
     spec = TrainSpec.model_validate_json(path.read_text())
-    beat = Beat(speaks=speaks(spec.runtime), seconds=60 * spec.runtime.pretrain.hang_minutes)
-    beat.slow()
+    heartbeat = Heartbeat(reports=reports(spec.runtime), seconds=60 * spec.runtime.pretrain.hang_minutes)
+    heartbeat.slow()
     try:
         with memory_named("Memory ran out", "Lower runtime.pretrain.micro_batch, or set runtime.pretrain.recompute."):
-            _train(spec, join(spec.runtime), beat)
+            _train(spec, join(spec.runtime), heartbeat)
     finally:
-        beat.stop()
+        heartbeat.stop()
 
 
-def _train(spec: TrainSpec, world: World, beat: Beat) -> None:
-    if world.speaks:
+def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
+    if world.reports:
         emit(ranks=world.size)
-    drills = Drills(spec.drills, world)
+    faults = FaultInjection(spec.faults, world)
     loader = open_loader(
-        spec.train, spec.config, context=spec.shape.context, tokenizer_digest=spec.tokenizer_digest, marks=spec.marks
+        spec.train,
+        spec.config,
+        context=spec.shape.context,
+        tokenizer_digest=spec.tokenizer_digest,
+        fim_tokens=spec.fim_tokens,
     )
     validation = Validation(
         TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest),
@@ -61,7 +64,7 @@ def _train(spec: TrainSpec, world: World, beat: Beat) -> None:
     engine = open_engine(spec, world)
     checkpoints = Checkpoints(
         spec.checkpoints, spec.identity, world=world, keep=spec.runtime.training.keep_checkpoints,
-        keep_every=spec.runtime.pretrain.keep_every, behind=writes_behind(engine),
+        keep_every=spec.runtime.pretrain.keep_every, asynchronous=saves_async(engine),
         tell=lambda sentence: emit(note=sentence),
         dropped=lambda step, sound, damage: emit(damaged=step, sound=sound, what=damage),
     )  # fmt: skip
@@ -70,17 +73,19 @@ def _train(spec: TrainSpec, world: World, beat: Beat) -> None:
     if world.first:
         snapshots.cut(begun)
         cut_log(spec.log, begun)
-    world.wait()  # so that no rank reads a log that is just being cut
+    world.wait()  # no rank may read the log while it is being cut
     if begun:
         checkpoints.load(engine, begun)
-    watch = Watch(spec.config, spec.course)
-    log = Log(spec.log, world, watch, read_log(spec.log), may_skip=engine.precision == "float16")
-    if world.speaks:
+    monitor = DivergenceMonitor(spec.config, spec.batch_schedule)
+    log = Log(spec.log, world, monitor, read_log(spec.log), may_skip=engine.precision == "float16")
+    if world.reports:
         emit(micro_batch=engine.micro_batch, share=engine.micro_batch * engine.micro_steps)
     insight = Insight(spec, engine, begun)
-    training = Training(spec, engine, loader, validation, checkpoints, snapshots, log, insight, beat, drills, begun)
+    training = Training(
+        spec, engine, loader, validation, checkpoints, snapshots, log, insight, heartbeat, faults, begun
+    )
     training.run()
-    beat.slow()
+    heartbeat.slow()
     _finish(training)
     world.leave()
 
@@ -97,7 +102,7 @@ def _finish(training: Training) -> None:
     last = [row["loss"] for row in rows[-max(1, min(20, spec.steps // 10)) :]]
     measured = {
         "windows": training.loader.samples.windows,
-        "sources": learned(training.loader.samples.report, spec.course, spec.steps, spec.config.samples),
+        "sources": learned(training.loader.samples.report, spec.batch_schedule, spec.steps, spec.config.samples),
         "packing": training.loader.packing_report(),
         "fim": training.loader.fim_report(spec.steps),
         "train_loss": sum(last) / len(last),

@@ -1,4 +1,4 @@
-"""The processes of a training: this one among the others, how they join and how they part."""
+"""The processes of a training run: how they join, communicate and leave."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from tasks.stage.runtime import Runtime
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(hours=1)  # for the others; one of them may have large states to put together before a resume
+PATIENCE = timedelta(hours=1)  # one rank may have large states to convert before a resume
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among the others; one that `speaks` tells the stage what all do."""
+    """This process among the others; one that `reports` tells the stage about progress."""
 
     rank: int
     size: int
     device: torch.device
-    speaks: bool = True
+    reports: bool = True
 
     @property
     def first(self) -> bool:
-        """Whether this process writes for all."""
+        """Whether this process is rank 0, which writes for all."""
         return self.rank == 0
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean of each rank's `values`, the same on every rank."""
+        """The mean of `values` over all ranks, on every rank; changes them in place."""
         if self.size > 1:
             torch.distributed.all_reduce(values)
             values /= self.size
         return values
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum of each rank's `values`, the same on every rank."""
+        """The sum of `values` over all ranks, on every rank; changes them in place."""
         if self.size > 1:
             torch.distributed.all_reduce(values)
         return values
@@ -55,26 +55,27 @@ class World:
         return values
 
     def wait(self) -> None:
-        """Until every rank is here."""
+        """Barrier of all ranks."""
         if self.size > 1:
             torch.distributed.barrier()
 
     def leave(self) -> None:
-        """Part from the others, all at once: a rank that exits first can take gloo's threads down with an abort."""
+        """Leave together: a rank that exits first can make gloo abort on the others."""
         self.wait()
         torch.distributed.destroy_process_group()
 
 
-def speaks(runtime: Runtime) -> bool:
-    """Whether this process is the one that the stage hears: the first of all, or, where hosts meet at a rendezvous, the
-    first on each host: only its own host's words reach the stage, and which host has rank 0 is torchrun's to say."""
+def reports(runtime: Runtime) -> bool:
+    """Whether this process reports to the stage: rank 0, or with a rendezvous the first process of each host, since a
+    stage hears only its own host, and torchrun decides which host has rank 0."""
     return os.environ.get("RANK" if runtime.training.rendezvous is None else "LOCAL_RANK", "0") == "0"
 
 
 def join(runtime: Runtime) -> World:
-    """Join the other processes (a launcher's environment names them), or be alone. Before DeepSpeed is imported.
+    """Join the process group that a launcher's environment describes, or form one alone. To be called before DeepSpeed
+    is imported.
 
-    One process needs no network: torch.distributed is started on a store in memory. Raises ConfigError as `place`.
+    One process needs no network: torch.distributed runs on an in-memory store. Raises ConfigError as `place`.
     """
     for name, alone in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
         os.environ.setdefault(name, alone)
@@ -91,13 +92,13 @@ def join(runtime: Runtime) -> World:
         torch.distributed.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     else:
         torch.distributed.init_process_group(backend, timeout=PATIENCE)
-    return World(rank, size, device, speaks(runtime))
+    return World(rank, size, device, reports(runtime))
 
 
 def place(asked: str, local: int, gpus: int) -> torch.device:
-    """The device of a host's process number `local` (from 0), where `gpus` are seen: one each, or the CPU for all.
+    """The device of the process with this local rank on a host with so many GPUs: one each, or the CPU for all.
 
-    Raises ConfigError where there are too few.
+    Raises ConfigError for too few GPUs.
     """
     if asked == "cpu" or (asked == "auto" and not gpus):
         return torch.device("cpu")

@@ -1,41 +1,42 @@
-"""The peak of a device's matrix products, measured: what training can't be faster than, and utilisation is a share of.
+"""The peak of a device, measured: FLOP/s of its matrix products, the bound of training speed, and memory in use.
 
-A data sheet knows nothing of this clock, this number of threads, or who else works on the machine.
+A data sheet knows nothing of this machine's clock, its number of threads, or its other load.
 """
 
 from __future__ import annotations
 
 import functools
+import resource
 import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
-SECONDS = 0.15  # of measuring a size, after a first product that loads libraries
-# Of square matrices. On a CPU a small one first: its product fits between two interruptions by whoever else is at work
-# (seen: 105 GFLOP/s where matrices of 1,024 gave 15 to 45), while many threads need a large one
+SECONDS = 0.15  # per size, after a first product that loads libraries
+# Of square matrices. On a CPU a small one first: its product fits between two interruptions by other processes (seen:
+# 105 GFLOP/s where matrices of 1,024 gave 15 to 45), while many threads need a large one
 SIZES = {"cpu": (384, 1024, 2048), "cuda": (8192,)}
 
 
-def measure_peak(threads: int) -> float:
-    """FLOP/s of this CPU's float32 matrix products with so many threads. Torch's threads stay as they were."""
+def cpu_peak_flops(threads: int) -> float:
+    """FLOP/s of this CPU's float32 matrix products with so many threads. Restores torch's number of threads."""
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        return measured_peak(torch.device("cpu"), torch.float32, threads)
+        return peak_flops(torch.device("cpu"), torch.float32, threads)
     finally:
         torch.set_num_threads(before)
 
 
 @functools.cache
-def measured_peak(device: torch.device, dtype: torch.dtype, threads: int) -> float:
-    """FLOP/s of square matrix products in `dtype`, with the `threads` that torch is set to: measured once a process.
+def peak_flops(device: torch.device, dtype: torch.dtype, threads: int) -> float:
+    """FLOP/s of square matrix products in `dtype`, with the `threads` that torch is set to: measured once per process.
 
-    Larger sizes as long as they are faster; of each the best and not the mean: what else runs on the machine is no part
-    of its peak. Draws from no global random generator, so a training is the same with it and without.
+    Sizes grow as long as they get faster; of each the best time counts, not the mean, to exclude other load. Uses no
+    global random generator, so that it does not affect training.
     """
     peak = 0.0
     for size in SIZES[device.type]:
@@ -44,6 +45,15 @@ def measured_peak(device: torch.device, dtype: torch.dtype, threads: int) -> flo
             break
         peak = found
     return peak
+
+
+def peak_memory(device: torch.device | None = None) -> int:
+    """Peak bytes so far: of a GPU's tensors, else of this process (its resident set)."""
+    if device is not None and device.type == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _peak_of(size: int, device: torch.device, dtype: torch.dtype) -> float:
@@ -58,7 +68,7 @@ def _peak_of(size: int, device: torch.device, dtype: torch.dtype) -> float:
     del left, right, product
     if device.type == "cuda":
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)  # these matrices are no part of a training's peak
+        torch.cuda.reset_peak_memory_stats(device)  # these matrices are not part of the training's peak
     return 2.0 * size**3 / best
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 
 def superfluous(steps: Sequence[int], *, newest: int, every: int | None) -> list[int]:
-    """Which of the steps with a checkpoint, in order, go: all but the `newest` so many and, of each `every` steps, the
-    first one that came."""
+    """Which of the checkpoints' steps, in order, to remove: all but the `newest` so many, and the first one in each
+    interval of `every` steps."""
     for_good, last = set(), 0
     for step in steps:
         if every and step // every > last // every:
@@ -17,5 +17,5 @@ def superfluous(steps: Sequence[int], *, newest: int, every: int | None) -> list
 
 
 def most_kept(steps: int, *, newest: int, every: int | None, apart: int) -> int:
-    """How many checkpoints a run of so many steps keeps at the most, one being saved all `apart` steps."""
+    """The most checkpoints that a run of so many steps keeps at a time, one being saved every `apart` steps."""
     return newest + ((steps - 1) // max(every, apart) if every else 0)

@@ -14,7 +14,7 @@ from models.memory import Setup
 from profiles.load import load
 from storage.errors import ConfigError
 from storage.units import duration
-from tasks.training.peak import measure_peak
+from tasks.training.peak import cpu_peak_flops
 
 
 def planned(name: str, *overrides: str, device: str = "h100") -> TrainingPlan:
@@ -85,9 +85,16 @@ def test_plan_prints_every_table(tmp_path: Path) -> None:
     with console.capture() as captured:
         show_plan(console, "gpu", [f"runtime.store={tmp_path / 'store'}"], device="a100")
     text = captured.get()
-    for line in ("The model", "The run", "tokens a parameter", "compute-optimal", "Memory: mixed, ZeRO 0", "optimizer"):
+    for line in (
+        "The model",
+        "The run",
+        "tokens per parameter",
+        "compute-optimal",
+        "Memory: mixed, ZeRO 0",
+        "optimizer",
+    ):
         assert line in text
-    for line in ("NVIDIA A100 80GB", "a checkpoint", "assumed 40% of 312 TFLOP/s", "USD", "mid-2025"):
+    for line in ("NVIDIA A100 80GB", "one checkpoint", "assumed 40% of 312 TFLOP/s", "USD", "mid-2025"):
         assert line in text
 
 
@@ -95,7 +102,7 @@ def test_the_peak_of_this_machine_is_measured_in_no_time() -> None:
     import time
 
     started = time.perf_counter()
-    peak = measure_peak(threads=1)
+    peak = cpu_peak_flops(threads=1)
     assert 1e9 < peak < 1e13
     assert time.perf_counter() - started < 10  # a second on a quiet machine
 
@@ -125,7 +132,7 @@ def test_what_is_held_and_counted_is_named() -> None:
     assert "FSDP, zero_stage 3" in printed(
         planned("gpu", "runtime.pretrain.engine=fsdp", "runtime.pretrain.zero_stage=3")
     )
-    assert "names hostfile, which is not here" in printed(planned("cluster"))
+    assert "names hostfile, which does not exist" in printed(planned("cluster"))
 
 
 def test_the_time_of_a_pretraining_that_was_never_made_is_the_arithmetics(tmp_path: Path) -> None:

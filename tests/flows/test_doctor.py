@@ -39,9 +39,9 @@ def test_a_failed_check_names_the_remedy_and_ends_with_1(tmp_path: Path) -> None
     command = [sys.executable, "-m", "flows.cli", "doctor", "smoke", *(f"--set={one}" for one in settings)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "✗  one batch by heart" in done.stdout
+    assert "✗  overfit one batch" in done.stdout
     assert "→ Lower pretrain.learning_rate" in done.stdout
-    assert "1 of 14 checks failed: one batch by heart." in done.stdout
+    assert "1 of 14 checks failed: overfit one batch." in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
 
 

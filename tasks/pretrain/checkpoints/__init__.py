@@ -1,8 +1,9 @@
-"""Checkpoints: whole or not there, read back before they count, with room on the disk.
+"""Checkpoints: atomic, read back before they count, with disk space checked beforehand.
 
 manager.py       atomic checkpoints and exact resume
-saved_states.py  what their files hold, read back
-background.py    saving while training goes on
+saved_states.py  reads back what files hold
+deepspeed_files.py  loads DeepSpeed's pickles safely
+background.py    asynchronous saving
 snapshots.py     models kept along the way
-disk.py          room for all of it
+disk.py          disk space
 """

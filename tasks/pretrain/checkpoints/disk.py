@@ -1,4 +1,4 @@
-"""Is there room for what a run will write? Asked before its first step, not answered in the middle by a full disk."""
+"""Disk space for all that a run will write, checked before its first step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tasks.training.retention import most_kept
 
 
 class Room(NamedTuple):
-    """One file system: what a run will write there at its peak, and what it may."""
+    """One file system: what a run will have written there at most, and what is free."""
 
     folder: Path
     needed: int
@@ -26,7 +26,7 @@ class Room(NamedTuple):
 
     @property
     def enough(self) -> bool:
-        """Whether it fits."""
+        """Whether there is enough space."""
         return self.needed <= self.free
 
     def __str__(self) -> str:
@@ -42,13 +42,13 @@ def largest_checkpoint(spec: TrainSpec) -> int:
 
 
 def model_bytes(shape: ModelShape) -> int:
-    """Bytes of a model's folder: float32 weights, and its tokenizer at 40 bytes a token or so."""
+    """Bytes of a model folder: float32 weights, and a tokenizer of about 40 bytes per token."""
     return 4 * count_parameters(shape) + 40 * shape.vocab_size
 
 
 def rooms(spec: TrainSpec) -> list[Room]:
-    """Each file system that the run writes to. One checkpoint more than are kept exists while it is being written; what
-    an interrupted run left there will be replaced, so it counts as free."""
+    """Each file system that the run writes to. While a checkpoint is written there is one more than are kept; what an
+    interrupted run left will be replaced, so it counts as free."""
     runtime = spec.runtime
     number = 1 + most_kept(
         spec.steps,
@@ -75,7 +75,7 @@ def rooms(spec: TrainSpec) -> list[Room]:
 
 
 def check_room(spec: TrainSpec) -> None:
-    """Raises StoreError, naming what is needed and what is free, where a run would not fit."""
+    """Raises StoreError, with the space needed and free, where a run would not fit."""
     for room in rooms(spec):
         if not room.enough:
             raise StoreError(
@@ -86,7 +86,7 @@ def check_room(spec: TrainSpec) -> None:
 
 
 def mount(folder: Path) -> Path:
-    """Where the file system of `folder` begins."""
+    """The mount point of the file system of `folder`."""
     there = existing(folder)
     while there != there.parent and there.parent.stat().st_dev == there.stat().st_dev:
         there = there.parent
@@ -94,7 +94,7 @@ def mount(folder: Path) -> Path:
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the nearest above it that is there."""
+    """The folder, or its nearest existing parent."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 

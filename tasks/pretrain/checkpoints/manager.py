@@ -6,8 +6,8 @@ layout of the states, so that they are never loaded by an engine that can't read
 
 No state of a random generator is kept because training draws nothing: the order of the data is a function of the step
 (the number of samples is the loader's whole state), and so is the learning rate. What else an engine must remember, it
-saves itself. Files may be written behind while training goes on (background.py); then the marker is too, and what went
-wrong there is raised at the next save or at the end.
+saves itself. Files may be written while training continues (background.py); then the marker is too, and errors are
+raised at the next save or at the end.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class PretrainMarker(CheckpointMarker):
 class Checkpoints:
     """The checkpoints of one run in a folder of its own: the last `keep` of them, and one every `keep_every` steps.
 
-    `behind` writes them while training goes on. `tell` gets sentences for the user; `dropped` the step of a damaged
-    checkpoint, that of the sound one before it, and the damage.
+    With `asynchronous` they are written while training continues. `tell` gets sentences for the user; `dropped` the
+    step of a damaged checkpoint, that of the sound one before it, and the damage.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class Checkpoints:
         world: World,
         keep: int = 2,
         keep_every: int | None = None,
-        behind: bool = False,
+        asynchronous: bool = False,
         tell: Callable[[str], None] = lambda sentence: None,
         dropped: Callable[[int, int, str], None] = lambda step, sound, damage: None,
     ) -> None:
         self.folder, self.identity, self.world = folder, identity, world
-        self.keep, self.keep_every, self.behind, self.tell = keep, keep_every, behind, tell
+        self.keep, self.keep_every, self.asynchronous, self.tell = keep, keep_every, asynchronous, tell
         self.dropped = dropped
         self._checked: int | None = None  # the step whose files' digests are known to be right
         self._writer = ThreadPoolExecutor(1, "checkpoint")
@@ -101,10 +101,10 @@ class Checkpoints:
             versions={library: version(library) for library in LIBRARIES},
         )
         expected = expected_shapes(engine.spec.shape)
-        if self.behind:
-            writing = engine.save_behind(folder)
+        if self.asynchronous:
+            writing = engine.save_async(folder)
             if self.world.first:
-                self._pending = self._writer.submit(self._complete_behind, writing, folder, marker, expected)
+                self._pending = self._writer.submit(self._complete_async, writing, folder, marker, expected)
             else:
                 self._pending = writing
             return
@@ -114,7 +114,7 @@ class Checkpoints:
         self.world.wait()
 
     def finish(self) -> None:
-        """Wait for what is still being written behind, and raise what went wrong there. Every rank must call it."""
+        """Wait for a checkpoint that is still being written, and raise its error. Every rank must call it."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.result()
@@ -144,7 +144,7 @@ class Checkpoints:
     def _folder(self, step: int) -> Path:
         return self.folder / f"step-{step:09d}"
 
-    def _complete_behind(
+    def _complete_async(
         self, writing: Future[None], folder: Path, marker: PretrainMarker, expected: dict[str, tuple[int, ...]]
     ) -> None:
         writing.result()  # the first rank's is done when all are

@@ -1,11 +1,10 @@
-"""What a checkpoint's files hold, read back from the disk: is every parameter there, in its shape, with sound numbers?
+"""Reads a checkpoint back from disk: is every parameter there, in its shape, with finite numbers?
 
-Files are mapped and looked at tensor by tensor, so that no second copy of a model is in memory. Nothing is unpickled
-but tensors, numbers and four harmless classes of DeepSpeed.
+Files are memory-mapped and read tensor by tensor, so that no second copy of a model is in memory.
 
-Two kinds of files are known. torch's distributed checkpoint keeps each parameter and its optimizer states under names.
-DeepSpeed keeps the weights under names; ZeRO's optimizer states, and at stage 3 the weights too, lie end to end in flat
-vectors, each rank's part in a file of its own, with the addresses beside them or following from the shapes.
+Two formats are known. torch's distributed checkpoint stores each parameter and its optimizer states by name. DeepSpeed
+stores weights by name; ZeRO's optimizer states, and at stage 3 the weights too, are flat vectors, each rank's part in a
+file of its own, with the addresses beside them or following from the shapes.
 """
 
 from __future__ import annotations
@@ -20,18 +19,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tasks.pretrain.checkpoints.deepspeed_files import load_states
+
 Shapes = Mapping[str, tuple[int, ...]]
-# What torch raises for a file that is torn or is not what it seems
+# What torch raises for a truncated file or another format
 UNREADABLE = (RuntimeError, OSError, EOFError, pickle.UnpicklingError, KeyError, ValueError, AttributeError)
 
 
 @dataclass
 class Found:
-    """What was seen of one parameter, in one file or in several."""
+    """What was found of one parameter, in one file or in several."""
 
     shape: tuple[int, ...] | None = None
-    squares: float = 0.0  # sum of the squared weights; NaN or infinity tell of such a number among them
-    states: bool = False  # optimizer states were seen
+    squares: float = 0.0  # sum of squared weights; NaN or infinity if any weight is
+    states: bool = False  # whether there are optimizer states
     state_squares: float = 0.0
 
 
@@ -45,7 +46,7 @@ def expected_shapes(shape: Any) -> dict[str, tuple[int, ...]]:
 
 
 def read_back(folder: Path, layout: Mapping[str, Any], expected: Shapes, *, rank: int, ranks: int) -> dict[str, Found]:
-    """This rank's share of what lies in `folder`; the shares are put together by `merge`.
+    """What this rank's share of `folder` holds; `merge` combines the shares.
 
     Raises one of UNREADABLE for a file that can't be read.
     """
@@ -55,7 +56,7 @@ def read_back(folder: Path, layout: Mapping[str, Any], expected: Shapes, *, rank
 
 
 def merge(parts: Iterable[Mapping[str, Found]]) -> dict[str, Found]:
-    """What all ranks found."""
+    """The findings of all ranks combined."""
     whole: dict[str, Found] = {}
     for part in parts:
         for name, found in part.items():
@@ -68,7 +69,7 @@ def merge(parts: Iterable[Mapping[str, Found]]) -> dict[str, Found]:
 
 
 def problems(found: Mapping[str, Found], expected: Shapes) -> list[str]:
-    """What is wrong with the states, by the parameter's name; nothing for sound ones."""
+    """What is wrong with the states, a sentence a parameter; empty for sound ones."""
     wrong = []
     for name, shape in expected.items():
         seen = found.get(name)
@@ -88,12 +89,12 @@ def problems(found: Mapping[str, Found], expected: Shapes) -> list[str]:
 
 
 def _squares(tensor: Tensor) -> float:
-    """Sum of squares; NaN when a number is none."""
+    """Sum of squares; NaN if any number is."""
     return float(torch.linalg.vector_norm(tensor.detach().float())) ** 2 if tensor.numel() else 0.0
 
 
 def _read_torch(folder: Path, names: Sequence[str]) -> dict[str, Found]:
-    """Parameter by parameter through the metadata: sharded ones are put together, one at a time."""
+    """Parameter by parameter, sharded ones assembled one at a time."""
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
     from torch.distributed.checkpoint.state_dict_loader import load
@@ -121,25 +122,15 @@ def _read_deepspeed(folder: Path, rank: int, ranks: int) -> dict[str, Found]:
     parts = sorted(folder.glob("*optim_states.pt"))
     found = []
     for path in models[rank::ranks]:
-        held = _load(path)
+        held = load_states(path, mmap=True)
         shapes = held.get("param_shapes")
         found.append(_named_weights(held["module"], {} if shapes is None else _flat(shapes)))
         if held["optimizer"] is not None:
             found.append(_numbered_states(held["optimizer"], held["module"], held.get("shared_params") or {}))
-    shapes = _flat(_load(models[0])["param_shapes"] or []) if parts else {}
-    found += [_flat_states(_load(path)["optimizer_state_dict"], shapes, len(parts)) for path in parts[rank::ranks]]
+    shapes = _flat(load_states(models[0], mmap=True)["param_shapes"] or []) if parts else {}
+    for path in parts[rank::ranks]:
+        found.append(_flat_states(load_states(path, mmap=True)["optimizer_state_dict"], shapes, len(parts)))
     return merge(found)
-
-
-def _load(path: Path) -> Any:
-    """A file of DeepSpeed's, mapped; of classes only those that it keeps beside the tensors are let in."""
-    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
-    from deepspeed.runtime.zero.config import ZeroStageEnum
-    from deepspeed.utils.tensor_fragment import fragment_address
-
-    known = [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]
-    with torch.serialization.safe_globals(known):
-        return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
 
 
 def _flat(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:
@@ -147,7 +138,7 @@ def _flat(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:
 
 
 def _named_weights(module: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Found]:
-    """At stage 3 the weights here are empty, and only their shapes are told."""
+    """Weights by name; at stage 3 they are empty here, and only their shapes are known."""
     return {
         name: Found(shape=tuple(value.shape) if value.numel() else shapes.get(name), squares=_squares(value))
         for name, value in module.items()

@@ -1,7 +1,7 @@
-"""Snapshots: the model as it was along the way, kept for those who study how it learns (Biderman et al. 2023, Pythia).
+"""Snapshots: models saved during training, to study how it learns (Biderman et al. 2023, Pythia).
 
-They wait in the scratch folder, whole or not there, so that a resumed run keeps those before its checkpoint; at the
-end they become part of the artifact.
+They are written atomically to the scratch folder, so that a resumed run keeps those before its checkpoint; at the end
+they become part of the artifact.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Snapshots:
         self.folder, self.tokenizer, self.steps = spec.snapshots, spec.tokenizer, spec.snapshot_steps
 
     def cut(self, step: int) -> None:
-        """Drop those later than `step`, from which the run goes on, and what a kill left half-written. For one rank."""
+        """Remove those later than `step`, from which the run resumes, and half-written ones. For one rank only."""
         kept = {f"step-{one}" for one in self.steps if one <= step}
         for path in self.folder.glob("*"):
             if path.name not in kept:
                 shutil.rmtree(path)
 
     def take(self, engine: Engine, step: int) -> None:
-        """Write the model of `step` if it is one to keep. Every rank must call it."""
+        """Save the model if a snapshot is due at `step`. Every rank must call it."""
         if step not in self.steps:
             return
         model = engine.whole_model()
@@ -47,7 +47,7 @@ class Snapshots:
         draft.rename(self.folder / f"step-{step}")
 
     def publish(self, folder: Path) -> None:
-        """Put them into the artifact under `folder`. Linked, not moved: a run killed after this resumes with them."""
+        """Hard-link them into the artifact at `folder`: a run killed after this still resumes with them."""
         if self.steps:
             shutil.copytree(self.folder, folder, copy_function=_link)
 

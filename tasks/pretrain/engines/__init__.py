@@ -1,21 +1,21 @@
 """Engines: how one model is trained by one process or many, behind one interface.
 
-base.py       the interface, and what all engines share
-deepspeed.py  DeepSpeed's ZeRO 0 to 3
-universal.py  its states put together, for another number of processes or another stage
-native.py     what the engines of torch's own parts share
-compiled.py   torch.compile, block by block
-ddp.py        a whole model in each data rank (torch's DistributedDataParallel)
-fsdp.py       shares of weights, gradients and states in each (torch's FSDP2)
-pipeline.py   a run of blocks in each stage (torch.distributed.pipelining)
-tensor.py     each layer shared among ranks, under ddp, fsdp or a pipeline
-vocabulary.py embedding and loss over words shared among ranks
-sums.py       sums over such ranks, in one direction
-pieces.py     where what a rank holds lies in the whole
-states.py     checkpoints by pieces, for any engine of torch's and any number of ranks
+base.py          the interface, and what all engines share
+deepspeed.py     DeepSpeed's ZeRO 0 to 3
+universal.py     converts its states for another number of processes or another stage
+native.py        what the engines built on torch alone share
+compiled.py      torch.compile, block by block
+ddp.py           data parallelism (torch's DistributedDataParallel)
+fsdp.py          sharded data parallelism (torch's FSDP2)
+pipeline.py      pipeline parallelism (torch.distributed.pipelining)
+tensor.py        tensor parallelism, with ddp, fsdp or a pipeline
+vocabulary.py    its embedding and output layer
+collectives.py   all-reduce in the forward or in the backward pass only
+shard_layout.py  where a rank's shard lies in the whole tensor
+states.py        checkpoints of shards, for any native engine and any number of ranks
 
-An engine changes how a step is computed, never what: losses are the same but for the rounding of sums. So it is chosen
-under `runtime:` and bears no identity.
+An engine changes how a step is computed, never what: losses are the same up to the rounding of sums. So it is set under
+`runtime:` and not part of a run's identity.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = ["Engine", "MicroBatch", "open_engine"]
 
 
 def open_engine(spec: TrainSpec, world: World) -> Engine:
-    """The engine that the runtime names, with fresh weights. Every rank must call it.
+    """The engine that the runtime names, with initial weights. Every rank must call it.
 
-    Raises ConfigError for what the engine can't do.
+    Raises ConfigError for settings that the engine does not support.
     """
     _check(spec.runtime.pretrain)
     if spec.runtime.pretrain.engine == "deepspeed":
@@ -53,12 +53,12 @@ def open_engine(spec: TrainSpec, world: World) -> Engine:
 
 
 def _check(runtime: PretrainRuntime) -> None:
-    """What would have no effect is refused, by name."""
+    """Raises ConfigError for a setting that would have no effect."""
     engine, zero = runtime.engine, runtime.zero_stage
     can = {
         "tensor_parallel": engine != "deepspeed",
         "pipeline_parallel": engine == "ddp",
-        # FSDP frees the memory that CUDA graphs would read weights from, and reads gradients when they may be gone
+        # CUDA graphs don't work with FSDP: it frees the memory that they read weights from
         "compile": engine == "ddp" or (engine == "fsdp" and runtime.compile != "reduce-overhead"),
         "offload": engine == "fsdp" or (engine == "deepspeed" and zero > 0),
         "zero_stage": engine != "ddp",
@@ -68,6 +68,6 @@ def _check(runtime: PretrainRuntime) -> None:
         asked = getattr(runtime, name)
         if asked != type(runtime).model_fields[name].default and not possible:
             raise ConfigError(
-                f"runtime.pretrain.{name} is {asked}, which the engine {engine} with zero_stage {zero} can't do.",
+                f"runtime.pretrain.{name} is {asked}, which the engine {engine}, zero_stage {zero}, does not support.",
                 f"Choose an engine that can (`gristmill profile schema` names them for {name}), or leave it out.",
             )

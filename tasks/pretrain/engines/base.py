@@ -1,7 +1,7 @@
-"""What every engine is and does: one optimizer step, a loss without one, its own state saved and loaded.
+"""The interface of all engines: an optimizer step, a loss without one, saving and loading of states.
 
-Ranks that hold parts of one copy of the model (tensor, pipeline) see the same samples; `data_rank` of `data_ranks` says
-which share of the global batch this rank takes.
+Ranks that hold parts of one copy of the model (tensor or pipeline parallelism) see the same samples; `data_rank` of
+`data_ranks` says which share of the global batch this rank takes.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tasks.pretrain.world import World
 
 MicroBatch = tuple[Tensor, Tensor, Tensor | None]  # ids, targets, positions
 
-SPECIAL = {"muon", "float16", "float8"}  # choices of a profile that an engine has to be made for
+SPECIAL = {"muon", "float16", "float8"}  # choices of a profile that need the engine's support
 
 
 class Engine(ABC):
-    """One model in training, on this rank."""
+    """A model in training, on this rank."""
 
     def __init__(self, spec: TrainSpec, world: World, *, model_ranks: int = 1) -> None:
-        """`model_ranks` processes in a row hold one copy of the model. Raises ConfigError for shares that don't fit and
-        for what this engine does not offer."""
+        """`model_ranks` consecutive processes hold one copy of the model. Raises ConfigError for batches or processes
+        that can't be shared out evenly, and for what this engine does not offer."""
         if world.size % model_ranks:
             raise ConfigError(
                 f"{world.size} processes can't hold copies of a model that takes {model_ranks} of them.",
@@ -55,47 +55,47 @@ class Engine(ABC):
 
     @property
     def offers(self) -> frozenset[str]:
-        """Which of SPECIAL this engine can do, as it is set up."""
+        """Which of SPECIAL this engine supports, as it is set up."""
         return frozenset()
 
     @property
     def layout(self) -> Mapping[str, int | str]:
-        """How saved states lie in files: a checkpoint loads only where this is what it was saved with."""
+        """The format of saved states: a checkpoint loads only into an engine with the same."""
         return {"states": "torch"}
 
     @abstractmethod
     def step(self, batches: list[MicroBatch], learning_rate: float) -> tuple[Tensor, Tensor]:
-        """One optimizer step over this rank's micro-batches of (B, T) ids, targets and, for documents apart, positions.
+        """One optimizer step over this rank's micro-batches of (B, T) ids, targets and, for isolation, positions.
 
         Returns a loss whose mean over the ranks is the mean over the tokens of the step, and the global gradient norm
-        before clipping, both still on the device. In float16 a norm that is no number tells that the scaled gradient
-        overflowed: the scale is lowered, and the step has changed nothing.
+        before clipping, both still on the device. In float16 a norm that is not finite means that the scaled gradient
+        overflowed: the scale was lowered and the step skipped.
         """
 
     @abstractmethod
     def loss(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """The mean loss in nats a token, nothing learned. Every rank must call it, as often as the others."""
+        """The mean loss in nats a token, without training. Every rank must call it, as often as the others."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
         """Write weights and optimizer states into `folder`. Every rank must call it."""
 
-    saves_behind = False  # whether `save_behind` can be called
+    supports_async_save = False
 
-    def save_behind(self, folder: Path) -> Future[None]:
-        """As `save`, but copy first and write while training goes on. Every rank must call it."""
+    def save_async(self, folder: Path) -> Future[None]:
+        """As `save`, but copy first and write while training continues. Every rank must call it."""
         raise NotImplementedError
 
     @abstractmethod
     def load(self, folder: Path) -> None:
-        """Take over what `save` wrote. Every rank must call it."""
+        """Load what `save` wrote. Every rank must call it."""
 
     @abstractmethod
     def whole_model(self) -> Transformer | None:
         """The weights in float32 on the CPU, gathered from all ranks; None on every rank but the first."""
 
     def new_model(self) -> Transformer:
-        """The model with the profile's initial weights, the same on each rank, on torch's default device."""
+        """The model with its initial weights, the same on each rank, on torch's default device."""
         torch.manual_seed(self.config.seed)
         model = Transformer(self.spec.shape, mup_base_width=self.config.mup_base_width)
         model.recompute = self.spec.runtime.pretrain.recompute
@@ -104,14 +104,14 @@ class Engine(ABC):
         return model
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Matrix products in the profile's precision, for weights that are kept in float32."""
+        """Matrix products in the profile's precision, over float32 weights."""
         if self.dtype == torch.float32:
             return nullcontext()
         return torch.autocast(self.world.device.type, self.dtype)
 
     def weights(self, batches: list[MicroBatch]) -> Tensor | None:
-        """What makes the mean over micro-batches a mean over tokens, where they don't all bear as many targets: else
-        the sharing out among ranks and micro-batches would weigh the tokens."""
+        """Weights that make the mean over micro-batches a mean over targets, where their numbers of targets differ;
+        without them the result would depend on how the batch is split."""
         if batches[0][2] is None and self.config.packing == "stream":
             return None
         targets = torch.stack([(targets_BT != IGNORED).sum() for _, targets_BT, _ in batches]).float()

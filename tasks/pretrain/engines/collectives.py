@@ -1,4 +1,4 @@
-"""Sums over the ranks that share a layer, in one direction only: what surrounds a layer that is cut."""
+"""All-reduce over tensor-parallel ranks in one direction only, around a sharded layer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 
-class SummedBackward(torch.autograd.Function):
-    """Nothing forward; backward the sum of what each rank's outputs ask of the same input (Megatron-LM's f)."""
+class AllReduceBackward(torch.autograd.Function):
+    """Identity in the forward pass, all-reduce of the gradient in the backward pass (Megatron-LM's f)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
@@ -24,8 +24,8 @@ class SummedBackward(torch.autograd.Function):
         return summed, None
 
 
-class SummedForward(torch.autograd.Function):
-    """Forward the sum over the ranks, backward nothing (Megatron-LM's g)."""
+class AllReduceForward(torch.autograd.Function):
+    """All-reduce in the forward pass, identity in the backward pass (Megatron-LM's g)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:

@@ -1,11 +1,9 @@
-"""torch.compile of a model's blocks, one by one: one compilation serves all, and what an engine hooks around a block
-stays out.
+"""torch.compile of a model's blocks, one by one: one compilation serves all, and an engine's hooks stay outside.
 
-The whole model compiled as one took half as long again and ran no faster (5.5M parameters, one CPU thread).
+Compiling the whole model took 1.5 times as long and ran no faster (5.5M parameters, one CPU thread).
 
-A forward pass that nothing is learned from runs as it was written: a second compilation for it would take longer than
-all validation, its attention can be looked into, and in CUDA graphs each block would overwrite what the one before
-handed to it.
+Forward passes without gradients run eagerly: a second compilation for them would take longer than all validation,
+insight can hook into their attention, and with CUDA graphs each block would overwrite its predecessor's output.
 """
 
 from __future__ import annotations
@@ -17,22 +15,22 @@ from torch import Tensor
 
 from models.transformer import Transformer
 
-# Without CUDA graphs, which reduce-overhead is for: the search for kernels gains nothing from them
+# max-autotune without CUDA graphs, which are reduce-overhead's: tuning gains nothing from them
 MODES = {"default": None, "reduce-overhead": "reduce-overhead", "max-autotune": "max-autotune-no-cudagraphs"}
 
 
 def compile_blocks(model: Transformer, how: str) -> None:
     """Compile each block for training; `how` as in runtime.pretrain.compile."""
-    from torch._dynamo import config  # seconds, which only those who compile have to wait
+    from torch._dynamo import config  # takes seconds to import
 
-    # It would cut each block at DDP's buckets, so that sums over ranks begin earlier: they do between blocks anyhow
+    # It would split each block at DDP's buckets to overlap all-reduce, which overlaps between blocks anyway
     config.optimize_ddp = False
     for block in model.blocks:
-        block.forward = _only_learning(torch.compile(block.forward, mode=MODES[how]), block.forward)
+        block.forward = _with_gradients_only(torch.compile(block.forward, mode=MODES[how]), block.forward)
 
 
-def _only_learning(learning: Callable[..., Tensor], plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _with_gradients_only(compiled: Callable[..., Tensor], eager: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def forward(*given: Tensor) -> Tensor:
-        return learning(*given) if torch.is_grad_enabled() else plain(*given)
+        return compiled(*given) if torch.is_grad_enabled() else eager(*given)
 
     return forward

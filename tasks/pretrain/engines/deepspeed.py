@@ -1,13 +1,14 @@
-"""DeepSpeed, tamed: ZeRO 0 to 3 with nothing compiled behind our back.
+"""DeepSpeed's ZeRO 0 to 3, without just-in-time compilation.
 
-DeepSpeed would compile an operator for shared memory (75 s of CPU) that only its inference uses, and its own Adam; both
-are declined, the latter for optimizer states in the CPU's memory too. Gradients are clipped here at stage 0 in float32,
-where DeepSpeed clips without telling the norm.
+DeepSpeed would compile a shared-memory operator (75 s of CPU) that only its inference uses, and its own Adam; both are
+turned off, the latter also for offloaded optimizer states. At stage 0 in float32 gradients are clipped here, since
+DeepSpeed would not report their norm.
 """
 
 from __future__ import annotations
 
 import math
+import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from models.transformer import Transformer
 from storage.errors import TrainingError
+from tasks.pretrain.checkpoints.deepspeed_files import states_only
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.engines.universal import Topology, convert, load_whole
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
@@ -27,14 +29,14 @@ from tasks.pretrain.world import World
 
 class DeepSpeedEngine(Engine):
     """ZeRO (Rajbhandari et al. 2020): stage 1 shards optimizer states over the processes, 2 gradients too, 3 weights
-    too. In 16 bits weights are, the optimizer keeps float32 masters; float16 has a loss scale that finds itself."""
+    too. In 16-bit precisions the optimizer keeps float32 master weights; float16 has dynamic loss scaling."""
 
     def __init__(self, spec: TrainSpec, world: World) -> None:
         super().__init__(spec, world)
         import deepspeed
         import deepspeed.ops
 
-        # Only DeepSpeed's inference uses this operator; its dict of compatible operators is meant to be edited
+        # Only DeepSpeed's inference uses this operator
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
         self.zero_stage = spec.runtime.pretrain.zero_stage
@@ -47,7 +49,7 @@ class DeepSpeedEngine(Engine):
         )
         self.deepspeed, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=self._settings())
         if self.zero_stage == 0 and not self.clips:
-            self.deepspeed.optimizer.optimizer.state.clear()  # it took a step on nothing, which Adam would have counted
+            self.deepspeed.optimizer.optimizer.state.clear()  # initialisation took an empty step, which Adam counted
 
     def _settings(self) -> dict[str, Any]:
         zero: dict[str, Any] = {"stage": self.zero_stage}
@@ -67,24 +69,23 @@ class DeepSpeedEngine(Engine):
 
     @property
     def offers(self) -> frozenset[str]:
-        """float16 with ZeRO's own loss scale, on a GPU."""
+        """float16 with ZeRO's loss scaling, on a GPU."""
         runtime = self.spec.runtime
         return frozenset({"float16"} if self.world.device.type == "cuda" and runtime.pretrain.zero_stage else ())
 
     @property
     def layout(self) -> Mapping[str, int | str]:
-        """Another number of processes, or another stage, is no obstacle."""
+        """The same for any number of processes and any stage, as states are converted."""
         return {"states": "deepspeed"}
 
     @property
     def model(self) -> Transformer:
-        """The module in training; its weights are complete on each rank only outside ZeRO 3."""
+        """The module in training; under ZeRO 3 no rank has all of its weights."""
         return self.deepspeed.module
 
     def step(self, batches: list[MicroBatch], learning_rate: float) -> tuple[Tensor, Tensor]:
-        """As in the interface."""
         set_learning_rate(self.deepspeed.optimizer.param_groups, learning_rate)
-        # The batch may warm up: how many micro-batches a step has is ours to say
+        # The number of micro-batches varies during batch warmup
         self.deepspeed.set_train_batch_size(len(batches) * self.micro_batch * self.data_ranks)
         total = torch.zeros((), device=self.world.device)
         norm = torch.zeros(())
@@ -100,31 +101,40 @@ class DeepSpeedEngine(Engine):
             self.deepspeed.step()
             total += loss.detach()
         if not self.clips:
-            skipped = self.dtype == torch.float16 and self.deepspeed.optimizer.overflow  # until the loss scale fits
+            skipped = (
+                self.dtype == torch.float16 and self.deepspeed.optimizer.overflow
+            )  # while the loss scale is too large
             norm = torch.as_tensor(math.inf if skipped else self.deepspeed.get_global_grad_norm())
         return total / len(batches), norm.detach()
 
     @torch.no_grad()
     def loss(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """As in the interface; under ZeRO 3 a forward pass needs all ranks."""
         self.deepspeed.eval()
         measured: Tensor = self.deepspeed(ids_BT, targets_BT)
         self.deepspeed.train()
         return measured
 
     def save(self, folder: Path) -> None:
-        """As DeepSpeed writes it, under the folder's name as tag."""
+        """In DeepSpeed's format, with the folder's name as tag."""
         self.deepspeed.save_checkpoint(str(folder.parent), tag=folder.name, save_latest=False)
         if self.world.first:
             self.topology.write(folder)
 
     def load(self, folder: Path) -> None:
-        """As in the interface. Raises TrainingError where DeepSpeed only warns."""
+        """Load states, converting those of another topology. Raises TrainingError where DeepSpeed only warns, and for
+        files that hold something else than states."""
         saved = Topology.read(folder)
-        if saved == self.topology:
-            self._load(folder)
-        else:
-            self._load_converted(folder, saved)
+        try:
+            if saved == self.topology:
+                self._load(folder)
+            else:
+                self._load_converted(folder, saved)
+        except pickle.UnpicklingError as error:
+            raise TrainingError(
+                f"The checkpoint {folder} holds something else than states, which was not loaded: "
+                f"{str(error).splitlines()[0]}",
+                f"Delete {folder} to resume from the checkpoint before, and find out who wrote it.",
+            ) from error
 
     def _load_converted(self, folder: Path, saved: Topology) -> None:
         optimizer = self.deepspeed.optimizer
@@ -136,11 +146,11 @@ class DeepSpeedEngine(Engine):
             load_whole(together, self.model, optimizer, self.topology)
         else:
             before = [dict(group) for group in optimizer.param_groups]
-            self.deepspeed._config.load_universal_checkpoint = True  # a setting of one load, not of the engine
+            self.deepspeed._config.load_universal_checkpoint = True  # for this load only
             self._load(together)
             self.deepspeed._config.load_universal_checkpoint = False
-            # At stage 3 DeepSpeed gives every group what the first one has, its weight decay too, and one counter of
-            # steps to all, which each would then advance
+            # At stage 3 DeepSpeed gives every group the settings of the first, its weight decay too, and all one step
+            # counter, which each would then advance
             for group, kept in zip(optimizer.param_groups, before, strict=True):
                 group |= {key: value for key, value in kept.items() if key != "params"}
             for state in optimizer.optimizer.state.values():
@@ -150,12 +160,12 @@ class DeepSpeedEngine(Engine):
             shutil.rmtree(together.parent)
 
     def _load(self, folder: Path) -> None:
-        path, _ = self.deepspeed.load_checkpoint(str(folder.parent), tag=folder.name)
+        with states_only():
+            path, _ = self.deepspeed.load_checkpoint(str(folder.parent), tag=folder.name)
         if path is None:
             raise TrainingError(f"DeepSpeed found no checkpoint in {folder}.", f"Delete {folder.parent} to begin anew.")
 
     def whole_model(self) -> Transformer | None:
-        """As in the interface."""
         import deepspeed
 
         with deepspeed.zero.GatheredParameters(list(self.model.parameters()), enabled=self.zero_stage == 3):

@@ -1,10 +1,10 @@
-"""Weights, gradients and optimizer states in shares: torch's fully_shard (FSDP2), block by block.
+"""Sharded data parallelism: weights, gradients and optimizer states by torch's fully_shard (FSDP2), block by block.
 
-Each block's weights are gathered just before they are used (Zhao et al. 2023). Under zero_stage 3 they are dropped
-after the forward pass and gathered again for the backward pass; otherwise they stay until that. Gradients are shared
-out with each micro-batch, so that they never exist whole. Under `replicate` each of so many groups of ranks holds all
-shares (hybrid sharding): weights are gathered within a group, and gradients summed between groups once a step. Masters
-and reductions are float32; in bfloat16 the gathered weights are, and with them all activations.
+Each block's weights are gathered just before use (Zhao et al. 2023). With zero_stage 3 they are freed after the forward
+pass and gathered again for the backward pass; otherwise they are kept in between. Gradients are reduce-scattered with
+each micro-batch. With `replicate`, each of so many groups of ranks holds all shards (hybrid sharding): weights are
+gathered within a group, and gradients all-reduced between groups once a step. Master weights and reductions are
+float32; in bfloat16 the gathered weights and all activations are bfloat16.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 
 from storage.errors import ConfigError
 from tasks.pretrain.engines.native import NativeEngine
-from tasks.pretrain.engines.shard_layout import Piece, local
+from tasks.pretrain.engines.shard_layout import ShardLayout, local
 
 
 class FsdpEngine(NativeEngine):
-    """Every data rank of a group holds an equal share of the rows of each parameter."""
+    """Every data rank of a group holds an equal shard of the rows of each parameter."""
 
     def data_sizes(self) -> dict[str, int]:
-        """As in NativeEngine; a group's ranks are neighbours, since they talk most. Raises ConfigError for groups of
-        uneven size."""
+        """Groups and ranks within a group, which are consecutive, since they communicate most. Raises ConfigError for
+        groups of uneven size."""
         groups = self.spec.runtime.pretrain.replicate
         if self.data_ranks % groups:
             raise ConfigError(
@@ -35,8 +35,7 @@ class FsdpEngine(NativeEngine):
             )
         return {"replicate": groups, "shard": self.data_ranks // groups}
 
-    def spread(self) -> nn.Module:
-        """As in NativeEngine."""
+    def parallelize(self) -> nn.Module:
         lower = self.dtype != torch.float32
         precision = MixedPrecisionPolicy(param_dtype=self.dtype if lower else None, reduce_dtype=torch.float32)
         offloads = self.spec.runtime.pretrain.offload == "optimizer"
@@ -50,19 +49,19 @@ class FsdpEngine(NativeEngine):
                 offload_policy=offload,
                 reshard_after_forward=self.spec.runtime.pretrain.zero_stage == 3,
             )
-        self.fill(torch.device("cpu") if offloads else self.world.device)
+        self.initialise(torch.device("cpu") if offloads else self.world.device)
         self.model.register_forward_hook(self._drop_whole)
         return self.model
 
     def _drop_whole(self, *_: object) -> None:
-        """Weights that were gathered for a pass without a backward pass would stay whole until the next step: in the
-        way of whoever reads shares, and in memory."""
+        """Free the weights gathered for a forward pass without backward pass: they would stay in memory until the next
+        step, and in the way of whoever reads shards."""
         if not torch.is_grad_enabled():
             for module in (*self.model.blocks, self.model):
                 cast(FSDPModule, module).reshard()
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Nothing: the gathered weights have the lower precision themselves."""
+        """None: the gathered weights are in the lower precision themselves."""
         return nullcontext()
 
     @property
@@ -70,28 +69,28 @@ class FsdpEngine(NativeEngine):
         """Ranks of a group."""
         return self.mesh["shard"].size()
 
-    def synced(self, *, last: bool) -> AbstractContextManager[object]:
-        """Between groups once a step, with the last micro-batch."""
+    def gradient_sync(self, *, last: bool) -> AbstractContextManager[object]:
+        """All-reduce between groups once a step, with the last micro-batch."""
         if self.spec.runtime.pretrain.replicate > 1:
             cast(FSDPModule, self.model).set_requires_all_reduce(last)
         return nullcontext()
 
-    def held_piece(self, name: str, parameter: nn.Parameter) -> Piece:
-        """The rows that this rank of its group holds of the rows that its tensor rank holds."""
+    def held_layout(self, name: str, parameter: nn.Parameter) -> ShardLayout:
+        """This rank's rows of those that its tensor rank holds."""
         share = -(-parameter.shape[0] // self.shards)
         start = min(self.data_rank % self.shards * share, parameter.shape[0])
-        return super().held_piece(name, parameter).cut(start, start + local(parameter).shape[0])
+        return super().held_layout(name, parameter).cut(start, start + local(parameter).shape[0])
 
     def copies(self, name: str) -> int:
-        """No two ranks of a group hold the same."""
+        """Ranks of one group hold different shards."""
         return super().copies(name) // self.shards
 
-    def speaks_for(self, name: str) -> bool:
-        """Each rank of the first group for its own rows."""
+    def is_source(self, name: str) -> bool:
+        """Each rank of the first group, for its own rows."""
         cut = super().copies(name) == self.data_ranks
         return self.data_rank < self.shards and (cut or self.tensor_rank == 0)
 
     @property
-    def shares_model(self) -> bool:
-        """Always, with more than one rank."""
+    def is_sharded(self) -> bool:
+        """True with more than one rank."""
         return self.world.size > 1

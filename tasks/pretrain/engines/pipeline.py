@@ -1,9 +1,8 @@
-"""Pipeline parallelism: each rank holds a run of blocks, and micro-batches flow through them (1F1B).
+"""Pipeline parallelism: each rank holds consecutive blocks, and micro-batches flow through them (1F1B).
 
 torch.distributed.pipelining moves activations and gradients and keeps no more micro-batches in flight than there are
-stages (Narayanan et al. 2021, PipeDream-Flush). A stage is the plain model with the blocks of others left out, and what
-lies before or after them replaced by nothing. A tied embedding stands in the first and in the last stage; both copies
-get the sum of both gradients, and so stay equal.
+stages (Narayanan et al. 2021, PipeDream-Flush). A stage is the plain model without the layers of other stages. A tied
+embedding is in the first and the last stage; both copies get the sum of both gradients, and so stay equal.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ TIED = {"head.weight": "embedding.weight"}
 
 
 class PipelineEngine(NativeEngine):
-    """Stages of whole models, each kept by all its data ranks; gradients are averaged over those at the step's end."""
+    """Each stage is replicated on all data ranks; gradients are averaged over them at the end of a step."""
 
     def __init__(self, spec: TrainSpec, world: World) -> None:
         stages, depth = spec.runtime.pretrain.pipeline_parallel, spec.shape.depth
@@ -45,39 +44,38 @@ class PipelineEngine(NativeEngine):
         self.schedules: dict[object, Schedule1F1B] = {}
         self.tied = self._tied_group()
 
-    def spread(self) -> nn.Module:
-        """As in NativeEngine."""
+    def parallelize(self) -> nn.Module:
         model, stages, depth = self.model, self.pipeline_parallel, self.spec.shape.depth
         mine = blocks_of_stage(depth, stages, self.pipeline_rank)
         self.first_block = mine.start
         self.is_first, self.is_last = self.pipeline_rank == 0, self.pipeline_rank == stages - 1
         model.blocks = nn.ModuleList(list(model.blocks)[mine.start : mine.stop])
         if not self.is_first:
-            model.add_module("embedding", _Nothing())
+            model.add_module("embedding", _Identity())
             model.positions = None
         if not self.is_last:
-            model.add_module("norm", _Nothing())
-            model.add_module("head", _Nothing())
-        self.fill(self.world.device)
+            model.add_module("norm", _Identity())
+            model.add_module("head", _Identity())
+        self.initialise(self.world.device)
         return _Stage(self)
 
     def whole_name(self, name: str) -> str:
-        """Blocks are counted from the model's first; a tied output layer is the embedding."""
+        """With block numbers of the whole model; a tied output layer is the embedding."""
         if name.startswith("blocks."):
             _, number, rest = name.split(".", 2)
             return f"blocks.{int(number) + self.first_block}.{rest}"
         return TIED.get(name, name) if self.spec.shape.tie_embeddings else name
 
     def copies(self, name: str) -> int:
-        """A tied embedding stands in two stages."""
+        """A tied embedding is in two stages."""
         return super().copies(name) * (2 if self._is_tied(name) else 1)
 
-    def speaks_for(self, name: str) -> bool:
-        """The first stage for a tied embedding."""
-        return super().speaks_for(name) and (self.is_first or not self._is_tied(name))
+    def is_source(self, name: str) -> bool:
+        """For a tied embedding, the first stage."""
+        return super().is_source(name) and (self.is_first or not self._is_tied(name))
 
     def backward(self, batches: list[MicroBatch]) -> Tensor:
-        """As in NativeEngine; the loss is the last stage's, times the stages, so that the mean over all ranks is it."""
+        """The loss is that of the last stage times the stages, so that the mean over all ranks is right."""
         weights = self.weights(batches)
         ids, targets, positions = (
             None if parts[0] is None else torch.cat(parts) for parts in zip(*batches, strict=True)
@@ -96,7 +94,7 @@ class PipelineEngine(NativeEngine):
         return torch.stack(losses).detach().sum() * self.pipeline_parallel
 
     def _schedule(self, micro_batches: int, size: torch.Size, isolated: bool) -> Schedule1F1B:
-        """The schedule for inputs of this size: a stage learns the sizes of what it receives once."""
+        """The schedule for inputs of this size: a stage infers the sizes of its inputs only once."""
         key = (micro_batches, size, isolated)
         if key not in self.schedules:
             stage = PipelineStage(
@@ -130,7 +128,7 @@ class PipelineEngine(NativeEngine):
 
     @torch.no_grad()
     def loss(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """As in the interface. One batch after the other: nothing flows beside it."""
+        """One batch at a time, without pipelining."""
         group = self.mesh.get_group("pipeline")
         x = ids_BT
         if not self.is_first:
@@ -147,7 +145,7 @@ class PipelineEngine(NativeEngine):
         return self.spec.shape.tie_embeddings and name in TIED.values()
 
     def _tied_group(self) -> dist.ProcessGroup | None:
-        """First and last stage of this rank's pipeline. Every rank makes every group, as torch asks."""
+        """First and last stage of this rank's pipeline. Every rank creates every group, as torch requires."""
         if not self.spec.shape.tie_embeddings:
             return None
         mine = None
@@ -161,15 +159,15 @@ class PipelineEngine(NativeEngine):
         return mine
 
 
-class _Nothing(nn.Module):
-    """Stands where another stage has a layer, and hands on what it gets."""
+class _Identity(nn.Module):
+    """Identity in place of a layer of another stage."""
 
     def forward(self, x: Tensor, targets_BT: Tensor | None = None) -> Tensor:
         return x
 
 
 class _Stage(nn.Module):
-    """A part of the model, in the precision of matrix products: activations out, or the loss from the last."""
+    """A stage's part of the model under autocast: returns activations, or the loss in the last stage."""
 
     def __init__(self, engine: PipelineEngine) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Weights and optimizer states in torch's distributed checkpoint, under whole tensors.
+"""Weights and optimizer states in torch's distributed checkpoint, stored as whole tensors.
 
-Each rank writes its pieces and reads those that it needs, wherever they lie: the number of ranks, and how they share a
-tensor, may be another at each. Nothing is gathered. torch's own planners know tensors that are cut evenly in one piece;
-ours know `Piece`s.
+Each rank writes its shards and reads those that it needs, so that the number of ranks and the sharding may change in
+between. Nothing is gathered. torch's own planners only know tensors sharded into single even parts; ours know
+`ShardLayout`s.
 """
 
 from __future__ import annotations
@@ -28,81 +28,81 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from storage.errors import TrainingError
-from tasks.pretrain.checkpoints.background import save_behind
-from tasks.pretrain.engines.shard_layout import Piece, local
+from tasks.pretrain.checkpoints.background import save_async
+from tasks.pretrain.engines.shard_layout import ShardLayout, local
 
-Held = tuple[Tensor, Piece]
-Parameters = Mapping[str, tuple[nn.Parameter, Piece]]
+Held = tuple[Tensor, ShardLayout]
+Parameters = Mapping[str, tuple[nn.Parameter, ShardLayout]]
 GROUPS, LOSS_SCALE = "optimizer groups", "loss scale"
 
 
 def save_states(
     folder: Path, parameters: Parameters, optimizer: torch.optim.Optimizer, scale: Mapping[str, int | float]
 ) -> None:
-    """Write this rank's share of weights and optimizer states, by the names of the whole model's parameters; and the
-    loss scale's numbers, if there is one."""
-    tensors, planner = _shared_out(parameters, optimizer, scale)
+    """Write this rank's shards of weights and optimizer states, by the names of the whole model's parameters, and the
+    state of the loss scale, if there is one."""
+    tensors, planner = _own_states(parameters, optimizer, scale)
     save(tensors, checkpoint_id=folder, planner=planner)
 
 
-def save_states_behind(
+def save_states_async(
     folder: Path, parameters: Parameters, optimizer: torch.optim.Optimizer, scale: Mapping[str, int | float]
 ) -> Future[None]:
-    """The same, written while training goes on (background.py)."""
-    tensors, planner = _shared_out(parameters, optimizer, scale)
-    return save_behind(tensors, folder, planner)
+    """The same, written while training continues (background.py)."""
+    tensors, planner = _own_states(parameters, optimizer, scale)
+    return save_async(tensors, folder, planner)
 
 
-def _shared_out(
+def _own_states(
     parameters: Parameters, optimizer: torch.optim.Optimizer, scale: Mapping[str, int | float]
-) -> tuple[dict[str, Tensor], _PieceSaver]:
-    states: dict[str, Held] = {name: (local(held.detach()), piece) for name, (held, piece) in parameters.items()}
-    for name, (held, piece) in parameters.items():
+) -> tuple[dict[str, Tensor], _ShardSaver]:
+    states: dict[str, Held] = {name: (local(held.detach()), layout) for name, (held, layout) in parameters.items()}
+    for name, (held, layout) in parameters.items():
         for key, value in optimizer.state.get(held, {}).items():
-            states[_state_name(name, key)] = _held(name, key, value, held, piece)
+            states[_state_name(name, key)] = _held(name, key, value, held, layout)
     for number, group in enumerate(optimizer.param_groups):
         for key, value in _numbers(group).items():
             tensor = torch.tensor(value, dtype=torch.float64)
-            states[f"{GROUPS}/{number}/{key}"] = (tensor, Piece.whole(tensor))
+            states[f"{GROUPS}/{number}/{key}"] = (tensor, ShardLayout.whole(tensor))
     for key, value in scale.items():
         tensor = torch.tensor(value, dtype=torch.float64)
-        states[f"{LOSS_SCALE}/{key}"] = (tensor, Piece.whole(tensor))
-    return {name: tensor for name, (tensor, _) in states.items()}, _PieceSaver(_pieces(states))
+        states[f"{LOSS_SCALE}/{key}"] = (tensor, ShardLayout.whole(tensor))
+    return {name: tensor for name, (tensor, _) in states.items()}, _ShardSaver(_layouts(states))
 
 
 def load_states(
     folder: Path, parameters: Parameters, optimizer: torch.optim.Optimizer, scale: Mapping[str, int | float]
 ) -> dict[str, int | float]:
-    """Take over what `save_states` wrote, on any number of ranks; the loss scale as it was, in the form of `scale`.
-    Raises TrainingError for what is not in the files."""
+    """Load what `save_states` wrote, on any number of ranks; returns the state of the loss scale, like `scale`.
+    Raises TrainingError for states that the files lack."""
     stored = FileSystemReader(folder).read_metadata().state_dict_metadata
-    states: dict[str, Held] = {name: (local(held.detach()), piece) for name, (held, piece) in parameters.items()}
+    states: dict[str, Held] = {name: (local(held.detach()), layout) for name, (held, layout) in parameters.items()}
     by_name: dict[str, list[str]] = {}
     for name in stored:
         owner, slash, key = name.partition("/")
         if slash and owner in parameters:
             by_name.setdefault(owner, []).append(key)
     for name, keys in by_name.items():
-        held, piece = parameters[name]
+        held, layout = parameters[name]
         like_parameter = {key for key in keys if _size(stored[_state_name(name, key)])}
         for key in keys:
             value = torch.zeros_like(held) if key in like_parameter else torch.zeros((), device=_counter(optimizer))
             optimizer.state[held][key] = value
-            states[_state_name(name, key)] = _held(name, key, value, held, piece)
+            states[_state_name(name, key)] = _held(name, key, value, held, layout)
     numbers = [torch.zeros((), dtype=torch.float64) for group in optimizer.param_groups for _ in _numbers(group)]
     places = [(number, key) for number, group in enumerate(optimizer.param_groups) for key in _numbers(group)]
     for (number, key), tensor in zip(places, numbers, strict=True):
-        states[f"{GROUPS}/{number}/{key}"] = (tensor, Piece.whole(tensor))
+        states[f"{GROUPS}/{number}/{key}"] = (tensor, ShardLayout.whole(tensor))
     scales = {key: torch.zeros((), dtype=torch.float64) for key in scale}
     for key, tensor in scales.items():
-        states[f"{LOSS_SCALE}/{key}"] = (tensor, Piece.whole(tensor))
+        states[f"{LOSS_SCALE}/{key}"] = (tensor, ShardLayout.whole(tensor))
     missing = states.keys() - stored.keys()
     if missing:
         raise TrainingError(
             f"The checkpoint {folder} lacks {', '.join(sorted(missing)[:3])}.", f"Delete {folder.parent} to begin anew."
         )
     tensors = {name: tensor for name, (tensor, _) in states.items()}
-    load(tensors, checkpoint_id=folder, planner=_PieceLoader(_pieces(states)))
+    load(tensors, checkpoint_id=folder, planner=_ShardLoader(_layouts(states)))
     for (number, key), tensor in zip(places, numbers, strict=True):
         group = optimizer.param_groups[number]
         group[key] = type(group[key])(tensor.item())
@@ -113,11 +113,11 @@ def _state_name(name: str, key: str) -> str:
     return f"{name}/{key}"
 
 
-def _held(name: str, key: str, value: Any, parameter: nn.Parameter, piece: Piece) -> Held:
+def _held(name: str, key: str, value: Any, parameter: nn.Parameter, layout: ShardLayout) -> Held:
     if isinstance(value, Tensor) and value.shape == parameter.shape:
-        return local(value), piece
+        return local(value), layout
     if isinstance(value, Tensor) and not value.dim():
-        return value, Piece.whole(value)
+        return value, ShardLayout.whole(value)
     raise TrainingError(
         f"The optimizer's {key} of {name} is neither a number nor shaped as the parameter, and can't be saved.",
         "Choose another optimizer, or runtime.pretrain.engine=deepspeed.",
@@ -125,14 +125,14 @@ def _held(name: str, key: str, value: Any, parameter: nn.Parameter, piece: Piece
 
 
 def _numbers(group: Mapping[str, Any]) -> dict[str, int | float]:
-    """What an optimizer may count for a group of parameters; flags say how it computes, and stay as they are."""
+    """The numbers of a parameter group; flags say how it computes, and are not saved."""
     return {
         key: value for key, value in group.items() if isinstance(value, int | float) and not isinstance(value, bool)
     }
 
 
 def _counter(optimizer: torch.optim.Optimizer) -> torch.device:
-    """Where the optimizer counts its steps: a fused one beside the parameters."""
+    """Where the optimizer keeps its step counters: beside the parameters if it is fused."""
     group = next(group for group in optimizer.param_groups if group["params"])  # a pipeline stage may lack a kind
     beside = group.get("fused") or group.get("capturable")
     device: torch.device = group["params"][0].device
@@ -143,31 +143,33 @@ def _size(stored: object) -> tuple[int, ...]:
     return tuple(stored.size) if isinstance(stored, TensorStorageMetadata) else ()
 
 
-def _pieces(states: Mapping[str, Held]) -> dict[str, Piece]:
-    return {name: piece for name, (_, piece) in states.items()}
+def _layouts(states: Mapping[str, Held]) -> dict[str, ShardLayout]:
+    return {name: layout for name, (_, layout) in states.items()}
 
 
-def _views(tensors: Mapping[str, Any], pieces: Mapping[str, Piece]) -> Iterator[tuple[str, MetadataIndex, Tensor]]:
-    for name, piece in pieces.items():
-        for offsets, view in piece.chunks(tensors[name]):
+def _views(
+    tensors: Mapping[str, Any], layouts: Mapping[str, ShardLayout]
+) -> Iterator[tuple[str, MetadataIndex, Tensor]]:
+    for name, layout in layouts.items():
+        for offsets, view in layout.chunks(tensors[name]):
             yield name, MetadataIndex(name, torch.Size(offsets)), view
 
 
-class _PieceSaver(DefaultSavePlanner):
-    """Writes each run of a piece as a chunk; what several ranks hold is written by one."""
+class _ShardSaver(DefaultSavePlanner):
+    """Writes each range of a shard as a chunk; of replicated shards one rank writes each."""
 
-    def __init__(self, pieces: Mapping[str, Piece]) -> None:
+    def __init__(self, layouts: Mapping[str, ShardLayout]) -> None:
         super().__init__(flatten_state_dict=False)
-        self.pieces = pieces
+        self.layouts = layouts
 
     def create_local_plan(self) -> SavePlan:
-        """What this rank could write."""
+        """The chunks that this rank could write."""
         self.views: dict[MetadataIndex, Tensor] = {}
         items = []
-        for name, index, view in _views(self.state_dict, self.pieces):
+        for name, index, view in _views(self.state_dict, self.layouts):
             self.views[index] = view
             chunk = ChunkStorageMetadata(offsets=index.offset or torch.Size(), sizes=view.shape)
-            data = TensorWriteData(chunk, TensorProperties.create_from_tensor(view), self.pieces[name].size)
+            data = TensorWriteData(chunk, TensorProperties.create_from_tensor(view), self.layouts[name].size)
             items.append(WriteItem(index=index, type=WriteItemType.SHARD, tensor_data=data))
         self.plan = SavePlan(items)
         return self.plan
@@ -177,19 +179,19 @@ class _PieceSaver(DefaultSavePlanner):
         return self.views[write_item.index].detach()
 
 
-class _PieceLoader(DefaultLoadPlanner):
-    """Reads the parts of stored chunks that overlap each run of a piece."""
+class _ShardLoader(DefaultLoadPlanner):
+    """Reads the parts of stored chunks that overlap each run of a layout."""
 
-    def __init__(self, pieces: Mapping[str, Piece]) -> None:
+    def __init__(self, layouts: Mapping[str, ShardLayout]) -> None:
         super().__init__(flatten_state_dict=False)
-        self.pieces = pieces
+        self.layouts = layouts
 
     def create_local_plan(self) -> LoadPlan:
         """What this rank needs, from wherever it lies."""
         assert self.metadata is not None
         self.views: dict[MetadataIndex, Tensor] = {}
         chunks: dict[str, list[ChunkStorageMetadata]] = {}
-        for name, index, view in _views(self.state_dict, self.pieces):
+        for name, index, view in _views(self.state_dict, self.layouts):
             self.views[index] = view
             chunks.setdefault(name, []).append(ChunkStorageMetadata(index.offset or torch.Size(), view.shape))
         items: list[ReadItem] = []
@@ -200,7 +202,7 @@ class _PieceLoader(DefaultLoadPlanner):
         return LoadPlan(items)
 
     def resolve_tensor(self, read_item: ReadItem) -> Tensor:
-        """Where what is read belongs."""
+        """The destination of a chunk."""
         view = self.views[read_item.dest_index].detach()
         place = zip(read_item.dest_offsets, read_item.lengths, strict=True)
         return view[tuple(slice(at, at + length) for at, length in place)]

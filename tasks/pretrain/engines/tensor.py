@@ -1,10 +1,10 @@
-"""Tensor parallelism: each rank computes its own heads and its own share of the feed-forward layer.
+"""Tensor parallelism: each rank computes its own heads and its own part of the feed-forward layer.
 
-Megatron-LM (Shoeybi et al. 2019), section 3: the first matrix of a pair is cut by rows, the second by columns, and one
-sum over the ranks follows. The model knows nothing of it: its layers are replaced from outside, and its number of heads
-lowered. Parameters stay plain tensors rather than DTensors, so that the fused AdamW, DDP and FSDP take them as they
-are. Embedding and output layer are cut by words where their number can be (`vocabulary.py`); norms, learned positions
-and what flows between the blocks are whole on each rank.
+Megatron-LM (Shoeybi et al. 2019), section 3: of a pair of layers, the first is column-parallel and the second
+row-parallel, followed by one all-reduce. The model is not aware of it: layers are replaced from outside, and the number
+of heads lowered. Parameters stay plain tensors rather than DTensors, so that the fused AdamW, DDP and FSDP take them as
+they are. Embedding and output layer are sharded by vocabulary if it is divisible (`vocabulary.py`); norms, learned
+positions and the residual stream are replicated.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from models.presets import ModelShape
 from models.transformer import Attention, FeedForward, Transformer
 from storage.errors import ConfigError
-from tasks.pretrain.engines.collectives import SummedBackward, SummedForward
-from tasks.pretrain.engines.shard_layout import Piece, share_of
-from tasks.pretrain.engines.vocabulary import CutEmbedding, CutHead
+from tasks.pretrain.engines.collectives import AllReduceBackward, AllReduceForward
+from tasks.pretrain.engines.shard_layout import ShardLayout, share_of
+from tasks.pretrain.engines.vocabulary import VocabParallelEmbedding, VocabParallelHead
 
 
 def check_shares(shape: ModelShape, ranks: int) -> None:
-    """Raises ConfigError where a layer can't be shared evenly among `ranks`."""
+    """Raises ConfigError where a layer can't be sharded evenly over `ranks`."""
     for name in ("heads", "kv_heads", "feed_forward"):
         if getattr(shape, name) % ranks:
             raise ConfigError(
@@ -33,8 +33,8 @@ def check_shares(shape: ModelShape, ranks: int) -> None:
             )
 
 
-def piece_of(name: str, shape: ModelShape, *, rank: int, ranks: int) -> Piece | None:
-    """What a rank holds of a parameter of the whole model; None where that is all of it."""
+def layout_of(name: str, shape: ModelShape, *, rank: int, ranks: int) -> ShardLayout | None:
+    """Which shard of a parameter of the whole model a rank holds; None if it is not sharded."""
     if ranks == 1:
         return None
     layer, _, kind = name.rpartition(".")
@@ -42,7 +42,7 @@ def piece_of(name: str, shape: ModelShape, *, rank: int, ranks: int) -> Piece | 
     if layer in ("embedding", "head"):
         words = shape.vocab_size
         whole = words % ranks != 0
-        return None if whole else Piece(torch.Size((words, width)), share_of((words,), rank, ranks))
+        return None if whole else ShardLayout(torch.Size((words, width)), share_of((words,), rank, ranks))
     by_rows = {
         "attention.qkv": (shape.heads * head, shape.kv_heads * head, shape.kv_heads * head),
         "feed_forward.up": (feed_forward,) * (2 if shape.gated else 1),
@@ -51,60 +51,60 @@ def piece_of(name: str, shape: ModelShape, *, rank: int, ranks: int) -> Piece | 
     for end, parts in by_rows.items():
         if layer.endswith(end):
             size = (sum(parts), width) if kind == "weight" else (sum(parts),)
-            return Piece(torch.Size(size), share_of(parts, rank, ranks))
+            return ShardLayout(torch.Size(size), share_of(parts, rank, ranks))
     for end, columns in by_columns.items():
         if layer.endswith(end) and kind == "weight":
-            return Piece(torch.Size((width, columns)), ((0, width),), share_of((columns,), rank, ranks)[0])
+            return ShardLayout(torch.Size((width, columns)), ((0, width),), share_of((columns,), rank, ranks)[0])
     return None
 
 
 @torch.no_grad()
-def cut_for_rank(model: Transformer, mesh: DeviceMesh) -> None:
-    """Keep this rank's share of a whole model, whose loss stays the same.
+def shard_model(model: Transformer, mesh: DeviceMesh) -> None:
+    """Replace the layers of a whole model by this rank's shards; its loss stays the same.
 
-    Raises ConfigError for a shape that can't be shared evenly.
+    Raises ConfigError for a shape that can't be sharded evenly.
     """
     rank, ranks = mesh.get_local_rank(), mesh.size()
     check_shares(model.shape, ranks)
     for name, parameter in model.named_parameters():
-        piece = piece_of(name, model.shape, rank=rank, ranks=ranks)
-        if piece is not None:
-            parameter.data = piece.of(parameter.data)
+        layout = layout_of(name, model.shape, rank=rank, ranks=ranks)
+        if layout is not None:
+            parameter.data = layout.of(parameter.data)
     group = mesh.get_group()
     for module in list(model.modules()):
         if isinstance(module, Attention):
             module.heads //= ranks
             module.kv_heads //= ranks
-            module.add_module("qkv", _ByRows(module.qkv, group))
-            module.add_module("output", _ByColumns(module.output, group))
+            module.add_module("qkv", ColumnParallelLinear(module.qkv, group))
+            module.add_module("output", RowParallelLinear(module.output, group))
         elif isinstance(module, FeedForward):
-            module.add_module("up", _ByRows(module.up, group))
-            module.add_module("down", _ByColumns(module.down, group))
+            module.add_module("up", ColumnParallelLinear(module.up, group))
+            module.add_module("down", RowParallelLinear(module.down, group))
     if model.shape.vocab_size % ranks == 0:
         first = rank * (model.shape.vocab_size // ranks)
-        model.add_module("embedding", CutEmbedding(model.embedding, first, group))
-        model.add_module("head", CutHead(model.head, first, group))
+        model.add_module("embedding", VocabParallelEmbedding(model.embedding, first, group))
+        model.add_module("head", VocabParallelHead(model.head, first, group))
 
 
-class _Cut(nn.Module):
-    """A linear layer of which this rank holds a part, under the same parameters' names."""
+class _ParallelLinear(nn.Module):
+    """A linear layer of which this rank holds a shard, under the same parameter names."""
 
     def __init__(self, layer: nn.Linear, group: ProcessGroup) -> None:
         super().__init__()
         self.weight, self.bias, self.group = layer.weight, layer.bias, group
 
 
-class _ByRows(_Cut):
-    """Each rank makes its own outputs from all inputs."""
+class ColumnParallelLinear(_ParallelLinear):
+    """Each rank computes some of the outputs, from all inputs."""
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        x_BTC = SummedBackward.apply(x_BTC, self.group)  # type: ignore[no-untyped-call]
+        x_BTC = AllReduceBackward.apply(x_BTC, self.group)  # type: ignore[no-untyped-call]
         return F.linear(x_BTC, self.weight, self.bias)
 
 
-class _ByColumns(_Cut):
-    """Each rank makes a summand of all outputs from its own inputs. The bias is added once, to the sum."""
+class RowParallelLinear(_ParallelLinear):
+    """Each rank computes a summand of all outputs, from some of the inputs. The bias is added once, to the sum."""
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        y_BTC: Tensor = SummedForward.apply(F.linear(x_BTC, self.weight), self.group)  # type: ignore[no-untyped-call]
+        y_BTC: Tensor = AllReduceForward.apply(F.linear(x_BTC, self.weight), self.group)  # type: ignore[no-untyped-call]
         return y_BTC if self.bias is None else y_BTC + self.bias

@@ -1,8 +1,8 @@
-"""DeepSpeed's states under whole tensors, so that another number of processes, or another ZeRO stage, can go on.
+"""Converts DeepSpeed's states for another number of processes or another ZeRO stage.
 
-DeepSpeed saves each process's flat share. Its own converter (Lian et al. 2024, "Universal Checkpointing") puts the
-shares together, a folder a parameter; what it leaves differs by stage, and is made alike here. One process converts,
-once, into the scratch folder.
+DeepSpeed saves each process's flat shard. Its converter (Lian et al. 2024, "Universal Checkpointing") merges the shards
+into a folder per parameter; its output differs by stage, and is unified here. One process converts, once, into the
+scratch folder.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import TrainingError
+from tasks.pretrain.checkpoints.deepspeed_files import load_states, states_only
 
 STATES = ("fp32", "exp_avg", "exp_avg_sq")
 PARAMETER = "param"  # DeepSpeed's key of the tensor in each file
@@ -27,20 +28,20 @@ NOTE = "topology.json"
 
 @dataclass(frozen=True)
 class Topology:
-    """How states lie in DeepSpeed's files. They load as they are only where all of it is the same."""
+    """How states lie in DeepSpeed's files. They load without conversion only where all of it is the same."""
 
     zero_stage: int
-    processes: int  # 0 at stage 0, where nothing is shared out
+    processes: int  # 0 at stage 0, where nothing is sharded
     precision: str
     groups: tuple[tuple[str, ...], ...]  # the parameters of each of the optimizer's groups, by name
 
     def write(self, folder: Path) -> None:
-        """Beside the states."""
+        """Write it beside the states."""
         (folder / NOTE).write_text(json.dumps(asdict(self)))
 
     @staticmethod
     def read(folder: Path) -> Topology:
-        """Of saved states."""
+        """The topology of saved states."""
         found = json.loads((folder / NOTE).read_text())
         return Topology(**{**found, "groups": tuple(map(tuple, found["groups"]))})
 
@@ -48,33 +49,33 @@ class Topology:
 def convert(
     folder: Path, out: Path, saved: Topology, groups: Sequence[Mapping[str, Any]], sizes: Mapping[str, torch.Size]
 ) -> None:
-    """Put what DeepSpeed saved in `folder` together in `out`, for an optimizer with these groups; `sizes` are those of
-    the whole model's parameters.
+    """Convert what DeepSpeed saved in `folder` into `out`, for an optimizer with these groups; `sizes` are those of the
+    whole model's parameters.
 
-    Raises TrainingError for states of another optimizer than Adam's kind.
+    Raises TrainingError for states of an optimizer other than Adam.
     """
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     try:
-        step = _whole(folder, out, saved) if saved.zero_stage == 0 else _together(folder, out)
+        step = _split(folder, out, saved) if saved.zero_stage == 0 else _merge(folder, out)
     except KeyError as error:
         raise TrainingError(
-            f"The states in {folder} have no {error}: only those of AdamW can be put together.",
+            f"The states in {folder} have no {error}: only those of AdamW can be converted.",
             "Run with the zero_stage and the number of processes that saved them.",
         ) from error
     for name, size in sizes.items():
         place = out / "zero" / name
         torch.save(step, place / "step.pt")
         for path in (place / f"{key}.pt" for key in STATES):
-            found = torch.load(path, weights_only=False)
-            if isinstance(found, Tensor):  # what stage 3 leaves; the others ask for a name
+            found = load_states(path)
+            if isinstance(found, Tensor):  # as stage 3 leaves it; other stages expect a dict
                 torch.save({PARAMETER: found.view(size)}, path)
     _write_common(folder, out, step, groups)
 
 
-def _whole(folder: Path, out: Path, saved: Topology) -> Tensor:
-    """Stage 0: all is whole already, in one file; the number of steps taken."""
-    stored = torch.load(folder / "mp_rank_00_model_states.pt", map_location="cpu", weights_only=False)
+def _split(folder: Path, out: Path, saved: Topology) -> Tensor:
+    """Stage 0: nothing is sharded, and all is in one file. Returns the step counter."""
+    stored = load_states(folder / "mp_rank_00_model_states.pt")
     names = [name for group in saved.groups for name in group]
     optimizer = stored["optimizer"]
     if "fp32_groups" in optimizer:  # of weights in 16 bits
@@ -93,31 +94,31 @@ def _whole(folder: Path, out: Path, saved: Topology) -> Tensor:
     return step
 
 
-def _together(folder: Path, out: Path) -> Tensor:
-    """Stages 1 to 3, by DeepSpeed's converter; the number of steps taken."""
+def _merge(folder: Path, out: Path) -> Tensor:
+    """Stages 1 to 3, by DeepSpeed's converter. Returns the step counter."""
     from deepspeed.checkpoint import ds_to_universal
 
-    ds_to_universal.main(
-        argparse.Namespace(
-            input_folder=str(folder), output_folder=str(out), num_extract_workers=1, num_merge_workers=1,
-            keep_temp_folder=False, strict=True, inject_missing_state=True,
-        )
+    arguments = argparse.Namespace(
+        input_folder=str(folder), output_folder=str(out), num_extract_workers=1, num_merge_workers=1,
+        keep_temp_folder=False, strict=True, inject_missing_state=True,
     )  # fmt: skip
+    with states_only():
+        ds_to_universal.main(arguments)
     counted = next(iter(sorted((out / "zero").glob("*/step.pt"))), None)
     if counted is not None:
-        step = torch.load(counted, weights_only=False)
+        step = load_states(counted)
     else:
-        common = torch.load(out / "zero" / "optimizer_state.pt", map_location="cpu", weights_only=False)
+        common = load_states(out / "zero" / "optimizer_state.pt")
         step = common["optimizer_state_dict"]["state"][0]["step"]
     return torch.as_tensor(step)
 
 
 def _write_common(folder: Path, out: Path, step: Tensor, groups: Sequence[Mapping[str, Any]]) -> None:
-    """What belongs to no parameter, where each stage looks for it."""
+    """Write what belongs to no parameter, wherever each stage expects it."""
     import deepspeed
 
     path = out / "zero" / "optimizer_state.pt"
-    common = torch.load(path, map_location="cpu", weights_only=False) if path.exists() else {}
+    common = load_states(path) if path.exists() else {}
     plain = [{key: value for key, value in group.items() if key != "params"} | {"params": []} for group in groups]
     common |= {
         "ds_version": deepspeed.__version__,
@@ -132,17 +133,17 @@ def _write_common(folder: Path, out: Path, step: Tensor, groups: Sequence[Mappin
 
 @torch.no_grad()
 def load_whole(folder: Path, model: nn.Module, optimizer: Any, topology: Topology) -> None:
-    """Stage 0: put what `convert` left in `folder` into a plain model and its optimizer, which keeps masters of weights
-    in 16 bits."""
+    """Stage 0: load what `convert` left in `folder` into an unsharded model and its optimizer, which keeps master
+    weights of 16-bit ones."""
     parameters = dict(model.named_parameters())
     inner = getattr(optimizer, "optimizer", optimizer)
     masters = [master for group in inner.param_groups for master in group["params"]]
     names = [name for group in topology.groups for name in group]
     for name, master in zip(names, masters, strict=True):
         place, device = folder / "zero" / name, master.device
-        fp32, *moments = (torch.load(place / f"{key}.pt", weights_only=False)[PARAMETER] for key in STATES)
+        fp32, *moments = (load_states(place / f"{key}.pt")[PARAMETER] for key in STATES)
         parameters[name].copy_(fp32.view_as(master))
         master.copy_(fp32.view_as(master))
-        step = torch.load(place / "step.pt", weights_only=False).clone()
+        step = load_states(place / "step.pt").clone()
         kept = {key: moment.view_as(master).to(device) for key, moment in zip(STATES[1:], moments, strict=True)}
         inner.state[master] = {"step": step.to(device), **kept}

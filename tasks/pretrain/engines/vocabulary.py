@@ -1,6 +1,6 @@
-"""Embedding and output layer of which each rank holds its share of the words (Megatron-LM, section 3).
+"""Vocabulary-parallel embedding and output layer (Megatron-LM, section 3).
 
-No rank has the logits of all words: what the ranks tell each other for the loss is in models/cross_entropy.py.
+No rank has the logits of the whole vocabulary: models/cross_entropy.py says what ranks exchange for the loss.
 
 Shapes: B batch, T tokens, C width, N batch × tokens.
 """
@@ -14,11 +14,11 @@ from torch.distributed import ProcessGroup
 
 from models.cross_entropy import ChunkedCrossEntropy, cross_entropy
 from models.transformer import Head
-from tasks.pretrain.engines.collectives import SummedBackward, SummedForward
+from tasks.pretrain.engines.collectives import AllReduceBackward, AllReduceForward
 
 
-class CutEmbedding(nn.Module):
-    """The words from `first` on; a word of another rank's is zero here, and the sum over the ranks is the embedding."""
+class VocabParallelEmbedding(nn.Module):
+    """Tokens from `first` on; those of other ranks give zero, and the sum over the ranks is the embedding."""
 
     def __init__(self, layer: nn.Embedding, first: int, group: ProcessGroup) -> None:
         super().__init__()
@@ -29,13 +29,13 @@ class CutEmbedding(nn.Module):
         elsewhere_BT = (here_BT < 0) | (here_BT >= len(self.weight))
         x_BTC = F.embedding(here_BT.masked_fill(elsewhere_BT, 0), self.weight)
         x_BTC = x_BTC.masked_fill(elsewhere_BT[..., None], 0.0)
-        summed_BTC: Tensor = SummedForward.apply(x_BTC, self.group)  # type: ignore[no-untyped-call]
+        summed_BTC: Tensor = AllReduceForward.apply(x_BTC, self.group)  # type: ignore[no-untyped-call]
         return summed_BTC
 
 
-class CutHead(nn.Module):
-    """The mean cross-entropy in nats over targets that are not IGNORED, the same on each rank; learned with the layer's
-    own z-loss."""
+class VocabParallelHead(nn.Module):
+    """The mean cross-entropy in nats over targets that are not IGNORED, the same on each rank; gradients include the
+    layer's z-loss."""
 
     def __init__(self, layer: Head, first: int, group: ProcessGroup) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class CutHead(nn.Module):
         x_NC, targets_N = x_BTC.flatten(0, 1), targets_BT.flatten()
         if not torch.is_grad_enabled():
             return cross_entropy(x_NC, self.weight, targets_N, first=self.first, group=self.group)
-        x_NC = SummedBackward.apply(x_NC, self.group)  # type: ignore[no-untyped-call]
+        x_NC = AllReduceBackward.apply(x_NC, self.group)  # type: ignore[no-untyped-call]
         loss: Tensor = ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
             x_NC, self.weight, targets_N, self.z_loss, self.first, self.group
         )

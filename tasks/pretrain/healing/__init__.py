@@ -1,10 +1,10 @@
-"""Healing: what becomes of a run after a fault.
+"""Recovery of a run after a fault.
 
 policy.py           what to do about a fault
-supervisor.py       the child watched, and started again
-divergence.py       when a loss has left its course
-skipped_batches.py  batches that a healed run leaves out, learning rates that it lowers
-out_of_memory.py    how memory that ran out shows
-heartbeat.py        signs of life
-fault_injection.py  faults on purpose
+supervisor.py       runs the child and restarts it
+divergence.py       detects NaN and loss spikes
+skipped_batches.py  batches that a recovered run skips, learning rates that it lowers
+out_of_memory.py    recognises lack of memory
+heartbeat.py        tells a slow process from a hanging one
+fault_injection.py  faults on purpose, to test recovery
 """

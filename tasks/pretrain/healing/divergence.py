@@ -1,15 +1,15 @@
-"""When a run has left its course: a loss or gradient that is no number, or a loss that rose and stays up.
+"""Detects divergence: a loss or gradient that is NaN or infinite, or a loss that rises and stays up.
 
-A spike is judged against the trailing losses: their mean, plus so many of their standard deviations, of which none
-counts for less than 0.05 nats (a model that knows its data by heart has losses that hardly vary, and a harmless batch
-would be many of their deviations away). One odd batch is no spike: as many steps in a row as SUSTAINED must lie
-beyond, and while they are counted they don't enter the mean. Early on, and where the data changes (another mixture,
-longer rows), the trailing losses say nothing of the next one: judgement begins when a window of steps has passed since.
+A spike is a loss above the trailing mean by a number of trailing standard deviations, each taken as at least 0.05 nats
+(the losses of a model that has memorised its data hardly vary, so that a harmless batch lies many deviations away). One
+odd batch is not a spike: SUSTAINED steps in a row must exceed the limit, and meanwhile they don't enter the mean. Early
+on, and where the data changes (another mixture, longer rows), trailing losses predict nothing: detection starts when a
+window of steps has passed since.
 
-How often is that wrong? With the default of 6 deviations over 50 steps (for losses around a level, over 100,000 drawn
+False positives: with the default of 6 deviations over 50 steps (for losses around a level, over 100,000 drawn
 windows): once in 1e15 steps with normal noise, once in 1e8 with the heavy tail of Student's t with 3 degrees of
 freedom. A falling loss is safer still, since its trailing mean lies above it. In runs of small models, of 400 to 2,000
-steps, no single loss lay more than 4.8 deviations above. A window of 10 steps is not enough: once in 1e6.
+steps, no single loss lay more than 4.8 deviations above. A window of 10 steps is too short: once in 1e6.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from typing import Any
 
 from storage.errors import Divergence
 from tasks.pretrain.config import PretrainConfig
-from tasks.pretrain.healing.skipped_batches import Course
+from tasks.pretrain.healing.skipped_batches import BatchSchedule
 
 SUSTAINED = 3  # steps in a row
 SMALLEST_DEVIATION = 0.05  # nats a token
-SHOWN = 8  # rows that a diagnosis quotes
+SHOWN = 8  # log rows in a diagnosis
 
 
-class Watch:
-    """Sees the rows of a run one by one, from its first on; the same rows give the same judgement, resumed or not."""
+class DivergenceMonitor:
+    """Takes the log rows of a run one by one, from the first on, so that a resumed run is judged alike."""
 
-    def __init__(self, config: PretrainConfig, course: Course) -> None:
+    def __init__(self, config: PretrainConfig, batch_schedule: BatchSchedule) -> None:
         self.healing = config.healing
-        self.changes = changes(config, course)
+        self.changes = changes(config, batch_schedule)
         self.trailing: deque[float] = deque(maxlen=config.healing.spike_window)
-        self.beyond: list[float] = []  # losses in a row that lie beyond, not yet enough of them
+        self.beyond: list[float] = []  # consecutive losses above the limit, not enough of them yet
         self.last: deque[Mapping[str, Any]] = deque(maxlen=SHOWN)
 
     @property
     def calm(self) -> bool:
-        """Whether nothing is suspected now: only then is a checkpoint a good place to go back to."""
+        """Whether no spike is suspected: only then is a checkpoint worth rolling back to."""
         return not self.beyond
 
     def see(self, row: Mapping[str, Any]) -> None:
-        """Judge the next row. Raises Divergence, with the rows before and after the rise as its facts."""
+        """Check the next row. Raises Divergence, with the rows around the spike among its facts."""
         self.last.append(row)
         for name, value in row.items():
             if not math.isfinite(value):
@@ -67,7 +67,7 @@ class Watch:
             raise self._diverged(f"Step {first}: the loss rose to {shown}, beyond {limit:.2f}.", first)
 
     def limit(self) -> float | None:
-        """The loss that the next one may not exceed; None while there is nothing to judge by."""
+        """The limit of the next loss; None while there is no full window."""
         if len(self.trailing) < self.healing.spike_window:
             return None
         mean = math.fsum(self.trailing) / len(self.trailing)
@@ -83,14 +83,14 @@ class Watch:
         )
 
 
-def changes(config: PretrainConfig, course: Course) -> set[int]:
-    """Steps whose losses the ones before don't foretell: the warmup ends, rows get longer, the mixture changes."""
+def changes(config: PretrainConfig, batch_schedule: BatchSchedule) -> set[int]:
+    """Steps at which the loss may jump: the warmup ends, rows get longer, the mixture changes."""
     found = {config.warmup_steps + 1}
     parts = [config.context_parts(step) for step in range(1, config.context_warmup_steps + 2)]
     found |= {step for step, (before, now) in enumerate(pairwise(parts), 2) if before != now}
     for change in config.curriculum:
         step = change.from_step
-        while step > 1 and course.batch(step - 1) >= change.from_step:
+        while step > 1 and batch_schedule.batch(step - 1) >= change.from_step:
             step -= 1
         found.add(step)
     return found

@@ -1,20 +1,20 @@
-"""Faults on purpose: a drill that shows whether a run heals itself on this cluster.
+"""Fault injection: shows whether a run recovers on this cluster.
 
-The environment variable GRISTMILL_DRILL names what shall happen, at which step, and where it matters on which rank:
+The environment variable GRISTMILL_FAULTS lists faults, each with its step and, where it matters, its rank:
 
-    GRISTMILL_DRILL=oom@5,hang:1@20,kill:1@30,nan@40 gristmill run …
+    GRISTMILL_FAULTS=oom@5,hang:1@20,kill:1@30,nan@40 gristmill run …
 
-    nan@40      the loss of step 40 is multiplied by NaN before the backward pass, so that all weights become NaN
-    spike@40    step 40 is taken with 1,000 times the learning rate, which ruins the weights: the loss rises, finite
-    oom@5       memory is asked for that no machine has (on the rank that is named, else on the first)
-    kill:1@30   rank 1 is killed by SIGKILL before step 30, as by a machine that fails
-    hang:1@20   rank 1 sleeps from step 20 on, and the others wait for it, until runtime.pretrain.hang_minutes are over
-    full@20     from step 20 on no file may grow beyond 64 kB, as on a full disk: the next checkpoint fails
+    nan@40      multiply the loss of step 40 by NaN before the backward pass, so that all weights become NaN
+    spike@40    take step 40 with 1,000 times the learning rate, so that the loss rises but stays finite
+    oom@5       allocate more memory than any machine has (on the named rank, by default the first)
+    kill:1@30   SIGKILL rank 1 before step 30, as when a machine fails
+    hang:1@20   let rank 1 sleep from step 20 on, until runtime.pretrain.hang_minutes are over
+    full@20     limit files to 64 kB from step 20 on, as on a full disk, so that the next checkpoint fails
 
-Each happens once: a mark in the scratch folder, written before it happens, keeps the restarted run from meeting it
-again. With an exclamation mark (nan@40!) it happens whenever the step comes. Only the training children read the
-variable; on hosts that join a rendezvous it must be set too. A healed drill ends with the stage's table "Events"; a nan
-or a spike changes the weights, so run it on a profile of its own.
+Each happens once: a file in the scratch folder, written before it happens, keeps the restarted run from hitting it
+again. With an exclamation mark (nan@40!) it happens each time the step comes. Only the training children read the
+variable; on hosts that join a rendezvous it must be set too. Recoveries are listed in the stage's table "Events"; nan
+and spike change the weights, so use a profile of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from storage.errors import ConfigError
 from tasks.pretrain.world import World
 
-VARIABLE = "GRISTMILL_DRILL"
+VARIABLE = "GRISTMILL_FAULTS"
 KINDS = ("nan", "spike", "oom", "kill", "hang", "full")
 FORM = re.compile(rf"({'|'.join(KINDS)})(?::(\d+))?@(\d+)(!?)")
 TOO_MUCH = 1 << 50  # bytes; more than an address space holds
@@ -46,8 +46,8 @@ RUINOUS = 1000.0  # times the learning rate
 
 
 @dataclass(frozen=True)
-class Drill:
-    """One fault: `name` is how it was written."""
+class InjectedFault:
+    """One fault; `name` is its text in the variable."""
 
     name: str
     kind: str
@@ -56,9 +56,9 @@ class Drill:
     always: bool
 
 
-def parse(text: str) -> list[Drill]:
-    """The faults that a value of GRISTMILL_DRILL names. Raises ConfigError for what it doesn't understand."""
-    drills = []
+def parse_faults(text: str) -> list[InjectedFault]:
+    """The faults in a value of GRISTMILL_FAULTS. Raises ConfigError for a malformed one."""
+    faults = []
     for name in filter(None, (part.strip() for part in text.split(","))):
         found = FORM.fullmatch(name)
         if found is None:
@@ -66,36 +66,36 @@ def parse(text: str) -> list[Drill]:
                 f"{VARIABLE} names {name!r}.", f"Write KIND@STEP or KIND:RANK@STEP; KIND is one of {', '.join(KINDS)}."
             )
         kind, rank, step, always = found.groups()
-        drills.append(Drill(name, kind, int(rank or 0), int(step), bool(always)))
-    return drills
+        faults.append(InjectedFault(name, kind, int(rank or 0), int(step), bool(always)))
+    return faults
 
 
 @dataclass
-class Drills:
-    """The faults of this rank that have not happened yet. Open it before the ranks part: marks are read once."""
+class FaultInjection:
+    """The faults that have not happened yet. Create it before any rank can reach a fault: the files are read once."""
 
     folder: Path
     world: World
-    waiting: list[Drill] = field(init=False)
+    waiting: list[InjectedFault] = field(init=False)
 
     def __post_init__(self) -> None:
-        named = parse(os.environ.get(VARIABLE, ""))
-        self.waiting = [drill for drill in named if drill.always or not (self.folder / drill.name).exists()]
+        named = parse_faults(os.environ.get(VARIABLE, ""))
+        self.waiting = [fault for fault in named if fault.always or not (self.folder / fault.name).exists()]
 
     @contextmanager
     def at(self, step: int, rate: float) -> Iterator[float]:
-        """What happens at a step, around it; the learning rate to take it with."""
+        """Inject the faults of a step, around it; yields the learning rate to take it with."""
         planted: list[Callable[[], None]] = []
-        for drill in [drill for drill in self.waiting if drill.step == step]:
-            self.waiting.remove(drill)
+        for fault in [fault for fault in self.waiting if fault.step == step]:
+            self.waiting.remove(fault)
             self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / drill.name).touch()
-            if drill.kind == "spike":
+            (self.folder / fault.name).touch()
+            if fault.kind == "spike":
                 rate *= RUINOUS
-            elif drill.kind == "nan":
-                planted.append(_plant_nan(drill))
-            elif drill.rank == self.world.rank:
-                _strike(drill.kind, self.world.device)
+            elif fault.kind == "nan":
+                planted.append(_plant_nan(fault))
+            elif fault.rank == self.world.rank:
+                _strike(fault.kind, self.world.device)
         yield rate
         for check in planted:
             check()
@@ -112,8 +112,8 @@ def _strike(kind: str, device: torch.device) -> None:
         time.sleep(60)
 
 
-def _plant_nan(drill: Drill) -> Callable[[], None]:
-    """From now on losses are NaN: what a module of any engine gives as a single number. What it returns ends that."""
+def _plant_nan(fault: InjectedFault) -> Callable[[], None]:
+    """From now on losses, in any engine a module's scalar output, are NaN. The function returned ends that."""
     met: list[nn.Module] = []
 
     def spoil(module: nn.Module, _: object, output: object) -> Any:
@@ -127,6 +127,8 @@ def _plant_nan(drill: Drill) -> Callable[[], None]:
     def check() -> None:
         hook.remove()
         if not met:
-            raise ConfigError(f"{drill.name}: this engine computes its loss outside of modules.", "Drill `spike`.")
+            raise ConfigError(
+                f"{fault.name}: this engine computes its loss outside of modules.", "Use `spike` instead."
+            )
 
     return check

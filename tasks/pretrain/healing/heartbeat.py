@@ -1,7 +1,7 @@
-"""Signs of life: the rank that speaks says when it will be heard of again, and each rank writes down where it hangs.
+"""Heartbeats: the reporting rank tells by when it will be heard from again, and a hanging rank logs its stacks.
 
-Beats come from where the work is done, never from a thread of their own, which would beat on in a hanging process.
-A rank that hangs stops the others at the next collective, so one speaks for all.
+Heartbeats come from the training loop, never from a thread, which would live on in a hanging process. A rank that hangs
+stops the others at the next collective, so one can report for all.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from dataclasses import dataclass, field
 from tasks.children.child import emit
 
 EVERY_SECONDS = 1.0
-SLOW_SECONDS = 30 * 60.0  # for what takes long once: joining the others, reading weights, writing the model
-SOONER = 0.9  # of the limit, after which a rank that hangs writes its stacks to the log
+SLOW_SECONDS = 30 * 60.0  # for joining the other ranks, reading weights, writing the model
+STACKS_AFTER = 0.9  # of the limit, a hanging rank writes its stacks to the log
 
 
 @dataclass
-class Beat:
-    """Of this process; `seconds` is the longest that a step, or whatever comes between two steps, may take."""
+class Heartbeat:
+    """The heartbeat of this process; `seconds` is the limit for a step, and for the work between two steps."""
 
-    speaks: bool
+    reports: bool
     seconds: float
     last: float = field(default=0.0, init=False)
 
     def slow(self) -> None:
-        """Something begins that may take long."""
+        """Something slow begins."""
         self._next(max(self.seconds, SLOW_SECONDS))
 
     def __call__(self) -> None:
-        """The work goes on."""
+        """Work is progressing."""
         if time.monotonic() - self.last >= min(EVERY_SECONDS, self.seconds / 4):
             self._next(self.seconds)
 
     def stop(self) -> None:
-        """The work has ended, well or not: nothing hangs any more."""
+        """The work has ended, successfully or not."""
         faulthandler.cancel_dump_traceback_later()
 
     def _next(self, seconds: float) -> None:
         self.last = time.monotonic()
-        faulthandler.dump_traceback_later(SOONER * seconds)
-        if self.speaks:
+        faulthandler.dump_traceback_later(STACKS_AFTER * seconds)
+        if self.reports:
             emit(heartbeat=seconds)

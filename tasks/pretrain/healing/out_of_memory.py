@@ -1,4 +1,4 @@
-"""How memory that ran out shows: an error of torch or Python, or the kernel that killed a process for it."""
+"""Recognises lack of memory: an error of torch or Python, or a process killed by the kernel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAID = (  # beside torch.OutOfMemoryError and MemoryError; the last is NCCL's, w
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or what it came from, says that memory ran out; wrapped by DeepSpeed and NCCL too."""
+    """Whether an error, or one of its causes, says that memory ran out; DeepSpeed and NCCL wrap them."""
     seen: BaseException | None = error
     while seen is not None:
         name = type(seen).__name__
@@ -30,7 +30,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def memory_named(where: str, remedy: str) -> Iterator[None]:
-    """Raises OutOfMemory for every way in which memory runs out inside; `where` opens the sentence."""
+    """Turns every error by which memory runs out inside into OutOfMemory; `where` starts its message."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -40,14 +40,14 @@ def memory_named(where: str, remedy: str) -> Iterator[None]:
 
 
 def kills(proc: Path = machine.PROC, cgroups: Path = machine.CGROUPS) -> int:
-    """How many processes the kernel has killed for want of memory, as far as this process may know: in its control
-    group (version 2, or 1), else on the machine. Growing while a child is killed, it tells why."""
+    """How many processes the kernel's OOM killer has ended in this control group (version 2, or 1), else on the
+    machine. A count that grew while a child was killed tells why."""
     groups = machine.memory_groups(proc, cgroups)
     counters = [group / name for group in groups for name in ("memory.events", "memory.oom_control")]
     for path in (*counters, proc / "vmstat"):
         try:
             counts = dict(line.split()[:2] for line in path.read_text().splitlines())
-        except OSError:  # not there, or not for us to read
+        except OSError:  # missing, or not readable for us
             continue
         if "oom_kill" in counts:
             return int(counts["oom_kill"])

@@ -1,16 +1,16 @@
-"""What becomes of a run after a fault: a policy of pure functions over a state that outlives every process.
+"""What to do about a fault: a policy of pure functions over a state that outlives every process.
 
-Three faults are healed, each by starting the training again from its last checkpoint:
+Three faults are recovered from, each by restarting the training from a checkpoint:
 
-    divergence      the batches that led there are left out, from a checkpoint before them; again soon: twice as many,
-                    and with a lower learning rate; a third time: the run ends with a diagnosis. Leaving batches out
-                    follows PaLM (Chowdhery et al. 2022, section 5.1), which trained through its spikes so
-    out of memory   the micro-batch is halved, at 1 activations are computed again (first some, then all), then the
-                    ZeRO stage goes up (ddp becomes fsdp); the global batch stays, so the result does
-    lost process    one that died without a word, or hangs: nothing else, as often as runtime.pretrain.restarts allows
+    divergence      skip the batches that led there, from a checkpoint before them; soon again: skip twice as many, and
+                    lower the learning rate; a third time: stop with a diagnosis. Skipping batches follows PaLM
+                    (Chowdhery et al. 2022, section 5.1)
+    out of memory   halve the micro-batch; at 1, recompute activations (selective, then full), then raise the ZeRO
+                    stage (ddp becomes fsdp); the global batch stays, and so does the result
+    lost process    one that died without an error, or hangs: restart, as often as runtime.pretrain.restarts allows
 
-Errors of the profile, the data or the tokenizer would come again, so they are not retried. What happened and what was
-decided is written before anything is done about it: killed in between, a rerun of the stage does it.
+Errors of the profile, the data or the tokenizer would recur, so they are not retried. The fault and the decision are
+written to disk before anything is done, so that a rerun of a stage killed in between does it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict
 from storage.errors import Divergence, LostProcess, OutOfMemory, TrainingError
 from storage.flush import flush
 from tasks.pretrain.config import HealingConfig
-from tasks.pretrain.healing.skipped_batches import Course
+from tasks.pretrain.healing.skipped_batches import BatchSchedule
 from tasks.stage.runtime import PretrainRuntime, Runtime
 
 STRIKES = 3
@@ -42,7 +42,7 @@ Kind = Literal["divergence", "out of memory", "lost process", "damaged checkpoin
 
 
 class Event(BaseModel):
-    """A fault, and what was done: `step` is where, `checkpoint` the step that the run goes on from (0: anew)."""
+    """A fault at `step`, and what was done; `checkpoint` is the step that the run resumed from (0: from scratch)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,11 +59,11 @@ class Event(BaseModel):
 
 
 class Healing(BaseModel):
-    """All that a run has been through: the course that it takes now, and how it must run to fit into memory."""
+    """The state of recovery: past events, the resulting batch schedule, and settings needed to fit into memory."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    course: Course = Course()
+    batch_schedule: BatchSchedule = BatchSchedule()
     asked: dict[
         str, Any
     ] = {}  # what the runtime said of the fields of `instead` and of SHARING: another wish ends them
@@ -72,11 +72,11 @@ class Healing(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Healing:
-        """The state that a run left, or that of a run which nothing has happened to."""
+        """The state that a run left, or a fresh one."""
         return cls.model_validate_json(path.read_text()) if path.exists() else cls()
 
     def write(self, path: Path) -> None:
-        """Keep it, whole or not at all."""
+        """Write it atomically."""
         draft = path.with_suffix(".draft")
         draft.write_text(self.model_dump_json(indent=1))
         flush(draft)
@@ -84,7 +84,7 @@ class Healing(BaseModel):
         flush(path.parent)
 
     def runtime(self, runtime: Runtime) -> Runtime:
-        """How to run: as asked, but for what did not fit into memory when it was asked in the same way."""
+        """The runtime asked for, with `instead` applied as long as what led to it is asked for again."""
         if any(attrgetter(path)(runtime) != value for path, value in self.asked.items()):
             return runtime
         return runtime.with_changes("pretrain", **self.instead)
@@ -92,21 +92,21 @@ class Healing(BaseModel):
 
 @dataclass(frozen=True)
 class Situation:
-    """What is known when a fault is met."""
+    """What is known when a fault occurs."""
 
     config: HealingConfig
-    samples: Callable[[int], int]  # how many the first so many batches hold
+    samples: Callable[[int], int]  # in that many first batches
     runtime: Runtime  # as the user asked
     checkpoints: Sequence[int]  # steps of those that are whole, in order
     ranks: int = 0  # processes that joined, 0 if they never did
-    reached: int = 0  # the last step that was heard of
+    reached: int = 0  # the last step reported
     shardable: bool = True  # whether fsdp can train it: see `base.SPECIAL`
     share: int = 0  # sequences of a step on each rank, 0 while no engine is open
     micro_batch: int = 0
 
 
 class Decision(NamedTuple):
-    """The state to go on with and the checkpoint to go on from, later ones being removed; or the error to end with."""
+    """The new state and the checkpoint to resume from, later ones being removed; or the error to stop with."""
 
     healing: Healing
     checkpoint: int
@@ -114,7 +114,7 @@ class Decision(NamedTuple):
 
 
 def without_damaged(healing: Healing, step: int, sound: int, damage: str) -> Healing:
-    """The state after a checkpoint whose files had changed was dropped, and the `sound` one before it taken."""
+    """The state after a damaged checkpoint was dropped in favour of the `sound` one before it."""
     event = Event(
         time=_now(), kind="damaged checkpoint", step=step, checkpoint=sound, what=damage, action="dropped",
     )  # fmt: skip
@@ -122,7 +122,7 @@ def without_damaged(healing: Healing, step: int, sound: int, damage: str) -> Hea
 
 
 def decide(healing: Healing, error: Divergence | OutOfMemory | LostProcess, now: Situation) -> Decision:
-    """What to do about a fault; the last event of the state tells it."""
+    """What to do about a fault; it is also the last event of the new state."""
     if isinstance(error, Divergence):
         return _diverged(healing, error, now)
     if isinstance(error, OutOfMemory):
@@ -135,22 +135,22 @@ def _diverged(healing: Healing, error: Divergence, now: Situation) -> Decision:
     chain = _chain(healing.events, step, now.config.again_within)
     checkpoint, first = _back(now, step, now.config.skip_batches * (len(chain) + 1))
     if len(chain) >= STRIKES - 1 or not now.config.enabled:
-        event = _event("divergence", step, checkpoint, error, "ended", stopped=True)
+        event = _event("divergence", step, checkpoint, error, "stopped", stopped=True)
         ended = _diagnosis(healing, error, now, chain) if now.config.enabled else _again(error)
         return Decision(_after(healing, event), checkpoint, ended)
-    left_out = (healing.course.batch(first), healing.course.batch(step))
-    action = f"left out {_named(left_out, now.samples)}"
-    course = healing.course.without(first, step)
+    skipped = (healing.batch_schedule.batch(first), healing.batch_schedule.batch(step))
+    action = f"skipped {_named(skipped, now.samples)}"
+    batch_schedule = healing.batch_schedule.without(first, step)
     if chain:
-        course = course.slower(first, now.config.rate_factor)
+        batch_schedule = batch_schedule.slower(first, now.config.rate_factor)
         action += f"; learning rate × {now.config.rate_factor:g} from step {first:,} on"
     event = _event("divergence", step, checkpoint, error, action)
-    return Decision(_after(healing, event, course=course), checkpoint)
+    return Decision(_after(healing, event, batch_schedule=batch_schedule), checkpoint)
 
 
 def _back(now: Situation, step: int, span: int) -> tuple[int, int]:
-    """The checkpoint to go back to from a fault at `step`, and the first step that shall learn something else: the
-    first of the last `span` steps. Only where no older checkpoint is kept does it depend on them, so on the runtime.
+    """The checkpoint to roll back to after a fault at `step`, and the first step to train on another batch: the first
+    of the last `span` steps. It depends on the checkpoints, so on the runtime, only where none is old enough.
     """
     first = max(1, step - span + 1)
     older = [checkpoint for checkpoint in now.checkpoints if checkpoint < step]
@@ -161,7 +161,7 @@ def _back(now: Situation, step: int, span: int) -> tuple[int, int]:
 
 
 def _chain(events: Sequence[Event], step: int, within: int) -> list[Event]:
-    """The divergences before one at `step` that belong together with it, in order: each soon after the one before."""
+    """The earlier divergences that one at `step` repeats, in order: each soon after the one before."""
     chain: list[Event] = []
     for event in reversed([event for event in events if event.kind == "divergence"]):
         if step - event.step > within:
@@ -176,15 +176,15 @@ def _diagnosis(healing: Healing, error: Divergence, now: Situation, chain: Seque
     losses, norms = (
         ", ".join(_short(row.get(name)) for row in rows) or "unknown" for name in ("loss", "gradient_norm")
     )
-    left_out = "; ".join(_named(run, now.samples) for run in healing.course.skipped)
+    skipped = "; ".join(_named(run, now.samples) for run in healing.batch_schedule.skipped)
     before = " and ".join(f"{event.step:,}" for event in chain[-2:])
     rate = _short(rows[-1].get("learning_rate")) if rows else "less than was asked for"
     return Divergence(
-        f"{error.message} It is the third divergence in a row (before: at {before}), though the run left out "
-        f"{left_out} and lowered its learning rate to {rate}. The last losses were {losses}; the last gradient norms "
+        f"{error.message} It is the third divergence in a row (before: at {before}), though the run skipped "
+        f"{skipped} and lowered its learning rate to {rate}. The last losses were {losses}; the last gradient norms "
         f"{norms}.",
         "Lower pretrain.learning_rate (halve it) or pretrain.gradient_clip, or lengthen pretrain.warmup_steps, and run "
-        "again: it begins anew. If the losses alone are odd and the norms are not, look at those samples, or raise "
+        "again from scratch. If only the losses are unusual and not the norms, inspect those samples, or raise "
         "pretrain.healing.spike_deviations.",
         **error.facts,
     )
@@ -195,12 +195,12 @@ def _out_of_memory(healing: Healing, error: OutOfMemory, now: Situation) -> Deci
     checkpoint = now.checkpoints[-1] if now.checkpoints else 0
     change = _less_memory(runtime.pretrain, now)
     if change is None:
-        message = f"{error.message} Nothing that leaves the result as it is would take less memory."
+        message = f"{error.message} No setting that leaves the result unchanged would take less memory."
         remedy = (
             "Train on more processes (runtime.training.processes; runtime.pretrain.engine fsdp, or deepspeed with "
             "zero_stage 3, shards the weights over them), or make the model or its context smaller (pretrain.model)."
         )
-        event = _event("out of memory", now.reached, checkpoint, error, "ended", stopped=True)
+        event = _event("out of memory", now.reached, checkpoint, error, "stopped", stopped=True)
         return Decision(_after(healing, event), checkpoint, OutOfMemory(message, remedy, **error.facts))
     name, value, was = change
     kept = healing.instead if runtime is not now.runtime else {}
@@ -212,17 +212,17 @@ def _out_of_memory(healing: Healing, error: OutOfMemory, now: Situation) -> Deci
 
 
 def _less_memory(runtime: PretrainRuntime, now: Situation) -> tuple[str, int | str, int | str] | None:
-    """The next thing to change: the runtime's field, its new value, its old one; None when there is nothing left."""
+    """The next setting to change: its name, new value, old value; None when there is nothing left."""
     if now.micro_batch > 1:
         smaller = next(size for size in range(now.micro_batch // 2, 0, -1) if now.share % size == 0)
         return "micro_batch", smaller, now.micro_batch
-    if now.micro_batch:  # the model itself fits, a pass through it does not
+    if now.micro_batch:  # the model fits, but not a forward and backward pass
         if runtime.recompute == "none":
             return "recompute", "selective", "none"
         if runtime.recompute == "selective":
             return "recompute", "full", "selective"
     if now.ranks > 1 and now.shardable and runtime.engine == "ddp" and runtime.pipeline_parallel == 1:
-        return "engine", "fsdp", "ddp"  # which goes on from its checkpoints
+        return "engine", "fsdp", "ddp"  # which can load its checkpoints
     sharded = runtime.engine != "ddp" and runtime.zero_stage < LARGEST_ZERO_STAGE
     if now.ranks > 1 and sharded:
         stage = LARGEST_ZERO_STAGE if runtime.engine == "fsdp" else runtime.zero_stage + 1
@@ -240,10 +240,10 @@ def _lost(healing: Healing, error: LostProcess, now: Situation) -> Decision:
     if restarts >= now.runtime.pretrain.restarts:
         ended = _again(error)
         if restarts:
-            ended.message = f"Started again {restarts} times from step {checkpoint:,}: {error.message}"
-        event = _event("lost process", now.reached, checkpoint, error, "ended", stopped=True)
+            ended.message = f"Restarted {restarts} times from step {checkpoint:,}: {error.message}"
+        event = _event("lost process", now.reached, checkpoint, error, "stopped", stopped=True)
         return Decision(_after(healing, event), checkpoint, ended)
-    event = _event("lost process", now.reached, checkpoint, error, "started again")
+    event = _event("lost process", now.reached, checkpoint, error, "restarted")
     return Decision(_after(healing, event), checkpoint)
 
 
@@ -271,7 +271,7 @@ def _now() -> str:
 
 
 def _again(error: Error) -> Error:
-    """The same error, to be raised from the first."""
+    """A copy of the error, to be raised from it."""
     return type(error)(error.message, error.remedy, **error.facts)
 
 

@@ -1,7 +1,7 @@
-"""The training child, watched and started again: what healing.py decides is done here.
+"""Runs the training child and restarts it as policy.py decides.
 
-The child ends with a typed error; here, in the stage's own process, it is decided what to do, written to healing.json
-in the scratch folder, and done. A rerun of the stage finds the file and goes on with it.
+The child ends with a typed error; here, in the stage's process, the decision is made, written to healing.json in the
+scratch folder, and carried out. A rerun of the stage finds the file and continues from it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Fault = Divergence | OutOfMemory | LostProcess
 def train_healed(
     spec: TrainSpec, out: Output, on_line: Callable[[dict[str, Any]], None]
 ) -> tuple[dict[str, Any], Healing]:
-    """Run the training to its end; what it measured, and what it has been through.
+    """Run the training to its end; returns what it measured, and the state of recovery.
 
-    Raises what can't be healed: the child's typed error, or that of the policy, which says what to change.
+    Raises what can't be recovered from: the child's typed error, or the policy's, which says what to change.
     """
     state = spec.scratch / STATE
     while True:
         healing = Healing.read(state)
         runtime = healing.runtime(spec.runtime)
-        started = spec.model_copy(update={"runtime": runtime, "course": healing.course})
+        started = spec.model_copy(update={"runtime": runtime, "batch_schedule": healing.batch_schedule})
         heard: dict[str, int] = {"ranks": 0, "step": 0, "share": 0, "micro_batch": 0}
 
         def hear(line: dict[str, Any], heard: dict[str, int] = heard) -> None:
@@ -70,29 +70,29 @@ def train_healed(
 
 
 def _do(decision: Decision, spec: TrainSpec, out: Output) -> None:
-    """Checkpoints first: without them a kill in between meets the same fault again, and the same decision."""
+    """Remove checkpoints first: a run killed in between then meets the same fault and decision again."""
     for step, folder in complete_checkpoints(spec.checkpoints).items():
         if step > decision.checkpoint and decision.error is None:
             remove(folder)
     decision.healing.write(spec.scratch / STATE)
     event = decision.healing.events[-1]
-    goes_on = "" if event.stopped else f", going on from step {event.checkpoint:,}"
-    out.note(f"{event.kind}: {event.what}; {event.action}{goes_on}")
+    resumed = "" if event.stopped else f", resuming from step {event.checkpoint:,}"
+    out.note(f"{event.kind}: {event.what}; {event.action}{resumed}")
 
 
 def named(error: Fault, killed: int) -> Fault:
-    """The fault by its right name: a process that the kernel killed for want of memory can't say so, but the kernel
-    counts (`killed`: how many since the child was started)."""
+    """The fault by its right name: a process ended by the kernel's OOM killer can't say so, but the kernel counts
+    (`killed`: since the child was started)."""
     if not isinstance(error, LostProcess) or error.facts.get("how") == "hung" or not killed:
         return error
-    return OutOfMemory("The kernel killed a training process for want of memory.", error.remedy, **error.facts)
+    return OutOfMemory("The kernel killed a training process because memory ran out.", error.remedy, **error.facts)
 
 
 def report(healing: Healing, spec: TrainSpec, out: Output) -> None:
-    """What a healed run has been through, for its manifest and for the Prefect UI."""
-    skipped = healing.course.skipped_before(spec.steps)
+    """Report the recoveries of a run in its manifest and in the Prefect UI."""
+    skipped = healing.batch_schedule.skipped_before(spec.steps)
     kinds = [event.kind for event in healing.events if not event.stopped]
-    # Divergences belong to the result; what befell the machine does not
+    # Divergences are part of the result, faults of the machine are not
     out.count(skipped_batches=sum(last - first + 1 for first, last in skipped), rollbacks=kinds.count("divergence"))
     out.fact(restarts=kinds.count("lost process"), out_of_memory=kinds.count("out of memory"))
     if not healing.events:
@@ -106,7 +106,7 @@ def report(healing: Healing, spec: TrainSpec, out: Output) -> None:
 
 
 def forget(spec: TrainSpec) -> None:
-    """Leave nothing in the scratch folder that another run would go on from."""
-    for folder in (spec.checkpoints, spec.drills):
+    """Leave nothing in the scratch folder that another run would resume from."""
+    for folder in (spec.checkpoints, spec.faults):
         shutil.rmtree(folder, ignore_errors=True)
     (spec.scratch / STATE).unlink(missing_ok=True)

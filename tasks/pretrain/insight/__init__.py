@@ -1,20 +1,20 @@
-"""Insight into a training run: where its time goes, what its layers do, and a curve while it runs.
+"""Insight into a run: where its time goes, what its layers do, and a live curve.
 
-In the child, without changing a bit of what is learned:
-observe.py     what the loop holds: one object, a few calls a step
-clock.py       every second of the loop belongs to one kind of work
-layers.py      activations, gradients, weights and updates, layer by layer
-probe.py       attention entropy and logits of one row, computed once more
-profiler.py    torch's profiler over chosen steps
-trackers.py    TensorBoard, Weights & Biases, MLflow, for those who have them
+In the child, without changing the result by a bit:
+observe.py        the loop's interface: one object, a few calls per step
+clock.py          divides the time of the loop by kind of work
+layers.py         activations, gradients, weights and updates of each layer
+probe.py          attention entropy and logits of one row, in an extra forward pass
+profiler.py       torch's profiler over chosen steps
+trackers.py       TensorBoard, Weights & Biases, MLflow
 
 In the stage, without torch:
-settings.py    what can't work is refused before anything starts
-speed.py       speed.jsonl summed up
-page.py        the page that is looked at while it trains, and kept afterwards
-looks.py       insight.jsonl, read while it grows
-heatmaps.py    layers by steps
+settings.py       refuses settings that can't work before anything starts
+speed.py          summarises speed.jsonl
+page.py           the live page
+layer_history.py  reads insight.jsonl while it grows
+heatmaps.py       heatmaps of layers by steps
 
-What is seen of a run is no part of its artifact, whose digest must be the same for the same run. Figures of the whole
-run go to the manifest's facts; files lie beside the artifact, in the store's folder insight/pretrain/KEY.
+None of it is part of the artifact, whose digest must be the same for the same run. Figures of the whole run go to the
+manifest's facts; files are beside the artifact, in the store's folder insight/pretrain/KEY.
 """

@@ -1,4 +1,4 @@
-"""Where the time of the training loop goes: all that passed since the last lap belongs to one kind of work."""
+"""Divides the time of the training loop by kind of work: each lap counts all time since the last one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KINDS = ("data", "training", "validation", "checkpoints", "logging", "insight")
 
 
 class Clock:
-    """Laps of a loop, in seconds by kind. Nothing is left over, so the shares add up to one."""
+    """Seconds of a loop by kind of work, which add up to its whole time."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -18,7 +18,7 @@ class Clock:
         self.last = time.perf_counter()
 
     def lap(self, kind: str, *, wait: bool = False) -> None:
-        """All since the last lap was `kind`. `wait` for a GPU first, whose work would else fall into the next lap."""
+        """Count the time since the last lap as `kind`; first `wait` for the GPU, or its work counts to the next lap."""
         if wait and self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         now = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Layers by steps, a panel a measure: where in the depth, and when, something goes wrong."""
+"""Heatmaps of layers by steps, one per measure: at which depth, and when, does something go wrong?"""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PANELS = {
     "update_ratio": "update / weights, log10",
     "entropy": "attention entropy, nats",
 }
-MAX_STEPS = 100  # columns; of more looks every n-th is drawn
-ROW, PANEL = 0.12, 3.0  # inches: of a layer, and at most of a panel, so that the picture of a deep model stays small
+MAX_STEPS = 100  # columns; of more records every n-th is drawn
+ROW, PANEL = 0.12, 3.0  # inches per layer, and per panel at most, so that a deep model's picture stays small
 
 
 def plot_heatmaps(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw the rows of insight.jsonl; measures that none of them has are left out."""
+    """Draw the rows of insight.jsonl; measures that none has are left out."""
     from matplotlib import colormaps
 
     rows = rows[:: -(-len(rows) // MAX_STEPS)]

@@ -1,4 +1,4 @@
-"""insight.jsonl as it grows: read on from where reading stopped, and thinned, since a row of a deep model is 100 kB."""
+"""Reads insight.jsonl incrementally while it grows, and thins it: a row of a deep model takes 100 kB."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 KEPT = 200  # rows in memory, evenly spread
 
 
-class Looks:
-    """The looks that a run has taken into its layers."""
+class LayerHistory:
+    """The layer statistics of a run, by step."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.forget()
 
     def forget(self) -> None:
-        """Read from the beginning again: the run went on from an earlier step, and cut the file back."""
+        """Start over: the run resumed from an earlier step, and truncated the file."""
         self.offset, self.stride, self.count = 0, 1, 0
         self.kept: list[dict[str, Any]] = []
 
     def read(self) -> list[dict[str, Any]]:
-        """Every n-th row until now, and the newest."""
+        """Every n-th row so far, and the newest."""
         if not self.path.is_file():
             return []
         with self.path.open("rb") as file:
@@ -31,7 +31,7 @@ class Looks:
             self.offset = file.tell() - len(unfinished)
         for line in lines:
             if self.kept and (self.count - 1) % self.stride:
-                self.kept.pop()  # it was there as the newest alone
+                self.kept.pop()  # it was kept only as the newest
             self.kept.append(json.loads(line))
             self.count += 1
             if len(self.kept) > KEPT:

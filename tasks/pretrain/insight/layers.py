@@ -1,12 +1,11 @@
-"""What each layer did in one optimizer step: activations, gradients, weights, and how far the step moved them.
+"""Statistics of each layer in one optimizer step: activations, gradients, weights and updates.
 
-Hooks are there during that step only: other steps pay nothing. They read, and hand everything on as it was. Gradients
-are taken where any optimizer begins its step, so that they are whole, over all micro-batches and ranks; they are those
-after clipping, which the weights really follow.
+Hooks are registered for that step only, so that other steps cost nothing. They only read. Gradients are read when the
+optimizer starts its step: over all micro-batches and ranks, and after clipping.
 
-What is not given: gradients where the optimizer holds other tensors than the model (DeepSpeed in a lower precision or
-from ZeRO 1 on); weights and updates under ZeRO 3, where no rank has them; activations inside compiled blocks, which
-hooks don't reach (that of the whole block is seen). Under tensor parallelism norms are those of a rank's share.
+Not available: gradients where the optimizer holds other tensors than the model (DeepSpeed in a lower precision or from
+ZeRO 1 on); weights and updates under ZeRO 3, where no rank has them; activations inside compiled blocks, which hooks
+don't reach (those of whole blocks are). Under tensor parallelism norms are those of a rank's shard.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-OUTLIER = 6.0  # an activation above so many times its layer's RMS (Dettmers et al. 2022 speak of outlier features)
+OUTLIER = 6.0  # an outlier exceeds its layer's RMS by this factor (outlier features, Dettmers et al. 2022)
 
 Stats = dict[str, float]
 
@@ -38,14 +37,14 @@ class LayerStats:
         self.before: dict[str, Tensor] = {}
 
     def start(self) -> None:
-        """Put the hooks in place, and remember the weights (a copy of them, for as long as the step)."""
+        """Register the hooks, and copy the weights for the duration of the step."""
         for name, module in self.layers.items():
             self.handles.append(module.register_forward_hook(self._activation_hook(name)))
         self.handles.append(register_optimizer_step_pre_hook(self._read_gradients))
         self.before = {name: p.detach().clone() for name, p in self.model.named_parameters() if p.numel()}
 
     def stop(self) -> dict[str, Stats]:
-        """Take the hooks away; what they saw, by layer. Every rank must call it where weights are sharded."""
+        """Remove the hooks; returns the statistics by layer. Every rank must call it where weights are sharded."""
         for handle in self.handles:
             handle.remove()
         found = {name: _of_activations(seen) for name, seen in self.activations.items()}
@@ -57,7 +56,7 @@ class LayerStats:
     def _activation_hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
         def read(module: nn.Module, given: Any, output: Any) -> None:
             first = output[0] if isinstance(output, tuple) else output
-            if isinstance(first, Tensor) and first.dim() > 1:  # the output layer may hand out the loss itself
+            if isinstance(first, Tensor) and first.dim() > 1:  # the output layer may return the loss itself
                 self.activations.setdefault(name, []).append(activation_stats(first))
 
         return read
@@ -82,7 +81,7 @@ class LayerStats:
                 layer["update"].append(_norm(parameter.detach() - self.before[name]))
             else:
                 incomplete.add(self.owners[name])
-        for name in incomplete:  # ZeRO 3 keeps small parameters whole and shards the rest: half a layer says nothing
+        for name in incomplete:  # ZeRO 3 shards only large parameters: half a layer is meaningless
             norms[name] |= {"weight_norm": [], "update": []}
         return {name: _of_norms(layer) for name, layer in norms.items()}
 
@@ -98,7 +97,7 @@ def activation_stats(x: Tensor) -> Tensor:
 
 
 def merged(parts: Iterable[Mapping[str, Stats]]) -> dict[str, Stats]:
-    """One table of those of all ranks: of maxima the largest, of RMS the mean of squares, else the mean."""
+    """The statistics of all ranks combined: the maximum of maxima, the RMS of RMS, else the mean."""
     values: dict[str, dict[str, list[float]]] = {}
     for part in parts:
         for layer, stats in part.items():
@@ -132,14 +131,14 @@ def _of_norms(layer: Mapping[str, list[Tensor]]) -> Stats:
 
 
 def _norm(tensor: Tensor) -> Tensor:
-    """The Euclidean norm in float32; of a DTensor that of the whole, which every rank must ask for."""
+    """The Euclidean norm in float32; of a DTensor the global norm, which every rank must compute."""
     norm = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float32)
     whole: Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
     return whole
 
 
 def _layers(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
-    """What is looked at: the parts of the model, each block (its output is the residual stream), the parts of each."""
+    """The layers: the parts of the model, each block (its output is the residual stream), and its parts."""
     for name, module in model.named_children():
         if not isinstance(module, nn.ModuleList):
             yield name, module

@@ -1,7 +1,7 @@
-"""What the loop holds to be looked into: it says when a step begins and ends, and what the time went for.
+"""The interface of insight to the training loop, which calls it before and after each step and each kind of work.
 
-Without `insight_every` and `profile_steps` a step costs two comparisons and a clock. With them those steps take longer
-and learn the same, bit for bit: hooks read, and the one forward pass more draws nothing at random.
+Without `insight_every` and `profile_steps` a step costs two comparisons and a clock. Steps with them take longer but
+give the same bits: hooks only read, and the extra forward pass uses no random numbers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import resource
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,25 +27,23 @@ from tasks.pretrain.insight.profiler import StepProfiler
 from tasks.pretrain.insight.trackers import by_step, open_trackers
 from tasks.pretrain.spec import TrainSpec
 from tasks.training.logs import drop_torn, read_log
-from tasks.training.peak import measured_peak
+from tasks.training.peak import peak_flops, peak_memory
 
 
 class Insight:
-    """One a rank; the first rank writes. Every rank must call `before_step`, `after_step` and `lap` alike."""
+    """One per rank; rank 0 writes. Every rank must call `before_step`, `after_step` and `lap` alike."""
 
     def __init__(self, spec: TrainSpec, engine: Engine, begun: int) -> None:
-        """`begun` is the step that the run goes on from. Raises ConfigError where there is nothing to look into."""
+        """`begun` is the step that the run resumed from. Raises ConfigError for an engine without modules."""
         self.spec, self.engine, self.world, self.folder = spec, engine, engine.world, spec.insight
         self.flops = flops_per_token(spec.shape)
-        peak = torch.tensor(
-            measured_peak(self.world.device, engine.dtype, torch.get_num_threads()), dtype=torch.float64
-        )
-        self.peak = float(self.world.sum(peak.to(self.world.device)))  # of all ranks, who measured at the same time
+        peak = torch.tensor(peak_flops(self.world.device, engine.dtype, torch.get_num_threads()), dtype=torch.float64)
+        self.peak = float(self.world.sum(peak.to(self.world.device)))  # of all ranks, which measured at the same time
         self.layers = LayerStats(_model(engine), _renaming(engine)) if spec.runtime.tracking.insight_every else None
         self.profiler = StepProfiler(self.folder, self.world.device)
-        self.looks = self.profiles = False
+        self.inspects = self.traces = False
         self.tokens, self.reported = 0, begun
-        self.waiting: list[dict[str, Any]] = []  # rows of layers that no tracker has yet
+        self.waiting: list[dict[str, Any]] = []  # layer statistics not yet passed to trackers
         if self.world.first:
             self.folder.mkdir(parents=True, exist_ok=True)
             drop_torn(self.folder / "speed.jsonl")
@@ -58,36 +55,40 @@ class Insight:
     def before_step(self, step: int) -> None:
         """Before the batch of `step` is taken."""
         runtime = self.spec.runtime
-        self.looks = runtime.tracking.insight_every is not None and step % runtime.tracking.insight_every == 0
-        self.profiles = step in runtime.tracking.profile_steps and self.world.first
-        if self.layers and self.looks:
+        self.inspects = runtime.tracking.insight_every is not None and step % runtime.tracking.insight_every == 0
+        self.traces = step in runtime.tracking.profile_steps and self.world.first
+        if self.layers and self.inspects:
             self.layers.start()
-        if self.profiles:
+        if self.traces:
             self.profiler.start()
-        if self.looks or self.profiles:
+        if self.inspects or self.traces:
             self.clock.lap("insight")
 
     def after_step(self, step: int, batches: Sequence[MicroBatch]) -> None:
         """After the optimizer's step; `batches` are this rank's."""
         self.tokens += sum(ids_BT.numel() for ids_BT, _, _ in batches) * self.engine.data_ranks
-        self.lap("training", wait=self.looks or self.profiles)
-        if self.profiles:
+        self.lap("training", wait=self.inspects or self.traces)
+        if self.traces:
             self.profiler.stop(step)
-        if self.layers and self.looks:
-            self._look(step, batches[0], self.layers)
-        if self.looks or self.profiles:
+        if self.layers and self.inspects:
+            self._record_layers(step, batches[0], self.layers)
+        if self.inspects or self.traces:
             self.clock.lap("insight")
 
     def lap(self, kind: str, *, wait: bool = False) -> None:
-        """All since the last lap was `kind` (see clock.py)."""
+        """Count the time since the last lap as `kind` (see clock.py)."""
         self.clock.lap(kind, wait=wait)
 
     def report(self, step: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Note how fast it went since the last report, and tell the trackers; `rows` are the log's. What is worth a
-        line of progress. For ranks that speak."""
+        """Record the speed since the last report, also with the trackers; `rows` are the log's. Returns what a progress
+        line shows. For ranks that report."""
         seconds = self.clock.take()
         speed = self.tokens / max(seconds["data"] + seconds["training"], 1e-9)
-        told = {"tokens_per_second": speed, "mfu": speed * self.flops / self.peak, "memory_bytes": self._memory()}
+        told = {
+            "tokens_per_second": speed,
+            "mfu": speed * self.flops / self.peak,
+            "memory_bytes": peak_memory(self.world.device),
+        }
         row = {"step": step, "steps": step - self.reported, "tokens": self.tokens, **told}
         if self.world.first:
             self._append("speed", {**row, "seconds": {kind: round(spent, 6) for kind, spent in seconds.items()}})
@@ -101,24 +102,22 @@ class Insight:
         return {**told, **({"validation_loss": validated[-1]} if validated else {})}
 
     def close(self) -> None:
-        """Let the trackers write what they hold."""
+        """Flush and close the trackers."""
         for tracker in self.trackers:
             tracker.close()
 
-    def _look(self, step: int, batch: MicroBatch, layers: LayerStats) -> None:
+    def _record_layers(self, step: int, batch: MicroBatch, layers: LayerStats) -> None:
         found = layers.stop()
         logits: Stats = {}
         model, attentions = _model(self.engine), [name for name in layers.layers if name.endswith(".attention")]
         whole = all(p.numel() for p in model.parameters()) and len(attentions) == self.spec.shape.depth
-        if whole:  # a stage of a pipeline has not all layers, under ZeRO 3 nobody has the weights
+        if whole:  # a pipeline stage lacks layers, and under ZeRO 3 no rank has the weights
             with self.engine.autocast():
                 in_parts = self.spec.runtime.pretrain.tensor_parallel > 1
                 entropies, logits = probe(model, batch[0], batch[2], batch[1] if in_parts else None)
             for name, heads in zip(attentions, entropies, strict=True):
                 found[name] |= {"entropy": float(heads.mean()), "lowest_entropy": float(heads.min())}
-        everywhere: list[tuple[dict[str, Stats], Stats]] = [(found, logits)] * self.world.size
-        if self.world.size > 1:
-            torch.distributed.all_gather_object(everywhere, (found, logits))
+        everywhere = self.world.gathered((found, logits))
         if not self.world.first:
             return
         outputs = merged({"": logits} for _, logits in everywhere).get("", {})
@@ -129,12 +128,6 @@ class Insight:
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         with (self.folder / f"{name}.jsonl").open("a") as file:
             file.write(json.dumps(_finite(row)) + "\n")
-
-    def _memory(self) -> int:
-        """Peak bytes: of the GPU's tensors, or of this process."""
-        if self.world.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.world.device)
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def _circumstances(self, begun: int) -> dict[str, Any]:
         return {
@@ -147,7 +140,7 @@ class Insight:
 
 
 def seconds_since_start() -> float:
-    """How long this process runs already, by the kernel's clock (Linux)."""
+    """Seconds since this process started, by the kernel's clock (Linux)."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
@@ -161,30 +154,30 @@ def flattened(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _model(engine: Engine) -> nn.Module:
-    model = getattr(engine, "model", None)  # no part of the interface: an engine may hold none
+    model = getattr(engine, "model", None)  # not part of the interface
     if not isinstance(model, nn.Module):
         raise ConfigError(
-            f"{type(engine).__name__} has no modules to look into.",
-            "Leave runtime.tracking.insight_every out, or change engine.",
+            f"{type(engine).__name__} has no modules to record.",
+            "Leave runtime.tracking.insight_every out, or choose another engine.",
         )
     return model
 
 
 def _renaming(engine: Engine) -> Any:
-    """A pipeline stage counts its blocks from 0, and knows the name of a parameter in the whole model."""
+    """A pipeline stage counts its blocks from 0, and knows their names in the whole model."""
     whole_name = getattr(engine, "whole_name", None)
     return (lambda name: whole_name(f"{name}.part").removesuffix(".part")) if whole_name else str
 
 
 def _cut(path: Path, step: int) -> None:
-    """Take back what lies after the checkpoint that the run goes on from."""
+    """Remove rows after the checkpoint that the run resumes from."""
     if path.is_file():
         kept = [row for row in read_log(path) if row["step"] <= step]
         path.write_text("".join(f"{json.dumps(row)}\n" for row in kept))
 
 
 def _finite(value: Any) -> Any:
-    """Six digits of each number, which do; NaN and infinity as null: JSON has neither."""
+    """Numbers rounded to six digits; NaN and infinity become null, as JSON has neither."""
     if isinstance(value, Mapping):
         return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, float):

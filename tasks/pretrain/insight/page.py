@@ -1,6 +1,6 @@
-"""The page of a training run: its curve and figures while it trains, its layers and operators where they are looked at.
+"""The live page of a run: loss curve and speed, and layer statistics and operators where they are recorded.
 
-Whoever watches decides how often it is written (see `Output.page`); a run that nobody watches never draws.
+It is only written while somebody looks at it (see `Output.page`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.pretrain.insight.heatmaps import plot_heatmaps
-from tasks.pretrain.insight.layer_history import Looks
+from tasks.pretrain.insight.layer_history import LayerHistory
 from tasks.pretrain.insight.speed import speed_table, summarise
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
@@ -20,7 +20,7 @@ from tasks.stage.pages import embed_plot, markdown_table
 from tasks.training.logs import read_log
 from tasks.training.plots import plot_loss
 
-CURVE_ROWS = 2000  # points of the live curve: drawing more takes longer than anybody sees
+CURVE_ROWS = 2000  # points of the live curve: more take longer to draw without being visible
 MEASURES = {
     "rms": "RMS", "max": "max", "zeros": "zeros", "outliers": "outliers", "gradient_norm": "gradient norm",
     "weight_norm": "weight norm", "update_ratio": "update / weights", "entropy": "attention entropy",
@@ -29,29 +29,29 @@ MEASURES = {
 
 
 class Page:
-    """What the child tells, line by line, as a page."""
+    """Builds the page from the child's progress lines."""
 
     def __init__(self, spec: TrainSpec, out: Output) -> None:
         self.spec, self.out = spec, out
-        # A run that goes on has a beginning
+        # of a resumed run, the rows so far
         self.rows: list[dict[str, Any]] = read_log(spec.log) if spec.log.is_file() else []
         self.begun = (time.monotonic(), self.rows[-1]["step"] if self.rows else 0)
         self.newest: dict[str, Any] = {}
-        self.looks = Looks(spec.insight / "insight.jsonl")
+        self.history = LayerHistory(spec.insight / "insight.jsonl")
         self.drawn = 0  # the newest step in the heatmaps
 
     def add(self, line: Mapping[str, Any]) -> str:
-        """Take what the child told at a step, and show it. The remark for a line of progress."""
-        while self.rows and self.rows[-1]["step"] >= line["step"]:  # it went on from an earlier step
+        """Take a progress line of the child. Returns the text of the progress display."""
+        while self.rows and self.rows[-1]["step"] >= line["step"]:  # it resumed from an earlier step
             self.rows.pop()
-            self.looks.forget()
+            self.history.forget()
         self.rows.append({name: line[name] for name in ("step", "loss", "validation_loss") if name in line})
         self.newest |= line
         self.out.page("live", self.write)
         return f"loss {line['loss']:.2f}, {line['tokens_per_second']:,.0f} tokens/s, MFU {line['mfu']:.0%}"
 
     def write(self) -> str:
-        """The page as Markdown, pictures and all."""
+        """The page as Markdown with embedded pictures."""
         step, steps = self.rows[-1]["step"], self.spec.steps
         parts = [f"## Step {step:,} of {steps:,}", markdown_table(self._figures())]
         if len(self.rows) > 1:
@@ -59,33 +59,33 @@ class Page:
             curve = self.spec.insight / "live.png"
             plot_loss(_thinned(self.rows), curve, title="")
             parts.append(embed_plot(curve))
-        looks = self.looks.read()
-        if looks:
+        records = self.history.read()
+        if records:
             picture = self.spec.insight / "layers.png"
-            if looks[-1]["step"] != self.drawn:
-                plot_heatmaps(looks, picture)
-                self.drawn = looks[-1]["step"]
-            parts += [embed_plot(picture), f"### Layers at step {looks[-1]['step']:,}", layers_text(looks[-1])]
+            if records[-1]["step"] != self.drawn:
+                plot_heatmaps(records, picture)
+                self.drawn = records[-1]["step"]
+            parts += [embed_plot(picture), f"### Layers at step {records[-1]['step']:,}", layers_text(records[-1])]
         for number, operators in self._operators().items():
             parts += [f"### Costliest operators, step {number:,}", markdown_table(operators)]
         return "\n\n".join(parts)
 
     def report(self, out: Output) -> None:
-        """When all is done: the run's figures into its facts, and the page for good."""
+        """At the end of the run: write its figures to the facts, and the final page."""
         found = read_log(self.spec.insight / "speed.jsonl")
         summary = summarise(found)
         out.fact(**summary)
         out.fact_table("Speed", speed_table(summary, str(found[0]["precision"])))
-        looks, operators = self.looks.read(), self._operators()
-        if looks:
-            out.fact_table(f"Layers at step {looks[-1]['step']:,}", layer_rows(looks[-1]))
+        records, operators = self.history.read(), self._operators()
+        if records:
+            out.fact_table(f"Layers at step {records[-1]['step']:,}", layer_rows(records[-1]))
         for step, rows in operators.items():
             out.fact_table(f"Costliest operators, step {step:,}", rows)
         missed = [step for step in self.spec.runtime.tracking.profile_steps if step not in operators]
         if missed:
-            out.note(f"runtime.tracking.profile_steps: {missed} had been trained before, there is no trace")
-        if looks or operators:
-            out.note(f"what was seen of the run lies in {self.spec.insight}")
+            out.note(f"runtime.tracking.profile_steps: {missed} came before this run resumed, so there is no trace")
+        if records or operators:
+            out.note(f"layer statistics and traces are in {self.spec.insight}")
             (self.spec.insight / "page.md").write_text(self.write(), encoding="utf-8")
         if self.rows:
             out.page("live", self.write, last=True)
@@ -108,30 +108,30 @@ class Page:
         return {_step_of(path): json.loads(path.read_text()) for path in files}
 
 
-def layer_rows(look: Mapping[str, Any]) -> list[dict[str, str]]:
-    """A row of insight.jsonl as a table. The norms are left out: the file has them."""
-    given = _given(look)
+def layer_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
+    """A row of insight.jsonl as a table, without the norm layers, which are in the file."""
+    given = _given(record)
     return [
         {"layer": layer, **{MEASURES[name]: _short(stats.get(name)) for name in given}}
-        for layer, stats in look["layers"].items()
+        for layer, stats in record["layers"].items()
         if not layer.endswith("_norm")
     ]
 
 
-def layers_text(look: Mapping[str, Any]) -> str:
-    """The table, what the logits are, and what this engine does not let be seen."""
-    parts = [markdown_table(layer_rows(look))]
-    if look.get("logit_max") is not None:
-        parts.append(f"Logits: largest {look['logit_max']:.3g}, entropy {_short(look['logit_entropy'])} nats.")
-    missing = [told for name, told in MEASURES.items() if name not in _given(look)]
-    missing += [] if "logit_max" in look else ["logits"]
+def layers_text(record: Mapping[str, Any]) -> str:
+    """The table, the logits, and what is not available with this engine."""
+    parts = [markdown_table(layer_rows(record))]
+    if record.get("logit_max") is not None:
+        parts.append(f"Logits: largest {record['logit_max']:.3g}, entropy {_short(record['logit_entropy'])} nats.")
+    missing = [told for name, told in MEASURES.items() if name not in _given(record)]
+    missing += [] if "logit_max" in record else ["logits"]
     if missing:
-        parts.append(f"Not to be seen with this engine: {', '.join(missing)}.")
+        parts.append(f"Not available with this engine: {', '.join(missing)}.")
     return "\n\n".join(parts)
 
 
-def _given(look: Mapping[str, Any]) -> list[str]:
-    return [name for name in MEASURES if any(name in stats for stats in look["layers"].values())]
+def _given(record: Mapping[str, Any]) -> list[str]:
+    return [name for name in MEASURES if any(name in stats for stats in record["layers"].values())]
 
 
 def _short(value: float | None) -> str:

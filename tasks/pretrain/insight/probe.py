@@ -1,7 +1,7 @@
-"""Attention entropy and logits of one row, in a forward pass of its own.
+"""Attention entropy and logits of one row, in an extra forward pass.
 
-Fused attention never forms its weights, so they are computed again beside it, for the first `TOKENS` tokens of one
-sequence of the step, after it. Nothing is learned from the pass, and no random number is drawn.
+Fused attention never materialises its weights, so they are recomputed for the first `TOKENS` tokens of one sequence,
+after the step, without gradients or random numbers.
 
 Shape suffixes as in models/transformer.py: B batch, T tokens, H heads, D head size, V vocabulary.
 """
@@ -38,7 +38,7 @@ def attention_entropy(q_BHTD: Tensor, k_BHTD: Tensor, mask: Tensor | None, *, ca
 
 
 class _Attentions(TorchFunctionMode):
-    """Looks into every call of scaled_dot_product_attention, whichever module makes it."""
+    """LayerHistory into every call of scaled_dot_product_attention, whichever module makes it."""
 
     def __init__(self) -> None:
         super().__init__()

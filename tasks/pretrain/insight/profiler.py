@@ -1,4 +1,4 @@
-"""torch's profiler over one step: a trace for ui.perfetto.dev, and the operators that cost most."""
+"""torch's profiler over one step: a trace for ui.perfetto.dev, and the costliest operators."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ OPERATORS = 15  # rows of the table
 
 
 class StepProfiler:
-    """Profiles this process from `start` to `stop`; the trace goes to `folder`."""
+    """Profiles this process from `start` to `stop`, and writes to `folder`."""
 
     def __init__(self, folder: Path, device: torch.device) -> None:
         self.folder, self.device = folder, device
         self.running: profile | None = None
 
     def start(self) -> None:
-        """Begin to record."""
+        """Start recording."""
         gpu = [ProfilerActivity.CUDA] if self.device.type == "cuda" else []
         self.running = profile(activities=[ProfilerActivity.CPU, *gpu], acc_events=True)
         self.running.start()
@@ -38,7 +38,7 @@ class StepProfiler:
 
 
 def costliest(measured: profile, *, gpu: bool) -> list[dict[str, Any]]:
-    """The operators with most time of their own (on the GPU if there is one), and their shares of all such time."""
+    """The operators with the most self time (on the GPU if there is one), and their shares of the total."""
     spent = [
         (event.self_device_time_total if gpu else event.self_cpu_time_total, event) for event in measured.key_averages()
     ]

@@ -1,4 +1,4 @@
-"""What a profile asks to see, checked before anything starts. No torch."""
+"""Checks the tracking settings before anything starts. No torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_insight(runtime: Runtime, steps: int) -> None:
     ):
         if step and step > steps:
             raise ConfigError(
-                f"runtime.{name} names step {step:,}, but the run has only {steps:,} steps.",
+                f"runtime.tracking.{name} names step {step:,}, but the run has only {steps:,} steps.",
                 f"Lower {name}, or leave it out.",
             )
     for tracker in runtime.tracking.trackers:

@@ -1,6 +1,6 @@
-"""speed.jsonl summed up: how fast a run was, and what share of its time was not training.
+"""Summarises speed.jsonl: how fast a run was, and what share of its time was not training.
 
-A row a report, and one at each start of the child, so that what a kill cost is in the sums too.
+The file has a row per report, and one per start of the child, so that the cost of restarts is included.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-OVERHEAD = ("starting", "checkpoints", "logging")  # what no result comes of
+OVERHEAD = ("starting", "checkpoints", "logging")  # kinds of work that don't contribute to the result
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Figures of a run: tokens a second and utilisation are medians over the reports, shares are of all seconds."""
+    """Figures of a run: tokens per second and utilisation are medians over reports, shares are of the whole time."""
     starts = [row for row in rows if "begun" in row]
     reports = [row for row in rows if "steps" in row]
     seconds = {"starting": sum(row["starting_seconds"] for row in starts)}
@@ -35,9 +35,9 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def speed_table(summary: Mapping[str, Any], precision: str) -> list[dict[str, str]]:
-    """The summary for people."""
+    """The summary as a table."""
     rows = {
-        "tokens a second, median": f"{summary['tokens_per_second']:,.0f}",
+        "tokens per second, median": f"{summary['tokens_per_second']:,.0f}",
         "model FLOPs utilisation, median": f"{summary['mfu']:.1%} of {summary['peak_flops'] / 1e9:,.0f} GFLOP/s, the "
         f"measured peak of {precision} matrix products",
         "peak memory": f"{summary['peak_memory_bytes'] / 1e6:,.0f} MB",
@@ -50,7 +50,7 @@ def speed_table(summary: Mapping[str, Any], precision: str) -> list[dict[str, st
 
 
 def _redone(rows: Sequence[Mapping[str, Any]]) -> int:
-    """Steps that were reported, then taken again from an earlier checkpoint."""
+    """Steps that were repeated from an earlier checkpoint after they had been reported."""
     redone, reached = 0, 0
     for row in rows:
         redone += max(0, reached - row["begun"]) if "begun" in row else 0

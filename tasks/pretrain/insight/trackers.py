@@ -1,7 +1,7 @@
-"""Trackers that people already have: TensorBoard, Weights & Biases, MLflow. Each is an extra, imported when asked for.
+"""Experiment trackers: TensorBoard, Weights & Biases, MLflow. Each is an extra, imported only if used.
 
 All write beside the artifact and nowhere else. W&B runs offline, to be synchronised by hand, unless the profile says
-online (law 9). A run that goes on after a kill goes on in the tracker too; MLflow keeps both values of a repeated step.
+online (law 9). A resumed run continues in the tracker; MLflow keeps both values of a repeated step.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Tracker(Protocol):
     """Takes scalars by step."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Note `values` of `step`."""
+        """Record `values` of `step`."""
 
     def close(self) -> None:
-        """Write what is held back."""
+        """Flush and close."""
 
 
 class TensorBoard:
@@ -36,21 +36,19 @@ class TensorBoard:
     def __init__(self, folder: Path, spec: TrainSpec, begun: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # What a kill left of later steps is hidden
+        # hides later steps of a killed run
         self.writer = SummaryWriter(str(folder), purge_step=begun + 1 if begun else None)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """As in Tracker."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """As in Tracker."""
         self.writer.close()
 
 
 class WeightsAndBiases:
-    """A run in `folder`; `wandb sync` sends it, if anybody wants that."""
+    """A run in `folder`; `wandb sync` uploads it."""
 
     def __init__(self, folder: Path, spec: TrainSpec, begun: int) -> None:
         os.environ |= {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
@@ -64,13 +62,11 @@ class WeightsAndBiases:
         )  # fmt: skip
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """As in Tracker."""
         self.run.log(dict(values), step=step)
 
     def close(self) -> None:
-        """As in Tracker."""
         self.run.finish()
-        self.teardown()  # its service writes on after `finish`, and would be ended with this process
+        self.teardown()  # its service still writes after `finish`, and would be killed with this process
 
 
 class MLflow:
@@ -94,14 +90,12 @@ class MLflow:
         return str(self.client.create_experiment(PROJECT, artifact_location=(folder / "files").as_uri()))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """As in Tracker."""
         now = int(time.time() * 1000)
         metrics = [self.entities.Metric(name, float(value), now, step) for name, value in values.items()]
-        for start in range(0, len(metrics), 1000):  # the most that a batch may hold
+        for start in range(0, len(metrics), 1000):  # the limit of a batch
             self.client.log_batch(self.run, metrics=metrics[start : start + 1000])
 
     def close(self) -> None:
-        """As in Tracker."""
         self.client.set_terminated(self.run)
 
 
@@ -113,7 +107,7 @@ TRACKERS: dict[str, Callable[[Path, TrainSpec, int], Tracker]] = {
 
 
 def open_trackers(spec: TrainSpec, begun: int) -> list[Tracker]:
-    """Those that the runtime names, each in its own folder beside the artifact."""
+    """The trackers that the runtime names, each in its own folder beside the artifact."""
     opened: list[Tracker] = []
     for name in spec.runtime.tracking.trackers:
         folder = spec.insight / name
@@ -123,7 +117,7 @@ def open_trackers(spec: TrainSpec, begun: int) -> list[Tracker]:
 
 
 def by_step(rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """What all rows say of a step together, in the order of steps: W&B drops what comes after a later step."""
+    """Rows merged by step, in the order of steps: W&B drops what comes after a later step."""
     steps: dict[int, dict[str, Any]] = {}
     for row in rows:
         steps.setdefault(row["step"], {}).update(row)
@@ -131,14 +125,14 @@ def by_step(rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]
 
 
 def _settings_of(spec: TrainSpec) -> dict[str, Any]:
-    """What the run is, flat: fields of the config, of the model's shape and its steps."""
+    """The settings of the run as a flat dict: config, model shape and steps."""
     config = {name: value for name, value in spec.config.model_dump(mode="json").items() if name != "model"}
     shape = {f"model.{name}": value for name, value in asdict(spec.shape).items() if name != "rules"}
     return {**config, **shape, "steps": spec.steps}
 
 
 def _lasting(path: Path, value: str) -> str:
-    """`value`, or what an earlier start of the same run wrote there."""
+    """`value`, or the one that an earlier start of the same run wrote to `path`."""
     if not path.is_file():
         path.write_text(value)
     return path.read_text()

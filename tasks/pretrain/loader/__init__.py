@@ -1,13 +1,13 @@
-"""What a training step sees: a pure function of the step's number, for any number of processes.
+"""The data of a training step: a pure function of the step's number, for any number of processes.
 
-permutation.py  a random order that is computed, not stored
+permutation.py  pseudo-random order, computed and not stored
 windows.py      windows of a token stream, shuffled
 packing.py      whole documents packed into windows, so that few are cut
-mixture.py      windows of several sources, weighed; weights that change
-batch.py        shorter rows; documents that don't see each other; tokens not to be predicted
-fim.py          documents rearranged, so that the model learns to fill in the middle
+mixture.py      windows of several sources, by weights that may change
+batch.py        shorter rows, isolated documents, ignored targets
+fim.py          fill-in-the-middle
 steps.py        the micro-batches of a step and rank
-prefetch.py     work done ahead in a thread
+prefetch.py     prefetching in a thread
 """
 
 from tasks.pretrain.loader.batch import Batch

@@ -1,5 +1,4 @@
-"""A batch as the loader serves it, and the ways to serve it otherwise: shorter rows, documents by themselves, tokens
-that are not predicted.
+"""A batch as the loader serves it, and its variants: shorter rows, isolated documents, ignored targets.
 
 Shapes: B rows, T tokens of context.
 """
@@ -9,40 +8,37 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from models.cross_entropy import IGNORED
-
-Integers = npt.NDArray[np.int64]
-Lengths = npt.NDArray[np.int32]
+from storage.arrays import Int64
 
 
 class Batch(NamedTuple):
-    """Inputs and the token after each, both (B, T). Where documents are kept apart `positions` (B, T) counts from the
-    first token of each document, or of its part in the row: a zero is where another document begins."""
+    """Inputs and the token after each, both (B, T). With isolated documents, `positions` (B, T) counts from the first
+    token of each document, or of its part in the row: another document begins at each zero."""
 
-    ids: Integers
-    targets: Integers
-    positions: Integers | None = None
+    ids: Int64
+    targets: Int64
+    positions: Int64 | None = None
 
 
 def shorten(batch: Batch, parts: int) -> Batch:
-    """Each row cut into `parts` rows of its own, (B × parts, T ÷ parts): the same tokens, less context."""
+    """Each row cut into `parts` rows, (B × parts, T ÷ parts): the same tokens, less context."""
     shape = (len(batch.ids) * parts, batch.ids.shape[1] // parts)
     return Batch(batch.ids.reshape(shape), batch.targets.reshape(shape))
 
 
 def mask(batch: Batch) -> Batch:
-    """Rows in which `~id` stands for a token that is read but not predicted: plain ids, and as targets IGNORED."""
+    """Decode rows in which `~id` stands for a token without loss: plain ids, and IGNORED targets."""
     ids, targets = batch.ids, batch.targets
     return Batch(np.where(ids < 0, ~ids, ids), np.where(targets < 0, IGNORED, targets))
 
 
 def isolate(batch: Batch, eos_id: int) -> Batch:
-    """Documents apart: positions that begin anew after each `eos_id`, and no loss where the next token belongs to
-    another document, which nothing in this one foretells.
+    """Isolate documents: positions restart after each `eos_id`, and there is no loss where the next token belongs to
+    another document.
 
-    Only the pipeline writes that id, at the end of a document, so the ids alone tell the borders.
+    Only the pipeline writes that id, at the end of a document, so the ids alone tell the boundaries.
     """
     ends = batch.ids == eos_id
     column = np.arange(batch.ids.shape[1])

@@ -1,26 +1,26 @@
-"""Fill-in-the-middle: documents rearranged so that their middle comes last, behind what stands before and after it.
+"""Fill-in-the-middle (FIM): documents rearranged so that their middle comes last, after prefix and suffix.
 
-So a model that reads from left to right learns to fill a gap (Bavarian et al. 2022, "Efficient training of language
-models to fill in the middle"). A document, as far as a row holds it, is cut at two places into p m s and served as
+This teaches a left-to-right model infilling (Bavarian et al. 2022, "Efficient training of language models to fill in
+the middle"). A document, as far as a row holds it, is cut at two places into p m s and served as
 
     prefix, suffix, middle (PSM)    <|fim_prefix|> p <|fim_suffix|> s <|fim_middle|> m
     suffix, prefix, middle (SPM)    <|fim_prefix|> <|fim_suffix|> s <|fim_middle|> p m
 
-SPM is the paper's second variant, which StarCoder (Li et al. 2023) has too: the marks tell the orders apart, and the
-prefix goes on into the middle without a mark between them. As in the paper's context-level form, documents are
-rearranged after rows were cut, so that all three pieces stand in one row, a shorter one too. Places are drawn
+SPM is the paper's second variant, used by StarCoder (Li et al. 2023) too: the special tokens tell the orders apart, and
+the prefix continues into the middle without a token between them. As in the paper's context-level form, documents are
+rearranged after rows were cut, so that all three parts are in one row, also in a shortened one. Cuts are drawn
 uniformly over tokens (the paper's best are over characters, which ids don't have); EOS stays at the document's end.
 
-A rearranged document is three marks longer. The row is not: what then hangs over its end, targets included, is cut
-off, as many tokens as marks came in; padding first, where the row has some.
+A rearranged document is three tokens longer. The row is not: as many tokens as were inserted are cut off its end,
+targets included; padding first, where the row has some.
 
-A model learns that after EOS the prefix's mark is as likely as the rate says. Validation, which has no marks, pays for
-that: about -ln(1 - rate) nats a document.
+A model learns that after EOS the prefix token is as likely as the rate says. Validation, which has no FIM tokens, pays
+for that: about -ln(1 - rate) nats a document.
 
-What is drawn for a document follows from the seed, the sample's number and the document's place in the sample. So
-neither ranks nor micro-batches nor a kill change it.
+What is drawn for a document follows from the seed, the sample's number and the document's place in the sample, so
+neither ranks nor micro-batches nor a resume change it.
 
-Shapes: R rows of W tokens, the last target among them; D documents' parts in the rows.
+Shapes: R rows of W tokens, including the last target; D documents, or their parts in a row.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-import numpy.typing as npt
 
-from tasks.pretrain.fim_tokens import Marks
-from tasks.pretrain.loader.batch import Batch, Integers
-from tasks.pretrain.loader.permutation import U64, mix
+from storage.arrays import Float64, Int64, UInt64
+from tasks.pretrain.fim_tokens import FimTokens
+from tasks.pretrain.loader.batch import Batch
+from tasks.pretrain.loader.permutation import mix
 
-SHORTEST = 3  # tokens: one for each piece
-DRAWS = 4  # for each document: whether, which order, two places
+SHORTEST = 3  # tokens: one for each part
+DRAWS = 4  # per document: whether, in which order, two cuts
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's step (Steele et al. 2014)
 
 
 class FillInTheMiddle:
-    """Rearranges a share `rate` of the documents of each row, of these the share `spm_share` in SPM order."""
+    """Rearranges a share `rate` of all documents, of which a share `spm_share` in SPM order."""
 
-    def __init__(self, marks: Marks, *, eos_id: int, rate: float, spm_share: float, seed: int) -> None:
-        self.marks, self.eos_id, self.rate, self.spm_share = marks, eos_id, rate, spm_share
+    def __init__(self, fim_tokens: FimTokens, *, eos_id: int, rate: float, spm_share: float, seed: int) -> None:
+        self.fim_tokens, self.eos_id, self.rate, self.spm_share = fim_tokens, eos_id, rate, spm_share
         self._key = np.frombuffer(hashlib.sha512(f"{seed} fim".encode()).digest()[:8], "<u8")  # (1,)
 
     def rearrange(self, batch: Batch, first: int, parts: int) -> Batch:
@@ -58,16 +58,18 @@ class FillInTheMiddle:
         eos_D = is_end_RW.ravel()[ends_D].astype(np.int64)
         lengths_D = ends_D + 1 - eos_D - starts_D
         drawn = self._draw(first + starts_D // (width * parts))
-        is_text_D = rows_RW.ravel()[starts_D] != ~self.eos_id  # behind the last EOS of a packed row stands padding
+        is_text_D = rows_RW.ravel()[starts_D] != ~self.eos_id  # padding follows the last EOS of a packed row
         chosen_D = (drawn[0] < self.rate) & (lengths_D >= SHORTEST) & is_text_D
         if not chosen_D.any():
             return batch
         cuts = np.sort((drawn[2:] * (lengths_D + 1)).astype(np.int64), axis=0)
-        # A document that stays is one that is all middle, without marks
-        before_D = np.where(chosen_D & (drawn[1] >= self.spm_share), cuts[0], 0)  # in SPM the prefix is no piece
+        # A document that is not rearranged is all middle, without FIM tokens
+        before_D = np.where(
+            chosen_D & (drawn[1] >= self.spm_share), cuts[0], 0
+        )  # in SPM the prefix is part of the middle
         behind_D = np.where(chosen_D, cuts[1], lengths_D)
         mark_D, place = chosen_D.astype(np.int64), rows_RW.size
-        pieces = (
+        parts_of_row = (
             (np.full_like(starts_D, place), mark_D),
             (starts_D, before_D),
             (np.full_like(starts_D, place + 1), mark_D),
@@ -76,25 +78,25 @@ class FillInTheMiddle:
             (starts_D + before_D, behind_D - before_D),
             (ends_D, eos_D),
         )
-        order = _joined(*(np.stack(column, axis=1).ravel() for column in zip(*pieces, strict=True)))
-        longer_R = len(self.marks) * np.bincount(starts_D[chosen_D] // width, minlength=height)
+        order = _joined(*(np.stack(column, axis=1).ravel() for column in zip(*parts_of_row, strict=True)))
+        longer_R = len(self.fim_tokens) * np.bincount(starts_D[chosen_D] // width, minlength=height)
         begins_R = np.arange(height) * width + np.cumsum(longer_R) - longer_R
-        tokens = np.concatenate((rows_RW.ravel(), np.array(self.marks, np.int64)))
+        tokens = np.concatenate((rows_RW.ravel(), np.array(self.fim_tokens, np.int64)))
         served_RW = tokens[order[begins_R[:, None] + np.arange(width)]]
         return Batch(served_RW[:, :-1], served_RW[:, 1:])
 
-    def _draw(self, samples_D: Integers) -> npt.NDArray[np.float64]:
-        """(DRAWS, D) numbers in [0, 1): the outputs of a SplitMix64 a sample, in the order of its documents.
+    def _draw(self, samples_D: Int64) -> Float64:
+        """(DRAWS, D) numbers in [0, 1): the outputs of one SplitMix64 per sample, in the order of its documents.
 
-        SplitMix64 is a counter and a mixer, so that any output can be had without those before.
+        SplitMix64 mixes a counter, so that any output can be computed without those before.
         """
         numbers_D = np.arange(len(samples_D)) - np.searchsorted(samples_D, samples_D)
-        counters: U64 = (DRAWS * numbers_D + np.arange(1, DRAWS + 1)[:, None]).astype(np.uint64)
+        counters: UInt64 = (DRAWS * numbers_D + np.arange(1, DRAWS + 1)[:, None]).astype(np.uint64)
         seeds_D = mix(samples_D.astype(np.uint64) + self._key)
         return (mix(seeds_D + counters * GOLDEN) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def _joined(begins: Integers, lengths: Integers) -> Integers:
-    """begins[0], begins[0] + 1 … for lengths[0] numbers, then from begins[1] on, and so forth."""
+def _joined(begins: Int64, lengths: Int64) -> Int64:
+    """Concatenated ranges: `lengths[i]` numbers from `begins[i]` on, for each i."""
     after = np.cumsum(lengths)
     return np.repeat(begins - after + lengths, lengths) + np.arange(after[-1])

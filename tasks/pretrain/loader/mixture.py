@@ -1,10 +1,9 @@
 """Sources in given proportions: which source serves a sample, and which of its own samples that is.
 
-The run is laid out in blocks of 4,096 samples. In each block every source has its exact quota of slots, and a keyed
-permutation of the block says where they lie. So the share of a source is exact over each block, and how often a source
-was served before a sample follows from the sample's number: nothing is drawn, nothing is remembered. From the count the
-source's window follows as in windows.py, so that each of its windows is served once in each of its epochs, whatever the
-weights, and also where they change.
+The run is divided into blocks of 4,096 samples. In each block every source has an exact quota of slots, placed by a
+keyed permutation. So the share of a source is exact over each block, and how often a source was served before a sample
+follows from the sample's number, without state. From that count follows the source's window as in windows.py, so that
+each of its windows is served once per epoch, whatever the weights, and also where they change.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from storage.arrays import Int64
 from storage.errors import ConfigError
-from tasks.pretrain.loader.batch import Batch, Integers
+from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.permutation import permute
 from tasks.pretrain.loader.windows import ShuffledWindows, Windows
 
@@ -27,14 +27,14 @@ BLOCK = 4096  # samples; a source's share is a multiple of one in so many
 
 @dataclass(frozen=True)
 class Phase:
-    """From sample `first` of the run on the sources have these weights; what has none is not served."""
+    """Weights of the sources from sample `first` of the run on; sources without one are not served."""
 
     first: int
     weights: Mapping[str, float]
 
 
 class MixtureOrder:
-    """The source of each sample, for phases that follow each other from sample 0 on."""
+    """The source of each sample, for consecutive phases from sample 0 on."""
 
     def __init__(self, phases: Sequence[Phase], sources: Sequence[str], *, seed: int) -> None:
         self.seed = seed
@@ -44,12 +44,12 @@ class MixtureOrder:
         for number, end in enumerate(self._firsts[1:]):
             self._served.append(self._before(number, end))
 
-    def served(self, samples: int) -> Integers:
-        """How many of the first `samples` of the run each source served."""
+    def served(self, samples: int) -> Int64:
+        """How many of the first `samples` of the run each source serves."""
         return self._before(bisect_right(self._firsts, samples) - 1, samples)
 
-    def places(self, first: int, count: int) -> tuple[Integers, Integers]:
-        """For samples `first` to `first + count`: the source, and the number of the sample among that source's."""
+    def places(self, first: int, count: int) -> tuple[Int64, Int64]:
+        """For samples `first` to `first + count`: the source, and the sample's number within that source."""
         sources, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
         done = 0
         while done < count:
@@ -68,18 +68,18 @@ class MixtureOrder:
             done += here
         return sources, numbers
 
-    def _before(self, phase: int, sample: int) -> Integers:
-        """Samples of each source before `sample`, which lies in `phase` or at its end."""
+    def _before(self, phase: int, sample: int) -> Int64:
+        """Samples of each source before `sample`, which is in `phase` or at its end."""
         block, slot = divmod(sample - self._firsts[phase], BLOCK)
         begun = np.bincount(self._slots(phase, block)[:slot], minlength=len(self._quotas[phase]))
         return self._served[phase] + block * np.array(self._quotas[phase], np.int64) + begun
 
-    def _slots(self, phase: int, block: int) -> Integers:
+    def _slots(self, phase: int, block: int) -> Int64:
         return _slots(f"{self.seed} mixture {phase} {block}", self._quotas[phase])
 
 
 def quotas(weights: Mapping[str, float], sources: Sequence[str]) -> tuple[int, ...]:
-    """Slots of a block for each source, in proportion to its weight, by largest remainder.
+    """Slots of a block for each source, in proportion to its weight, by the largest-remainder method.
 
     Raises ConfigError for a weight too small to have a slot.
     """
@@ -97,14 +97,14 @@ def quotas(weights: Mapping[str, float], sources: Sequence[str]) -> tuple[int, .
 
 
 @functools.lru_cache(maxsize=4)
-def _slots(key: str, counts: tuple[int, ...]) -> Integers:
-    """The source of each slot of a block: (BLOCK,). Kept, since a batch seldom leaves its block."""
+def _slots(key: str, counts: tuple[int, ...]) -> Int64:
+    """The source of each slot of a block: (BLOCK,). Cached, since a batch seldom spans blocks."""
     order = permute(np.arange(BLOCK, dtype=np.uint64), BLOCK, key)
     return np.searchsorted(np.cumsum(counts), order.astype(np.int64), side="right")
 
 
 class MixtureLoader:
-    """Windows of the sources, weighed; no window has tokens of two. Sources without a weight in any phase are left out.
+    """Windows of the sources by weight; no window mixes sources. Sources without a weight in any phase are left out.
 
     Raises ConfigError for a weight of no source or one that is too small, EmptyOutput for a source without a whole
     window.

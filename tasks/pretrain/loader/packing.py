@@ -1,18 +1,18 @@
-"""Whole documents packed into windows: best-fit decreasing, so that only documents longer than a window are cut.
+"""Whole documents packed into windows by best-fit decreasing, so that only documents longer than a window are cut.
 
-(Ding et al. 2024, "Fewer truncations improve language modeling".) A window holds T tokens to read and one more that is
-only predicted, as a window of the stream does: T + 1 places. A longer document is cut into pieces that fill a window
-each and a last one that is packed like a document. Longest first, each goes where it leaves the least room. Within a
-window documents stand in the order of the stream.
+(Ding et al. 2024, "Fewer truncations improve language modeling".) As in stream packing, a window holds T input tokens
+and one more as the last target: T + 1 places. A longer document is cut into pieces that fill a window each, and a last
+one that is packed like a document. Longest first, each goes where it leaves the least room. Within a window documents
+are in the order of the stream.
 
-A piece that goes on from another begins with the last token of that, which was predicted there, but not read: here it
-is read, and not predicted. So an epoch predicts each token of a document once, its first one only behind another
-document, as in the stream. What is left over at a window's end is padding, read as EOS and never predicted.
+A piece that continues another starts with the last token of that one, which was a target there but not an input; here
+it is an input but not a target. So an epoch predicts each token of a document once, its first one only after another
+document, as in the stream. The rest of a window is padding, read as EOS and never predicted.
 
 The plan follows from the documents' lengths alone. Every process makes it when it opens the shards, and every epoch
-serves its windows in another order. It keeps 13 bytes a piece and 8 a window; up to 36 a piece and 16 a document are in
-use while it is made. 10 million documents of 640 tokens on average (log-normal, σ 1.2), windows of 2,048: 2.8 s on one
-core, 350 MB for that long and 167 MB kept; 0.001 % padding, 5.8 % of the documents cut where a stream cuts 25.8 %.
+serves its windows in another order. It takes 13 bytes a piece and 8 a window, and while it is made up to 36 a piece and
+16 a document. For 10 million documents of 640 tokens on average (log-normal, σ 1.2) and windows of 2,048: 2.8 s on one
+core, 350 MB while planning and 167 MB kept; 0.001 % padding, 5.8 % of the documents cut where a stream cuts 25.8 %.
 
 Shapes: P pieces, W windows, D documents.
 """
@@ -22,28 +22,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from storage.arrays import Bool, Int32, Int64
 from storage.errors import ConfigError, EmptyOutput
 from storage.token_stream import Stretches
-from tasks.pretrain.loader.batch import Integers, Lengths
 
 MOST_PIECES = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Window w holds the pieces `firsts[w]` up to `firsts[w + 1]`: `sizes` tokens from token `starts` of the stream on.
+    """Window w holds pieces `firsts[w]` to `firsts[w + 1]`, each of `sizes` tokens from token `starts` of the stream.
 
-    Of the `documents`, `cut` are longer than a window; a stream's windows would cut `cut_by_stream`. `too_short` are
-    the documents of one token, EOS, in which there is nothing to predict: they are in no window.
+    Of the `documents`, `cut` are longer than a window; stream packing would cut `cut_by_stream`. `too_short` ones have
+    one token, EOS, so nothing to predict, and are in no window.
     """
 
     context: int
-    starts_P: Integers
-    sizes_P: Lengths
-    goes_on_P: npt.NDArray[np.bool_]  # from another piece: the first token is predicted there
-    firsts_W: Integers  # and the end of the last: W + 1
+    starts_P: Int64
+    sizes_P: Int32
+    goes_on_P: Bool  # whether it continues another piece: the first token is no target
+    firsts_W: Int64  # W + 1, with the end of the last
     documents: int
     cut: int
     cut_by_stream: int
@@ -51,23 +50,25 @@ class Packing:
 
     @property
     def windows(self) -> int:
-        """How many there are."""
+        """The number of windows."""
         return len(self.firsts_W) - 1
 
-    def padding(self) -> Integers:
-        """(W,) places of each window's T that hold no token."""
+    def padding(self) -> Int64:
+        """(W,) padding tokens among the T inputs of each window."""
         if not self.windows:
             return np.zeros(0, np.int64)
         filled_W = np.add.reduceat(self.sizes_P, self.firsts_W[:-1], dtype=np.int64)
         return np.maximum(self.context - filled_W, 0)
 
 
-def pack(lengths_D: Integers, context: int) -> Packing:
+def pack(lengths_D: Int64, context: int) -> Packing:
     """The plan for documents of these lengths, EOS included.
 
     Raises ConfigError for more pieces than can be numbered.
     """
-    from tasks.pretrain.loader import packing_kernels as kernels  # numba: not for those who read the stream
+    from tasks.pretrain.loader import (
+        packing_kernels as kernels,  # numba is slow to import, and stream packing does without
+    )
 
     pieces, *counts = (int(count) for count in kernels.survey(lengths_D, context))
     if pieces > MOST_PIECES:
@@ -96,12 +97,11 @@ class PackedWindows:
         self.context, self.count = packing.context, packing.windows
 
     def require_one(self, name: str) -> None:
-        """Raises EmptyOutput when there is not one window; `name` is whose."""
         if not self.count:
             raise EmptyOutput(f"{name} has no document of two tokens or more.", "Give more documents.")
 
     def report(self) -> dict[str, int]:
-        """The row of a table: how many documents, of these cut, and how much padding an epoch serves."""
+        """A row of a table: how many documents are packed and cut, and the padding of an epoch."""
         plan = self.packing
         return {
             "documents": plan.documents,
@@ -113,8 +113,8 @@ class PackedWindows:
             "padding": int(plan.padding().sum()),
         }
 
-    def read_into(self, row: Integers, window: int) -> None:
-        """Fill `row` with the T + 1 places of a window: `~id` for a token that is read but not predicted."""
+    def read_into(self, row: Int64, window: int) -> None:
+        """Fill `row` with the T + 1 tokens of a window: `~id` for a token that is an input but not a target."""
         plan, done = self.packing, 0
         first, last = plan.firsts_W[window : window + 2].tolist()
         for piece in range(first, last):

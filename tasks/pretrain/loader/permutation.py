@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-import numpy.typing as npt
+
+from storage.arrays import UInt64
 
 ROUNDS = 6  # Luby & Rackoff 1988: four make a Feistel network a pseudo-random permutation; two to spare
 
-U64 = npt.NDArray[np.uint64]
 
-
-def permute(values: U64, size: int, key: str) -> U64:
+def permute(values: UInt64, size: int, key: str) -> UInt64:
     """A keyed permutation of 0 … size − 1, applied to each value: a Feistel network that walks on while outside.
 
     (Black & Rogaway 2002, "Ciphers with arbitrary finite domains", cycle walking.) Memory does not grow with `size`.
@@ -31,7 +30,7 @@ def permute(values: U64, size: int, key: str) -> U64:
     return result
 
 
-def mix(values: U64) -> U64:
+def mix(values: UInt64) -> UInt64:
     """The finalizer of SplitMix64 (Steele et al. 2014): every input bit reaches every output bit."""
     values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)

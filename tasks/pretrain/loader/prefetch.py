@@ -1,4 +1,4 @@
-"""Work done ahead in a thread, so that a device never waits for its next batch."""
+"""Prefetching in a thread, so that a device never waits for its next batch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ R = TypeVar("R")
 
 
 def ahead(function: Callable[[T], R], items: Iterable[T], *, depth: int = 2) -> Iterator[R]:
-    """`function` of each item, in their order, computed up to `depth` items before it is asked for.
+    """`function` of each item, in order, computed up to `depth` items ahead.
 
-    There is one thread, so nothing can overtake. An error of `function` is raised in the place of its result. Closing
-    the iterator ends the thread after the work in hand.
+    There is one thread, so results stay in order. An error of `function` is raised in place of its result. Closing the
+    iterator ends the thread after its current item.
     """
     waiting: deque[Future[R]] = deque()
     with ThreadPoolExecutor(1, "prefetch") as pool:

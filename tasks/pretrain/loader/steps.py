@@ -1,8 +1,8 @@
-"""The micro-batches of a step and a rank, as the profile wants them served.
+"""The micro-batches of a step and rank.
 
-Sample numbers run through the whole training: a step's are those that follow the step before, as many as its batch has,
-and micro-batch m of rank r is the (m · ranks + r)-th of these. So a resume may change ranks and micro-batch and goes on
-in the same global order.
+Samples are numbered over the whole run. The batch of a step takes those after the step before, and micro-batch m of
+rank r is the (m · ranks + r)-th part of it. So a resume may change ranks and micro-batch, and continues in the same
+global order.
 """
 
 from __future__ import annotations
@@ -18,46 +18,46 @@ from storage.errors import ConfigError
 from storage.token_stream import Stretches, TokenStream, source_streams
 from storage.tokens import read_header
 from tasks.pretrain.config import PretrainConfig
-from tasks.pretrain.fim_tokens import Marks
+from tasks.pretrain.fim_tokens import FimTokens
 from tasks.pretrain.loader.batch import Batch, isolate, mask, shorten
 from tasks.pretrain.loader.fim import FillInTheMiddle
 from tasks.pretrain.loader.mixture import MixtureLoader, Phase
 from tasks.pretrain.loader.packing import PackedWindows, pack
 from tasks.pretrain.loader.windows import StreamWindows, WindowLoader, Windows
 
-MEASURED = 1000  # samples of a report, at the most
+MEASURED = 1000  # samples of a report at most
 
 
 class SampleLoader(Protocol):
-    """Samples by their number; `windows` are all there are."""
+    """Samples by number; `windows` is the number of distinct ones."""
 
     windows: int
     taken: dict[str, Windows]  # by source, those that have a weight
 
     def batch(self, first: int, count: int) -> Batch:
-        """Samples `first` to `first + count` of the run; packed ones have `~id` for what is not to be predicted."""
+        """Samples `first` to `first + count` of the run; packed ones have `~id` for tokens without loss."""
 
     def report(self, samples: int) -> list[dict[str, object]]:
-        """What the first `samples` of the run took of each source, as rows of a table."""
+        """What the first `samples` of the run take from each source, as rows of a table."""
 
 
 class StepLoader:
-    """Serves steps of a training, counted from 1."""
+    """Serves the steps of a run, counted from 1."""
 
     def __init__(
-        self, samples: SampleLoader, config: PretrainConfig, *, eos_id: int, marks: Marks | None = None
+        self, samples: SampleLoader, config: PretrainConfig, *, eos_id: int, fim_tokens: FimTokens | None = None
     ) -> None:
         self.samples, self.config, self.eos_id = samples, config, eos_id
         self._fim: FillInTheMiddle | None = None
         if config.fim_rate:
-            assert marks is not None
+            assert fim_tokens is not None
             self._fim = FillInTheMiddle(
-                marks, eos_id=eos_id, rate=config.fim_rate, spm_share=config.fim_spm_share, seed=config.seed
+                fim_tokens, eos_id=eos_id, rate=config.fim_rate, spm_share=config.fim_spm_share, seed=config.seed
             )
 
     def micro_batches(self, step: int, *, rank: int, ranks: int, size: int, number: int | None = None) -> list[Batch]:
-        """This rank's micro-batches of a step, each of `size` samples, or fewer where the batch warms up; from batch
-        `number`, or else the step's own. Raises ConfigError where ranks can't share it: samples would be left out."""
+        """This rank's micro-batches of a step, each of `size` samples, or fewer during batch warmup; from batch
+        `number`, by default the step's own. Raises ConfigError where ranks can't share it evenly."""
         number = number or step
         served, batch = self.config.samples(number - 1), self.config.batch(number)
         if batch % ranks:
@@ -70,8 +70,8 @@ class StepLoader:
         return [self._serve(step, served + (part * ranks + rank) * size, size) for part in range(count)]
 
     def fim_report(self, steps: int) -> dict[str, float] | None:
-        """What `fim_rate` did in a training of so many steps, measured on samples evenly spread: documents rearranged
-        a window, and the share of the tokens that were cut off for their marks. None where nothing is rearranged."""
+        """The effect of `fim_rate` on a run of so many steps, measured on evenly spread samples: rearranged documents
+        per window, and the share of tokens cut off for FIM tokens. None where nothing is rearranged."""
         if self._fim is None:
             return None
         firsts = np.cumsum([0, *(self.config.batch(step) for step in range(1, steps + 1))])
@@ -79,17 +79,17 @@ class StepLoader:
         steps_of = np.searchsorted(firsts, numbers, side="right")
         places = list(zip(steps_of.tolist(), numbers, strict=True))
         ids = np.concatenate([self._rows(step, number, 1).ids.ravel() for step, number in places])
-        marks = np.isin(ids, self._fim.marks)
+        fim_tokens = np.isin(ids, self._fim.fim_tokens)
         padding = ~self.eos_id
         into_padding = sum(int((self.samples.batch(number, 1).ids == padding).sum()) for number in numbers)
         into_padding -= int((ids == padding).sum())
         return {
-            "rearranged_a_window": round(int((ids == self._fim.marks.prefix).sum()) / len(numbers), 4),
-            "cut_off_share": round(float(marks.mean()) - into_padding / len(ids), 6),
+            "rearranged_a_window": round(int((ids == self._fim.fim_tokens.prefix).sum()) / len(numbers), 4),
+            "cut_off_share": round(float(fim_tokens.mean()) - into_padding / len(ids), 6),
         }
 
     def packing_report(self) -> list[dict[str, Any]] | None:
-        """What best-fit packing made of the documents of each source, as rows of a table; None without it."""
+        """Statistics of best-fit packing by source, as rows of a table; None without it."""
         if self.config.packing == "stream":
             return None
         taken = self.samples.taken.items()
@@ -110,9 +110,14 @@ class StepLoader:
 
 
 def open_loader(
-    paths: Sequence[Path], config: PretrainConfig, *, context: int, tokenizer_digest: str, marks: Marks | None = None
+    paths: Sequence[Path],
+    config: PretrainConfig,
+    *,
+    context: int,
+    tokenizer_digest: str,
+    fim_tokens: FimTokens | None = None,
 ) -> StepLoader:
-    """The loader of a profile over the token shards of the training split; `marks` where the config has a `fim_rate`.
+    """The loader of a profile over the token shards of the training split; `fim_tokens` if the config has a `fim_rate`.
 
     Raises TokenizerMismatch, EmptyOutput for too few tokens, ConfigError for a mixture of sources that are not there.
     """
@@ -132,4 +137,4 @@ def open_loader(
         streams = source_streams(paths, tokenizer_digest=tokenizer_digest)
         sources = {source: windows(stream) for source, stream in streams.items()}
         samples = MixtureLoader(sources, phases, seed=config.seed)
-    return StepLoader(samples, config, eos_id=eos_id, marks=marks)
+    return StepLoader(samples, config, eos_id=eos_id, fim_tokens=fim_tokens)

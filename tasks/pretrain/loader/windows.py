@@ -1,10 +1,10 @@
 """Windows of a token stream, in an order that only the seed decides.
 
 Window i of a stream is its tokens i·T to i·T + T, and the token after it as the last target; or it holds whole
-documents, as packing.py puts them together. Each epoch visits each window once, in the order of a keyed permutation
-that is computed, not stored: sample s of the endless run is window π_e(s mod n) of epoch e = s div n. So the loader's
-whole state is the number of samples served, and neither the number of processes nor the micro-batch can change what a
-step sees.
+documents, packed by packing.py. Each epoch visits each window once, in the order of a keyed permutation that is
+computed, not stored: sample s of the endless run is window π_e(s mod n) of epoch e = s div n. So the loader's only
+state is the number of samples served, and neither the number of processes nor the micro-batch can change what a step
+sees.
 
 Shapes: B samples, T tokens of context.
 """
@@ -16,59 +16,58 @@ from typing import Protocol
 
 import numpy as np
 
+from storage.arrays import Int64, UInt64
 from storage.errors import EmptyOutput
 from storage.token_stream import Stretches
-from tasks.pretrain.loader.batch import Batch, Integers
+from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.packing import PackedWindows
-from tasks.pretrain.loader.permutation import U64, permute
+from tasks.pretrain.loader.permutation import permute
 
-CHUNK = np.uint64(1024)  # samples whose order is computed at once: one costs nearly as much
-SUMMED = 1 << 14  # samples whose padding is summed at once
+CHUNK = np.uint64(1024)  # samples whose order is computed together, which costs hardly more than for one
+SUMMED = 1 << 14  # samples whose padding is summed together
 
 
 class Windows(Protocol):
-    """What of a stream one sample is: `count` of them."""
+    """How a stream is divided into `count` windows, each a sample."""
 
     stream: Stretches
     context: int
     count: int
 
     def require_one(self, name: str) -> None:
-        """Raises EmptyOutput when there is not one window; `name` is whose."""
+        """Raises EmptyOutput for a stream without a whole window; `name` is the stream's."""
 
-    def read_into(self, row: Integers, window: int) -> None:
+    def read_into(self, row: Int64, window: int) -> None:
         """Fill `row` with the T + 1 tokens of a window."""
 
 
 class StreamWindows:
-    """The stream as it comes, cut every T tokens."""
+    """The stream cut every T tokens."""
 
     def __init__(self, stream: Stretches, context: int) -> None:
         self.stream, self.context = stream, context
         self.count = max(0, stream.tokens - 1) // context
 
     def require_one(self, name: str) -> None:
-        """As in the protocol."""
         if self.count < 1:
             raise EmptyOutput(
                 f"{name} has {self.stream.tokens:,} tokens: less than one window of {self.context:,} and its target.",
                 "Give more documents, or a smaller model.context.",
             )
 
-    def read_into(self, row: Integers, window: int) -> None:
-        """As in the protocol."""
+    def read_into(self, row: Int64, window: int) -> None:
         self.stream.read_into(row, window * self.context)
 
 
 class ShuffledWindows:
-    """Windows epoch after epoch. Raises EmptyOutput when there is not one; `name` is whose."""
+    """Shuffled windows, epoch after epoch. Raises EmptyOutput as `require_one`."""
 
     def __init__(self, windows: Windows, *, key: str, name: str) -> None:
         windows.require_one(name)
         self.windows, self.key, self.count = windows, key, windows.count
         windows.stream.expect_random_reads()
 
-    def order(self, served: U64) -> Integers:
+    def order(self, served: UInt64) -> Int64:
         """The window of each of these samples of the stream."""
         chunks = served // CHUNK
         windows = np.empty(len(served), np.int64)
@@ -77,18 +76,18 @@ class ShuffledWindows:
             windows[inside] = _chunk(chunk, self.count, self.key)[served[inside] % CHUNK]
         return windows
 
-    def read_into(self, row: Integers, window: int) -> None:
+    def read_into(self, row: Int64, window: int) -> None:
         """Fill `row` with the T + 1 tokens of a window."""
         self.windows.read_into(row, window)
 
     def report(self, source: str, served: int) -> dict[str, object]:
-        """What the first `served` samples took, as the row of a table; padding where there can be some."""
+        """What the first `served` samples take, as a row of a table; with padding if there can be any."""
         row = {"source": source, "windows": self.count, "served": served, "epochs": round(served / self.count, 4)}
         if isinstance(self.windows, PackedWindows):
             row["padding"] = self._padding(self.windows.packing.padding(), served)
         return row
 
-    def _padding(self, padding_W: Integers, served: int) -> int:
+    def _padding(self, padding_W: Int64, served: int) -> int:
         epochs, rest = divmod(served, self.count)
         begun = range(0, rest, SUMMED)
         first = epochs * self.count
@@ -97,7 +96,7 @@ class ShuffledWindows:
 
 
 @functools.lru_cache(maxsize=1024)  # 8 MB; a batch has samples of one chunk of each source
-def _chunk(chunk: int, size: int, key: str) -> Integers:
+def _chunk(chunk: int, size: int, key: str) -> Int64:
     """The windows of samples chunk · CHUNK to (chunk + 1) · CHUNK of a stream of `size` windows."""
     samples = np.arange(chunk * int(CHUNK), (chunk + 1) * int(CHUNK), dtype=np.uint64)
     epochs = samples // np.uint64(size)
@@ -110,7 +109,7 @@ def _chunk(chunk: int, size: int, key: str) -> Integers:
 
 
 class WindowLoader:
-    """The split as it comes: documents in the order of the shards, sources in their natural proportions."""
+    """Windows of the whole split: documents in the order of the shards, sources in natural proportions."""
 
     def __init__(self, windows: Windows, *, seed: int) -> None:
         self.context = windows.context
@@ -119,7 +118,7 @@ class WindowLoader:
         self.taken: dict[str, Windows] = {"all": windows}
 
     def report(self, samples: int) -> list[dict[str, object]]:
-        """What the first `samples` of the run took, as the row of a table."""
+        """What the first `samples` of the run take, as a row of a table."""
         return [self._shuffled.report("all", samples)]
 
     def batch(self, first: int, count: int) -> Batch:

@@ -1,13 +1,14 @@
-"""Pre-flight: in seconds, before a long run, whether it can learn, fits, and resumes.
+"""Pre-flight checks: can a long run learn, does it fit, does it resume? Takes seconds.
 
-bench.py     what the checks share
-learning.py  the model: first loss, gradients, causality, one batch by heart
-repeating.py what must come out twice: data, checkpoints, the ranks
+bench.py     what the checks share: a small version of the run
+learning.py  the model: first loss, gradients, causality, overfit one batch
+repeating.py what must be reproducible: data, checkpoints, ranks
 machine.py   memory, disk, threads, allocator, device, libraries
-__main__.py  the child, once a rank
+__main__.py  the child, once per rank
+by_hand.py   for `gristmill doctor PROFILE`
 
-It runs in processes of its own, launched as the training is, in a folder of its own, so nothing of it can reach the
-result. A run does it of itself before many steps; `gristmill doctor PROFILE` does it by hand.
+It runs in its own processes, launched as the training is, and in its own folder, so that it can't affect the result.
+Long runs start with it; `gristmill doctor PROFILE` runs it alone.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
 from tasks.training.checkpoint_marker import complete_checkpoints
 
-AUTO_STEPS = 500  # a run of fewer is over before the checks have paid for themselves
+AUTO_STEPS = 500  # for shorter runs the checks are not worth their time
 
 Line = dict[str, Any]  # a check's name, state, value and remedy
 
 
 def wanted(spec: TrainSpec) -> bool:
-    """Whether the runtime asks for it; `auto` does before many steps, unless the run goes on from a checkpoint."""
+    """Whether the runtime asks for it; `auto` does for long runs that don't resume from a checkpoint."""
     if spec.runtime.pretrain.preflight != "auto":
         return spec.runtime.pretrain.preflight == "always"
     return spec.steps >= AUTO_STEPS and not complete_checkpoints(spec.checkpoints)
 
 
 def preflight(spec: TrainSpec, out: Output, on_check: Callable[[Line], None] = lambda line: None) -> list[Line]:
-    """Run the checks in children as the runtime has them; `on_check` sees each as it is done. The checks, in order."""
+    """Run the checks in children as the runtime says; `on_check` gets each when it is done. Returns all, in order."""
     own = spec.model_copy(update={"scratch": out.scratch / "preflight"})
     own.scratch.mkdir(parents=True, exist_ok=True)
 
@@ -50,9 +51,9 @@ def preflight(spec: TrainSpec, out: Output, on_check: Callable[[Line], None] = l
 
 
 def before_training(spec: TrainSpec, out: Output) -> None:
-    """The checks of a run that wants them: told in a few lines, kept among the artifact's facts.
+    """Run the checks if the run wants them, report them in a few lines, and keep them in the artifact's facts.
 
-    Raises TrainingError naming the first check that failed, what was measured and what to do.
+    Raises TrainingError with each check that failed, what was measured, and a remedy.
     """
     if not wanted(spec):
         return
@@ -71,8 +72,8 @@ def before_training(spec: TrainSpec, out: Output) -> None:
     if failed:
         named = "\n".join(f"  {line['name']}: {line['value']}" for line in failed)
         raise TrainingError(
-            f"The pre-flight found what would spoil the run:\n{named}",
-            f"{failed[0]['remedy']} (runtime.pretrain.preflight=never goes without.)",
+            f"Pre-flight checks failed:\n{named}",
+            f"{failed[0]['remedy']} (runtime.pretrain.preflight=never skips the checks.)",
         )
     seconds = sum(line["seconds"] for line in checks)
     out.note(f"pre-flight: {len(checks)} checks passed in {seconds:.1f} s")

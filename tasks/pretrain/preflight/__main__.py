@@ -1,4 +1,4 @@
-"""The pre-flight's child: `python -m tasks.pretrain.preflight SPEC`, once a rank."""
+"""The pre-flight child: `python -m tasks.pretrain.preflight SPEC`, once per rank."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from tasks.checks.check import Check
 from tasks.children.child import emit, run_as_child
 from tasks.pretrain.healing.out_of_memory import memory_named
@@ -18,19 +16,19 @@ from tasks.pretrain.preflight.bench import Bench
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join
 
-# The cheap first; `checkpoint` and `by_heart` change the small engine, so they follow what wants a fresh one
+# Cheap ones first; `overfit` and `checkpoint` change the small engine, so they follow those that need a fresh one
 CHECKS: tuple[Callable[[Bench], Check], ...] = (
     machine.libraries, machine.device, machine.threads, machine.allocator, machine.disk,
     repeating.shards, repeating.loader,
-    learning.first_loss, repeating.ranks, learning.gradients, learning.causality, learning.by_heart,
+    learning.first_loss, repeating.ranks, learning.gradients, learning.causality, learning.overfit,
     repeating.checkpoint, machine.memory,
 )  # fmt: skip
 
 
 def check_all(path: Path) -> None:
-    """Every check on every rank; rank 0 tells of each. Data that can't be read ends it: nothing could follow.
+    """Run every check on every rank; rank 0 reports each. Unreadable data ends it, since the other checks need data.
 
-    Raises OutOfMemory on the rank where memory runs out, whose end lets the others go that wait for it.
+    Raises OutOfMemory on the rank where memory runs out; its exit ends the other ranks.
     """
     spec = TrainSpec.model_validate_json(path.read_text())
     world = join(spec.runtime)
@@ -52,12 +50,8 @@ def check_all(path: Path) -> None:
 
 def worst(check: Check, world: World) -> Check:
     """The check as all ranks found it: failed if it failed on one."""
-    if world.size == 1:
-        return check
-    found: list[Any] = [None] * world.size
-    torch.distributed.all_gather_object(found, check)
     order = ("failed", "advice", "passed")
-    return min(found, key=lambda one: order.index(one.state))
+    return min(world.gathered(check), key=lambda one: order.index(one.state))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""What the checks share: a small training of the run's own kind.
+"""What the checks share: a small version of the run.
 
-The small training has the profile's width, vocabulary, optimizer, engine and processes, but short rows, two
-micro-batches of two rows for each process, and fewer layers where the model is large: what is wrong with one layer is
-wrong with thirty.
+It has the profile's width, vocabulary, optimizer, engine and processes, but short rows, two micro-batches of two rows
+per process, and fewer layers for a large model: what is wrong with one layer is wrong with thirty.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from tasks.pretrain.world import World
 
 ROW = 64  # tokens of a row, or the context where it is shorter
 ROWS, PARTS = 2, 2  # rows of a micro-batch, micro-batches of a step
-CPU_PARAMETERS, GPU_PARAMETERS = 10_000_000, 500_000_000  # of the small training, where fewer layers get below it
+CPU_PARAMETERS, GPU_PARAMETERS = 10_000_000, 500_000_000  # of the small run, if fewer layers suffice to get below
 
 
 class Bench:
-    """What the checks share, made when first asked for. Every rank must ask in the same order."""
+    """What the checks share, created on first use. All ranks must use it in the same order."""
 
     def __init__(self, spec: TrainSpec, world: World) -> None:
         self.spec, self.world = spec, world
 
     @functools.cached_property
     def small(self) -> TrainSpec:
-        """The spec of the small training."""
+        """The spec of the small run."""
         most = GPU_PARAMETERS if self.world.device.type == "cuda" else CPU_PARAMETERS
         shape = self.spec.shape
         while count_parameters(shape) > most and shape.depth > 2:
@@ -44,7 +43,7 @@ class Bench:
         return self.shortened(fewer, rows=ROWS, batch=ROWS * PARTS * self.world.size)
 
     def shortened(self, spec: TrainSpec, *, rows: int, batch: int) -> TrainSpec:
-        """The spec with micro-batches of `rows` and this global batch, whole from the first step on."""
+        """The spec with micro-batches of `rows` and this global batch, without warmups of batch and context."""
         whole = {"global_batch": batch, "context_warmup_steps": 0, "batch_warmup_steps": 0}
         config = spec.config.model_copy(update=whole)
         runtime = spec.runtime.with_changes("pretrain", micro_batch=rows)
@@ -52,37 +51,37 @@ class Bench:
 
     @property
     def depth(self) -> str:
-        """Of the small training, where it is not the run's."""
+        """A remark on the depth of the small run where it differs."""
         small, whole = self.small.shape.depth, self.spec.shape.depth
         return "" if small == whole else f", {small} of {whole} layers"
 
     @functools.cached_property
     def loader(self) -> StepLoader:
-        """The run's data, a step cut as the small training wants it."""
+        """The run's data, in steps of the small run."""
         return self.open_loader(self.small)
 
     def open_loader(self, spec: TrainSpec) -> StepLoader:
-        """A loader over the run's data."""
+        """A loader of the run's data."""
         return open_loader(
             spec.train,
             spec.config,
             context=spec.shape.context,
             tokenizer_digest=spec.tokenizer_digest,
-            marks=spec.marks,
+            fim_tokens=spec.fim_tokens,
         )
 
     @functools.cached_property
     def engine(self) -> Engine:
-        """The engine of the small training; what a check does to it stays for the next."""
+        """The engine of the small run; checks may change it for the next ones."""
         return open_engine(self.small, self.world)
 
     @functools.cached_property
     def batches(self) -> list[MicroBatch]:
-        """The first step of the small training, cut to short rows, on the device."""
+        """The first step of the small run, cut to short rows, on the device."""
         return self.cut(self.engine, self.loader)
 
     def cut(self, engine: Engine, loader: StepLoader, tokens: int = ROW) -> list[MicroBatch]:
-        """This rank's part of a loader's first step, rows cut to `tokens`, on the device."""
+        """This rank's share of a loader's first step, with rows cut to `tokens`, on the device."""
         served = loader.micro_batches(1, rank=engine.data_rank, ranks=engine.data_ranks, size=engine.micro_batch)
 
         def moved(part: Any) -> Tensor:
@@ -94,7 +93,7 @@ class Bench:
         ]
 
     def release(self) -> None:
-        """Free the small training, so that the memory of the whole one can be measured."""
+        """Free the small run, so that the memory of the whole one can be measured."""
         for name in ("engine", "model", "batches"):
             vars(self).pop(name, None)
         gc.collect()
@@ -104,5 +103,5 @@ class Bench:
 
     @functools.cached_property
     def model(self) -> Transformer:
-        """The small model as this rank makes it, in float32 on the device, outside any engine."""
+        """The small model outside any engine, in float32 on the device."""
         return self.engine.new_model().to(self.world.device)

@@ -1,4 +1,4 @@
-"""The pre-flight by hand: on the token shards that are there, or on shards made up for it."""
+"""The pre-flight checks alone, on existing token shards or on synthetic ones."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import numpy as np
 from models.presets import derive
 from storage.tokens import read_header, write_tokens
 from tasks.pretrain.config import PretrainConfig
-from tasks.pretrain.fim_tokens import usual_marks
+from tasks.pretrain.fim_tokens import default_fim_tokens
 from tasks.pretrain.preflight import Line, preflight
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
 
-MADE_UP_WINDOWS = 64  # of training tokens
+SYNTHETIC_WINDOWS = 64  # of training tokens
 
 
 def check_by_hand(
     config: PretrainConfig, out: Output, *, tokens: Path | None, vocab_size: int, on_check: Callable[[Line], None]
 ) -> list[Line]:
-    """The pre-flight of a run of `config` on the shards in `tokens`, or on made-up ones of `vocab_size` ids.
+    """The checks of a run of `config` on the shards in `tokens`, or on synthetic ones of `vocab_size` ids.
 
-    Disk is measured where `out` lies. Raises DamagedArtifact for a shard without a header.
+    Disk space is measured where `out` is. Raises DamagedArtifact for a shard without a header.
     """
     if tokens is None:
-        tokens = make_up_tokens(out.scratch / "tokens", config, vocab_size)
+        tokens = synthetic_tokens(out.scratch / "tokens", config, vocab_size)
     train, validation = (sorted((tokens / split).glob("*.tokens")) for split in ("train", "validation"))
     header = read_header(train[0])
     shape = derive(config.model, header.vocab_size)
@@ -40,17 +40,17 @@ def check_by_hand(
         train=[path.resolve() for path in train],
         validation=[path.resolve() for path in validation],
         tokenizer=tokens.resolve(),
-        marks=usual_marks() if config.fim_rate else None,
+        fim_tokens=default_fim_tokens() if config.fim_rate else None,
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
     )
     return preflight(spec, out, on_check)
 
 
-def make_up_tokens(folder: Path, config: PretrainConfig, vocab_size: int) -> Path:
-    """Shards of random ids, frequent ones more often, as words are (Zipf); an end of document every 100 or so."""
+def synthetic_tokens(folder: Path, config: PretrainConfig, vocab_size: int) -> Path:
+    """Shards of random ids with Zipf's distribution, as of words; a document ends about every 100 tokens."""
     rng = np.random.default_rng(0)
-    windows = max(MADE_UP_WINDOWS, 2 * config.global_batch)
+    windows = max(SYNTHETIC_WINDOWS, 2 * config.global_batch)
     for split, share in (("train", 1.0), ("validation", 0.1)):
         count = int(windows * share * config.model.context) + config.model.context + 1
         ids = (rng.zipf(1.2, count) % vocab_size).astype(np.uint32)

@@ -1,4 +1,4 @@
-"""Whether the model can learn: what a fresh one says, what its gradients reach, what it sees, what it can memorise.
+"""Can the model learn? Its first loss, its gradients, the causal mask, and whether it can overfit one batch.
 
 Shapes: B rows, T tokens, V vocabulary.
 """
@@ -17,26 +17,26 @@ from tasks.pretrain.engines import Engine, MicroBatch
 from tasks.pretrain.preflight.bench import Bench
 
 TOLERANCE = 0.05  # of the first loss
-MEMORISED = 0.1  # share of the first loss that is left of a batch known by heart
-LONGEST, WARMUP = 200, 8  # steps; at a rate that suits the model two dozen are enough
+MEMORISED = 0.1  # share of the first loss that is left of a memorised batch
+LONGEST, WARMUP = 200, 8  # steps; with a good learning rate two dozen suffice
 CAUSAL_TOLERANCE = 1e-4  # of a logit: products over other rows may be rounded differently
 
 
 def first_loss(bench: Bench) -> Check:
-    """A fresh model knows nothing: all tokens are as likely."""
+    """An untrained model gives all tokens the same probability."""
     ids_BT, targets_BT, _ = bench.batches[0]
     return judge_first_loss(float(bench.engine.loss(ids_BT, targets_BT)), bench.small.shape)
 
 
 def judge_first_loss(loss: float, shape: ModelShape) -> Check:
-    """ln V within 5 %. Logits of a fresh model vary by σ² = 0.02² × width, which adds σ²/2 at the most."""
+    """ln V within 5 %. Logits of an untrained model have a variance of σ² = 0.02² × width, which adds at most σ²/2."""
     expected, spread = math.log(shape.vocab_size), INIT_STD**2 * shape.width / 2
     good = (1 - TOLERANCE) * expected <= loss <= (1 + TOLERANCE) * (expected + spread)
     return verdict(
         "first loss",
         good,
         f"{loss:.3f} nats a token, ln({shape.vocab_size:,}) = {expected:.3f}",
-        "The initial weights have the wrong scale, or targets don't belong to inputs: look at what changed in models/.",
+        "The initial weights have the wrong scale, or targets don't match inputs: look at what changed in models/.",
     )
 
 
@@ -62,19 +62,19 @@ def judge_gradients(model: nn.Module, batch: MicroBatch, depth: str = "") -> Che
     return verdict(
         "gradients",
         not wrong,
-        "; ".join(wrong[:3]) + more if wrong else f"finite and alive for all {len(parameters)} parameters{depth}",
-        "A parameter that the loss does not reach never learns: look for what cuts it off in models/.",
+        "; ".join(wrong[:3]) + more if wrong else f"finite and nonzero for all {len(parameters)} parameters{depth}",
+        "A parameter without gradient never learns: look for what detaches it in models/.",
     )
 
 
 def causality(bench: Bench) -> Check:
-    """No token sees a later one, nor, where documents are kept apart, one of another document."""
+    """No token sees a later one, nor, with isolated documents, one of another document."""
     return judge_causality(bench.model, bench.batches[0], bench.depth)
 
 
 @torch.no_grad()
 def judge_causality(model: Transformer, batch: MicroBatch, depth: str = "") -> Check:
-    """Change one token: logits before it stay as they are, those from it on change."""
+    """Change one token: logits before it must stay the same, those from it on must change."""
     ids_T, _, positions_BT = batch[0][0], batch[1], batch[2]
     tokens = len(ids_T)
     places = sorted({tokens // 4, tokens // 2, tokens - 1} - {0})
@@ -96,12 +96,12 @@ def judge_causality(model: Transformer, batch: MicroBatch, depth: str = "") -> C
     return verdict("causality", good, value, "The attention mask is wrong: look at what changed in models/.")
 
 
-def by_heart(bench: Bench) -> Check:
-    """One small batch is learned by heart, by the run's own engine, optimizer and peak rate."""
-    return judge_by_heart(bench.engine, bench.batches, bench.depth)
+def overfit(bench: Bench) -> Check:
+    """The run's own engine, optimizer and peak learning rate can overfit one small batch."""
+    return judge_overfit(bench.engine, bench.batches, bench.depth)
 
 
-def judge_by_heart(engine: Engine, batches: list[MicroBatch], depth: str = "") -> Check:
+def judge_overfit(engine: Engine, batches: list[MicroBatch], depth: str = "") -> Check:
     """The loss on the same few hundred tokens falls to a tenth within a few dozen steps."""
     peak = engine.config.learning_rate
     losses: list[float] = []
@@ -112,7 +112,7 @@ def judge_by_heart(engine: Engine, batches: list[MicroBatch], depth: str = "") -
             break
     tokens = sum(ids_BT.numel() for ids_BT, _, _ in batches)
     return verdict(
-        "one batch by heart",
+        "overfit one batch",
         losses[-1] <= MEMORISED * losses[0],
         f"{tokens} tokens: loss {losses[0]:.2f} → {losses[-1]:.2f} in {len(losses)} steps{depth}",
         "Lower pretrain.learning_rate (or raise it, if the loss hardly moved), and look at the optimizer's settings.",

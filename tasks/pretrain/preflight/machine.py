@@ -1,10 +1,9 @@
-"""The machine under the run: memory of a step, room on the disk, threads, allocator, device, libraries."""
+"""The machine: memory of a step, disk space, threads, allocator, device, libraries."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import resource
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -18,8 +17,9 @@ from tasks.pretrain.preflight.bench import PARTS, Bench
 from tasks.pretrain.recipe.micro_batch import rank_share
 from tasks.pretrain.recipe.precision import has_bfloat16, precision
 from tasks.stage import machine
+from tasks.training.peak import peak_memory
 
-FULL = 0.95  # share of the memory above which a run lives dangerously
+FULL = 0.95  # share of the memory above which a run is at risk
 LESS_MEMORY = (
     "Lower runtime.pretrain.micro_batch, set runtime.pretrain.recompute, or shard the model: "
     "runtime.pretrain.zero_stage, more processes."
@@ -28,7 +28,7 @@ ALLOCATOR = ("MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD
 
 
 def disk(bench: Bench) -> Check:
-    """Room for checkpoints, model and snapshots."""
+    """Disk space for checkpoints, model and snapshots."""
     return judge_disk(rooms(bench.spec))
 
 
@@ -44,9 +44,9 @@ def judge_disk(found: list[Room]) -> Check:
 
 
 def memory(bench: Bench) -> Check:
-    """Two steps of the whole model at the run's micro-batch: what they held at the most.
+    """Peak memory of two steps of the whole model at the run's micro-batch.
 
-    The optimizer's states come with the first step; more micro-batches hold no more than two.
+    Optimizer states exist from the first step on; more than two micro-batches take no more memory.
     """
     spec, world = bench.spec, bench.world
     data_ranks = bench.engine.data_ranks
@@ -58,16 +58,16 @@ def memory(bench: Bench) -> Check:
     batches = bench.cut(engine, bench.open_loader(whole), spec.shape.context)
     for _ in range(2):
         engine.step(batches, 0.0)
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 * spec.runtime.training.processes
+    resident = peak_memory() * spec.runtime.training.processes
     held = [(resident, machine.memory(), "this machine")]
     if world.device.type == "cuda":
         total = torch.cuda.get_device_properties(world.device).total_memory
-        held.insert(0, (torch.cuda.max_memory_allocated(), total, torch.cuda.get_device_name(world.device)))
+        held.insert(0, (peak_memory(world.device), total, torch.cuda.get_device_name(world.device)))
     return judge_memory(held, size)
 
 
 def judge_memory(held: Sequence[tuple[int, int, str]], rows: int) -> Check:
-    """The peak of a step against what there is, both in bytes, of each memory: the device's, the host's."""
+    """The peak of a step against the capacity, in bytes, of each memory: the device's, the host's."""
     named = " and ".join(f"{peak / 1e9:.2f} GB of {total / 1e9:.1f} GB of {where}" for peak, total, where in held)
     fits = all(peak <= FULL * total for peak, total, _ in held)
     return verdict("memory", fits, f"{named}, with micro-batches of {rows}", LESS_MEMORY)
@@ -80,7 +80,7 @@ def threads(bench: Bench) -> Check:
 
 
 def judge_threads(each: int, processes: int, cores: int) -> Check:
-    """Threads that wait for a core spend the time of those that have one."""
+    """More threads than cores slow each other down."""
     return advice(
         "threads",
         each * processes <= cores,
@@ -91,24 +91,24 @@ def judge_threads(each: int, processes: int, cores: int) -> Check:
 
 
 def allocator(bench: Bench) -> Check:
-    """The memory of freed tensors is kept."""
+    """The allocator keeps the memory of freed tensors."""
     return judge_allocator(os.environ)
 
 
 def judge_allocator(environment: Mapping[str, str]) -> Check:
-    """glibc's settings, or another allocator loaded before it."""
+    """glibc must be tuned for it, or another allocator preloaded."""
     other = [name for name in ("tcmalloc", "jemalloc") if name in environment.get("LD_PRELOAD", "")]
     missing = [name for name in ALLOCATOR if name not in environment]
     return advice(
         "allocator",
         bool(other) or not missing,
         other[0] if other else f"{', '.join(missing)} not set" if missing else "keeps what tensors free",
-        "Start training through the pipeline, which sets it: small models are a third faster.",
+        "Start training through the pipeline, which sets it: small models train a third faster.",
     )
 
 
 def device(bench: Bench) -> Check:
-    """Where it runs and in which precision."""
+    """The device supports the precision."""
     world, spec = bench.world, bench.spec
     cuda = world.device.type == "cuda"
     name = torch.cuda.get_device_name(world.device) if cuda else "CPU"
@@ -119,7 +119,7 @@ def device(bench: Bench) -> Check:
 
 
 def judge_device(name: str, chosen: str, *, cuda: bool, bf16: bool, compiled: bool) -> Check:
-    """Whether the device has units for the precision, and float8 the kernels that make it worth its casts."""
+    """Whether the device supports the precision in hardware, and float8 runs compiled."""
     value = f"{name}, trains in {chosen}, bfloat16 {'in hardware' if bf16 else 'not in hardware'}"
     if chosen == "float8" and not compiled:
         remedy = "float8 without torch.compile is slower than bfloat16: set runtime.pretrain.compile=default."
@@ -129,7 +129,7 @@ def judge_device(name: str, chosen: str, *, cuda: bool, bf16: bool, compiled: bo
 
 
 def libraries(bench: Bench) -> Check:
-    """The engine's library is there."""
+    """The engine's library is installed."""
     engine = bench.spec.runtime.pretrain.engine
     needed = ["torch", *(["deepspeed"] if engine == "deepspeed" else [])]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]

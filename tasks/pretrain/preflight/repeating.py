@@ -1,4 +1,4 @@
-"""What must come out twice: the data as it was written, a batch, a checkpoint, and the same weights on every rank."""
+"""What must be reproducible: shards as written, batches, a resume, and the same weights on every rank."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tasks.pretrain.engines import open_engine
 from tasks.pretrain.loader import StepLoader
 from tasks.pretrain.preflight.bench import Bench
 
-HASHED_BYTES = 1 << 30  # of the shards, on each rank; headers and sizes are looked at in all
-GPU_TOLERANCE = 1e-5  # sums on a GPU are rounded in any order
+HASHED_BYTES = 1 << 30  # of shards, per rank; of the others only headers and sizes are checked
+GPU_TOLERANCE = 1e-5  # sums on a GPU have no fixed order
 
 
 def shards(bench: Bench) -> Check:
-    """Token shards are what their headers say."""
+    """Token shards match their headers."""
     spec = bench.spec
     mine = [*spec.train, *spec.validation][bench.world.rank :: bench.world.size]
     return judge_shards(mine, spec.tokenizer_digest)
@@ -44,12 +44,12 @@ def judge_shards(paths: Sequence[Path], tokenizer_digest: str) -> Check:
 
 
 def loader(bench: Bench) -> Check:
-    """Two loaders serve the same."""
+    """Two loaders serve the same batches."""
     return judge_loader(bench.open_loader(bench.spec), bench.open_loader(bench.spec), (1, bench.spec.steps))
 
 
 def judge_loader(one: StepLoader, other: StepLoader, steps: Sequence[int]) -> Check:
-    """The rows of these steps, served twice."""
+    """The batches of these steps, served twice, must be equal."""
     digests = [[_served(each, step) for step in steps] for each in (one, other)]
     differs = [step for step, first, second in zip(steps, *digests, strict=True) if first != second]
     return verdict(
@@ -70,7 +70,7 @@ def _served(loader: StepLoader, step: int) -> str:
 
 
 def checkpoint(bench: Bench) -> Check:
-    """Saved, loaded into a fresh engine, one step: the same as without. Changes the small engine."""
+    """Saving and loading into a fresh engine must not change the next step. Changes the small engine."""
     name, world, engine = "checkpoint", bench.world, bench.engine
     remedy = "A resume would not be exact: look at what changed in the engine's save and load."
     checkpoints = Checkpoints(bench.spec.checkpoints, "pre-flight", world=world)
@@ -95,7 +95,7 @@ def checkpoint(bench: Bench) -> Check:
 
 
 def ranks(bench: Bench) -> Check:
-    """Every rank holds the same weights and sees samples of its own."""
+    """Every rank has the same initial weights, and its own samples."""
     world, engine = bench.world, bench.engine
     ids_BT, targets_BT, _ = bench.batches[0]
     everywhere = ids_BT.clone(), targets_BT.clone()
@@ -111,15 +111,11 @@ def ranks(bench: Bench) -> Check:
         "weights": weights.hexdigest(),
         "samples": hashlib.sha256(ids_BT.cpu().numpy().data).hexdigest(),
     }
-    found: list[Any] = [mine]
-    if world.size > 1:
-        found = [None] * world.size
-        torch.distributed.all_gather_object(found, mine)
-    return judge_ranks(found)
+    return judge_ranks(world.gathered(mine))
 
 
 def judge_ranks(found: Sequence[dict[str, Any]]) -> Check:
-    """What each rank told: its share of the data, the loss of one batch, digests of initial weights and of samples."""
+    """`found` has of each rank its data rank, the loss of one batch, digests of initial weights and of samples."""
     wrong = [what for what in ("loss", "weights") if len({told[what] for told in found}) > 1]
     seen = {told["data rank"]: told["samples"] for told in found}
     twice = len(set(seen.values())) < len(seen)

@@ -1,12 +1,12 @@
-"""The optimizer of a profile, for whatever parameters an engine holds.
+"""The optimizer of a profile, over the parameters that an engine holds.
 
-AdamW (Loshchilov & Hutter 2019) by default. Muon (Jordan et al. 2024) takes the matrices of the blocks where a profile
-asks for it, and AdamW keeps the rest: embeddings, head, norms and biases. Its update is scaled to the RMS of Adam's
-(Liu et al. 2025, "Muon is scalable for LLM training", section 2.2), so that one learning rate serves both. A matrix is
-orthogonalised as it is kept: q, k and v together, gate and up together.
+AdamW (Loshchilov & Hutter 2019) by default. Muon (Jordan et al. 2024), if chosen, updates the matrices of the blocks,
+and AdamW the rest: embeddings, head, norms and biases. Its update is scaled to the RMS of Adam's (Liu et al. 2025,
+"Muon is scalable for LLM training", section 2.2), so that one learning rate serves both. Fused matrices (q, k and v;
+gate and up) are orthogonalised as one.
 
-Under muP (Yang et al. 2022, "Tensor Programs V", table 8, Adam's column) the rates of the blocks' matrices shrink with
-the width; the multiplier of the output stands in the last norm, with its rate (see `Transformer.initialise`).
+With muP (Yang et al. 2022, "Tensor Programs V", table 8, Adam's column) the learning rates of the blocks' matrices
+shrink with the width; the output multiplier is in the scale of the last norm (see `Transformer.initialise`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Group = dict[str, Any]
 
 
 def new_optimizer(config: PretrainConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer over the model's parameters; `set_learning_rate` sets its rate at each step."""
+    """The optimizer over the model's parameters; `set_learning_rate` sets the rate of each step."""
     groups = parameter_groups(config, model)
     adam: dict[str, Any] = {"lr": 0.0, "betas": (config.beta1, config.beta2), "eps": config.epsilon, "fused": True}
     if config.optimizer == "adamw":
@@ -37,16 +37,16 @@ def new_optimizer(config: PretrainConfig, model: nn.Module) -> torch.optim.Optim
 
 
 def set_learning_rate(groups: Iterable[Group], rate: float) -> None:
-    """The rate of each group for the next step: its share of the run's."""
+    """Set each group's learning rate for the next step: the run's rate times the group's scale."""
     for group in groups:
         group["lr"] = rate * group["rate_scale"]
 
 
 def parameter_groups(config: PretrainConfig, model: nn.Module) -> list[tuple[str, Group]]:
-    """(optimizer, group): matrices decay, biases and norm scales don't; each group has its share of the learning rate.
+    """(optimizer, group) pairs with weight decay, on matrices only, and learning-rate scale.
 
-    Each parameter stands in exactly one. Groups and their order follow from the config alone, whatever part of the
-    model this is: states are saved by their numbers.
+    Each parameter is in exactly one. Groups and their order follow from the config alone, whatever part of the model
+    this is: states are saved by group number.
     """
     groups: dict[tuple[str, float, float], list[nn.Parameter]] = {}
     for kind in ("matrix", "vector", "matrix of a block", "last norm"):
@@ -64,7 +64,7 @@ def parameter_groups(config: PretrainConfig, model: nn.Module) -> list[tuple[str
 
 
 def _treatment(config: PretrainConfig, kind: str) -> tuple[str, float, float]:
-    """(optimizer, weight decay, share of the learning rate) of a kind of parameter."""
+    """(optimizer, weight decay, learning-rate scale) of a kind of parameter."""
     wider = derive(config.model, vocab_size=1).width / config.mup_base_width if config.mup_base_width else 1.0
     if kind == "vector":
         return "adamw", 0.0, 1.0
@@ -72,17 +72,17 @@ def _treatment(config: PretrainConfig, kind: str) -> tuple[str, float, float]:
         return "adamw", 0.0, 1 / wider
     if kind == "matrix":
         return "adamw", config.weight_decay, 1.0
-    # Decoupled decay is rate × decay: what the width takes from the one it gives to the other
+    # Decoupled decay is rate × decay, so that the decay compensates the lower rate
     if config.optimizer == "adamw":
         return "adamw", config.weight_decay * wider, 1 / wider
-    # An update of a given size moves outputs in proportion to the width, an orthogonal one to its root
+    # Outputs move in proportion to the width for an update of given size, to its root for an orthogonal one
     shrink = wider**0.5
     share = (config.muon_learning_rate or config.learning_rate) / config.learning_rate
     return "muon", config.weight_decay * shrink, share / shrink
 
 
 class AdamWWithMuon(torch.optim.Optimizer):
-    """Two optimizers as one, which an engine steps, saves and loads as any other."""
+    """Two optimizers behind the interface of one."""
 
     def __init__(self, adamw: torch.optim.AdamW, muon: torch.optim.Muon) -> None:
         self.parts = (adamw, muon)
@@ -90,9 +90,9 @@ class AdamWWithMuon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float | Tensor] | None = None) -> None:  # type: ignore[override]
-        """One step of each. Groups and states are this object's own: loading replaces them."""
+        """One step of each, with this object's groups and states, which loading replaces."""
         if closure is not None:
-            raise TypeError("there is nothing to evaluate again: no closure is taken")
+            raise TypeError("closures are not supported")
         first = len(self.parts[0].param_groups)
         for part, groups in zip(self.parts, (self.param_groups[:first], self.param_groups[first:]), strict=True):
             part.param_groups, part.state = groups, self.state

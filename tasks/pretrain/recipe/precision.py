@@ -1,7 +1,7 @@
-"""Which numbers a training computes in, and what a device or an engine must have for them.
+"""The precision of a run, and what it needs of device and engine.
 
 Weights and optimizer states stay in float32 unless an engine says otherwise; the precision is that of the matrix
-products. float16 needs a loss scale that adapts (Micikevicius et al. 2018), float8 a GPU with units for it and torchao.
+products. float16 needs dynamic loss scaling (Micikevicius et al. 2018), float8 a GPU that supports it and torchao.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ DTYPES = {
     "tf32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
-    "float8": torch.bfloat16,  # of all that torchao leaves alone
+    "float8": torch.bfloat16,  # of all that torchao does not convert
 }
 FLOAT8_CAPABILITY = (8, 9)  # Ada and Hopper
 
 
 def precision(spec: TrainSpec, world: World) -> str:
-    """The profile's precision; auto is bfloat16 on a GPU that has it, else float32.
+    """The profile's precision; auto is bfloat16 on a GPU that supports it, else float32.
 
-    Raises ConfigError for one that this device can't compute in.
+    Raises ConfigError for one that this device does not support.
     """
     name, cuda = spec.config.precision, world.device.type == "cuda"
     if name == "auto":
         return "bfloat16" if cuda and has_bfloat16() else "float32"
     if name == "tf32" and not cuda:
-        raise ConfigError("pretrain.precision tf32 is made by GPUs only.", "Choose float32 on a CPU.")
+        raise ConfigError("pretrain.precision tf32 needs a GPU.", "Choose float32 on a CPU.")
     if name == "float8":
         if not cuda or torch.cuda.get_device_capability(world.device) < FLOAT8_CAPABILITY:
             raise ConfigError(
@@ -51,12 +51,12 @@ def precision(spec: TrainSpec, world: World) -> str:
 
 
 def has_bfloat16() -> bool:
-    """Whether this GPU multiplies bfloat16 in hardware; older ones make it up from float32, slower than that."""
+    """Whether this GPU supports bfloat16 in hardware; older ones emulate it more slowly than float32."""
     return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def prepare(model: nn.Module, name: str) -> None:
-    """Make matrix products TF32, or the blocks' linear layers float8 (scales found anew each time, one a tensor), in
+    """Switch matrix products to TF32, or convert the blocks' linear layers to float8 (dynamic scales per tensor) in
     place. Names and weights stay as they are."""
     if name == "tf32":
         torch.set_float32_matmul_precision("high")
@@ -66,7 +66,7 @@ def prepare(model: nn.Module, name: str) -> None:
 
 
 def _fits_float8(module: nn.Module) -> bool:
-    """The head stays as it is (it computes the loss), and so do sizes that float8 kernels don't take."""
+    """All linear layers but the head, which computes the loss, and sizes that float8 kernels don't support."""
     if not isinstance(module, nn.Linear) or isinstance(module, Head):
         return False
     return module.in_features % 16 == 0 and module.out_features % 16 == 0

@@ -11,10 +11,10 @@ from tasks.pretrain.recipe.steps import decay_steps
 def learning_rate(config: PretrainConfig, step: int, steps: int) -> float:
     """The rate of `step` (from 1 to `steps`): a linear warmup to the peak, then down to `final_share` of it.
 
-    cosine    one half-wave (Loshchilov & Hutter 2016, one cycle), with the floor of Hoffmann et al. 2022
-    linear    a straight line (Bergsma et al. 2025 find it best where it ends at 0)
+    cosine    half a cosine (Loshchilov & Hutter 2016), with a floor as in Hoffmann et al. 2022
+    linear    a straight line (best when it ends at 0, Bergsma et al. 2025)
     wsd       warmup, stable, decay (Hu et al. 2024, MiniCPM): at the peak until the last `decay_share` of the steps
-    constant  at the peak for good
+    constant  at the peak until the end
     """
     peak, floor, begun = config.learning_rate, config.final_share, config.warmup_steps
     if step <= begun:
@@ -27,7 +27,7 @@ def learning_rate(config: PretrainConfig, step: int, steps: int) -> float:
 
 
 def _height(config: PretrainConfig, progress: float) -> float:
-    """How much of the way down is still ahead, from 1 to 0."""
+    """The remaining share of the decay, from 1 to 0."""
     if config.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * progress))
     if config.schedule == "wsd" and config.decay_shape == "1-sqrt":

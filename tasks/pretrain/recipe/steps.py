@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 def decay_steps(share: float, steps: int) -> int:
-    """Steps of the decay of wsd: the share, rounded, and at least one."""
+    """Steps of the decay of wsd: at least one."""
     return max(1, round(share * steps))
 
 
 def parts_at(step: int, *, warmup_steps: int, parts: int) -> int:
-    """`parts` (a power of 2) at step 1, halved in equal intervals of the warmup, 1 after it."""
+    """`parts` (a power of 2) at step 1, halved in equal intervals of the warmup; 1 after it."""
     if step > warmup_steps:
         return 1
     intervals = parts.bit_length() - 1

@@ -60,11 +60,11 @@ def test_a_host_is_heard_through_a_launcher_that_puts_its_name_before_each_line(
 def test_hosts_of_a_hostfile_get_what_is_set_for_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DS_ENV_FILE", raising=False)
-    monkeypatch.setenv("GRISTMILL_DRILL", "kill:1@3")
+    monkeypatch.setenv("GRISTMILL_FAULTS", "kill:1@3")
     (tmp_path / ".deepspeed_env").write_text("NCCL_DEBUG=INFO\n\n")
     out = Output.at(tmp_path, runtime=runtime_of(threads=1, hostfile="hosts"))
     lines = environment_file(out).read_text().splitlines()
-    for said in ("NCCL_DEBUG=INFO", "OMP_NUM_THREADS=1", "WANDB_MODE=disabled", "GRISTMILL_DRILL=kill:1@3"):
+    for said in ("NCCL_DEBUG=INFO", "OMP_NUM_THREADS=1", "WANDB_MODE=disabled", "GRISTMILL_FAULTS=kill:1@3"):
         assert said in lines
     assert all(line.partition("=")[1] for line in lines)
     assert not [line for line in lines if line.startswith("PATH=")], "each host has its own"

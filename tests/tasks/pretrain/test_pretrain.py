@@ -23,8 +23,8 @@ from storage.errors import ConfigError, DamagedArtifact, EmptyOutput, TokenizerM
 from storage.token_stream import TokenStream
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.checkpoints.manager import Checkpoints
-from tasks.pretrain.healing.divergence import Watch
-from tasks.pretrain.healing.skipped_batches import Course
+from tasks.pretrain.healing.divergence import DivergenceMonitor
+from tasks.pretrain.healing.skipped_batches import BatchSchedule
 from tasks.pretrain.loader import WindowLoader, permute
 from tasks.pretrain.loader.windows import StreamWindows
 from tasks.pretrain.log import Log
@@ -103,7 +103,7 @@ def test_two_processes_of_which_one_is_killed_end_with_the_same_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     undisturbed, killed = in_two(engine), output(tmp_path, **IN_TWO, **engine)
-    monkeypatch.setenv("GRISTMILL_DRILL", "kill:1@8")  # SIGKILL to the second rank
+    monkeypatch.setenv("GRISTMILL_FAULTS", "kill:1@8")  # SIGKILL to the second rank
     pretrain.function(CONFIG, *data, killed)
     assert killed.facts["resumed_from_step"] == 6
     assert killed.facts["restarts"] == 1
@@ -200,7 +200,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_a_torn_one_removed(tmp_path:
 
 
 def test_a_nan_ends_the_run_and_names_its_step(tmp_path: Path) -> None:
-    log = Log(tmp_path / "log.jsonl", ALONE, Watch(CONFIG, Course()), [])
+    log = Log(tmp_path / "log.jsonl", ALONE, DivergenceMonitor(CONFIG, BatchSchedule()), [])
     log.add(1, 0.1, torch.tensor(2.0), torch.tensor(1.0))
     log.add(2, 0.1, torch.tensor(math.nan), torch.tensor(1.0))
     with pytest.raises(TrainingError, match="Step 2: loss is nan"):

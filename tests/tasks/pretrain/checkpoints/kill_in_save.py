@@ -26,7 +26,7 @@ def main(folder: Path, seconds: float) -> None:
         engine = open_engine(spec, world)
         ids = torch.arange(spec.config.global_batch * 33).view(-1, 33) % spec.shape.vocab_size
         engine.step([(ids[:, :-1], ids[:, 1:], None)], 1e-3)
-        checkpoints = Checkpoints(spec.checkpoints, "mine", world=world, behind=True)
+        checkpoints = Checkpoints(spec.checkpoints, "mine", world=world, asynchronous=True)
         checkpoints.save(engine, 1)
         checkpoints.finish()
         checkpoints.save(engine, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,12 +18,12 @@ from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, StoreError, TrainingError
 from tasks.pretrain import pretrain
-from tasks.pretrain.checkpoints.background import writes_behind
+from tasks.pretrain.checkpoints.background import saves_async
 from tasks.pretrain.checkpoints.disk import largest_checkpoint
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.checkpoints.saved_states import Found, expected_shapes, merge, problems, read_back
 from tasks.pretrain.engines import Engine, open_engine, states
-from tasks.pretrain.engines.shard_layout import Piece
+from tasks.pretrain.engines.shard_layout import ShardLayout
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 from tasks.stage.output import Output
@@ -136,29 +137,65 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
         checkpoints.latest()
 
 
-Pieces = dict[str, Piece]
+class Payload:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
 
 
-def zero(tensors: dict[str, torch.Tensor], pieces: Pieces) -> None:
+@pytest.mark.parametrize("other_stage", [False, True])
+@pytest.mark.parametrize("runtime", ENGINES, ids=str)
+def test_a_file_that_was_replaced_by_code_is_refused_and_does_not_run(
+    runtime: dict[str, Any], other_stage: bool, spec: TrainSpec, world: World, tmp_path: Path
+) -> None:
+    checkpoints, ran = Checkpoints(tmp_path / "run", "mine", world=world), tmp_path / "ran"
+    engine = trained(spec, world, **runtime)
+    checkpoints.save(engine, 1)
+    folder = tmp_path / "run" / "step-000000001"
+    target = folder / ".metadata" if runtime["engine"] == "ddp" else next(folder.glob("*model_states.pt"))
+    if target.name == ".metadata":
+        target.write_bytes(pickle.dumps(Payload(ran)))
+    else:
+        torch.save({"module": Payload(ran)}, target)
+    with pytest.raises(TrainingError, match=f"damaged .{target.name}"):
+        Checkpoints(tmp_path / "run", "mine", world=world).load(engine, 1)
+    if runtime["engine"] == "deepspeed":  # nor with a digest to match
+        stage = (runtime["zero_stage"] + other_stage) % 4
+        loading = trained(spec, world, 0, **{**runtime, "zero_stage": stage})
+        with pytest.raises(TrainingError, match="holds something else than states"):
+            loading.load(folder)
+    with pytest.raises(TrainingError, match="damaged"):
+        checkpoints.latest()
+    assert not ran.exists()
+
+
+Layouts = dict[str, ShardLayout]
+
+
+def zero(tensors: dict[str, torch.Tensor], layouts: Layouts) -> None:
     tensors[MATRIX] = torch.zeros_like(tensors[MATRIX])
 
 
-def spoil(tensors: dict[str, torch.Tensor], pieces: Pieces) -> None:
+def spoil(tensors: dict[str, torch.Tensor], layouts: Layouts) -> None:
     tensors[MATRIX] = torch.full_like(tensors[MATRIX], float("nan"))
 
 
-def rename(tensors: dict[str, torch.Tensor], pieces: Pieces) -> None:
-    tensors["another"], pieces["another"] = tensors.pop(MATRIX), pieces.pop(MATRIX)
+def rename(tensors: dict[str, torch.Tensor], layouts: Layouts) -> None:
+    tensors["another"], layouts["another"] = tensors.pop(MATRIX), layouts.pop(MATRIX)
 
 
-def reshape(tensors: dict[str, torch.Tensor], pieces: Pieces) -> None:
+def reshape(tensors: dict[str, torch.Tensor], layouts: Layouts) -> None:
     tensors[MATRIX] = tensors[MATRIX].flatten()
-    pieces[MATRIX] = Piece.whole(tensors[MATRIX])
+    layouts[MATRIX] = ShardLayout.whole(tensors[MATRIX])
 
 
-def forget(tensors: dict[str, torch.Tensor], pieces: Pieces) -> None:
+def forget(tensors: dict[str, torch.Tensor], layouts: Layouts) -> None:
     for name in [name for name in tensors if name.startswith(f"{MATRIX}/")]:
-        del tensors[name], pieces[name]
+        del tensors[name], layouts[name]
 
 
 WRONG = [
@@ -170,27 +207,27 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize(("wrong", "named"), WRONG)
 def test_a_checkpoint_that_does_not_hold_the_model_never_counts(
-    wrong: Callable[[dict[str, torch.Tensor], Pieces], None], named: str, behind: bool, spec: TrainSpec, world: World,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    wrong: Callable[[dict[str, torch.Tensor], Layouts], None], named: str, asynchronous: bool, spec: TrainSpec,
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     engine = trained(spec, world)
-    checkpoints = Checkpoints(tmp_path, "mine", world=world, behind=behind)
+    checkpoints = Checkpoints(tmp_path, "mine", world=world, asynchronous=asynchronous)
     checkpoints.save(engine, 1)
-    sound = states._shared_out
+    sound = states._own_states
 
     def shared_out(*given: Any) -> Any:
         tensors, planner = sound(*given)
-        wrong(tensors, planner.pieces)
+        wrong(tensors, planner.layouts)
         return tensors, planner
 
-    monkeypatch.setattr(states, "_shared_out", shared_out)
-    if behind:
+    monkeypatch.setattr(states, "_own_states", shared_out)
+    if asynchronous:
         checkpoints.save(engine, 2)
     with pytest.raises(TrainingError, match=named):
-        checkpoints.finish() if behind else checkpoints.save(engine, 2)
+        checkpoints.finish() if asynchronous else checkpoints.save(engine, 2)
     assert checkpoints.latest() == 1
 
 
@@ -224,9 +261,9 @@ def test_a_scale_may_be_zero_but_no_state_infinite() -> None:
     ]
 
 
-@pytest.mark.parametrize("behind", [False, True])
-def test_as_many_are_kept_as_asked(behind: bool, spec: TrainSpec, world: World, tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, "mine", world=world, keep=3, behind=behind)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_as_many_are_kept_as_asked(asynchronous: bool, spec: TrainSpec, world: World, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, "mine", world=world, keep=3, asynchronous=asynchronous)
     engine = trained(spec, world)
     for step in range(1, 6):
         checkpoints.save(engine, step)
@@ -237,7 +274,7 @@ def test_as_many_are_kept_as_asked(behind: bool, spec: TrainSpec, world: World, 
 def test_steps_do_not_change_what_is_being_written_behind(spec: TrainSpec, world: World, tmp_path: Path) -> None:
     engine = trained(spec, world)
     before = weights(engine)
-    checkpoints = Checkpoints(tmp_path, "mine", world=world, behind=True)
+    checkpoints = Checkpoints(tmp_path, "mine", world=world, asynchronous=True)
     checkpoints.save(engine, 1)
     for step in range(5):
         engine.step(batch(spec, step), 1e-1)
@@ -282,10 +319,10 @@ def test_killed_while_a_checkpoint_is_written_the_one_before_stays(
 
 def test_what_cant_write_behind_says_so(spec: TrainSpec, world: World) -> None:
     on, ds = {"async_checkpoints": "on"}, {"engine": "deepspeed"}
-    assert writes_behind(trained(spec, world, 0, **on))
-    assert not writes_behind(trained(spec, world, 0)), "auto is off on a CPU"
+    assert saves_async(trained(spec, world, 0, **on))
+    assert not saves_async(trained(spec, world, 0)), "auto is off on a CPU"
     with pytest.raises(ConfigError, match="async_checkpoints is on, but the engine deepspeed"):
-        writes_behind(trained(spec, world, 0, **on, **ds))
+        saves_async(trained(spec, world, 0, **on, **ds))
 
 
 @pytest.mark.parametrize("runtime", ENGINES, ids=str)

@@ -56,7 +56,7 @@ def make_spec(folder: Path, case: dict[str, Any]) -> TrainSpec:
     runtime = runtime_of(threads=1, device="cpu", workers=1, **case["runtime"])
     return TrainSpec(
         config=config, runtime=runtime, shape=shape, steps=STEPS, tokens_digest="", tokenizer_digest="",
-        train=[], validation=[], marks=None, tokenizer=folder, scratch=folder, out=folder,
+        train=[], validation=[], fim_tokens=None, tokenizer=folder, scratch=folder, out=folder,
     )  # fmt: skip
 
 

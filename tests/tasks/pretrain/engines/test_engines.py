@@ -17,7 +17,7 @@ import torch
 from models.transformer import Transformer
 from storage.errors import ConfigError
 from tasks.pretrain.engines import open_engine
-from tasks.pretrain.engines.shard_layout import Piece
+from tasks.pretrain.engines.shard_layout import ShardLayout
 from tasks.pretrain.world import World
 from tests.tasks.pretrain.engines.engine_child import SAVED, global_batch, make_spec
 
@@ -214,7 +214,7 @@ def test_what_cant_be_shared_is_refused_by_name(refused: dict[str, Any], results
 )
 def test_what_would_have_no_effect_is_refused_by_name(runtime: dict[str, Any], tmp_path: Path) -> None:
     named = next(name for name in runtime if name != "engine")
-    with pytest.raises(ConfigError, match=rf"runtime\.{named} is"):
+    with pytest.raises(ConfigError, match=rf"runtime\.pretrain\.{named} is"):
         open_engine(make_spec(tmp_path, case("refused", 1, **runtime)), ALONE)
 
 
@@ -227,10 +227,10 @@ def test_float16_is_refused_on_a_cpu(engine: str, tmp_path: Path) -> None:
 
 def test_a_piece_of_a_piece_is_still_where_it_was() -> None:
     whole = torch.arange(60.0).view(10, 6)
-    piece = Piece(whole.shape, ((1, 3), (6, 9)), (2, 4))
-    held = piece.of(whole)
+    layout = ShardLayout(whole.shape, ((1, 3), (6, 9)), (2, 4))
+    held = layout.of(whole)
     assert held.tolist() == whole[[1, 2, 6, 7, 8], 2:4].tolist()
-    part = piece.cut(1, 4)
+    part = layout.cut(1, 4)
     assert part.rows == ((2, 3), (6, 8))
     back = torch.zeros_like(whole)
     part.fill(back, held[1:4])

@@ -61,8 +61,7 @@ HYBRID = [
     case("fsdp after hybrid", 4, source="hybrid", engine="fsdp"),
     case("hybrid after fsdp × tensor", 4, source="hybrid × tensor", engine="fsdp", replicate=2, micro_batch=1),
     case("uneven", 4, engine="fsdp", replicate=3) | {"named": "replicate is 3, but there are 4 processes"},
-    case("ddp", 4, engine="ddp", replicate=2)
-    | {"named": "runtime.pretrain.replicate is 2, which runtime.pretrain.engine=ddp"},
+    case("ddp", 4, engine="ddp", replicate=2) | {"named": "runtime.pretrain.replicate is 2, which the engine ddp"},
 ]
 
 

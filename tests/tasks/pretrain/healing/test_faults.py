@@ -116,7 +116,7 @@ def tried(runtime: Runtime, **known: Any) -> list[str]:
             return actions
         healing = decision.healing
         actions.append(healing.events[-1].action)
-        now = replace(now, micro_batch=healing.runtime(runtime).micro_batch or now.micro_batch)
+        now = replace(now, micro_batch=healing.runtime(runtime).pretrain.micro_batch or now.micro_batch)
 
 
 def test_ddp_that_does_not_fit_becomes_fsdp_where_that_can_train_the_same() -> None:

@@ -22,11 +22,11 @@ from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, Divergence, LostProcess, OutOfMemory, TrainingError
 from tasks.pretrain import PretrainConfig, pretrain
-from tasks.pretrain.healing.divergence import SUSTAINED, Watch, changes
-from tasks.pretrain.healing.fault_injection import VARIABLE, parse
+from tasks.pretrain.healing.divergence import SUSTAINED, DivergenceMonitor, changes
+from tasks.pretrain.healing.fault_injection import VARIABLE, parse_faults
 from tasks.pretrain.healing.out_of_memory import is_out_of_memory, kills
 from tasks.pretrain.healing.policy import Decision, Healing, Situation, decide
-from tasks.pretrain.healing.skipped_batches import Course, learned
+from tasks.pretrain.healing.skipped_batches import BatchSchedule, learned
 from tasks.pretrain.healing.supervisor import named
 from tasks.pretrain.loader import MixtureLoader, open_loader
 from tasks.stage.output import Output
@@ -49,53 +49,55 @@ CONFIG = PretrainConfig.model_validate(
     }
 )
 DEFAULT = PretrainConfig.model_validate({"model": MODEL})
-HEALED = Course(skipped=((33, 40),))  # what a divergence at step 40 leaves of CONFIG
+HEALED = BatchSchedule(skipped=((33, 40),))  # what a divergence at step 40 leaves of CONFIG
 Floats = npt.NDArray[np.float64]
 
-# --- the course -----------------------------------------------------------------------------------------------------
+# --- the batch schedule ---------------------------------------------------------------------------------------------
 
 
 @st.composite
-def courses(draw: st.DrawFn) -> Course:
-    """Any course that healing can make: runs of steps left out, one after the other."""
-    course = Course()
+def courses(draw: st.DrawFn) -> BatchSchedule:
+    """Any schedule that healing can make: runs of steps left out, one after the other."""
+    batch_schedule = BatchSchedule()
     for _ in range(draw(st.integers(0, 4))):
         first = draw(st.integers(1, 40))
-        course = course.without(first, first + draw(st.integers(0, 10)))
-    return course
+        batch_schedule = batch_schedule.without(first, first + draw(st.integers(0, 10)))
+    return batch_schedule
 
 
 @given(courses())
-def test_a_step_learns_the_first_batch_that_no_step_before_learned_and_that_is_not_left_out(course: Course) -> None:
-    left_out = {number for first, last in course.skipped for number in range(first, last + 1)}
+def test_a_step_learns_the_first_batch_that_no_step_before_learned_and_that_is_not_left_out(
+    batch_schedule: BatchSchedule,
+) -> None:
+    left_out = {number for first, last in batch_schedule.skipped for number in range(first, last + 1)}
     others = [number for number in range(1, 200) if number not in left_out]
-    assert [course.batch(step) for step in range(1, 101)] == others[:100]
-    before = {number for first, last in course.skipped_before(20) for number in range(first, last + 1)}
-    assert before == {number for number in left_out if number < course.batch(20)}
+    assert [batch_schedule.batch(step) for step in range(1, 101)] == others[:100]
+    before = {number for first, last in batch_schedule.skipped_before(20) for number in range(first, last + 1)}
+    assert before == {number for number in left_out if number < batch_schedule.batch(20)}
 
 
 @given(courses(), st.integers(1, 40), st.integers(0, 10))
-def test_what_is_left_out_later_changes_no_step_before(course: Course, first: int, more: int) -> None:
-    learned = {course.batch(step) for step in range(first, first + more + 1)}
-    after = course.without(first, first + more)
-    assert [after.batch(step) for step in range(1, first)] == [course.batch(step) for step in range(1, first)]
+def test_what_is_left_out_later_changes_no_step_before(batch_schedule: BatchSchedule, first: int, more: int) -> None:
+    learned = {batch_schedule.batch(step) for step in range(first, first + more + 1)}
+    after = batch_schedule.without(first, first + more)
+    assert [after.batch(step) for step in range(1, first)] == [batch_schedule.batch(step) for step in range(1, first)]
     assert not learned & {after.batch(step) for step in range(1, 200)}
 
 
 def test_a_learning_rate_is_lowered_from_a_step_on_and_again_from_another() -> None:
-    course = Course().slower(10, 0.5).slower(20, 0.5)
-    assert [course.rate_scale(step) for step in (9, 10, 19, 20)] == [1.0, 0.5, 0.5, 0.25]
+    batch_schedule = BatchSchedule().slower(10, 0.5).slower(20, 0.5)
+    assert [batch_schedule.rate_scale(step) for step in (9, 10, 19, 20)] == [1.0, 0.5, 0.5, 0.25]
 
 
-# --- when a loss has left its course --------------------------------------------------------------------------------
+# --- when a loss has diverged --------------------------------------------------------------------------------
 
 
 def judge(losses: Sequence[float] | Floats, config: PretrainConfig = CONFIG) -> int | None:
-    """The step at which the losses are judged to have left their course, None for never."""
-    watch = Watch(config, Course())
+    """The step at which the losses are judged to have left their batch_schedule, None for never."""
+    monitor = DivergenceMonitor(config, BatchSchedule())
     try:
         for step, loss in enumerate(losses, 1):
-            watch.see({"step": step, "loss": float(loss), "gradient_norm": 1.0})
+            monitor.see({"step": step, "loss": float(loss), "gradient_norm": 1.0})
     except Divergence as error:
         return int(error.facts["step"])
     return None
@@ -137,9 +139,12 @@ def test_nothing_is_judged_where_the_losses_before_say_nothing_of_the_next() -> 
     losses = [2.0] * 20 + [5.0] * 20 + [9.0] * 20  # after the warmup, and with other texts
     assert judge(losses, config) is None
     assert judge(losses) == 21
-    assert changes(config, Course(skipped=((30, 34),))) == {21, 36}  # texts change with the batches, not the steps
+    assert changes(config, BatchSchedule(skipped=((30, 34),))) == {
+        21,
+        36,
+    }  # texts change with the batches, not the steps
     grows = {"context_warmup_steps": 12, "context_warmup_parts": 8}
-    assert changes(PretrainConfig.model_validate({**CONFIG.model_dump(), **grows}), Course()) == {3, 5, 9, 13}
+    assert changes(PretrainConfig.model_validate({**CONFIG.model_dump(), **grows}), BatchSchedule()) == {3, 5, 9, 13}
 
 
 def test_switched_off_only_what_is_no_number_is_seen() -> None:
@@ -169,10 +174,10 @@ def diverged(step: int) -> Divergence:
 
 def test_the_first_divergence_leaves_batches_out_the_second_slows_down_the_third_ends() -> None:
     first = decide(Healing(), diverged(40), situation())
-    assert (first.checkpoint, first.healing.course) == (30, Course(skipped=((33, 40),)))
+    assert (first.checkpoint, first.healing.batch_schedule) == (30, BatchSchedule(skipped=((33, 40),)))
     second = decide(first.healing, diverged(42), situation())
     assert second.checkpoint == 20
-    assert second.healing.course == Course(skipped=((27, 50),), lowered=((27, 0.5),))
+    assert second.healing.batch_schedule == BatchSchedule(skipped=((27, 50),), lowered=((27, 0.5),))
     third = decide(second.healing, diverged(45), situation())
     with pytest.raises(TrainingError, match="third divergence in a row") as caught:
         raise_(third)
@@ -191,9 +196,9 @@ def test_what_is_left_out_does_not_depend_on_where_the_checkpoints_lie(step: int
         for kept in ([*range(apart, step, apart)][-2:] for apart in (every, other))
         if len(kept) != 1
     ]
-    assert len({decision.healing.course for decision in decided}) <= 1
+    assert len({decision.healing.batch_schedule for decision in decided}) <= 1
     for decision in decided:
-        ((first, last),) = decision.healing.course.skipped
+        ((first, last),) = decision.healing.batch_schedule.skipped
         assert (last - first + 1, last) == (8, step)
         assert decision.checkpoint < first
 
@@ -207,7 +212,7 @@ def test_switched_off_a_divergence_ends_the_run_at_once() -> None:
     off = situation(config=CONFIG.healing.model_copy(update={"enabled": False}))
     decision = decide(Healing(), diverged(40), off)
     assert str(decision.error).startswith("Step 40: loss is nan.")
-    assert not decision.healing.course.skipped
+    assert not decision.healing.batch_schedule.skipped
 
 
 def test_divergences_far_from_each_other_are_each_the_first() -> None:
@@ -216,15 +221,15 @@ def test_divergences_far_from_each_other_are_each_the_first() -> None:
         decision = decide(healing, diverged(step), situation(checkpoints=[step - 50]))
         healing = decision.healing
         assert decision.error is None
-    assert len(healing.course.skipped) == 4
-    assert not healing.course.lowered
+    assert len(healing.batch_schedule.skipped) == 4
+    assert not healing.batch_schedule.lowered
 
 
 def test_where_no_checkpoint_is_old_enough_fewer_batches_are_left_out() -> None:
     for checkpoints, goes_back, first in (([30, 33], 30, 31), ([33], 33, 34), ([], 0, 27)):
         decision = decide(Healing(), diverged(34), situation(checkpoints=checkpoints))
-        assert (decision.checkpoint, decision.healing.course.skipped) == (goes_back, ((first, 34),))
-    assert decide(Healing(), diverged(3), situation(checkpoints=[])).healing.course.skipped == ((1, 3),)
+        assert (decision.checkpoint, decision.healing.batch_schedule.skipped) == (goes_back, ((first, 34),))
+    assert decide(Healing(), diverged(3), situation(checkpoints=[])).healing.batch_schedule.skipped == ((1, 3),)
 
 
 def test_memory_is_saved_step_by_step_and_the_global_batch_stays() -> None:
@@ -325,15 +330,15 @@ def test_a_process_that_the_kernel_killed_for_want_of_memory_is_told_from_one_th
     assert named(hung, 1) is hung  # somebody else was killed
 
 
-def test_drills_are_read_and_nonsense_is_refused() -> None:
-    drills = parse("nan@40, kill:1@30,spike@5!")
-    assert [(drill.kind, drill.rank, drill.step, drill.always) for drill in drills] == [
+def test_faults_are_read_and_nonsense_is_refused() -> None:
+    faults = parse_faults("nan@40, kill:1@30,spike@5!")
+    assert [(fault.kind, fault.rank, fault.step, fault.always) for fault in faults] == [
         ("nan", 0, 40, False),
         ("kill", 1, 30, False),
         ("spike", 0, 5, True),
     ]
     with pytest.raises(ConfigError, match="'fire@3'"):
-        parse("nan@40,fire@3")
+        parse_faults("nan@40,fire@3")
 
 
 # --- real runs ------------------------------------------------------------------------------------------------------
@@ -347,7 +352,7 @@ def output(folder: Path, **runtime: Any) -> Output:
 def on_course(data: tuple[Artifact, Artifact], tmp_path_factory: pytest.TempPathFactory) -> Output:
     """A run that nothing happened to, with the batches left out from the beginning."""
     out = output(tmp_path_factory.mktemp("on_course"))
-    Healing(course=HEALED).write(out.scratch / "healing.json")
+    Healing(batch_schedule=HEALED).write(out.scratch / "healing.json")
     pretrain.function(CONFIG, *data, out)
     return out
 
@@ -372,12 +377,12 @@ def test_the_report_by_source_counts_what_was_learned_alone(data: tuple[Artifact
     digest = tokenizer_digest(data[1].path)
     loader = open_loader(data[0].files("train/*.tokens"), mixed, context=32, tokenizer_digest=digest)
     assert isinstance(loader.samples, MixtureLoader)
-    course = HEALED.without(3, 4)
+    batch_schedule = HEALED.without(3, 4)
     counted = np.zeros(2, int)
     for step in range(1, 61):
-        sources, _ = loader.samples.order.places((course.batch(step) - 1) * 8, 8)
+        sources, _ = loader.samples.order.places((batch_schedule.batch(step) - 1) * 8, 8)
         counted += np.bincount(sources, minlength=2)
-    rows = learned(loader.samples.report, course, 60, mixed.samples)
+    rows = learned(loader.samples.report, batch_schedule, 60, mixed.samples)
     assert {row["source"]: row["served"] for row in rows} == {"even": counted[0], "odd": counted[1]}
     assert [row["epochs"] for row in rows] == [round(row["served"] / row["windows"], 4) for row in rows]
 
@@ -408,7 +413,7 @@ def test_a_nan_is_healed_though_the_stage_is_killed_while_it_decides_and_again_l
     died = subprocess.run([sys.executable, "-c", STAGE_THAT_DIES, *folders], env=environment, cwd=tmp_path)
     assert died.returncode == -signal.SIGKILL
     out = output(tmp_path)
-    assert Healing.read(out.scratch / "healing.json").course == HEALED
+    assert Healing.read(out.scratch / "healing.json").batch_schedule == HEALED
     interrupt_and_resume(pretrain, CONFIG, data, out, at=52)
     assert out.facts["resumed_from_step"] == 50
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(on_course.path))
@@ -417,7 +422,7 @@ def test_a_nan_is_healed_though_the_stage_is_killed_while_it_decides_and_again_l
     assert (event["kind"], event["step"], event["checkpoint"], event["exit_code"]) == ("divergence", 40, 30, 1)
     assert event["rows"][-1]["loss"] == "nan"
     (row,) = out.counts["tables"]["Events"]
-    assert row["remedy"] == "left out batches 33 to 40 (samples 256 to 319)"
+    assert row["remedy"] == "skipped batches 33 to 40 (samples 256 to 319)"
 
 
 def test_memory_that_runs_out_a_hang_a_killed_rank_and_a_nan_are_all_healed_in_one_run(
@@ -455,5 +460,5 @@ def test_a_third_divergence_ends_the_run_with_a_diagnosis(
     healing = Healing.read(out.scratch / "healing.json")
     assert [event.stopped for event in healing.events] == [False, False, True]
     assert {event.step for event in healing.events} == {31}  # the loss shows it a step later
-    assert healing.course.lowered[0][1] == 0.5
+    assert healing.batch_schedule.lowered[0][1] == 0.5
     assert "the loss rose to" in caught.value.message

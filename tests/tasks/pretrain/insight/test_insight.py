@@ -28,7 +28,7 @@ from storage.maintain import collect, find_garbage
 from storage.store import Store
 from tasks.pretrain import pretrain
 from tasks.pretrain.insight.clock import KINDS, Clock
-from tasks.pretrain.insight.layer_history import KEPT, Looks
+from tasks.pretrain.insight.layer_history import KEPT, LayerHistory
 from tasks.pretrain.insight.layers import LayerStats, activation_stats, merged
 from tasks.pretrain.insight.observe import _cut, _finite, flattened
 from tasks.pretrain.insight.page import Page
@@ -42,7 +42,7 @@ from tasks.stage.output import Output
 from tasks.stage.pages import MAX_PLOT_BYTES, report
 from tasks.stage.progress import Observer
 from tasks.training.logs import append_log, read_log
-from tasks.training.peak import measured_peak
+from tasks.training.peak import peak_flops
 from tests.runtimes import runtime_of
 from tests.storage.conftest import Make, make  # noqa: F401
 from tests.tasks.pretrain.tiny_training import CONFIG, output
@@ -67,7 +67,7 @@ def spec_of(folder: Path, **runtime: Any) -> TrainSpec:
     return TrainSpec(
         runtime=runtime_of(threads=1, device="cpu", **runtime), scratch=folder / "scratch", out=folder / "out",
         config=CONFIG, shape=SHAPE, steps=100, tokens_digest="", tokenizer_digest="", train=[], validation=[],
-        tokenizer=folder, marks=None, aside=folder / "insight",
+        tokenizer=folder, fim_tokens=None, aside=folder / "insight",
     )  # fmt: skip
 
 
@@ -95,14 +95,14 @@ def test_a_run_that_is_looked_into_learns_the_same_bit_for_bit(
 
 
 def test_it_leaves_its_layers_a_trace_and_a_page_beside_the_artifact(looked_into: Output) -> None:
-    looks = read_log(looked_into.aside / "insight.jsonl")
-    assert [look["step"] for look in looks] == [5, 10]
-    for look in looks:
-        assert set(look["layers"]["blocks.1.attention"]) == SEEN
-        assert 0 < look["logit_entropy"] <= math.log(600)
+    records = read_log(looked_into.aside / "insight.jsonl")
+    assert [record["step"] for record in records] == [5, 10]
+    for record in records:
+        assert set(record["layers"]["blocks.1.attention"]) == SEEN
+        assert 0 < record["logit_entropy"] <= math.log(600)
         # an untrained attention is nearly uniform over what is visible
-        assert look["layers"]["blocks.0.attention"]["entropy"] == pytest.approx(mean_log(32), abs=0.1)
-    assert max(look["layers"]["embedding"]["gradient_norm"] for look in looks) <= CONFIG.gradient_clip
+        assert record["layers"]["blocks.0.attention"]["entropy"] == pytest.approx(mean_log(32), abs=0.1)
+    assert max(record["layers"]["embedding"]["gradient_norm"] for record in records) <= CONFIG.gradient_clip
     trace = json.loads(gzip.decompress((looked_into.aside / "trace-000000004.json.gz").read_bytes()))
     assert any(event.get("name") == "aten::mm" for event in trace["traceEvents"])
     tables = looked_into.facts["tables"]
@@ -320,10 +320,10 @@ def test_laps_leave_no_second_out() -> None:
 
 def test_the_peak_is_measured_once_in_little_time_and_draws_nothing() -> None:
     before, begun = torch.get_rng_state(), time.perf_counter()
-    peak = measured_peak(CPU, torch.float32, torch.get_num_threads())
+    peak = peak_flops(CPU, torch.float32, torch.get_num_threads())
     assert torch.equal(torch.get_rng_state(), before)
     assert 1e8 < peak < 1e14
-    assert measured_peak(CPU, torch.float32, torch.get_num_threads()) == peak
+    assert peak_flops(CPU, torch.float32, torch.get_num_threads()) == peak
     x = torch.ones(512, 512)
     started = time.perf_counter()
     assert float((x @ x)[0, 0]) == 512
@@ -375,12 +375,12 @@ def test_a_row_that_json_cant_hold_is_null_and_a_resume_cuts_back(tmp_path: Path
 
 def test_many_looks_are_thinned_evenly_and_the_newest_is_there(tmp_path: Path) -> None:
     path = tmp_path / "insight.jsonl"
-    looks = Looks(path)
-    assert looks.read() == []
+    records = LayerHistory(path)
+    assert records.read() == []
     for step in range(1, 3 * KEPT):
         with path.open("a") as file:
             file.write(json.dumps({"step": step}) + "\n")
-        steps = [row["step"] for row in looks.read()]
+        steps = [row["step"] for row in records.read()]
         assert steps[-1] == step
     assert len(steps) <= KEPT
     assert {later - earlier for earlier, later in pairwise(steps[:-1])} == {4}

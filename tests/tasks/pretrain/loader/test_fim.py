@@ -16,14 +16,15 @@ from pydantic import ValidationError
 
 from models.convert import load
 from models.tokenizer import FIM_TOKENS, SPECIAL_TOKENS, load_tokenizer, tokenizer_digest
+from storage.arrays import Int64
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError
 from storage.token_stream import TokenStream
 from tasks.pretrain import PretrainConfig, pretrain
-from tasks.pretrain.fim_tokens import Marks, read_marks
+from tasks.pretrain.fim_tokens import FimTokens, read_fim_tokens
 from tasks.pretrain.loader import Batch, open_loader
-from tasks.pretrain.loader.batch import Integers, shorten
+from tasks.pretrain.loader.batch import shorten
 from tasks.pretrain.loader.fim import SHORTEST, FillInTheMiddle
 from tasks.stage.output import Output
 from tasks.training.bits_per_byte import likelihood
@@ -32,7 +33,7 @@ from tests.tasks.interrupt import interrupt_and_resume
 from tests.tasks.pretrain import tiny_training as training
 from tests.tasks.pretrain.tiny_training import losses_of, output
 
-EOS, MARKS = 0, Marks(6, 7, 8)
+EOS, MARKS = 0, FimTokens(6, 7, 8)
 MODEL = {**training.MODEL, "context": 64}
 CONFIG = PretrainConfig.model_validate(
     {"model": MODEL, "steps": 8, "global_batch": 8, "warmup_steps": 2, "validation_every": 4, "sample_tokens": 4,
@@ -44,7 +45,7 @@ def filler(rate: float = 1.0, spm_share: float = 0.5, seed: int = 0) -> FillInTh
     return FillInTheMiddle(MARKS, eos_id=EOS, rate=rate, spm_share=spm_share, seed=seed)
 
 
-def batch_of(rows: Integers) -> Batch:
+def batch_of(rows: Int64) -> Batch:
     return Batch(rows[:, :-1], rows[:, 1:])
 
 
@@ -118,7 +119,7 @@ LENGTH, ROWS = 300, 3000
 
 
 @pytest.fixture(scope="module")
-def long_documents() -> Integers:
+def long_documents() -> Int64:
     """A row each: a document of 300 different tokens, then others too short to be rearranged."""
     rows = np.full((ROWS, LENGTH + 13), 1000)
     rows[:, :LENGTH] = np.arange(20, 20 + LENGTH)
@@ -127,7 +128,7 @@ def long_documents() -> Integers:
 
 
 @pytest.mark.parametrize(("rate", "spm_share"), [(0.5, 0.5), (0.9, 0.2), (0.1, 1.0), (1.0, 0.0)])
-def test_shares_and_places_are_those_asked_for(rate: float, spm_share: float, long_documents: Integers) -> None:
+def test_shares_and_places_are_those_asked_for(rate: float, spm_share: float, long_documents: Int64) -> None:
     served = rows_of(filler(rate, spm_share).rearrange(batch_of(long_documents), 0, 1))
     rearranged = [documents(row)[0] for row in served if row[0] == MARKS.prefix]
     assert len(rearranged) / ROWS == pytest.approx(rate, abs=0.04)
@@ -199,7 +200,7 @@ def test_a_training_fills_in_and_is_validated_from_left_to_right(
 def test_what_the_marks_cost_is_reported(trained: Output, data: tuple[Artifact, Artifact]) -> None:
     loader = open_loader(
         data[0].files("train/*.tokens"), CONFIG, context=64, tokenizer_digest=tokenizer_digest(data[1].path),
-        marks=read_marks(data[1].path, 600),
+        fim_tokens=read_fim_tokens(data[1].path, 600),
     )  # fmt: skip
     ids = np.concatenate([loader.micro_batches(step, rank=0, ranks=1, size=8)[0].ids for step in range(1, 9)])
     assert trained.counts["fim"] == {
@@ -208,7 +209,7 @@ def test_what_the_marks_cost_is_reported(trained: Output, data: tuple[Artifact, 
     }
     assert 0.3 < trained.counts["fim"]["rearranged_a_window"] < 2
     table = {row["measure"]: row["value"] for row in trained.counts["tables"]["Fill in the middle"]}
-    assert table["cut off for their marks"] == f"{trained.counts['fim']['cut_off_share']:.2%} of the tokens"
+    assert table["cut off for FIM tokens"] == f"{trained.counts['fim']['cut_off_share']:.2%} of the tokens"
 
 
 def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
@@ -230,8 +231,10 @@ def test_processes_and_micro_batches_learn_the_same(
 
 
 def test_the_marks_are_asked_of_the_tokenizer(data: tuple[Artifact, Artifact]) -> None:
-    assert list(read_marks(data[1].path, 600)) == load_tokenizer(data[1].path).convert_tokens_to_ids(list(FIM_TOKENS))
-    assert read_marks(data[1].path, 600) == tuple(SPECIAL_TOKENS.index(token) for token in FIM_TOKENS)
+    assert list(read_fim_tokens(data[1].path, 600)) == load_tokenizer(data[1].path).convert_tokens_to_ids(
+        list(FIM_TOKENS)
+    )
+    assert read_fim_tokens(data[1].path, 600) == tuple(SPECIAL_TOKENS.index(token) for token in FIM_TOKENS)
 
 
 @pytest.mark.parametrize("change", ["missing", "ordinary", "beyond"])

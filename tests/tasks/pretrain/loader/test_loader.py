@@ -26,7 +26,7 @@ from storage.token_sources import write_sources
 from storage.token_stream import Stretches, TokenStream, source_streams
 from storage.tokens import open_tokens, write_tokens
 from tasks.pretrain import PretrainConfig
-from tasks.pretrain.fim_tokens import Marks
+from tasks.pretrain.fim_tokens import FimTokens
 from tasks.pretrain.loader import Batch, MixtureLoader, Phase, WindowLoader, ahead, open_loader
 from tasks.pretrain.loader.batch import isolate, shorten
 from tasks.pretrain.loader.mixture import BLOCK, MixtureOrder, quotas
@@ -170,7 +170,7 @@ def test_ranks_micro_batches_and_a_kill_change_nothing_of_the_global_sequence(na
 
     def serve(steps: range, ranks: int, size: int) -> list[Batch]:
         loaders = [
-            open_loader(shards, config, context=CONTEXT, tokenizer_digest=DIGEST, marks=Marks(6, 7, 8))
+            open_loader(shards, config, context=CONTEXT, tokenizer_digest=DIGEST, fim_tokens=FimTokens(6, 7, 8))
             for _ in range(ranks)
         ]
         batches = []

@@ -21,8 +21,8 @@ from storage.token_sources import write_sources
 from storage.token_stream import TokenStream, source_streams
 from storage.tokens import open_tokens, write_tokens
 from tasks.pretrain import PretrainConfig, pretrain
-from tasks.pretrain.fim_tokens import Marks
-from tasks.pretrain.healing.skipped_batches import Course, learned
+from tasks.pretrain.fim_tokens import FimTokens
+from tasks.pretrain.healing.skipped_batches import BatchSchedule, learned
 from tasks.pretrain.loader import StepLoader, open_loader, packing
 from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.packing import Packing, pack
@@ -37,7 +37,7 @@ __all__ = ["one_process"]  # the fixture
 DIGEST, EOS, CONTEXT = "ab" * 32, 0, 32
 MODEL = {"depth": 2, "width": 64, "heads": 4, "context": CONTEXT}
 PADDING = ~EOS  # as samples have it, before it is masked
-MARKS = Marks(6, 7, 8)
+MARKS = FimTokens(6, 7, 8)
 
 
 def pieces(length: int, context: int) -> list[tuple[int, int]]:
@@ -198,7 +198,7 @@ def config_of(**choices: Any) -> PretrainConfig:
 
 
 def loader_of(shards: list[Path], **choices: Any) -> StepLoader:
-    return open_loader(shards, config_of(**choices), context=CONTEXT, tokenizer_digest=DIGEST, marks=MARKS)
+    return open_loader(shards, config_of(**choices), context=CONTEXT, tokenizer_digest=DIGEST, fim_tokens=MARKS)
 
 
 def epoch(loader: StepLoader, number: int = 0) -> Batch:
@@ -287,11 +287,12 @@ def test_padding_is_counted_over_what_was_learned(
     skipped: tuple[tuple[int, int], ...], shards: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tasks.pretrain.loader.windows.SUMMED", 7)
-    loader, course = loader_of(shards), Course(skipped=skipped)
+    loader, batch_schedule = loader_of(shards), BatchSchedule(skipped=skipped)
     counted = sum(
-        int((loader.samples.batch((course.batch(step) - 1) * 16, 16).ids == PADDING).sum()) for step in range(1, 31)
+        int((loader.samples.batch((batch_schedule.batch(step) - 1) * 16, 16).ids == PADDING).sum())
+        for step in range(1, 31)
     )
-    (row,) = learned(loader.samples.report, course, 30, loader.config.samples)
+    (row,) = learned(loader.samples.report, batch_schedule, 30, loader.config.samples)
     assert row["served"] == 480
     assert row["padding"] == counted > 0
 
@@ -306,9 +307,9 @@ def test_fill_in_the_middle_takes_padding_before_text(shards: list[Path]) -> Non
     for old, new in zip(plain.tolist(), served.targets.tolist(), strict=True):
         text = {id for id in old if id > EOS}
         kept = [id for id in new if id > EOS and id not in MARKS]
-        marks, padding = sum(id in MARKS for id in new), old.count(PADDING)
+        fim_tokens, padding = sum(id in MARKS for id in new), old.count(PADDING)
         assert len(kept) == len(set(kept))
-        if marks < padding:
+        if fim_tokens < padding:
             assert text <= set(kept)
         lost += len(text - set(kept))
     assert lost > 0

@@ -22,7 +22,7 @@ from tasks.pretrain import pretrain
 from tasks.pretrain.checkpoints.disk import rooms
 from tasks.pretrain.engines import states
 from tasks.pretrain.engines.ddp import DdpEngine
-from tasks.pretrain.fim_tokens import read_marks
+from tasks.pretrain.fim_tokens import read_fim_tokens
 from tasks.pretrain.preflight import learning, machine, preflight, repeating, wanted
 from tasks.pretrain.preflight.__main__ import CHECKS
 from tasks.pretrain.preflight.bench import Bench
@@ -47,8 +47,8 @@ def fresh(spec: TrainSpec, world: World, folder: Path, **config: Any) -> Bench:
 def test_a_sound_training_passes_every_check(
     config: dict[str, Any], spec: TrainSpec, world: World, tmp_path: Path
 ) -> None:
-    marks = read_marks(spec.tokenizer, spec.shape.vocab_size)
-    bench = fresh(spec.model_copy(update={"marks": marks}), world, tmp_path, **config)
+    fim_tokens = read_fim_tokens(spec.tokenizer, spec.shape.vocab_size)
+    bench = fresh(spec.model_copy(update={"fim_tokens": fim_tokens}), world, tmp_path, **config)
     found = [check(bench) for check in CHECKS]
     assert [check for check in found if check.state == "failed"] == []
     assert len({check.name for check in found}) == len(CHECKS)
@@ -60,7 +60,7 @@ def test_the_other_families_pass_too(
 ) -> None:
     model = {"family": family, "depth": 2, "width": 64, "heads": 4, "context": 32}
     bench = fresh(make_spec(tmp_path_factory.mktemp(family), model=model), world, tmp_path)
-    for check in (learning.first_loss, learning.gradients, learning.causality, learning.by_heart):
+    for check in (learning.first_loss, learning.gradients, learning.causality, learning.overfit):
         assert check(bench).state == "passed", check(bench)
 
 
@@ -130,7 +130,7 @@ def test_a_model_that_does_not_read_is_caught(
 def test_a_rate_at_which_nothing_is_learned_fails_by_heart(
     rate: float, spec: TrainSpec, world: World, tmp_path: Path
 ) -> None:
-    failed(learning.by_heart(fresh(spec, world, tmp_path, learning_rate=rate)), "128 tokens: loss 6.", "200 steps")
+    failed(learning.overfit(fresh(spec, world, tmp_path, learning_rate=rate)), "128 tokens: loss 6.", "200 steps")
 
 
 def test_a_load_that_forgets_the_optimizer_is_caught(
@@ -154,7 +154,7 @@ def test_a_checkpoint_that_lost_a_parameter_is_caught(
 
     def shared_out(*given: Any) -> Any:
         tensors, planner = sound(*given)
-        del tensors["blocks.0.attention.qkv.weight"], planner.pieces["blocks.0.attention.qkv.weight"]
+        del tensors["blocks.0.attention.qkv.weight"], planner.layouts["blocks.0.attention.qkv.weight"]
         return tensors, planner
 
     monkeypatch.setattr(states, "_shared_out", shared_out)
@@ -260,7 +260,7 @@ def test_a_run_with_a_pre_flight_on_two_processes_has_the_result_of_one_without(
 def test_a_run_that_can_learn_nothing_does_not_begin(
     spec: TrainSpec, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
-    with pytest.raises(TrainingError, match=r"one batch by heart: 128 tokens: loss 6\.") as caught:
+    with pytest.raises(TrainingError, match=r"overfit one batch: 128 tokens: loss 6\.") as caught:
         run(spec, data, tmp_path, {"preflight": "always"}, learning_rate=1e-7)
     assert "pretrain.learning_rate" in caught.value.remedy
     assert "runtime.pretrain.preflight=never" in caught.value.remedy

@@ -14,8 +14,8 @@ from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, TrainingError
 from tasks.pretrain import PretrainConfig, pretrain
-from tasks.pretrain.healing.divergence import Watch
-from tasks.pretrain.healing.skipped_batches import Course
+from tasks.pretrain.healing.divergence import DivergenceMonitor
+from tasks.pretrain.healing.skipped_batches import BatchSchedule
 from tasks.pretrain.log import Log
 from tasks.pretrain.recipe.micro_batch import rank_share
 from tasks.pretrain.recipe.precision import precision
@@ -104,7 +104,7 @@ def test_float16_learns_what_float32_learns() -> None:
 
 
 def test_a_step_left_out_is_told_and_forty_in_a_row_are_an_end(tmp_path: Path) -> None:
-    log = Log(tmp_path / "log.jsonl", ALONE, Watch(spec_of().config, Course()), [], may_skip=True)
+    log = Log(tmp_path / "log.jsonl", ALONE, DivergenceMonitor(spec_of().config, BatchSchedule()), [], may_skip=True)
     one, overflow = torch.tensor(1.0), torch.tensor(math.inf)
     for step in range(1, 40):
         log.add(step, 0.1, one, overflow)
@@ -118,11 +118,11 @@ def test_a_step_left_out_is_told_and_forty_in_a_row_are_an_end(tmp_path: Path) -
         log.add(step, 0.1, one, overflow)
     with pytest.raises(TrainingError, match="40 steps in a row"):
         log.flush()
-    log = Log(tmp_path / "full.jsonl", ALONE, Watch(spec_of().config, Course()), [])
+    log = Log(tmp_path / "full.jsonl", ALONE, DivergenceMonitor(spec_of().config, BatchSchedule()), [])
     log.add(1, 0.1, one, overflow)
     with pytest.raises(TrainingError, match="gradient_norm is inf"):  # without a scale there is nothing to lower
         log.flush()
-    log = Log(tmp_path / "other.jsonl", ALONE, Watch(spec_of().config, Course()), [], may_skip=True)
+    log = Log(tmp_path / "other.jsonl", ALONE, DivergenceMonitor(spec_of().config, BatchSchedule()), [], may_skip=True)
     log.add(1, 0.1, overflow, overflow)
     with pytest.raises(TrainingError, match="loss is inf"):
         log.flush()
