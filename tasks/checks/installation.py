@@ -17,10 +17,11 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
+from storage.disk import existing, mount
 from storage.errors import StoreError
 from storage.store import Store
+from storage.units import size_of
 from tasks.checks.check import Check, advice, verdict
-from tasks.pretrain.checkpoints.disk import existing, mount
 from tasks.stage import machine
 from tasks.text.packages import REQUIREMENTS, install_data
 
@@ -141,9 +142,7 @@ def _use(store: Store) -> None:
 def disk(folder: Path) -> Check:
     """Free space under the store."""
     free = shutil.disk_usage(existing(folder)).free
-    return advice(
-        "disk", free > ROOMY, f"{free / 1e9:,.1f} GB free on {mount(folder)}", "Free space: `gristmill store gc`."
-    )
+    return advice("disk", free > ROOMY, f"{size_of(free)} free on {mount(folder)}", "Free space: `gristmill store gc`.")
 
 
 def imports(names: Sequence[str]) -> Check:
@@ -166,7 +165,7 @@ def torch_speed() -> Iterator[Check]:
     where = (
         torch.cuda.get_device_name()
         if cuda
-        else f"no GPU; {machine.cores()} cores, {machine.memory() / 1e9:.0f} GB of memory"
+        else f"no GPU; {machine.cores()} cores, {size_of(machine.memory())} of memory"
     )
     yield Check("device", "passed", where)
     device, dtype = (torch.device("cuda"), torch.bfloat16) if cuda else (torch.device("cpu"), torch.float32)

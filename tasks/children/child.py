@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from storage.disk import disk_full
 from storage.errors import GristmillError
-from storage.full_disk import disk_full
 from tasks.children.parent import die_with_parent
 
 

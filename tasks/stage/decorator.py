@@ -25,8 +25,8 @@ from typing import Any
 from storage import refs
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
+from storage.disk import disk_full
 from storage.errors import ConfigError, StoreError
-from storage.full_disk import disk_full
 from storage.keys import KeyPayload
 from storage.manifest import InputRef, Manifest
 from tasks.stage.config import StageConfig

@@ -22,7 +22,7 @@ NO_BYTES = {  # modules, and packages with all that is in them
     "tasks.stage.runtime", "tasks.shards.seam", "tasks.shards.processes", "tasks.shards.threads", "tasks.children",
     "tasks.checks", "tasks.pretrain.insight", "tasks.pretrain.preflight",
     "storage.store", "storage.refs", "storage.locks", "storage.manifest", "storage.artifact", "storage.errors",
-    "storage.keys", "storage.digests", "storage.flush", "storage.full_disk",
+    "storage.keys", "storage.digests", "storage.flush", "storage.disk", "storage.units", "storage.cache",
 }  # fmt: skip
 
 

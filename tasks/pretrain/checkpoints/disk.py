@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 from models.memory import checkpoint_bytes
 from models.presets import ModelShape, count_parameters
+from storage.disk import existing, mount
 from storage.errors import StoreError
+from storage.units import size_of
 from tasks.pretrain.setup import setup_of
 from tasks.pretrain.spec import TrainSpec
 from tasks.training.retention import most_kept
@@ -30,9 +32,7 @@ class Room(NamedTuple):
         return self.needed <= self.free
 
     def __str__(self) -> str:
-        return (
-            f"{self.needed / 1e9:,.2f} GB needed ({self.what}), {self.free / 1e9:,.1f} GB free on {mount(self.folder)}"
-        )
+        return f"{size_of(self.needed)} needed ({self.what}), {size_of(self.free)} free on {mount(self.folder)}"
 
 
 def largest_checkpoint(spec: TrainSpec) -> int:
@@ -69,7 +69,7 @@ def rooms(spec: TrainSpec) -> list[Room]:
         folder = group[0][0]
         held = sum(path.stat().st_size for path in _left(spec)) if folder == spec.scratch else 0
         free = shutil.disk_usage(existing(folder)).free + held
-        named = ", ".join(f"{what} {size / 1e9:,.2f} GB" for _, what, size in group)
+        named = ", ".join(f"{what} {size_of(size)}" for _, what, size in group)
         found.append(Room(folder, sum(size for _, _, size in group), free, named))
     return found
 
@@ -83,19 +83,6 @@ def check_room(spec: TrainSpec) -> None:
                 "Free space (`gristmill store gc`), lower runtime.training.keep_checkpoints, or raise "
                 "runtime.pretrain.keep_every or pretrain.snapshot_every.",
             )
-
-
-def mount(folder: Path) -> Path:
-    """The mount point of the file system of `folder`."""
-    there = existing(folder)
-    while there != there.parent and there.parent.stat().st_dev == there.stat().st_dev:
-        there = there.parent
-    return there
-
-
-def existing(folder: Path) -> Path:
-    """The folder, or its nearest existing parent."""
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
 def _left(spec: TrainSpec) -> Iterator[Path]:

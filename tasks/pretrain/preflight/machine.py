@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 import torch
 
+from storage.units import size_of
 from tasks.checks.check import Check, advice, verdict
 from tasks.pretrain.checkpoints.disk import Room, rooms
 from tasks.pretrain.engines import open_engine
@@ -68,7 +69,7 @@ def memory(bench: Bench) -> Check:
 
 def judge_memory(held: Sequence[tuple[int, int, str]], rows: int) -> Check:
     """The peak of a step against the capacity, in bytes, of each memory: the device's, the host's."""
-    named = " and ".join(f"{peak / 1e9:.2f} GB of {total / 1e9:.1f} GB of {where}" for peak, total, where in held)
+    named = " and ".join(f"{size_of(peak)} of {size_of(total)} of {where}" for peak, total, where in held)
     fits = all(peak <= FULL * total for peak, total, _ in held)
     return verdict("memory", fits, f"{named}, with micro-batches of {rows}", LESS_MEMORY)
 

@@ -196,7 +196,7 @@ def test_what_does_not_fit_is_caught(spec: TrainSpec) -> None:
     failed(machine.judge_memory([(99, 100, "a GPU"), host], 32), "of a GPU and", "with micro-batches of 32")
     assert machine.judge_memory([(90, 100, "a GPU"), host], 32).state == "passed"
     model = {**MODEL, "depth": 200, "width": 16384, "heads": 128, "kv_heads": 128}
-    failed(machine.judge_disk(rooms(make_spec(spec.scratch.parent, model=model))), "GB needed (3 checkpoints")
+    failed(machine.judge_disk(rooms(make_spec(spec.scratch.parent, model=model))), "needed (3 checkpoints")
 
 
 def test_what_only_costs_time_is_advice() -> None:

@@ -1,9 +1,10 @@
-"""Recognising a full disk, from the operating system's error or from what a library made of it."""
+"""Disks: where a folder's begins, and a full one recognised, from the operating system's error or a library's."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from pathlib import Path
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, the user's quota, the limit of a single file
 SAID = (  # messages of libraries that lose the error number
@@ -32,3 +33,16 @@ def _all(error: BaseException | None, seen: set[int]) -> Iterator[BaseException]
     yield from _all(error.__cause__ or error.__context__, seen)
     for failure, *_ in getattr(error, "failures", {}).values():  # torch.distributed.checkpoint's, by rank
         yield from _all(failure, seen)
+
+
+def mount(folder: Path) -> Path:
+    """The mount point of the file system of `folder`."""
+    there = existing(folder)
+    while there != there.parent and there.parent.stat().st_dev == there.stat().st_dev:
+        there = there.parent
+    return there
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or its nearest existing parent."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
