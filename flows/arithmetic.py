@@ -95,7 +95,7 @@ def training_plan(
     try:
         memory = training_memory(shape, setup)
     except ShapeError as error:
-        raise ConfigError(f"The runtime can't share out its devices: {error}.", "Change runtime.pretrain.") from error
+        raise ConfigError(f"The runtime can't divide its devices: {error}.", "Change runtime.pretrain.") from error
     executed = executed_flops_per_token(shape, recompute=setup.recompute) * tokens
     products: Products = "half" if setup.precision != "float32" else "tf32" if config.precision == "tf32" else "float32"
     runtime, hosts = profile.runtime, profile.runtime.training.hostfile

@@ -1,12 +1,13 @@
-"""`python -m benchmarks.pretrain`: a training step by our pretrain stage beside peers' loops, and beside the machine.
+"""`python -m benchmarks.pretrain`: training steps of our pretrain stage beside other training loops and the
+machine's peak.
 
-Every side trains a model of the same shape on the same ids, in float32, with fused AdamW and clipped gradients, batch
-8 × 256 tokens, in the environment of our training child (its allocator settings and threads). A run is a fresh process;
-sides take turns; figures are medians. Start-up and the first steps are not counted. LLaMA's shape: transformers'
-Trainer and litgpt (in the peers' environment), as it is and compiled. GPT-2's shape: a plain loop over a plain module.
-`of peak` is the share of the matrix-product peak that each of our runs measures at its start, by the model's FLOPs.
+All train a model of the same shape on the same ids, in float32, with fused AdamW and gradient clipping, batches of
+8 × 256 tokens, in the environment of our training child (its allocator settings and threads). Each run is a new
+process; sides take turns; figures are medians. Start-up and the first steps are not counted. LLaMA's shape is compared
+with transformers' Trainer and litgpt (in the peers' environment), eager and compiled; GPT-2's with a plain loop over a
+plain module. `of peak` is the share of the matrix-product peak, measured at the start of our runs, by model FLOPs.
 
-The ids are those that the profile `tiny` trains on; its data stages run first, once.
+The ids are the training ids of the profile `tiny`; its data stages run first, once.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pretrain", description=__doc__, formatter_class=raw)
     parser.add_argument("sizes", nargs="*", default=list(SIZES), help=f"of {', '.join(SIZES)} (default all)")
     parser.add_argument("--families", nargs="*", default=list(PEERS), choices=list(PEERS))
-    parser.add_argument("--sides", nargs="*", help="only those whose name holds one of these words, and gristmill")
-    parser.add_argument("--runs", type=int, default=5, help="of each side (default 5)")
+    parser.add_argument("--sides", nargs="*", help="only those whose name contains one of these strings, and gristmill")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each side (default 5)")
     parser.add_argument("--threads", type=int, default=machine.cores(), help="(default all cores)")
-    parser.add_argument("--data", type=Path, default=DATA, help="where the token shards lie")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the token shards")
     options = parser.parse_args()
     tokens, tokenizer = data_of("tiny", options.data.resolve())
     for family in options.families:

@@ -1,4 +1,4 @@
-"""How a peer answers, in whichever environment it runs: nothing but torch is imported."""
+"""Runs a peer's task and prints its result. Imports only torch, since peers run in another environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.pretrain.sizes import Task
 
 
 def answer(train: Callable[[Task], dict[str, float]]) -> None:
-    """Do the task of the command line in as many threads as it says; print what was measured, and the peak in bytes."""
+    """Run the task of the command line with its number of threads; print the measurements, and peak bytes."""
     task = Task.from_arguments()
     torch.set_num_threads(task.threads)
     measured = train(task)

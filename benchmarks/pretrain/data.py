@@ -1,4 +1,4 @@
-"""Token shards and tokenizer of a profile, made by its own stages in a store beside the other benchmarks' data."""
+"""Token shards and tokenizer of a profile, made by its stages in a store beside the data of other benchmarks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.store import Store
 
 
 def data_of(profile: str, folder: Path) -> tuple[Path, Path]:
-    """Folders of the token shards and of the tokenizer; they are made on the first call."""
+    """Folders of the token shards and of the tokenizer; made on the first call."""
     url = str(folder / "store")
     command = [sys.executable, "-m", "flows.cli", "run", profile, "--to", "tokenize", f"--set=runtime.store={url}"]
     subprocess.run(command, cwd=ROOT.parent, stdout=sys.stderr, check=True)

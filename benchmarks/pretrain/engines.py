@@ -1,8 +1,8 @@
 """`python -m benchmarks.pretrain.engines`: the profile `smoke` by every engine on several CPU processes, over gloo.
 
-What is learned must be the same: each line is a training of its own, its last losses beside those of one process. The
-model's two kv_heads can be shared out by tensor parallelism, otherwise it is smoke's. CPU seconds are those of the
-whole tree of processes, start included, where most of such a small training's time goes.
+Losses must be equal: each line is a separate run, with its last losses and their difference from one process. The model
+is smoke's, but with two kv_heads for tensor parallelism. CPU seconds are those of all processes including start-up,
+which takes most of the time of such a small run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
     """Train by each engine, print a row for each."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--data", type=Path, default=DATA, help="where the token shards lie")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the token shards")
     tokens, tokenizer = data_of("smoke", parser.parse_args().data.resolve())
     profile = load("smoke", ["pretrain.model.kv_heads=2"])
     print("| engine, processes | training loss | validation loss | from one process | CPU s |\n|---|---|---|---|---|")

@@ -1,4 +1,4 @@
-"""Training ids as the peers read them: straight from the file, with nothing of ours but its layout."""
+"""Training ids for the peers, read from the file without our loader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEADER_BYTES, COUNT_AT = 256, 24  # of a token shard, see storage/tokens.py
 
 
 def ids_of(task: Task) -> np.memmap[Any, np.dtype[np.uint16]]:
-    """The ids of the largest shard, as a map."""
+    """The ids of the largest shard, memory-mapped."""
     path = max(token_files(task.tokens), key=lambda path: path.stat().st_size)
     count = int(np.fromfile(path, "<u8", 1, offset=COUNT_AT)[0])
     return np.memmap(path, "<u2", "r", HEADER_BYTES, (count,))

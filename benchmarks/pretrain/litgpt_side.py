@@ -1,4 +1,4 @@
-"""The peer litgpt, in the peers' environment: its model, its loss, its steps through Fabric, compiled or not."""
+"""The peer litgpt, in the peers' environment: its model, loss and steps through Fabric, compiled or not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.pretrain.sizes import BATCH, BETAS, CLIP, CONTEXT, LEARNING_RATE
 
 
 def run(task: Task) -> dict[str, float]:
-    """Steps as in litgpt's pretraining."""
+    """Train as litgpt's pretraining does."""
     shape = task.shape
     config = Config(
         block_size=CONTEXT, n_layer=shape.depth, n_embd=shape.width, vocab_size=VOCAB, padded_vocab_size=VOCAB,

@@ -1,4 +1,4 @@
-"""Our side: the `pretrain` stage itself on token shards, with its loader, log, checkpoint and validation."""
+"""Our side: the `pretrain` stage on token shards, with its loader, log, checkpoint and validation."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ENGINES: dict[str, dict[str, Any]] = {
     "gristmill, DeepSpeed": {"engine": "deepspeed"},
     "gristmill, compiled": {"engine": "ddp", "compile": "default"},
 }
-EVERY = 5  # steps between two lines of the log: the speed is a median over them, so the first ones don't count
+EVERY = 5  # steps between progress lines: the speed is a median over them, so that the first ones don't count
 
 
 def run(task: Task) -> dict[str, float]:
-    """Seconds a step, the median over reports; the share of the time that was not training; the peak it measured."""
+    """Seconds per step, the median over reports; the loss, peak memory, and the measured peak FLOP/s."""
     shape = task.shape
     model = {"family": task.family, "depth": shape.depth, "width": shape.width, "heads": shape.heads}
     if task.family == "llama":

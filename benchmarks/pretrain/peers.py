@@ -1,7 +1,7 @@
-"""The peers in our own environment: a plain loop over a plain GPT-2, and transformers' Trainer over its LLaMA.
+"""The peers in our own environment: a plain loop over a plain GPT-2, and transformers' Trainer with its LLaMA.
 
-Each is fed from the same memory-mapped ids in windows that are drawn at random, under the same allocator settings and
-threads, with fused AdamW, gradients clipped, the loss looked at every ten steps.
+Both read random windows of the same memory-mapped ids, with the same allocator settings and threads, fused AdamW and
+gradient clipping, and read the loss every ten steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def draw(ids: np.memmap[Any, np.dtype[np.uint16]], generator: torch.Generator) -
 
 
 def plain_loop(task: Task) -> dict[str, float]:
-    """The loop of a small repository."""
+    """A minimal training loop."""
     torch.manual_seed(0)
     model = PlainGpt(task.shape)
     groups = [
@@ -55,7 +55,7 @@ def plain_loop(task: Task) -> dict[str, float]:
 
 
 class Windows(torch.utils.data.Dataset[dict[str, Tensor]]):
-    """Consecutive windows; the model shifts by itself, so each has a token more."""
+    """Consecutive windows with one token more, since the model shifts them itself."""
 
     def __init__(self, ids: np.memmap[Any, np.dtype[np.uint16]]) -> None:
         self.ids = ids
@@ -69,7 +69,7 @@ class Windows(torch.utils.data.Dataset[dict[str, Tensor]]):
 
 
 def trainer(task: Task) -> dict[str, float]:
-    """transformers.Trainer, told to do nothing but train."""
+    """transformers.Trainer, with everything but training turned off."""
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
     shape, torch_seconds = task.shape, []

@@ -1,4 +1,4 @@
-"""GPT-2 as a small repository writes it: the model of the peer `plain loop`, nothing of ours in it.
+"""A minimal GPT-2: the model of the peer `plain loop`, without any of our code.
 
 Separate modules, one matrix for q, k and v, scaled_dot_product_attention, the logits of the whole batch at once.
 """
@@ -15,7 +15,7 @@ from benchmarks.pretrain.sizes import CONTEXT, VOCAB, Size
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward layer, each behind its norm."""
+    """Attention and a feed-forward layer, each after its norm."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The models that are trained, and the arguments of every side. Only the standard library: peers read it too."""
+"""The models to train, and the arguments of each side. Only the standard library, since peers import it too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WARM = 5  # steps that are not counted
 
 @dataclass(frozen=True)
 class Size:
-    """A model; tied embeddings throughout. `steps` take some ten seconds."""
+    """A model with tied embeddings; `steps` take about ten seconds."""
 
     depth: int
     width: int
@@ -33,18 +33,18 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Task:
-    """What a side is to do, as JSON on its command line."""
+    """The task of a side, passed as JSON on its command line."""
 
     side: str
     family: str
     size: str
     threads: int
-    tokens: str  # folder of training ids, memory-mapped uint16 files
+    tokens: str  # folder of token shards
     tokenizer: str
 
     @property
     def shape(self) -> Size:
-        """The model's numbers."""
+        """The size of the model."""
         return SIZES[self.size]
 
     def to_json(self) -> str:

@@ -36,8 +36,8 @@ def conclude(console: Console, lines: list[dict[str, Any]]) -> bool:
     if failed:
         console.print(f"[bold red]{len(failed)} of {len(lines)} checks failed:[/] {', '.join(failed)}.")
     else:
-        told = f", with advice on {', '.join(advised)}" if advised else ""
-        console.print(f"[bold green]All {len(lines)} checks passed[/]{told}.")
+        advice = f", with advice on {', '.join(advised)}" if advised else ""
+        console.print(f"[bold green]All {len(lines)} checks passed[/]{advice}.")
     return not failed
 
 

@@ -2,7 +2,7 @@
 
 config.py      the pretraining section of a profile
 stage.py       the stage: starts the children, plots the loss curve, reports
-spec.py        what the children are told, and the identity that a resume must match
+spec.py        the input of the children, and the identity that a resume must match
 setup.py       how the run is spread over its devices, for estimates of memory and disk
 train.py       the child: sets everything up, saves the model
 loop.py        the training loop

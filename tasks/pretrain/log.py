@@ -38,7 +38,7 @@ class Log:
         self.waiting.append((step, rate, loss, norm))
 
     def flush(self, validation_loss: float | None = None) -> None:
-        """Write pending rows; `validation_loss` is that of the last step. Raises Divergence, on all ranks alike."""
+        """Write pending rows; `validation_loss` is that of the last step. Raises Divergence, on every rank."""
         if not self.waiting:
             return
         losses = self.world.mean(torch.stack([loss for _, _, loss, _ in self.waiting])).tolist()

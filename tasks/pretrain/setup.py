@@ -14,7 +14,7 @@ from tasks.stage.runtime import Runtime
 
 
 def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
-    """The setup of a run on GPUs or CPUs. Raises ConfigError where devices or batches can't be shared out evenly."""
+    """The setup of a run on GPUs or CPUs. Raises ConfigError where devices or batches can't be divided evenly."""
     chosen, devices = runtime.pretrain, runtime.training.processes * _hosts(runtime)
     ranks = max(1, devices // (chosen.tensor_parallel * chosen.pipeline_parallel))
     share = rank_share(config, chosen, ranks=ranks, cuda=cuda)
@@ -36,7 +36,7 @@ def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
             cuda=cuda,
         )
     except ShapeError as error:
-        raise ConfigError(f"The runtime can't share out its devices: {error}.", "Change runtime.pretrain.") from error
+        raise ConfigError(f"The runtime can't divide its devices: {error}.", "Change runtime.pretrain.") from error
 
 
 def _precision(asked: str, cuda: bool) -> Precision:

@@ -110,6 +110,6 @@ def place(asked: str, local: int, gpus: int) -> torch.device:
     if local >= gpus:
         raise ConfigError(
             f"runtime.training.processes asks for more than {local} processes on this host, which has {gpus} GPU(s).",
-            f"Set runtime.training.processes to {gpus} at the most (one a GPU), or runtime.compute.device to cpu.",
+            f"Set runtime.training.processes to at most {gpus} (one per GPU), or runtime.compute.device to cpu.",
         )
     return torch.device("cuda", local)

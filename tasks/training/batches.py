@@ -1,4 +1,4 @@
-"""How a global batch is shared out: ranks take equal shares, and each works through its own in micro-batches.
+"""Divides a global batch evenly among ranks, and each rank's share into micro-batches.
 
 No torch: the plan asks too.
 """
@@ -29,7 +29,7 @@ def share_batch(
     """The share of each of `ranks`, in micro-batches of the size asked for, or else of `default(share)`.
 
     `names` are those of the settings `global_batch` and `micro_batch`. Raises ConfigError where the batch can't be
-    shared out evenly, so that results never depend on the number of ranks.
+    divided evenly, since results must not depend on the number of ranks.
     """
     share, left = divmod(global_batch, ranks)
     if left or not share or (micro_batch and share % micro_batch):

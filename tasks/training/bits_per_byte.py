@@ -1,4 +1,4 @@
-"""Bits per byte on token shards: the one score that compares models of different tokenizers.
+"""Bits per byte on token shards: a score that is comparable across tokenizers.
 
 Shapes: B windows, T tokens of context.
 """
@@ -16,12 +16,12 @@ from torch import Tensor
 from models.cross_entropy import IGNORED
 from storage.token_stream import TokenStream
 
-WINDOWS = 8  # of a forward pass
+WINDOWS = 8  # per forward pass
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """The mean loss over `tokens` targets that stand for `text_bytes` bytes of text."""
+    """The mean loss over `tokens` targets, which encode `text_bytes` bytes of text."""
 
     nats_per_token: float
     tokens: int
@@ -29,12 +29,12 @@ class Likelihood:
 
     @property
     def bits_per_byte(self) -> float:
-        """Independent of the tokenizer."""
+        """Comparable across tokenizers."""
         return self.nats_per_token * self.tokens / math.log(2) / self.text_bytes
 
     @property
     def perplexity(self) -> float:
-        """exp of the loss a token: comparable between models of one tokenizer only."""
+        """exp of the loss per token: comparable only between models of the same tokenizer."""
         return math.exp(self.nats_per_token)
 
 
@@ -42,9 +42,9 @@ class Likelihood:
 def likelihood(
     loss: Callable[[Tensor, Tensor], Tensor], stream: TokenStream, *, context: int, max_tokens: int | None = None
 ) -> Likelihood:
-    """The mean of `loss(ids_BT, targets_BT)` (nats a token) over the stream, or `max_tokens` spread over it.
+    """The mean of `loss(ids_BT, targets_BT)` (nats per token) over the stream, or `max_tokens` spread over it.
 
-    Windows don't overlap; bytes are the stream's, in proportion to the tokens measured.
+    Windows don't overlap; bytes are those of the stream, in proportion to the tokens measured.
     """
     nats, tokens = 0.0, 0
     windows = spread_windows(stream, context, max_tokens)
@@ -58,14 +58,14 @@ def likelihood(
 
 
 def spread_windows(stream: TokenStream, context: int, max_tokens: int | None) -> list[int]:
-    """Numbers of the windows to measure: all, or as many as `max_tokens` allows, evenly spread."""
+    """Indices of the windows to measure: all, or evenly spread ones of `max_tokens` in total."""
     windows = max(1, math.ceil((stream.tokens - 1) / context))
     chosen = windows if max_tokens is None else min(windows, max(1, max_tokens // context))
     return [number * windows // chosen for number in range(chosen)]
 
 
 def read_windows(stream: TokenStream, windows: Sequence[int], context: int, rows: int) -> tuple[Tensor, Tensor]:
-    """Ids and targets, (rows, T); what is missing at the stream's end, or to fill the rows, bears no loss."""
+    """Ids and targets, (rows, T); padding at the stream's end, and of missing rows, has no loss."""
     ids = np.zeros((rows, context), np.int64)
     targets = np.full((rows, context), IGNORED, np.int64)
     for row, window in enumerate(windows):

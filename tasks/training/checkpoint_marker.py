@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class CheckpointMarker(BaseModel):
-    """What a whole checkpoint says of itself. Trainers add fields of their own in a subclass."""
+    """The metadata of a whole checkpoint. Trainers may add fields in a subclass."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

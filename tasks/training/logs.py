@@ -1,4 +1,4 @@
-"""`log.jsonl`: one row a training step, and how it is cut back when a run resumes from an earlier step."""
+"""`log.jsonl`: one row per training step, truncated when a run resumes from an earlier step."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from storage.errors import TrainingError
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The rows of a log, in order. A last line that a kill tore is none."""
+    """The rows of a log, in order, without an incomplete last line."""
     return [json.loads(line) for line in path.read_text().split("\n")[:-1] if line]
 
 
 def drop_torn(path: Path) -> None:
-    """Take back a last line that a kill tore, so that the next row begins a line of its own."""
+    """Remove an incomplete last line, as a kill leaves it."""
     if path.is_file():
         data = path.read_bytes()
         os.truncate(path, data.rfind(b"\n") + 1)
 
 
 def append_log(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Add rows and flush them to disk: a checkpoint that follows relies on them."""
+    """Append rows and flush them to disk: the next checkpoint relies on them."""
     with path.open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
         file.flush()
@@ -32,12 +32,14 @@ def append_log(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def cut_log(path: Path, step: int) -> list[dict[str, Any]]:
-    """The log's rows up to `step`, to which the file is cut back. Raises TrainingError when one is missing."""
+    """Truncate the log to the rows up to `step`, and return them. Raises TrainingError if one is missing."""
     lines = path.read_text().splitlines()[:step] if step else []
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
     if [row["step"] for row in rows] != list(range(1, step + 1)):
-        raise TrainingError(f"{path} does not hold every step up to {step}.", f"Delete {path.parent} to begin anew.")
+        raise TrainingError(
+            f"{path} does not hold every step up to {step}.", f"Delete {path.parent} to start from scratch."
+        )
     draft = path.with_name(f"{path.name}.draft")
     draft.write_text("".join(f"{line}\n" for line in lines))
-    draft.rename(path)  # whole or not at all: without its rows a checkpoint is worth nothing
+    draft.rename(path)  # atomic: without its rows a checkpoint is worthless
     return rows

@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.stage.figures import new_figure
 
-SMOOTHED_ABOVE = 100  # rows; fewer are shown as they are
+SMOOTHED_ABOVE = 100  # rows; fewer are not smoothed
 
 
 def plot_loss(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str, unit: str = "loss (nats a token)") -> None:

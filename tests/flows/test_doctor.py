@@ -28,7 +28,7 @@ def test_a_profile_without_data_is_tried_on_made_up_tokens_and_leaves_nothing(tm
     terminal = console()
     assert examine(terminal, "smoke", [*QUICK, f"runtime.store={tmp_path / 'store'}"])
     text = text_of(terminal)
-    assert "on made-up tokens" in text
+    assert "on synthetic tokens" in text
     assert "✓  first loss" in text
     assert "All 14 checks passed" in text
     assert list(tmp_path.iterdir()) == []

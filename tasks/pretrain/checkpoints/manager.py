@@ -4,7 +4,7 @@ The engine writes weights and optimizer states into a folder named by the step; 
 from the disk (saved_states.py); the marker (tasks/training/checkpoint_marker.py) is written last. It also names the
 layout of the states, so that they are never loaded by an engine that can't read them.
 
-No state of a random generator is kept because training draws nothing: the order of the data is a function of the step
+No random-generator state is saved because training uses none: the order of the data is a function of the step
 (the number of samples is the loader's whole state), and so is the learning rate. What else an engine must remember, it
 saves itself. Files may be written while training continues (background.py); then the marker is too, and errors are
 raised at the next save or at the end.
@@ -50,7 +50,7 @@ class PretrainMarker(CheckpointMarker):
 
 
 class Checkpoints:
-    """The checkpoints of one run in a folder of its own: the last `keep` of them, and one every `keep_every` steps.
+    """The checkpoints of one run in its own folder: the last `keep` of them, and one every `keep_every` steps.
 
     With `asynchronous` they are written while training continues. `tell` gets sentences for the user; `dropped` the
     step of a damaged checkpoint, that of the sound one before it, and the damage.

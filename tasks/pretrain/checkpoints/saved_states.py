@@ -149,7 +149,7 @@ def _numbered_states(
     optimizer: Mapping[str, Any], module: Mapping[str, Tensor], shared: Mapping[str, str]
 ) -> dict[str, Found]:
     """Stage 0: a whole optimizer, whose states are numbered. Which number is whose follows from the groups, which hold
-    matrices first; told apart here by shape, so that as many must be there as there are parameters of the shape."""
+    matrices first; distinguished here by shape only, so that there must be as many as parameters of that shape."""
     inner = optimizer.get("optimizer_state_dict", optimizer)
     waiting: dict[tuple[int, ...], list[list[Tensor]]] = {}
     for states in inner["state"].values():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Snapshots:
-    """Models in the format of transformers, `step-N/`, every so many steps."""
+    """Models in the format of transformers, `step-N/`, every `snapshot_every` steps."""
 
     def __init__(self, spec: TrainSpec) -> None:
         self.folder, self.tokenizer, self.steps = spec.snapshots, spec.tokenizer, spec.snapshot_steps

@@ -33,7 +33,7 @@ class Engine(ABC):
 
     def __init__(self, spec: TrainSpec, world: World, *, model_ranks: int = 1) -> None:
         """`model_ranks` consecutive processes hold one copy of the model. Raises ConfigError for batches or processes
-        that can't be shared out evenly, and for what this engine does not offer."""
+        that can't be divided evenly, and for what this engine does not support."""
         if world.size % model_ranks:
             raise ConfigError(
                 f"{world.size} processes can't hold copies of a model that takes {model_ranks} of them.",

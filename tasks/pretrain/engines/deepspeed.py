@@ -163,7 +163,7 @@ class DeepSpeedEngine(Engine):
         with states_only():
             path, _ = self.deepspeed.load_checkpoint(str(folder.parent), tag=folder.name)
         if path is None:
-            raise TrainingError(f"DeepSpeed found no checkpoint in {folder}.", f"Delete {folder.parent} to begin anew.")
+            raise TrainingError(f"DeepSpeed found no checkpoint in {folder}.", f"Delete {folder.parent} to start anew.")
 
     def whole_model(self) -> Transformer | None:
         import deepspeed

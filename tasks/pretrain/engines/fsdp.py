@@ -2,7 +2,7 @@
 
 Each block's weights are gathered just before use (Zhao et al. 2023). With zero_stage 3 they are freed after the forward
 pass and gathered again for the backward pass; otherwise they are kept in between. Gradients are reduce-scattered with
-each micro-batch. With `replicate`, each of so many groups of ranks holds all shards (hybrid sharding): weights are
+each micro-batch. With `replicate`, each of several groups of ranks holds all shards (hybrid sharding): weights are
 gathered within a group, and gradients all-reduced between groups once a step. Master weights and reductions are
 float32; in bfloat16 the gathered weights and all activations are bfloat16.
 """
@@ -55,7 +55,7 @@ class FsdpEngine(NativeEngine):
 
     def _drop_whole(self, *_: object) -> None:
         """Free the weights gathered for a forward pass without backward pass: they would stay in memory until the next
-        step, and in the way of whoever reads shards."""
+        step, and in the way of reading shards."""
         if not torch.is_grad_enabled():
             for module in (*self.model.blocks, self.model):
                 cast(FSDPModule, module).reshard()

@@ -210,6 +210,7 @@ class _FullWeights:
         self.shape, self.held = shape, held
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Names of parameters, and memory for their initial values."""
         for name, size in whole_sizes(self.shape):
             drawn = torch.empty(size)
             yield name, drawn

@@ -99,7 +99,8 @@ def load_states(
     missing = states.keys() - stored.keys()
     if missing:
         raise TrainingError(
-            f"The checkpoint {folder} lacks {', '.join(sorted(missing)[:3])}.", f"Delete {folder.parent} to begin anew."
+            f"The checkpoint {folder} lacks {', '.join(sorted(missing)[:3])}.",
+            f"Delete {folder.parent} to start from scratch.",
         )
     tensors = {name: tensor for name, (tensor, _) in states.items()}
     load(tensors, checkpoint_id=folder, planner=_ShardLoader(_layouts(states)))
@@ -175,19 +176,19 @@ class _ShardSaver(DefaultSavePlanner):
         return self.plan
 
     def resolve_data(self, write_item: WriteItem) -> Tensor:
-        """The run that an item stands for."""
+        """The data of a chunk."""
         return self.views[write_item.index].detach()
 
 
 class _ShardLoader(DefaultLoadPlanner):
-    """Reads the parts of stored chunks that overlap each run of a layout."""
+    """Reads the parts of stored chunks that overlap the ranges of a shard."""
 
     def __init__(self, layouts: Mapping[str, ShardLayout]) -> None:
         super().__init__(flatten_state_dict=False)
         self.layouts = layouts
 
     def create_local_plan(self) -> LoadPlan:
-        """What this rank needs, from wherever it lies."""
+        """The stored chunks that this rank needs."""
         assert self.metadata is not None
         self.views: dict[MetadataIndex, Tensor] = {}
         chunks: dict[str, list[ChunkStorageMetadata]] = {}

@@ -40,9 +40,8 @@ def layout_of(name: str, shape: ModelShape, *, rank: int, ranks: int) -> ShardLa
     layer, _, kind = name.rpartition(".")
     width, head, feed_forward = shape.width, shape.head_dim, shape.feed_forward
     if layer in ("embedding", "head"):
-        words = shape.vocab_size
-        whole = words % ranks != 0
-        return None if whole else ShardLayout(torch.Size((words, width)), share_of((words,), rank, ranks))
+        rows = shape.vocab_size
+        return None if rows % ranks else ShardLayout(torch.Size((rows, width)), share_of((rows,), rank, ranks))
     by_rows = {
         "attention.qkv": (shape.heads * head, shape.kv_heads * head, shape.kv_heads * head),
         "feed_forward.up": (feed_forward,) * (2 if shape.gated else 1),

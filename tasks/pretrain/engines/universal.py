@@ -28,7 +28,7 @@ NOTE = "topology.json"
 
 @dataclass(frozen=True)
 class Topology:
-    """How states lie in DeepSpeed's files. They load without conversion only where all of it is the same."""
+    """How states are stored in DeepSpeed's files. They load without conversion only if all of it is the same."""
 
     zero_stage: int
     processes: int  # 0 at stage 0, where nothing is sharded

@@ -30,7 +30,7 @@ SHOWN = 8  # log rows in a diagnosis
 
 
 class DivergenceMonitor:
-    """Takes the log rows of a run one by one, from the first on, so that a resumed run is judged alike."""
+    """Takes the log rows of a run one by one, from the first on, so that a resumed run is judged the same."""
 
     def __init__(self, config: PretrainConfig, batch_schedule: BatchSchedule) -> None:
         self.healing = config.healing

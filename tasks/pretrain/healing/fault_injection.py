@@ -14,7 +14,7 @@ The environment variable GRISTMILL_FAULTS lists faults, each with its step and, 
 Each happens once: a file in the scratch folder, written before it happens, keeps the restarted run from hitting it
 again. With an exclamation mark (nan@40!) it happens each time the step comes. Only the training children read the
 variable; on hosts that join a rendezvous it must be set too. Recoveries are listed in the stage's table "Events"; nan
-and spike change the weights, so use a profile of its own.
+and spike change the weights, so use a separate profile.
 """
 
 from __future__ import annotations

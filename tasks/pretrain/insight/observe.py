@@ -84,22 +84,22 @@ class Insight:
         line shows. For ranks that report."""
         seconds = self.clock.take()
         speed = self.tokens / max(seconds["data"] + seconds["training"], 1e-9)
-        told = {
+        measured = {
             "tokens_per_second": speed,
             "mfu": speed * self.flops / self.peak,
             "memory_bytes": peak_memory(self.world.device),
         }
-        row = {"step": step, "steps": step - self.reported, "tokens": self.tokens, **told}
+        row = {"step": step, "steps": step - self.reported, "tokens": self.tokens, **measured}
         if self.world.first:
             self._append("speed", {**row, "seconds": {kind: round(spent, 6) for kind, spent in seconds.items()}})
         new = [row for row in rows[-(step - self.reported) :] if row["step"] > self.reported]
-        speeds = {"step": step, **{f"speed/{name}": value for name, value in told.items()}}
+        speeds = {"step": step, **{f"speed/{name}": value for name, value in measured.items()}}
         for number, values in by_step([*new, *map(flattened, self.waiting), speeds]) if self.trackers else ():
             for tracker in self.trackers:
                 tracker.scalars(number, values)
         self.tokens, self.reported, self.waiting = 0, step, []
         validated = [row["validation_loss"] for row in new if "validation_loss" in row]
-        return {**told, **({"validation_loss": validated[-1]} if validated else {})}
+        return {**measured, **({"validation_loss": validated[-1]} if validated else {})}
 
     def close(self) -> None:
         """Flush and close the trackers."""

@@ -123,7 +123,7 @@ def layers_text(record: Mapping[str, Any]) -> str:
     parts = [markdown_table(layer_rows(record))]
     if record.get("logit_max") is not None:
         parts.append(f"Logits: largest {record['logit_max']:.3g}, entropy {_short(record['logit_entropy'])} nats.")
-    missing = [told for name, told in MEASURES.items() if name not in _given(record)]
+    missing = [title for name, title in MEASURES.items() if name not in _given(record)]
     missing += [] if "logit_max" in record else ["logits"]
     if missing:
         parts.append(f"Not available with this engine: {', '.join(missing)}.")

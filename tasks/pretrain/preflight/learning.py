@@ -90,7 +90,7 @@ def judge_causality(model: Transformer, batch: MicroBatch, depth: str = "") -> C
         if float(difference_T[place]) <= CAUSAL_TOLERANCE:
             blind.append(place)
     good = leaked <= CAUSAL_TOLERANCE and not blind
-    value = f"a later token changes an earlier logit by {leaked:.1e} at the most{depth}"
+    value = f"a later token changes an earlier logit by at most {leaked:.1e}{depth}"
     if blind:
         value = f"changing token {blind[0]} changes nothing from there on"
     return verdict("causality", good, value, "The attention mask is wrong: look at what changed in models/.")

@@ -116,8 +116,8 @@ def ranks(bench: Bench) -> Check:
 
 def judge_ranks(found: Sequence[dict[str, Any]]) -> Check:
     """`found` has of each rank its data rank, the loss of one batch, digests of initial weights and of samples."""
-    wrong = [what for what in ("loss", "weights") if len({told[what] for told in found}) > 1]
-    seen = {told["data rank"]: told["samples"] for told in found}
+    wrong = [what for what in ("loss", "weights") if len({each[what] for each in found}) > 1]
+    seen = {each["data rank"]: each["samples"] for each in found}
     twice = len(set(seen.values())) < len(seen)
     value = f"{len(found)} with equal weights, {len(seen)} shares of the data that differ"
     if wrong:

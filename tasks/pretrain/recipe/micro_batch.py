@@ -1,4 +1,4 @@
-"""How each global batch is shared out among ranks and micro-batches. No torch: the plan asks too."""
+"""How each global batch is divided among ranks and micro-batches. No torch: the plan asks too."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tasks.stage.runtime import PretrainRuntime
 from tasks.training.batches import BatchShare, share_batch
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 32_768  # of a forward pass
-PIPELINE_FILL = 4  # micro-batches a stage, with which stages stand idle for less than a fifth of a step
+PIPELINE_FILL = 4  # micro-batches per stage, with which stages are idle for less than a fifth of a step
 
 
 def rank_share(config: PretrainConfig, runtime: PretrainRuntime, *, ranks: int, cuda: bool) -> BatchShare:
-    """What one of so many data-parallel ranks takes of a whole global batch; while the batch warms up it takes less.
+    """One data-parallel rank's share of a full global batch; during batch warmup it is smaller.
 
-    Raises ConfigError when a batch, or the first one of a warmup, can't be shared out evenly.
+    Raises ConfigError when a batch, or the first one of a warmup, can't be divided evenly.
     """
     default = functools.partial(
         default_micro_batch, context=config.model.context, cuda=cuda, stages=runtime.pipeline_parallel
@@ -38,7 +38,7 @@ def rank_share(config: PretrainConfig, runtime: PretrainRuntime, *, ranks: int, 
 
 def default_micro_batch(share: int, *, context: int, cuda: bool, stages: int = 1) -> int:
     """The most sequences of `context` tokens that divide a rank's `share` of the global batch, fit the usual device,
-    and leave enough micro-batches to fill a pipeline of so many stages."""
+    and leave enough micro-batches to fill a pipeline of `stages`."""
     most = min((GPU_TOKENS if cuda else CPU_TOKENS) // context, share)
     if stages > 1:
         most = min(most, share // (PIPELINE_FILL * stages))

@@ -276,7 +276,7 @@ def test_restarts_are_counted_anew_from_a_later_checkpoint_and_after_a_stop() ->
         decision = decide(healing, LostProcess("Dead."), situation(checkpoints=checkpoints))
         assert (decision.error is None) == goes_on
         healing = decision.healing
-    assert "Started again 2 times" in str(decision.error)
+    assert "Restarted 2 times" in str(decision.error)
     assert decide(healing, LostProcess("Dead."), situation(checkpoints=[30])).error is None  # somebody ran it again
     none = situation(runtime=runtime_of(restarts=0))
     assert str(decide(Healing(), LostProcess("Dead."), none).error) == "Dead."
