@@ -33,8 +33,8 @@ runtime:
     workers: 4
 ```
 
-Mappings are merged with the parent's; everything else, lists included, replaces the parent's value. On the command line,
-`--set` overrides a single key and `--store` sets `runtime.store`:
+Mappings are merged with the parent's; everything else, lists included, replaces the parent's value. On the command
+line, `--set` overrides a single key and `--store` sets `runtime.store`:
 
 ```
 gristmill plan tiny --set pretrain.steps=4000 --set dpo=null
@@ -43,10 +43,10 @@ gristmill profile schema
 ```
 
 Everything outside `runtime` changes the result and enters the key of the stage that reads it, and of no other stage.
-Everything inside `runtime` says how to get there and enters no key. Unknown keys are refused, with the nearest known one
-as a suggestion. The sections `dedup`, `filter`, `sft`, `dpo`, `evaluate` and `export` may be `null`: the stage is left
-out, and what follows reads the artifact that would have entered it. `gristmill profile schema` prints the same reference
-as JSON Schema, for editors.
+Everything inside `runtime` says how to get there and enters no key. Unknown keys are refused, with the nearest known
+one as a suggestion. The sections `dedup`, `filter`, `sft`, `dpo`, `evaluate` and `export` may be `null`: the stage is
+left out, and what follows reads the artifact that would have entered it. `gristmill profile schema` prints the same
+reference as JSON Schema, for editors.
 
 A default of – means that the value is computed as the description says, or that the group's own defaults apply.
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 FENCE = re.compile(
-    r"(?:^<!-- needs: (?P<needs>[^>]*) -->\n)?^(?P<indent> *)```(?P<kind>\w*)\n(?P<text>.*?)^ *```$", re.M | re.S
+    r"(?:^<!-- needs: (?P<needs>[^>]*) -->\n)?^ *```(?P<kind>\w*)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL
 )
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 ASSIGNMENT = re.compile(r"[A-Z_]+=\S*")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +40,11 @@ def program() -> Any:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder as the current one, with the secret that a snippet names."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GRISTMILL_SALT", "a salt for tests")
-    yield tmp_path
+    return tmp_path
 
 
 def read_profile(block: Block, folder: Path) -> Profile:
