@@ -1,4 +1,4 @@
-"""`gristmill profile`: the schema for editors, the list, and one profile in full."""
+"""`gristmill profile`: the schema for editors and as a page, the list, and one profile in full."""
 
 from __future__ import annotations
 
@@ -18,6 +18,14 @@ def schema() -> None:
     from profiles.schema import Profile
 
     print(json.dumps(Profile.model_json_schema(), indent=1))
+
+
+@app.command()
+def docs() -> None:
+    """Print the reference of every key as Markdown: the page docs/profiles.md."""
+    from profiles.reference import markdown
+
+    print(markdown(), end="")
 
 
 @app.command("list")

@@ -1,0 +1,124 @@
+"""The commands and the profiles in the documentation: every one is understood, and what is cheap runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from flows import cli
+from flows.session import session_of
+from profiles.load import load
+from profiles.schema import Profile
+from storage.errors import GristmillError
+from storage.store import Store
+from tasks.stage.decorator import STAGES
+from tests.docs.pages import Block, Command, blocks, commands
+from tests.flows.test_cli import publish
+
+UsageError = typer.BadParameter.__base__ or Exception  # which typer does not export
+CHEAP = {"plan", "why", "profile", "store"}  # of the commands: those that make nothing
+COMMANDS = list(commands("gristmill"))
+SNIPPETS = list(blocks("yaml"))
+STORED = ("tokenizer", "pretrain", "evaluate", "export")
+
+
+def of_block(block: Block) -> str:
+    return block.name
+
+
+@pytest.fixture(scope="module")
+def program() -> Any:
+    """The command as click sees it, its groups included."""
+    if not {group.name for group in cli.app.registered_groups} & {"store", "profile"}:
+        cli._add_groups()
+    return typer.main.get_command(cli.app)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder as the current one, with the secret that a snippet names."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRISTMILL_SALT", "a salt for tests")
+    return tmp_path
+
+
+def read_profile(block: Block, folder: Path) -> Profile:
+    """The profile in a block, which is written to `folder` by the name in its first line; a fragment extends `tiny`."""
+    title = block.text.splitlines()[0].removeprefix("# ")
+    file = folder / (title if title.endswith(".yaml") else "fragment.yaml")
+    data = yaml.safe_load(block.text)
+    file.write_text(yaml.safe_dump(data if "extends" in data else {"extends": "tiny", "name": "fragment", **data}))
+    return load(str(file))
+
+
+def write_sources(profile: Profile, folder: Path) -> None:
+    """A file for each that a profile's sources name."""
+    for source in profile.download.sources:
+        for path in getattr(source, "paths", ()):
+            file = folder / path.replace("**", "some").replace("*", "one")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(b"")
+
+
+def fill_store() -> None:
+    """Two versions of some artifacts of `tiny`, in the store that commands take by default."""
+    for number in (1, 2):
+        for stage in STORED:
+            publish(Store(cli.DEFAULT_STORE), stage, {"file": b"bytes"}, number=number)
+
+
+@pytest.mark.parametrize("block", SNIPPETS, ids=of_block)
+def test_every_profile_is_accepted_and_can_be_run_so(block: Block, folder: Path) -> None:
+    profile = read_profile(block, folder)
+    for name in profile.stage_names:
+        STAGES[name].check_runtime(getattr(profile, name), profile.runtime)
+
+
+def parse(program: Any, words: list[str]) -> tuple[str, dict[str, Any]]:
+    """The name of the (sub)command and its parameters. Raises UsageError for what it does not know."""
+    command, path = program, []
+    while hasattr(command, "commands"):
+        name, *words = words
+        if name not in command.commands:
+            raise UsageError(f"There is no command {' '.join([*path, name])}.")
+        command = command.commands[name]
+        path.append(name)
+    return " ".join(path), command.make_context(path[-1], words).params
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_command_is_understood_and_runs_if_it_is_cheap(command: Command, program: Any, folder: Path) -> None:
+    for block in SNIPPETS:
+        if block.page == command.block.page and block.text.startswith("# "):
+            write_sources(read_profile(block, folder), folder)
+    words = list(command.words[1:])
+    words = words[: words.index(">")] if ">" in words else words
+    path, given = parse(program, words)
+    if given.get("profile") is not None:
+        refresh = given["refresh"] if isinstance(given.get("refresh"), list) else ()
+        profile = load(given["profile"], cli.settings(given["overrides"], given.get("store")))
+        if not command.block.needs:
+            session_of(profile, given.get("name") or given.get("to"), refresh)
+    if path.split()[0] in CHEAP and not command.block.needs:
+        if path.startswith("store "):
+            fill_store()
+        done = CliRunner().invoke(cli.app, words)
+        assert done.exit_code == 0, f"{done.output}{done.exception}"
+
+
+def test_every_command_of_the_program_is_documented(program: Any) -> None:
+    told = {command.words[1] for command in COMMANDS if len(command.words) > 1}
+    assert told == set(program.commands)
+
+
+def test_what_does_not_exist_is_found(program: Any) -> None:
+    for words in (["run", "tiny", "--forec"], ["stroe", "ls"], ["store", "list"], ["plan", "a", "b"]):
+        with pytest.raises(UsageError):
+            parse(program, words)
+    with pytest.raises(GristmillError):
+        session_of(load("tiny"), "pretrian")
