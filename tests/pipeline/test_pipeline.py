@@ -18,6 +18,7 @@ from tests.pipeline.pin_losses import PINNED, first_losses
 from tests.pipeline.runs import DATA_STAGES, ROOT, SIGNALS, digests, finish, fork, start
 
 MODEL_STAGES = STAGE_NAMES[5:]
+ALL_STAGES = (*DATA_STAGES, *MODEL_STAGES)
 
 
 @pytest.fixture(scope="module")
@@ -68,15 +69,19 @@ def test_a_changed_threshold_measures_nothing_again_and_why_names_it(undisturbed
     assert "filter.toxicity.max_score" in after
 
 
-def test_killed_in_the_middle_of_every_stage_it_ends_with_the_same_bytes(
-    undisturbed: tuple[Path, str], tmp_path: Path
+@pytest.mark.parametrize(
+    "stages",
+    [("download", "form", "filter", "pretrain", "export"), pytest.param(ALL_STAGES, marks=pytest.mark.soak)],
+    ids=["some", "every"],
+)
+def test_killed_in_the_middle_of_a_stage_it_ends_with_the_same_bytes(
+    stages: tuple[str, ...], undisturbed: tuple[Path, str], tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
-    stages = (*DATA_STAGES, *MODEL_STAGES)
     killed = [{"store": str(store), "kill": stage} for stage in stages]
     codes, said = fork(*killed, {"store": str(store)})
     assert codes == [-signal.SIGKILL] * len(stages) + [0], said
     mine = digests(store)
     assert mine.items() <= digests(undisturbed[0]).items()
-    assert {location.split("/")[0] for location in mine} == {*stages}
+    assert {location.split("/")[0] for location in mine} == {*ALL_STAGES}
     assert not list((store / "work").iterdir())

@@ -93,7 +93,13 @@ def in_two(
 
 
 @pytest.mark.parametrize(
-    "engine", [{"engine": "ddp"}, *({"engine": "deepspeed", "zero_stage": stage} for stage in (1, 2, 3))], ids=str
+    "engine",
+    [
+        {"engine": "ddp"},
+        {"engine": "deepspeed", "zero_stage": 2},
+        *(pytest.param({"engine": "deepspeed", "zero_stage": stage}, marks=pytest.mark.soak) for stage in (1, 3)),
+    ],
+    ids=str,
 )
 def test_two_processes_of_which_one_is_killed_end_with_the_same_bytes(
     engine: dict[str, Any],

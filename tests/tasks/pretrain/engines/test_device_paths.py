@@ -29,6 +29,7 @@ def test_gpus_that_are_not_there_are_named() -> None:
     assert "runtime.training.processes to 2" in caught.value.remedy
 
 
+@pytest.mark.soak
 def test_where_graphs_are_recorded_gradients_have_memory_of_their_own(spec: TrainSpec, world: World) -> None:
     """A recorded backward pass writes its results to the same place each time: what is summed must lie elsewhere."""
     runtime = {"engine": "ddp", "micro_batch": 2, "compile": "reduce-overhead"}

@@ -129,6 +129,7 @@ def test_ddp_that_does_not_fit_becomes_fsdp_where_that_can_train_the_same() -> N
     assert tried(runtime_of(runtime, pipeline_parallel=2), micro_batch=1) == []
 
 
+@pytest.mark.soak
 def test_fsdp_goes_on_from_the_checkpoint_of_a_ddp_that_did_not_fit(
     spec: TrainSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +156,7 @@ class Heard(Observer):
         self.steps.append(progress.done)
 
 
+@pytest.mark.soak
 def test_hosts_that_met_meet_again_after_one_died_and_the_stage_hears_of_it_all(
     spec: TrainSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -242,6 +242,7 @@ def run(
     return out
 
 
+@pytest.mark.soak
 def test_a_run_with_a_pre_flight_on_two_processes_has_the_result_of_one_without(
     spec: TrainSpec, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
