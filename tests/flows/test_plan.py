@@ -63,6 +63,7 @@ def test_memory_and_disk_of_dedup_are_forecast_as_soon_as_documents_can_be_count
     lines = {line.name: line for line in plan(profile)}
     assert lines["dedup"].forecast is None  # nothing is known of the documents
     with open_session(session_of(profile)):
+        assert profile.dedup is not None
         raw, _ = download.materialize(profile.download, [])
         counted = {line.name: line for line in plan(profile)}
         unique, _ = dedup.materialize(profile.dedup, [raw.part("documents")])
