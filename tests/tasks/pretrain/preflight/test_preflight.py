@@ -150,14 +150,14 @@ def test_a_load_that_forgets_the_optimizer_is_caught(
 def test_a_checkpoint_that_lost_a_parameter_is_caught(
     spec: TrainSpec, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sound = states._shared_out
+    sound = states._own_states
 
     def shared_out(*given: Any) -> Any:
         tensors, planner = sound(*given)
         del tensors["blocks.0.attention.qkv.weight"], planner.layouts["blocks.0.attention.qkv.weight"]
         return tensors, planner
 
-    monkeypatch.setattr(states, "_shared_out", shared_out)
+    monkeypatch.setattr(states, "_own_states", shared_out)
     bench = fresh(spec, world, tmp_path)
     bench.engine.step(bench.batches, 1e-2)
     failed(repeating.checkpoint(bench), "the parameter blocks.0.attention.qkv.weight is missing")
