@@ -175,7 +175,7 @@ def fastsketchlsh(tables: list[pa.Table]) -> Bool:
     values, starts = hashed_shards(tables)
     matrix = FastSimilaritySketch(size=size, seed=SEED).batch_csr(values, starts, prehashed=True, num_threads=1)
     index = LSH(num_perm=size, num_bands=BANDS_POWER, num_threads=1)
-    kept = index.insert_and_query_duplicates(matrix) == 0
+    kept: Bool = index.insert_and_query_duplicates(matrix) == 0
     rows = np.flatnonzero(~kept)
     candidates, places = index.query(matrix[rows], format="csr")
     for number, row in enumerate(rows):

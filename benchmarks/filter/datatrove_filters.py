@@ -35,13 +35,13 @@ from datatrove.utils import word_tokenizers
 from datatrove.utils.logging import logger
 from datatrove.utils.text import TERMINAL_PUNCTUATION
 
-FILTERS = {
+FILTERS: dict[str, Any] = {
     "gopher_quality": GopherQualityFilter,
     "gopher_repetition": GopherRepetitionFilter,
     "c4": C4QualityFilter,
     "fineweb": FineWebQualityFilter,
 }
-OFF = {  # every rule of a filter switched off
+OFF: dict[str, dict[str, Any]] = {  # every rule of a filter switched off
     "gopher_quality": {
         name: None for name in inspect.signature(GopherQualityFilter).parameters if name.startswith(("min_", "max_"))
     },
@@ -85,7 +85,10 @@ def use_plain_tokenizer() -> None:
 
 def read(source: Path) -> Iterator[Document]:
     """The documents of a folder of shards."""
-    return ParquetReader(str(source), glob_pattern="*.parquet", adapter=_from_row).run(None, 0, 1)
+    documents: Iterator[Document] = ParquetReader(str(source), glob_pattern="*.parquet", adapter=_from_row).run(
+        None, 0, 1
+    )
+    return documents
 
 
 def _from_row(reader: Any, row: dict[str, str], path: str, number: int | str) -> dict[str, Any]:

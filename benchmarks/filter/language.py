@@ -69,8 +69,8 @@ def bare(lines: Sequence[str]) -> tuple[list[Decision], float]:
     """fastText's own label and probability of each line, and the CPU seconds that it took."""
     import fasttext
 
+    from tasks.filter.language.config import PACKAGE
     from tasks.filter.language.measure import MODEL
-    from tasks.filter.language.stage import PACKAGE
     from tasks.text.packages import package_file
 
     fasttext.FastText.eprint = lambda *args: None  # it warns on standard error at every load

@@ -79,7 +79,7 @@ class Lookup:
         self.hashes = hashes_of(words)
         table = model.table[model.table[:, 0] != 0]
         logs = table.view(np.float32)[:, 2:].tolist()
-        self.found = dict(zip(table[:, 0].tolist(), logs, strict=True))
+        self.found: dict[int, list[float]] = dict(zip(table[:, 0].tolist(), logs, strict=True))
 
     def __call__(self, words: tuple[str, ...]) -> list[float]:
         """[log10 probability, log10 backoff]."""

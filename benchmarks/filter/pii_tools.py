@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +55,15 @@ def presidio_patterns(entities: list[str] | None = None) -> Tool:
     """AnalyzerEngine with the very recognisers that the project runs, and no language model."""
     from presidio_analyzer import AnalyzerEngine, RecognizerRegistry
     from presidio_analyzer.nlp_engine import NlpArtifacts, NlpEngine
+    from spacy.tokens import Doc
+    from spacy.vocab import Vocab
 
     from tasks.filter.pii.patterns.recognisers import recognisers
 
     class NullNlpEngine(NlpEngine):
         """Tells nothing of a text."""
+
+        vocabulary = Vocab()
 
         def load(self) -> None:
             pass
@@ -68,9 +72,11 @@ def presidio_patterns(entities: list[str] | None = None) -> Tool:
             return True
 
         def process_text(self, text: str, language: str) -> NlpArtifacts:
-            return NlpArtifacts([], [], [], [], self, language)
+            return NlpArtifacts([], Doc(self.vocabulary), [], [], self, language)
 
-        def process_batch(self, texts: Any, language: str, **_: Any) -> Iterator[tuple[str, NlpArtifacts]]:
+        def process_batch(
+            self, texts: Iterable[str], language: str, batch_size: int = 1, n_process: int = 1, **_: Any
+        ) -> Iterator[tuple[str, NlpArtifacts]]:
             return ((text, self.process_text(text, language)) for text in texts)
 
         def is_stopword(self, word: str, language: str) -> bool:
@@ -88,7 +94,7 @@ def presidio_patterns(entities: list[str] | None = None) -> Tool:
     found = list(recognisers().values())
     for recogniser in found:
         recogniser.supported_language = "en"
-        recogniser.context = None  # without words there is no context to look at
+        recogniser.context = []  # without words there is no context to look at
     registry = RecognizerRegistry(recognizers=found, supported_languages=["en"])
     return _analysing(AnalyzerEngine(registry=registry, nlp_engine=NullNlpEngine()), entities)
 
@@ -98,7 +104,7 @@ def _analysing(engine: Any, entities: list[str] | None) -> Tool:
 
     shipped = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)  # else it asks the network for a newer list
     tldextract.tldextract.TLD_EXTRACTOR = shipped
-    tldextract.extract = shipped
+    tldextract.extract = shipped  # type: ignore[assignment]  # an object in place of a function: it is only called
 
     def run(texts: pa.Array) -> list[list[Span]]:
         rows = []

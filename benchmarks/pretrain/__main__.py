@@ -27,7 +27,7 @@ from models.config import ModelConfig
 from models.presets import count_parameters, derive, flops_per_token
 from tasks.children.environment import training_environment
 from tasks.stage import machine
-from tasks.stage.runtime import ComputeRuntime, Runtime
+from tasks.stage.runtime import ComputeRuntime
 
 PEERS = {"llama": ("transformers Trainer", "litgpt", "litgpt, compiled"), "gpt2": ("plain loop",)}
 
@@ -64,7 +64,7 @@ def _compare(tasks: list[Task], runs: int) -> None:
                 print(f"{task.side}: {error}", file=sys.stderr)
     first = tasks[0]
     config = ModelConfig(
-        family=first.family,  # type: ignore[arg-type]
+        family=first.family,
         depth=first.shape.depth, width=first.shape.width, heads=first.shape.heads, context=CONTEXT,
         kv_heads=first.shape.kv_heads if first.family == "llama" else None,
         feed_forward=first.shape.feed_forward if first.family == "llama" else None, tie_embeddings=True,
@@ -95,8 +95,7 @@ def _run(task: Task) -> dict[str, float]:
         module, python = "litgpt_side", str(peer_environment.PYTHON)
     elif task.side not in ENGINES:
         module = "peers"
-    runtime = Runtime(compute=ComputeRuntime(device="cpu", threads=task.threads))
-    variables = training_environment(runtime)
+    variables = training_environment(ComputeRuntime(device="cpu", threads=task.threads))
     variables["PYTHONPATH"] = str(ROOT.parent)
     found: dict[str, float] = measure([python, "-m", f"benchmarks.pretrain.{module}", task.to_json()], variables).result
     return found

@@ -74,7 +74,7 @@ def trainer(task: Task) -> dict[str, float]:
 
     shape, torch_seconds = task.shape, []
 
-    class Clock(TrainerCallback):
+    class Clock(TrainerCallback):  # type: ignore[misc]  # transformers is not followed, see pyproject.toml
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             torch_seconds.append(time.perf_counter())
 

@@ -33,7 +33,8 @@ class Block(nn.Module):
         query, key, value = (part.view(split).transpose(1, 2) for part in (query, key, value))
         seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.project(seen.transpose(1, 2).contiguous().view(batch, tokens, width))
-        return x + self.down(self.gelu(self.up(self.norm_2(x))))
+        added: Tensor = self.down(self.gelu(self.up(self.norm_2(x))))
+        return x + added
 
 
 class PlainGpt(nn.Module):

@@ -187,4 +187,4 @@ if __name__ == "__main__":
     if child == "learn":
         print(json.dumps(learn(Path(given[0]), Path(given[1]), int(given[2]))))
     else:
-        print(json.dumps({OURS: ours, "digest": digest}[child](*map(Path, given))))
+        print(json.dumps(ours(*map(Path, given)) if child == OURS else digest(Path(given[0]))))

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -60,13 +61,13 @@ def run(tool: str, shards: Path, tokenizer: Path, out: Path) -> dict[str, float]
     started = time.process_time()
     tokens = 0
     for path in sorted(shards.glob("*.parquet")):
-        arrays: dict[str, list[np.ndarray]] = {"train": [], "validation": []}
+        arrays: dict[str, list[np.ndarray[Any, np.dtype[np.uint16]]]] = {"train": [], "validation": []}
         for ids, texts in _batches(path):
             for id, found in zip(ids, encode(texts), strict=True):
                 found.append(eos)
                 arrays["validation" if _held_out(id) else "train"].append(np.array(found, np.uint16))
-        for split, found in arrays.items():
-            joined = np.concatenate(found or [np.empty(0, np.uint16)])
+        for split, parts in arrays.items():
+            joined = np.concatenate(parts or [np.empty(0, np.uint16)])
             joined.tofile(out / f"{split}-{path.stem}.ids")
             tokens += len(joined)
     return {"seconds": time.process_time() - started, "tokens": tokens}

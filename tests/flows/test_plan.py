@@ -14,6 +14,7 @@ from flows.session import Run, handed_on, session_of, start
 from profiles.load import load
 from storage import remembered
 from storage.artifact import Artifact
+from storage.digests import file_digest
 from tasks.dedup import dedup
 from tasks.download import download
 from tasks.stage.config import StageConfig
@@ -26,8 +27,12 @@ def test_a_run_hashes_its_sources_once_for_its_plan_and_its_work(
 ) -> None:
     (tmp_path / "notes.jsonl").write_text('{"text": "A note of some words."}\n')
     hashed: list[Path] = []
-    whole = remembered.file_digest
-    monkeypatch.setattr(remembered, "file_digest", lambda path: hashed.append(path) or whole(path))
+
+    def noted(path: Path) -> str:
+        hashed.append(path)
+        return file_digest(path)
+
+    monkeypatch.setattr(remembered, "file_digest", noted)
     sources = f"download.sources=[{{kind: files, name: notes, paths: ['{tmp_path}/notes.jsonl']}}]"
     settings = [sources, "download.benchmarks=[arc_easy]", f"runtime.store={tmp_path / 'store'}"]
     profile = load("smoke", settings)
@@ -63,6 +68,7 @@ def test_memory_and_disk_of_dedup_are_forecast_as_soon_as_documents_can_be_count
     lines = {line.name: line for line in plan(profile)}
     assert lines["dedup"].forecast is None  # nothing is known of the documents
     with open_session(session_of(profile)):
+        assert profile.dedup is not None
         raw, _ = download.materialize(profile.download, [])
         counted = {line.name: line for line in plan(profile)}
         unique, _ = dedup.materialize(profile.dedup, [raw.part("documents")])

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+
+if TYPE_CHECKING:  # prefect is imported by the tests that need it
+    from prefect.client.schemas.objects import TaskRun
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ["download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 40}]", "download.benchmarks=[arc_easy]"]
@@ -119,6 +124,12 @@ async def versions(key: str) -> list[str]:
     return [str(artifact.data) for artifact in found]
 
 
+def began(task: TaskRun) -> datetime:
+    moment = task.start_time or task.created
+    assert moment is not None
+    return moment
+
+
 async def seen() -> tuple[list[dict[str, str]], set[str]]:
     """The states of all task runs, a run after the other, and the keys of all artifacts."""
     from prefect.client.orchestration import get_client
@@ -131,7 +142,7 @@ async def seen() -> tuple[list[dict[str, str]], set[str]]:
             from prefect.client.schemas.filters import FlowRunFilter
 
             tasks = await client.read_task_runs(flow_run_filter=FlowRunFilter(id={"any_": [run.id]}))
-            ordered = sorted(tasks, key=lambda task: task.start_time or task.created)
+            ordered = sorted(tasks, key=began)
             states.append({task.name: str(task.state_name) for task in ordered})
         artifacts = await client.read_latest_artifacts()
     return states, {str(artifact.key) for artifact in artifacts}

@@ -67,11 +67,13 @@ def held_by_fsdp(shape: ModelShape, stage: int, bfloat16: bool) -> dict[str, int
 
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group("gloo")
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if bfloat16 else None
+    policy = MixedPrecisionPolicy()
+    if bfloat16:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     with LiveStorages() as live:
         model = Transformer(shape)
         for module in [*model.blocks, model]:
-            fully_shard(module, reshard_after_forward=stage == 3, **({"mp_policy": policy} if policy else {}))
+            fully_shard(module, reshard_after_forward=stage == 3, mp_policy=policy)
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         ids_BT = torch.randint(0, shape.vocab_size, (1, shape.context))
         for _ in range(2):

@@ -14,7 +14,7 @@ class LiveStorages(TorchDispatchMode):
     """`with LiveStorages() as live:` counts what operators inside it allocate; what was there before is not counted."""
 
     def __init__(self, *, peaks: bool = True) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
         self.made: dict[int, StorageWeakRef] = {}
         self.peaks = peaks  # whether to count after each operator
         self.peak = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -17,7 +19,7 @@ from models.transformer import Transformer
 from tasks.pretrain.engines import _check
 from tests.runtimes import runtime_of
 
-FAMILIES = {
+FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "llama": {"kv_heads": 2},
     "llama-untied": {"tie_embeddings": False, "kv_heads": 1},
@@ -25,12 +27,12 @@ FAMILIES = {
 }
 
 
-def shape_of(name: str, **more: object) -> ModelShape:
+def shape_of(name: str, **more: Any) -> ModelShape:
     config = {"depth": 3, "width": 64, "heads": 4, "context": 64, **FAMILIES[name], **more}
     return derive(ModelConfig.model_validate({"family": name.partition("-")[0], **config}), 300)
 
 
-def llama_7b(**more: object) -> ModelShape:
+def llama_7b(**more: Any) -> ModelShape:
     config = {"depth": 32, "width": 4096, "heads": 32, "feed_forward": 11_008, "context": 2048, **more}
     return derive(ModelConfig.model_validate(config), 32_000)
 
@@ -64,10 +66,13 @@ def test_hours_and_money_follow_from_flops() -> None:
     device = Device("one", "One", 1, 1e15, 5e14, 1e14, price=3.0, utilisation=0.5)
     cost = bill(flops, device, devices=4)
     assert cost.device_hours == pytest.approx(1e18 / 0.5e15 / 3600)
+    assert cost.device_hours is not None
     assert cost.hours == pytest.approx(cost.device_hours / 4)
     assert cost.money == pytest.approx(cost.device_hours * 3)
-    assert bill(flops, device, products="float32").hours == pytest.approx(10 * bill(flops, device).hours)
-    assert bill(flops, device, products="tf32").hours == pytest.approx(2 * bill(flops, device).hours)
+    alone = bill(flops, device).hours
+    assert alone is not None
+    assert bill(flops, device, products="float32").hours == pytest.approx(10 * alone)
+    assert bill(flops, device, products="tf32").hours == pytest.approx(2 * alone)
     unknown = bill(flops, Device("cpu", "this CPU", 1, None, None, 1e11, None))
     assert (unknown.hours, unknown.money) == (None, None)
     # LLaMA 7B took 82,432 hours of A100 80GB (Touvron et al. 2023, table 15): 1T tokens of a context of 2,048
@@ -80,6 +85,9 @@ def test_a_device_that_is_not_in_the_table_is_named_with_those_that_are() -> Non
         find_device("h101")
     for name, device in DEVICES.items():
         assert device.name == name
+        assert device.single is not None
+        assert device.tf32 is not None
+        assert device.half is not None
         assert 0 < device.single <= device.tf32 <= device.half < 1e16
         assert device.memory >= 24e9
 

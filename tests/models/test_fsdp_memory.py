@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
+from models.activations import Precision
 from models.memory import Setup, training_memory
 from tests.models.engine_memory import SHAPE, held_by_fsdp
 
@@ -24,9 +25,9 @@ def _alone() -> Iterator[None]:
 
 @pytest.mark.parametrize("stage", [0, 3])
 @pytest.mark.parametrize("precision", ["float32", "mixed"])
-def test_alone_it_copies_too(stage: int, precision: str) -> None:
+def test_alone_it_copies_too(stage: int, precision: Precision) -> None:
     measured = held_by_fsdp(SHAPE, stage, precision == "mixed")
-    setup = Setup(engine="fsdp", zero_stage=stage, precision=precision, cuda=False)  # type: ignore[arg-type]
+    setup = Setup(engine="fsdp", zero_stage=stage, precision=precision, cuda=False)
     told = training_memory(SHAPE, setup)
     assert measured["held"] == pytest.approx(told.weights + told.gradients + told.optimizer, rel=0.02)
     assert measured["peak"] == pytest.approx(told.total, rel=0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from models.presets import ModelShape, Recompute, ShapeError, block_matrices, co
 from models.transformer import Transformer
 from tests.models.live import LiveStorages, total
 
-FAMILIES = {
+FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "llama": {"kv_heads": 2},
     "llama-untied": {"tie_embeddings": False, "feed_forward": 320},
@@ -38,7 +39,7 @@ PRECISIONS: dict[str, tuple[torch.dtype, Precision, bool]] = {
 TOLERANCE = 0.05
 
 
-def shape_of(name: str, vocab_size: int = 300, **more: object) -> ModelShape:
+def shape_of(name: str, vocab_size: int = 300, **more: Any) -> ModelShape:
     config = {"depth": 4, "width": 64, "heads": 4, "context": 64, **FAMILIES[name], **more}
     return derive(ModelConfig.model_validate({"family": name.partition("-")[0], **config}), vocab_size)
 
@@ -52,7 +53,8 @@ def run_of(model: Transformer, batch: int, *, autocast: bool, isolate: bool) -> 
     def forward() -> Tensor:
         context: AbstractContextManager[object] = torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast)
         with context:
-            return model(ids_BT, ids_BT, positions_BT)
+            loss: Tensor = model(ids_BT, ids_BT, positions_BT)
+            return loss
 
     forward().backward()
     return forward
@@ -103,19 +105,24 @@ class FusedRMSNorm(torch.autograd.Function):
     """RMSNorm that keeps what CUDA's kernel keeps: its input, and a float32 number a token."""
 
     @staticmethod
-    def forward(ctx, x_BTC: Tensor, weight_C: Tensor) -> Tensor:
+    def forward(ctx: Any, x_BTC: Tensor, weight_C: Tensor) -> Tensor:
         rstd_BT1 = x_BTC.float().pow(2).mean(-1, keepdim=True).add(1e-5).rsqrt()
         ctx.save_for_backward(x_BTC, rstd_BT1)
         return (x_BTC * rstd_BT1).to(x_BTC.dtype) * weight_C
 
     @staticmethod
-    def backward(ctx, dy_BTC: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, dy_BTC: Tensor) -> tuple[Tensor, None]:
         return dy_BTC.clone(), None
+
+
+def fused_forward(norm: nn.RMSNorm, x_BTC: Tensor) -> Tensor:
+    y_BTC: Tensor = FusedRMSNorm.apply(x_BTC, norm.weight)  # type: ignore[no-untyped-call]  # apply has no types
+    return y_BTC
 
 
 @pytest.mark.parametrize("recompute", RECOMPUTE)
 def test_a_fused_norm_keeps_its_input_only(recompute: Recompute, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nn.RMSNorm, "forward", lambda self, x_BTC: FusedRMSNorm.apply(x_BTC, self.weight))
+    monkeypatch.setattr(nn.RMSNorm, "forward", fused_forward)
     shape, form = shape_of("llama"), numbers("bfloat16", autocast=False, cuda=True)
     model = Transformer(shape).to(torch.bfloat16)
     model.recompute = recompute
@@ -172,7 +179,8 @@ def test_muon_keeps_one_moment_of_matrices(family: str) -> None:
     others = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
     model(ids_BT := torch.randint(0, 300, (1, 64)), ids_BT).backward()
     states = []
-    for optimizer in (torch.optim.Muon(matrices), torch.optim.AdamW(others)):
+    optimizers: list[torch.optim.Optimizer] = [torch.optim.Muon(matrices), torch.optim.AdamW(others)]
+    for optimizer in optimizers:
         optimizer.step()
         states += [state for each in optimizer.state.values() for name, state in each.items() if name != "step"]
     told = training_memory(shape, Setup(engine="ddp", precision="float32", optimizer="muon", cuda=False))

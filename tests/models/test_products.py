@@ -19,7 +19,7 @@ class Products(TorchDispatchMode):
     """The precisions of the operands of every matrix product, those written into a given tensor too."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
         self.seen: list[tuple[str, torch.dtype]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -6,10 +6,12 @@ import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,7 +21,7 @@ from models.cross_entropy import IGNORED
 from models.presets import LOSS_CHUNK, ModelShape, Recompute, count_parameters, derive, flops_per_token
 from models.transformer import Transformer, additive
 
-FAMILIES = {
+FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "llama": {"kv_heads": 2},
     "llama-untied": {"kv_heads": 1, "tie_embeddings": False, "rope_theta": 500_000.0},
@@ -27,7 +29,7 @@ FAMILIES = {
 }
 
 
-def shape_of(name: str, **more: object) -> ModelShape:
+def shape_of(name: str, **more: Any) -> ModelShape:
     config = {"depth": 2, "width": 64, "heads": 4, "context": 32, **FAMILIES[name], **more}
     return derive(ModelConfig.model_validate({"family": name.partition("-")[0], **config}), 300)
 
@@ -38,8 +40,13 @@ def build(shape: ModelShape) -> Transformer:
     model = Transformer(shape, generator)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.05)
     return model.eval()
+
+
+def gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -86,13 +93,13 @@ def test_the_chunked_loss_and_its_gradients_are_those_of_the_plain_loss() -> Non
     targets_BT[:, ::3] = IGNORED
     plain = F.cross_entropy(model(ids_BT).flatten(0, 1), targets_BT.flatten(), ignore_index=IGNORED)
     plain.backward()
-    expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    expected = {name: gradient(parameter).clone() for name, parameter in model.named_parameters()}
     model.zero_grad()
     chunked = model(ids_BT, targets_BT)
     chunked.backward()
     assert chunked.item() == pytest.approx(plain.item(), abs=1e-6)
     for name, parameter in model.named_parameters():
-        assert torch.allclose(parameter.grad, expected[name], atol=1e-6), name
+        assert torch.allclose(gradient(parameter), expected[name], atol=1e-6), name
     with torch.no_grad():
         assert model(ids_BT, targets_BT).item() == pytest.approx(plain.item(), abs=1e-6)
 
@@ -116,7 +123,7 @@ def test_recomputed_activations_change_no_bit_of_a_gradient(family: str, autocas
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             loss = model(ids_BT, ids_BT)
         loss.backward()
-        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+        gradients.append([gradient(parameter).clone() for parameter in model.parameters()])
     for none, selective, full in zip(*gradients, strict=True):
         assert torch.equal(none, selective)
         assert torch.equal(none, full)
@@ -179,12 +186,12 @@ def test_a_packed_batch_teaches_what_its_documents_teach_alone(recompute: Recomp
     targets_BT[0, [11, 31]] = IGNORED
     positions_BT = torch.cat((torch.arange(12), torch.arange(20)))[None]
     model(ids_BT, targets_BT, positions_BT).backward()
-    packed = [parameter.grad.clone() for parameter in model.parameters()]
+    packed = [gradient(parameter).clone() for parameter in model.parameters()]
     model.zero_grad()
     loss = model(ids_BT[:, :12], targets_BT[:, :12]) * 11 + model(ids_BT[:, 12:], targets_BT[:, 12:]) * 19
     (loss / 30).backward()
     for one, other in zip(packed, model.parameters(), strict=True):
-        assert torch.allclose(one, other.grad, atol=1e-6)
+        assert torch.allclose(one, gradient(other), atol=1e-6)
 
 
 @torch.no_grad()

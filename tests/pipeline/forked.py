@@ -25,7 +25,7 @@ from tasks.stage.progress import Observer, Progress
 if TYPE_CHECKING:
     from storage.artifact import Artifact
     from tasks.stage.config import StageConfig
-    from tasks.stage.protocol import AnyStage
+    from tasks.stage.protocol import AnyStage, Input
 
 
 class KillAt(Observer):
@@ -50,7 +50,7 @@ def run(store: str, overrides: Sequence[str] = (), to: str | None = None, kill: 
 
     profile = load("smoke", [f"runtime.store={store}", *overrides])
 
-    def call(made: AnyStage, config: StageConfig, inputs: Sequence[Artifact]) -> Artifact:
+    def call(made: AnyStage, config: StageConfig, inputs: Sequence[Input]) -> Artifact:
         artifact, _ = made.materialize(config, inputs)
         return artifact
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage import remembered
+from storage.digests import file_digest
 from storage.remembered import remembered_digest
 
 
@@ -17,11 +18,10 @@ from storage.remembered import remembered_digest
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that were hashed, in order."""
     hashed: list[Path] = []
-    whole = remembered.file_digest
 
     def noted(path: Path) -> str:
         hashed.append(path)
-        return whole(path)
+        return file_digest(path)
 
     monkeypatch.setattr(remembered, "file_digest", noted)
     return hashed

@@ -13,15 +13,21 @@ from pathlib import Path
 import pytest
 
 from storage import inspect, maintain, refs
+from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, StoreError
 from storage.manifest import MANIFEST
 from storage.store import Store
 from tests.storage.conftest import Make
 
 
+def key_of(artifact: Artifact) -> str:
+    assert artifact.manifest is not None
+    return artifact.manifest.key
+
+
 def test_what_is_published_is_found_with_its_bytes(store: Store, make: Make) -> None:
     made = make(store, "dedup", {"documents/00000.parquet": b"one", "ledger/00000.parquet": b"two"})
-    found = store.find("dedup", made.manifest.key)
+    found = store.find("dedup", key_of(made))
     assert found is not None
     assert found.digest == made.digest
     assert (found.path / "documents/00000.parquet").read_bytes() == b"one"
@@ -37,7 +43,7 @@ def test_a_fresh_machine_fetches_from_the_bucket(store: Store, make: Make, tmp_p
 def test_without_a_manifest_an_artifact_does_not_exist(store: Store, make: Make) -> None:
     made = make(store, "dedup", {"a.txt": b"text"})
     store.fs.rm_file(f"{store.root}/artifacts/{made.location}/{MANIFEST}")
-    assert store.find("dedup", made.manifest.key) is None
+    assert store.find("dedup", key_of(made)) is None
     assert list(store.locations()) == []
 
 
@@ -47,7 +53,7 @@ def test_the_same_again_changes_nothing_and_other_bytes_become_the_next_generati
     second = make(store, "dedup", {"a.txt": b"other"})
     assert second.location == f"{first.location}.2"
     assert (store.get(first.location).path / "a.txt").read_bytes() == b"text"
-    found = store.find("dedup", first.manifest.key)
+    found = store.find("dedup", key_of(first))
     assert found is not None
     assert found.location == second.location
 
@@ -73,7 +79,7 @@ def test_a_deleted_file_is_named_on_the_next_hit(folder_store: Store, make: Make
     made = make(folder_store, "dedup", {"a.txt": b"text"})
     (made.path / "a.txt").unlink()
     with pytest.raises(DamagedArtifact, match=r"a\.txt of artifact .* is missing"):
-        folder_store.find("dedup", made.manifest.key)
+        folder_store.find("dedup", key_of(made))
 
 
 def test_a_store_or_manifest_of_another_format_is_refused(store: Store, make: Make) -> None:
@@ -143,7 +149,10 @@ def test_adopt_takes_a_folder_made_elsewhere(store: Store, make: Make, tmp_path:
     (tmp_path / "mine/tokenizer.json").write_text("{}")
     payload = KeyPayload(stage="tokenizer", version=1, config={"vocab_size": 512}, inputs={})
     made = maintain.adopt(store, tmp_path / "mine", payload, {}, "adopted from mine")
-    assert store.find("tokenizer", payload.key()).digest == made.digest
+    found = store.find("tokenizer", payload.key())
+    assert found is not None
+    assert found.digest == made.digest
+    assert made.manifest is not None
     assert made.manifest.facts["adopted"] == "adopted from mine"
     assert (tmp_path / "mine/tokenizer.json").exists(), "the original stays where it was"
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -155,9 +157,10 @@ def test_pairs_come_in_the_usual_forms_and_answers_lose_a_repeated_prompt(tmp_pa
 
 def test_held_out_titles_are_in_no_document_and_serve_one_purpose_each() -> None:
     config = EmbeddedSource(kind="embedded", corpora=["encyclopedia"], instructions=4000, preferences=4000)
-    benchmark = list(held_out_questions(config))
-    pairs = list(preferences(config))
-    asked = [row["messages"] for row in instructions(config) if row["source"] == "encyclopedia-en"]
+    benchmark: list[Mapping[str, Any]] = list(held_out_questions(config))
+    pairs: list[Mapping[str, Any]] = list(preferences(config))
+    rows: list[Mapping[str, Any]] = list(instructions(config))
+    asked = [row["messages"] for row in rows if row["source"] == "encyclopedia-en"]
     assert min(len(benchmark), 2 * len(pairs), len(asked)) > 800
     known = {json.loads(document.metadata)["title"] for document in documents(config) if document.source.endswith("en")}
     titles = {row["query"].removesuffix(":") for row in benchmark}

@@ -25,7 +25,7 @@ from tasks.evaluate.subsets import Answer, check_asked, find_dirty, split
 from tasks.stage.output import Output
 from tests.tasks.tiny_model import ANIMALS, PLACES, RUNTIME, make_model, make_validation, write_rows
 
-QUESTIONS = [
+QUESTIONS: list[dict[str, Any]] = [
     {
         "id": f"{animal}-{place}",
         "query": f"The {animal} lives in the",
@@ -115,7 +115,7 @@ def test_clean_and_dirty_questions_are_scored_apart(folder: Path, scored: Output
     assert table["places"]["dirty"] == "15"
     assert "Dirty are questions of whose text" in (scored.path / "scores.md").read_text()
     half = find_dirty(folder / "contamination", 0.5)["places"]
-    assert sum(half.values()) == 5, "2 of 4 n-grams are not more than half"
+    assert list(half.values()).count(True) == 5, "2 of 4 n-grams are not more than half"
 
 
 def test_a_subsets_error_is_that_of_a_mean_and_unknown_for_one_answer() -> None:

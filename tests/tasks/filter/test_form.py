@@ -66,7 +66,12 @@ def share(part: float, whole: int) -> float | None:
 
 def repeats(parts: Sequence[str]) -> list[str]:
     seen: set[str] = set()
-    return [part for part in parts if part in seen or seen.add(part)]  # type: ignore[func-returns-value]
+    repeated = []
+    for part in parts:
+        if part in seen:
+            repeated.append(part)
+        seen.add(part)
+    return repeated
 
 
 def top(words: Sequence[str], n: int) -> int:

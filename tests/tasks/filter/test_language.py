@@ -19,9 +19,9 @@ from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
 from storage.errors import SourceError
 from tasks.filter.fasttext_model.file import read_model
-from tasks.filter.language.config import LanguageConfig
+from tasks.filter.language.config import PACKAGE, LanguageConfig
 from tasks.filter.language.measure import MODEL, SCHEMA, measure_language
-from tasks.filter.language.stage import PACKAGE, language_signals
+from tasks.filter.language.stage import language_signals
 from tasks.stage.output import Output
 from tasks.text.packages import package_file
 from tests.runtimes import runtime_of
@@ -41,7 +41,8 @@ BAD = {
 
 
 def measure(texts: Sequence[str], **config: Any) -> list[dict[str, Any]]:
-    return measure_language(LanguageConfig(**config), pa.array(texts, pa.string())).to_pylist()
+    rows: list[dict[str, Any]] = measure_language(LanguageConfig(**config), pa.array(texts, pa.string())).to_pylist()
+    return rows
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -39,6 +40,7 @@ PEM = (
     + "-----END RSA PRIVATE KEY-----"
 )
 JWT = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
+NO_WORDS: Any = None  # of a language model, which recognisers of patterns don't ask
 HAS_MODEL = True
 try:
     distribution(PACKAGE)
@@ -151,7 +153,7 @@ def test_the_scan_and_its_windows_lose_nothing_of_whole_texts(shared_data: Calla
         whole = [
             finding
             for entity in PATTERN_ENTITIES
-            for result in recognisers()[entity].analyze(text, [entity], None)
+            for result in recognisers()[entity].analyze(text, [entity], NO_WORDS)
             if (finding := judged(text, Finding(entity, result.start, result.end, round(result.score, 3))))
         ]
         assert in_order(whole) == found
@@ -166,7 +168,7 @@ def test_no_labelled_finding_of_presidio_is_lost(shared_data: Callable[[str], Pa
             entity, start, end = span["entity_type"], span["start_position"], span["end_position"]
             if entity not in PATTERN_ENTITIES or span["entity_value"] == private:
                 continue
-            theirs = recognisers()[entity].analyze(row["full_text"], [entity], None)
+            theirs = recognisers()[entity].analyze(row["full_text"], [entity], NO_WORDS)
             known = any(r.score >= 0.4 and (r.start, r.end) == (start, end) for r in theirs)
             if known and not any((f.entity, f.start, f.end) == (entity, start, end) for f in found):
                 lost.append(span["entity_value"])
@@ -271,7 +273,7 @@ def test_surrogates_pass_the_checks_of_their_kind() -> None:
         card, iban = f"4111 1111 1111 {number:04d}", f"GB82WEST123456987654{number:02d}"
         for entity, value in (("CREDIT_CARD", card), ("IBAN_CODE", iban)):
             made = surrogate(entity, value, "salt") or ""
-            (result,) = recognisers()[entity].analyze(made, [entity], None)
+            (result,) = recognisers()[entity].analyze(made, [entity], NO_WORDS)
             assert (result.start, result.end, result.score) == (0, len(made), 1.0)
         v4 = ipaddress.ip_address(surrogate("IP_ADDRESS", f"93.184.216.{number}", "salt") or "")
         v6 = ipaddress.ip_address(surrogate("IP_ADDRESS", f"2606:2800::{number}", "salt") or "")

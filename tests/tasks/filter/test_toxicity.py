@@ -87,7 +87,8 @@ def trained_config(posts: Path, **more: Any) -> TrainedModelConfig:
 
 
 def measure(model: Path, texts: Sequence[str], config: ToxicityConfig = CONFIG) -> list[dict[str, Any]]:
-    return measure_toxicity(config, model, pa.array(texts, pa.string())).to_pylist()
+    rows: list[dict[str, Any]] = measure_toxicity(config, model, pa.array(texts, pa.string())).to_pylist()
+    return rows
 
 
 @settings(max_examples=60, deadline=None)

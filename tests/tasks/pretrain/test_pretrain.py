@@ -233,9 +233,9 @@ def test_what_a_step_sees_follows_from_its_number_alone(data: tuple[Artifact, Ar
     assert np.array_equal(ids[:, 1:], targets[:, :-1])
     one_by_one = np.concatenate([loader.batch(loader.windows - 3 + i, 1)[0] for i in range(7)])
     assert np.array_equal(ids, one_by_one)
-    epochs = [loader.batch(epoch * loader.windows, loader.windows)[0] for epoch in range(2)]
-    assert not np.array_equal(*epochs)
-    assert np.array_equal(*(np.sort(epoch.sum(1)) for epoch in epochs))
+    first, second = (loader.batch(epoch * loader.windows, loader.windows)[0] for epoch in range(2))
+    assert not np.array_equal(first, second)
+    assert np.array_equal(np.sort(first.sum(1)), np.sort(second.sum(1)))
     assert not np.array_equal(make_loader(data, seed=2).batch(0, 8)[0], loader.batch(0, 8)[0])
 
 

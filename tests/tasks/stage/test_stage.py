@@ -250,9 +250,9 @@ def test_what_breaks_a_law_is_never_published(
 
 def test_a_config_is_frozen_and_refuses_unknown_keys_and_nan() -> None:
     with pytest.raises(ValidationError):
-        CopyConfig(tims=2)  # type: ignore[call-arg]
+        CopyConfig(tims=2)  # type: ignore[call-arg]  # the mistake that is tested
     with pytest.raises(ValidationError):
-        CopyConfig().times = 2  # type: ignore[misc]
+        CopyConfig().times = 2  # type: ignore[misc]  # the mistake that is tested
 
 
 def _make_slow(url: str, log: str) -> None:

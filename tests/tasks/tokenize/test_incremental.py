@@ -270,6 +270,8 @@ def test_shards_stay_the_same_through_every_stage_when_a_source_is_appended(toke
     for corpora in (["encyclopedia"], ["encyclopedia", "packages"]):
         sources = ", ".join(f"{{kind: embedded, corpora: [{name}], limit: 60}}" for name in corpora)
         profile = load("smoke", [f"download.sources=[{sources}]", "download.shard_documents=60"])
+        assert profile.dedup is not None
+        assert profile.filter is not None
         with open_session(Session(store, runtime_of(workers=1, threads=1, device="cpu"))):
             raw, _ = download.materialize(profile.download, ())
             unique, _ = dedup.materialize(profile.dedup, (raw.part("documents"),))

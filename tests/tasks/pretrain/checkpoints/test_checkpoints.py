@@ -22,7 +22,7 @@ from tasks.pretrain.checkpoints.background import saves_async
 from tasks.pretrain.checkpoints.disk import largest_checkpoint
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.checkpoints.saved_states import Found, expected_shapes, merge, problems, read_back
-from tasks.pretrain.engines import Engine, open_engine, states
+from tasks.pretrain.engines import Engine, MicroBatch, open_engine, states
 from tasks.pretrain.engines.shard_layout import ShardLayout
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
@@ -48,7 +48,7 @@ def trained(spec: TrainSpec, world: World, steps: int = 1, **runtime: Any) -> En
     return engine
 
 
-def batch(spec: TrainSpec, step: int) -> list[tuple[torch.Tensor, torch.Tensor, None]]:
+def batch(spec: TrainSpec, step: int) -> list[MicroBatch]:
     generator = torch.Generator().manual_seed(step)
     ids = torch.randint(0, spec.shape.vocab_size, (4, 33), generator=generator)
     return [(ids[:, :-1], ids[:, 1:], None)]
@@ -220,6 +220,7 @@ def test_a_checkpoint_that_does_not_hold_the_model_never_counts(
 
     def shared_out(*given: Any) -> Any:
         tensors, planner = sound(*given)
+        planner.layouts = dict(planner.layouts)
         wrong(tensors, planner.layouts)
         return tensors, planner
 

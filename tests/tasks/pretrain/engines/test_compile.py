@@ -96,7 +96,7 @@ def test_what_nothing_is_learned_from_is_not_compiled_and_shows_its_attention() 
 
 def test_cuda_graphs_find_each_gradient_where_it_was() -> None:
     engine = open_as(compile="reduce-overhead")
-    places = {}
+    places: dict[str, int] = {}
     for step in range(1, 4):
         train(engine, range(step, step + 1), micro=2)
         for name, parameter in engine.model.named_parameters():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from storage.errors import ConfigError
-from tasks.pretrain.engines import open_engine
+from tasks.pretrain.engines import MicroBatch, open_engine
 from tasks.pretrain.engines.native import NativeEngine
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, place
@@ -34,8 +34,8 @@ def test_where_graphs_are_recorded_gradients_have_memory_of_their_own(spec: Trai
     """A recorded backward pass writes its results to the same place each time: what is summed must lie elsewhere."""
     runtime = {"engine": "ddp", "micro_batch": 2, "compile": "reduce-overhead"}
     ids = torch.randint(0, spec.shape.vocab_size, (4, 33), generator=torch.Generator().manual_seed(0))
-    batches = [(ids[start : start + 2, :-1], ids[start : start + 2, 1:], None) for start in (0, 2)]
-    losses = {}
+    batches: list[MicroBatch] = [(ids[start : start + 2, :-1], ids[start : start + 2, 1:], None) for start in (0, 2)]
+    losses: dict[bool, list[float]] = {}
     for compiled in (True, False):
         chosen = runtime if compiled else {**runtime, "compile": "off"}
         open_with = spec.model_copy(update={"runtime": runtime_of(RUNTIME, **chosen)})

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from traceback import StackSummary
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ def test_a_full_disk_is_known_however_it_is_wrapped() -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     wrapped = RuntimeError("a library's own words")
     wrapped.__cause__ = full
-    gathered = CheckpointException("ranks: 1", {1: (wrapped, None)})  # type: ignore[dict-item]
+    gathered = CheckpointException("ranks: 1", {1: (wrapped, StackSummary())})
     assert disk_full(full) is disk_full(wrapped) is disk_full(gathered) is full
     assert disk_full(OSError(errno.EIO, "Input/output error")) is None
     with pytest.raises(RuntimeError) as caught:
@@ -107,7 +108,8 @@ def test_a_damaged_checkpoint_is_an_event_of_the_run(spec: TrainSpec, tmp_path: 
 
 def tried(runtime: Runtime, **known: Any) -> list[str]:
     """What is done about memory that runs out again and again, to the end."""
-    healing, actions = Healing(), []
+    healing = Healing()
+    actions: list[str] = []
     now = Situation(HealingConfig(), samples=lambda steps: steps, runtime=runtime, checkpoints=[20], ranks=2, **known)
     while True:
         decision = decide(healing, OutOfMemory("Full."), now)

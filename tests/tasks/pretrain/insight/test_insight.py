@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.config import ModelConfig
-from models.presets import derive, flops_per_token
+from models.presets import Recompute, derive, flops_per_token
 from models.transformer import Transformer, window_mask
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
@@ -175,10 +175,10 @@ def test_an_activation_far_above_the_rest_is_an_outlier() -> None:
     assert (largest, zeros, outliers) == (100.0, pytest.approx(0.01), pytest.approx(0.01))
 
 
-def train_steps(looked: bool, compute: str = "none") -> tuple[Transformer, LayerStats]:
+def train_steps(looked: bool, recompute: Recompute = "none") -> tuple[Transformer, LayerStats]:
     torch.manual_seed(3)
     model = Transformer(SHAPE)
-    model.recompute = compute == "full"
+    model.recompute = recompute
     stats, optimizer = LayerStats(model), torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
     for _ in range(3):
         ids_BT = torch.randint(50, (4, 16))
@@ -194,11 +194,11 @@ def train_steps(looked: bool, compute: str = "none") -> tuple[Transformer, Layer
     return model, stats
 
 
-@pytest.mark.parametrize("compute", ["none", "full"])
-def test_hooks_change_nothing_and_are_gone_afterwards(compute: str) -> None:
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_hooks_change_nothing_and_are_gone_afterwards(recompute: Recompute) -> None:
     from torch.optim import optimizer
 
-    (plain, _), (looked, _) = train_steps(False, compute), train_steps(True, compute)
+    (plain, _), (looked, _) = train_steps(False, recompute), train_steps(True, recompute)
     for name, parameter in plain.named_parameters():
         assert torch.equal(parameter, looked.get_parameter(name)), name
     assert not any(module._forward_hooks for module in looked.modules())
@@ -262,7 +262,7 @@ def test_each_attention_is_seen_and_the_logits_are_the_models(family: Any) -> No
 def test_documents_that_dont_see_each_other_are_probed_apart() -> None:
     torch.manual_seed(0)
     model = Transformer(SHAPE)
-    model.blocks[0].attention.qkv.weight.data.zero_()  # attention is uniform over what is visible
+    model.get_parameter("blocks.0.attention.qkv.weight").data.zero_()  # attention is uniform over what is visible
     ids_BT, positions_BT = torch.randint(50, (1, 16)), torch.arange(8).repeat(2)[None]
     entropies, logits = probe(model, ids_BT, positions_BT)
     assert entropies[0].tolist() == pytest.approx([mean_log(8)] * 4, rel=1e-5)
@@ -361,7 +361,7 @@ def test_a_tracker_that_is_not_installed_is_refused_with_its_extra() -> None:
     if not missing:
         pytest.skip("needs a tracker that is not installed")
     with pytest.raises(ConfigError, match=rf"pip install 'gristmill\[{missing[0]}\]'"):
-        check_insight(runtime_of(trackers=(missing[0],)), 100)  # type: ignore[arg-type]
+        check_insight(runtime_of(trackers=(missing[0],)), 100)
 
 
 def test_a_row_that_json_cant_hold_is_null_and_a_resume_cuts_back(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def batch_of(rows: Int64) -> Batch:
 
 def rows_of(batch: Batch) -> list[list[int]]:
     assert np.array_equal(batch.ids[:, 1:], batch.targets[:, :-1])
-    return np.concatenate((batch.ids, batch.targets[:, -1:]), axis=1).tolist()
+    rows: list[list[int]] = np.concatenate((batch.ids, batch.targets[:, -1:]), axis=1).tolist()
+    return rows
 
 
 def documents(row: list[int]) -> list[list[int]]:

@@ -8,7 +8,7 @@ import itertools
 import mmap
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -222,9 +222,10 @@ def test_ranks_that_would_leave_samples_out_are_refused(step: int, ranks: int, s
 def test_a_mixture_changes_at_its_step_also_when_the_batch_grows(shards: list[Path]) -> None:
     config = config_of(**OPTIONS["mixed"], **OPTIONS["growing"])
     loader = open_loader(shards, config, context=CONTEXT, tokenizer_digest=DIGEST)
-    first, later = loader.samples.report(config.samples(3)), loader.samples.report(config.samples(5))
+    first: list[Mapping[str, Any]] = [*loader.samples.report(config.samples(3))]
+    later: list[Mapping[str, Any]] = [*loader.samples.report(config.samples(5))]
     assert [row["source"] for row in first if not row["served"]] == ["c"]
-    assert sum(row["served"] for row in later if row["source"] == "c") > 0  # type: ignore[misc]
+    assert sum(row["served"] for row in later if row["source"] == "c") > 0
 
 
 @given(st.lists(st.lists(st.sampled_from([0, 5, 6]), min_size=8, max_size=8), min_size=1, max_size=4))
@@ -373,7 +374,8 @@ def test_the_next_batch_is_made_while_this_one_is_used() -> None:
     next(results)
     assert all(one.wait(5) for one in made[:3])
     assert not made[3].is_set()
-    results.close()  # type: ignore[attr-defined]
+    assert isinstance(results, Generator)
+    results.close()
     assert not made[5].is_set()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -274,9 +275,9 @@ def test_every_source_has_a_plan_of_its_own(shards: list[Path]) -> None:
     served = loader.samples.batch(0, 500).ids
     for row in np.where(served < 0, ~served, served).tolist():
         assert len({source_of[id] for id in row if id != EOS}) == 1
-    rows = loader.samples.report(500)
+    rows: list[Mapping[str, Any]] = [*loader.samples.report(500)]
     assert [row["source"] for row in rows] == ["a", "b", "c"]
-    assert sum(row["padding"] for row in rows) == (served == PADDING).sum()  # type: ignore[misc]
+    assert sum(row["padding"] for row in rows) == (served == PADDING).sum()
     alone = pack(source_streams(shards, tokenizer_digest=DIGEST)["a"].document_lengths(shards), CONTEXT)
     assert rows[0]["windows"] == alone.windows
     assert [row["source"] for row in loader.packing_report() or []] == ["a", "b"]
@@ -318,10 +319,8 @@ def test_fill_in_the_middle_takes_padding_before_text(shards: list[Path]) -> Non
 
 def test_what_the_marks_cost_beside_padding_is_reported(shards: list[Path]) -> None:
     loader = loader_of(shards, fim_rate=0.5)
-    plain, served = (np.concatenate([one(number) for number in range(48)]) for one in (
-        lambda number: loader.samples.batch(number, 1).ids,
-        lambda number: loader._rows(1, number, 1).ids,
-    ))  # fmt: skip
+    plain = np.concatenate([loader.samples.batch(number, 1).ids for number in range(48)])
+    served = np.concatenate([loader._rows(1, number, 1).ids for number in range(48)])
     text = [(ids != PADDING) & ~np.isin(ids, MARKS) for ids in (plain, served)]
     report = loader.fim_report(3)
     assert report is not None

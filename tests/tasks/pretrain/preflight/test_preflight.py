@@ -111,8 +111,8 @@ def test_a_mask_that_lets_the_future_through_is_caught(
 ) -> None:
     sound = F.scaled_dot_product_attention
 
-    def all_seeing(*arrays: Tensor, is_causal: bool, **options: Any) -> Tensor:
-        return sound(*arrays, is_causal=False, **options)
+    def all_seeing(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool, **options: Any) -> Tensor:
+        return sound(query, key, value, is_causal=False, **options)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", all_seeing)
     failed(learning.causality(fresh(spec, world, tmp_path)), "a later token changes an earlier logit")

@@ -66,7 +66,7 @@ def test_a_part_of_the_model_has_the_same_groups_in_the_same_order(choices: dict
 
 
 def test_adamw_is_torchs_with_the_profiles_numbers() -> None:
-    choices = {"beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3, "weight_decay": 0.2}
+    choices: dict[str, Any] = {"beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3, "weight_decay": 0.2}
     (config, ours), (_, theirs) = build(**choices), build()
     parameters = list(theirs.parameters())
     groups = [
@@ -86,7 +86,7 @@ def test_adamw_is_torchs_with_the_profiles_numbers() -> None:
 
 def orthogonal(update: Tensor) -> Tensor:
     """Newton and Schulz's iteration with the coefficients of Jordan et al. 2024, in float64."""
-    x = update / update.norm()
+    x: Tensor = update / update.norm()
     x = x.T if len(update) > update.shape[1] else x
     for _ in range(5):
         gram = x @ x.T
@@ -179,11 +179,11 @@ def test_states_are_saved_and_taken_over_to_the_bit(choices: dict[str, Any], tmp
 class Bare(Engine):
     """An engine that was made for nothing special."""
 
-    step = loss = save = load = whole_model = lambda *_: None  # type: ignore[assignment]
+    step = loss = save = load = whole_model = lambda *_: None  # type: ignore[assignment]  # never called
 
 
 @pytest.mark.parametrize("choices", [{"optimizer": "muon"}, {"precision": "float16"}], ids=str)
-def test_an_engine_refuses_what_it_was_not_made_for(choices: dict[str, str]) -> None:
+def test_an_engine_refuses_what_it_was_not_made_for(choices: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"deepspeed can't train with {next(iter(choices.values()))}"):
         Bare(spec_of(engine="deepspeed", **choices), ALONE)
     assert Bare(spec_of(), ALONE).dtype == torch.float32

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from models.presets import Recompute
 from models.transformer import Head
 from tasks.pretrain.preflight.machine import judge_device
 from tasks.pretrain.recipe.precision import prepare
@@ -16,10 +17,10 @@ from tests.tasks.pretrain.one_process import micro_batches, one_process, open_dd
 __all__ = ["one_process"]  # the fixture
 
 
-def losses(name: str, recompute: str = "none") -> list[float]:
+def losses(name: str, recompute: Recompute = "none") -> list[float]:
     """Of ten steps on one batch, products in `name`, all else as in bfloat16."""
     engine = open_ddp(precision="bfloat16")
-    engine.model.recompute = recompute  # type: ignore[assignment]
+    engine.model.recompute = recompute
     prepare(engine.model, name)
     converted = [module for module in engine.model.modules() if type(module).__name__ == "Float8Linear"]
     linear = [each for each in engine.model.modules() if isinstance(each, nn.Linear) and not isinstance(each, Head)]
@@ -30,7 +31,7 @@ def losses(name: str, recompute: str = "none") -> list[float]:
 
 @pytest.mark.skipif(find_spec("torchao") is None, reason="torchao is not installed: pip install 'gristmill[float8]'")
 @pytest.mark.parametrize("recompute", ["none", "selective"])
-def test_float8_learns_what_bfloat16_learns(recompute: str) -> None:
+def test_float8_learns_what_bfloat16_learns(recompute: Recompute) -> None:
     expected, found = losses("bfloat16"), losses("float8", recompute)
     assert found == pytest.approx(expected, rel=0.01)
     assert found[-1] < 0.8 * found[0]

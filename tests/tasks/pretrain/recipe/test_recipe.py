@@ -138,7 +138,7 @@ def test_a_precision_that_a_cpu_has_not_is_refused(name: str) -> None:
 def test_the_profiles_z_loss_and_base_width_reach_the_model() -> None:
     model = open_ddp(z_loss=0.01, mup_base_width=8).model
     assert model.head.z_loss == 0.01
-    assert model.norm.weight.unique().tolist() == [0.25]
+    assert model.norm.get_parameter("weight").unique().tolist() == [0.25]
     assert open_ddp().model.head.z_loss == 0
 
 
@@ -156,7 +156,9 @@ def test_all_of_it_together_resumes_to_the_same_bytes(data: tuple[Artifact, Arti
     assert rows[-1]["validation_loss"] < rows[0]["loss"] - 0.3
     assert rows[-1]["learning_rate"] == pytest.approx(ALL.learning_rate * ALL.final_share)
     assert undisturbed.counts["tokens_seen"] == (3 * 2 + 3 * 4 + 6 * 8) * 32
-    assert load(undisturbed.path / "model").norm.weight.mean().item() == pytest.approx(0.5, rel=0.1)  # muP's multiplier
+    assert load(undisturbed.path / "model").norm.get_parameter("weight").mean().item() == pytest.approx(
+        0.5, rel=0.1
+    )  # muP's multiplier
     interrupt_and_resume(pretrain, ALL, data, out, at=5)
     assert out.facts["resumed_from_step"] == 3
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(undisturbed.path))
@@ -164,7 +166,7 @@ def test_all_of_it_together_resumes_to_the_same_bytes(data: tuple[Artifact, Arti
 
 def test_a_growing_batch_teaches_the_same_under_every_engine(data: tuple[Artifact, Artifact], tmp_path: Path) -> None:
     config = PretrainConfig.model_validate({**CONFIG.model_dump(), **GROWING})
-    losses = []
+    losses: list[list[float]] = []
     for runtime in ({"zero_stage": 2, "micro_batch": 2}, {"engine": "ddp", "micro_batch": 4, "processes": 2}):
         out = output(tmp_path / str(len(losses)), **runtime)
         pretrain.function(config, *data, out)

@@ -23,7 +23,8 @@ def config_of(**choices: Any) -> PretrainConfig:
     return PretrainConfig.model_validate({"model": MODEL, **choices})
 
 
-GOLDEN = {  # of a peak of 2, ten steps of warmup and a floor of a tenth, at steps 1, 5, 10, 60, 100, 105, 110
+# Of a peak of 2, ten steps of warmup and a floor of a tenth, at steps 1, 5, 10, 60, 100, 105, 110
+GOLDEN: dict[str, tuple[dict[str, Any], list[float]]] = {
     "cosine": ({}, [0.2, 1.0, 2.0, 1.1, 0.24404914, 0.21108049, 0.2]),
     "linear": ({}, [0.2, 1.0, 2.0, 1.1, 0.38, 0.29, 0.2]),
     "constant": ({}, [0.2, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0]),
