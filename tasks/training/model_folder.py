@@ -1,6 +1,6 @@
-"""A model folder on its way between stages: it carries its tokenizer, and says which one it was trained with.
+"""A model folder passed between stages carries its tokenizer, and records which one it was trained with.
 
-Law 6 at every join: the digest recorded in the model's config.json must be that of the tokenizer beside it.
+Law 6, wherever artifacts meet: the digest in the model's config.json must be that of the tokenizer beside it.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from storage.tokens import TokenHeader, open_tokens
 
 
 def check_tokenizer(folder: Path, *, expected: str | None = None) -> str:
-    """The digest of a model's tokenizer, which is also `expected` where that is given.
+    """The digest of a model's tokenizer.
 
-    Raises TokenizerMismatch when the files beside the model are not those it was trained with, or not the expected.
+    Raises TokenizerMismatch when the files beside the model are not those that it was trained with, or not `expected`.
     """
     config = folder / "config.json"
     if not config.is_file():
-        raise DamagedArtifact(f"{folder} holds no config.json.", "Look at it with `gristmill store verify`.")
+        raise DamagedArtifact(f"{folder} holds no config.json.", "Check it with `gristmill store verify`.")
     trained_with = json.loads(config.read_text()).get(DIGEST_FIELD)
     found = tokenizer_digest(folder)
-    for other, what in ((trained_with, "that its weights were trained with"), (expected, "that of the data")):
+    for other, what in ((trained_with, "the one that its weights were trained with"), (expected, "that of the data")):
         if other is not None and other != found:
             raise TokenizerMismatch(
                 f"The tokenizer in {folder} ({found[:12]}) is not {what} ({other[:12]}).",
-                "Train the model again on shards of this tokenizer, or put its own files back.",
+                "Retrain the model on shards of this tokenizer, or restore its own tokenizer files.",
             )
     return found
 
 
 def check_shards(tokens: Artifact, digest: str) -> list[Path]:
-    """The token shards of a split, as absolute paths, each as `check_shard` wants it."""
+    """The token shards of a split, as absolute paths, each checked as by `check_shard`."""
     paths = tokens.files("*.tokens")
     for path in paths:
         check_shard(path, tokens, digest)
@@ -43,10 +43,10 @@ def check_shards(tokens: Artifact, digest: str) -> list[Path]:
 
 
 def check_shard(path: Path, tokens: Artifact, digest: str) -> TokenHeader:
-    """The header of a token shard of this tokenizer that is as it was written, its sources too.
+    """The header of a token shard, once the shard and its sources are known to be as written, with this tokenizer.
 
-    Its own checksum covers the ids; the artifact's manifest covers also what is said of them: EOS, bytes of text, the
-    sources. Raises TokenizerMismatch, DamagedArtifact.
+    The shard's own checksum covers the ids; the artifact's manifest also covers its metadata (EOS, bytes of text) and
+    the sources. Raises TokenizerMismatch, DamagedArtifact.
     """
     shard = open_tokens(path, tokenizer_digest=digest, verify=True)
     for file in (path, path.with_suffix(SUFFIX)):
