@@ -1,6 +1,6 @@
 """Runtimes for tests, by the plain names of their fields: `runtime_of(workers=1, engine="ddp")`.
 
-A name that several groups have means that of the first, which is `pretrain`.
+A name that several groups have means that of `group`, or else of the first, which is `pretrain`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ GROUPS = {
 }
 
 
-def runtime_of(base: Runtime | None = None, **settings: Any) -> Runtime:
+def runtime_of(base: Runtime | None = None, *, group: str | None = None, **settings: Any) -> Runtime:
     """`base`, or the defaults, with these settings, checked as those of a profile are."""
     data = (base or Runtime()).model_dump()
     for name, value in settings.items():
-        group = next(group for group, kind in GROUPS.items() if name in kind.model_fields)
-        data[group][name] = value
+        owners = [owner for owner, kind in GROUPS.items() if name in kind.model_fields]
+        data[group if group in owners else owners[0]][name] = value
     return Runtime.model_validate(data)

@@ -1,11 +1,11 @@
-"""The `evaluate` stage: the base, the tuned and the aligned model side by side.
+"""The `evaluate` stage: models by name, side by side.
 
-config.py      what a profile says
-stage.py       the stage: starts the child, writes scores.json and scores.md
+config.py      which benchmarks, and how much of each
+stage.py       the stage: runs the child, writes scores.json and scores.md
 run.py         the child: lm-evaluation-harness in process, and bits per byte
 benchmarks.py  local benchmark files as tasks of the harness
-subsets.py     questions that the training text holds, scored apart
-scores.py      what was measured, with its chance level and its error
+subsets.py     questions whose text is in the training documents, scored separately
+scores.py      scores with their chance levels and standard errors
 """
 
 from tasks.evaluate.config import EvaluateConfig

@@ -1,8 +1,8 @@
 """Benchmark files as tasks of lm-evaluation-harness (Gao et al. 2021), written as its own YAML.
 
-A file holds one question a line: {"id", "query", "choices", "gold"}. What is scored is the likelihood of each choice
-as the query's continuation; a choice brings its own leading space. The harness sees these tasks only, from these
-files only: nothing is downloaded.
+A file holds one question per line: {"id", "query", "choices", "gold"}. Each choice is scored by its likelihood as the
+query's continuation; a choice brings its own leading space. The harness sees only these tasks, from these files:
+nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 from storage.errors import ConfigError, SourceError
 
-PREFIX = "gristmill_"  # apart from any task of that name which the harness brings along
+PREFIX = "gristmill_"  # keeps them apart from the harness's own tasks of the same name
 
 
 def select(files: list[Path], chosen: list[str] | None) -> list[Path]:
-    """The files of the chosen benchmarks. Raises ConfigError for one that there is not."""
+    """The files of the chosen benchmarks. Raises ConfigError for an unknown one."""
     known = {path.stem: path for path in files}
     for name in chosen or ():
         if name not in known:
@@ -28,10 +28,10 @@ def select(files: list[Path], chosen: list[str] | None) -> list[Path]:
 def write_questions(
     files: list[Path], folder: Path, *, max_items: int | None, fits: Callable[[str], bool]
 ) -> dict[str, dict[str, float]]:
-    """The questions to ask, one file a benchmark in `folder`; how many, how many were left out, and their chance level.
+    """Write the questions to ask, one file per benchmark in `folder`; their number, how many were left out, and chance.
 
-    A question goes unasked when one of its choices alone doesn't fit into the model. Raises SourceError when none is
-    left. Chance is the accuracy of guessing: the mean of 1 / number of choices.
+    A question is left out when one of its choices alone doesn't fit into the model's context. Raises SourceError when
+    none remains. Chance is the accuracy of guessing: the mean of 1 / number of choices.
     """
     folder.mkdir(parents=True, exist_ok=True)
     about = {}
@@ -51,7 +51,7 @@ def write_questions(
 
 
 def write_tasks(names: Iterable[str], folder: Path) -> list[str]:
-    """One YAML a benchmark beside its questions; the tasks' names."""
+    """Write one YAML per benchmark beside its questions; the tasks' names."""
     import yaml
 
     for name in names:

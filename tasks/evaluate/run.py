@@ -1,9 +1,8 @@
-"""The child of `evaluate`: `python -m tasks.evaluate.run SPEC` measures one model after the other."""
+"""The child of `evaluate`: `python -m tasks.evaluate.run SPEC` measures the models one by one."""
 
 from __future__ import annotations
 
 import json
-import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +17,12 @@ from tasks.evaluate.benchmarks import PREFIX, write_questions, write_tasks
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.subsets import Answer, Dirty, check_asked, find_dirty, split
 from tasks.training.bits_per_byte import likelihood
+from tasks.training.peak import peak_memory
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
-SEED = 0  # of the harness; multiple choice draws nothing
+SEED = 0  # for the harness; multiple choice draws no random number
 
 
 class EvaluateSpec(ChildSpec):
@@ -53,12 +53,12 @@ def run(path: Path) -> None:
             "bits_per_byte": _bits_per_byte(spec, folder, device),
             "tasks": _benchmarks(spec, folder, device, dirty),
         }
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    spec.result.write_text(json.dumps({"models": scores, "benchmarks": about, "facts": {"peak_memory_bytes": peak}}))
+    facts = {"peak_memory_bytes": peak_memory(torch.device(device))}
+    spec.result.write_text(json.dumps({"models": scores, "benchmarks": about, "facts": facts}))
 
 
 def _questions(spec: EvaluateSpec) -> dict[str, dict[str, float]]:
-    """The questions that every model is asked: those whose choices fit into the smallest context."""
+    """Write the questions that every model is asked: those whose choices fit into the smallest context."""
     tokenizer = load_tokenizer(next(iter(spec.models.values())))  # the same for all, as the stage has checked
     context = min(int(_config(folder).max_position_embeddings) for folder in spec.models.values())
     return write_questions(
@@ -70,7 +70,7 @@ def _questions(spec: EvaluateSpec) -> dict[str, dict[str, float]]:
 
 
 def _dirty(spec: EvaluateSpec) -> dict[str, Dirty]:
-    """Which of the asked questions are dirty, for each benchmark that the filter looked for."""
+    """Which of the asked questions are dirty, for each benchmark that the filter checked."""
     dirty = find_dirty(spec.contamination, spec.config.dirty_share) if spec.contamination else {}
     for path in spec.benchmarks:
         if path.stem in dirty:

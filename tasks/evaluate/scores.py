@@ -1,4 +1,4 @@
-"""Scores for people and programs: every number with its chance level, and a plain word where it is no better.
+"""Scores for people and programs: every number with its chance level, and a note where it is no better than that.
 
 The headline is the accuracy with each choice's likelihood divided by its length in bytes (`acc_norm` of the harness):
 without that, a small model prefers short choices.
@@ -10,15 +10,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-DIGITS = 6  # what float32 sums on one machine repeat; more would pretend
+DIGITS = 6  # what float32 sums repeat on one machine
 SUBSETS = ("clean", "dirty")
-SURE = 2.0  # standard errors from chance before a score says anything
+SURE = 2.0  # standard errors from chance from which a score is informative
 
 
 def assemble(result: Mapping[str, Any]) -> dict[str, Any]:
     """{"models": {name: {"bits_per_byte", "tasks": {task: {…, "chance", "is_chance"}}}}}, rounded.
 
-    A task with dirty questions holds the same measures of the "clean" and of the "dirty" ones.
+    A task with dirty questions holds the same measures for the "clean" and the "dirty" ones.
     """
     models = {}
     for name, measured in result["models"].items():
@@ -34,7 +34,7 @@ def assemble(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def side_by_side(scores: Mapping[str, Any]) -> list[dict[str, str]]:
-    """A row a measure, a column a model; rows of their own for clean and dirty questions, where some are dirty."""
+    """One row per measure, one column per model; separate rows for clean and dirty questions, where some are dirty."""
     models = scores["models"]
     names = list(models)
     bits = {name: f"{models[name]['bits_per_byte']:.3f}" for name in names}
@@ -50,13 +50,13 @@ def side_by_side(scores: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def verdict(scores: Mapping[str, Any]) -> str:
-    """Which benchmarks say something, in one sentence."""
-    told: dict[str, bool] = {}
+    """Which benchmarks are informative, in one sentence."""
+    informative: dict[str, bool] = {}
     for model in scores["models"].values():
         for task, score in model["tasks"].items():
-            told[task] = told.get(task, False) or not score["is_chance"]
-    above = sorted(task for task, said in told.items() if said)
-    at_chance = sorted(task for task, said in told.items() if not said)
+            informative[task] = informative.get(task, False) or not score["is_chance"]
+    above = sorted(task for task, is_so in informative.items() if is_so)
+    at_chance = sorted(task for task, is_so in informative.items() if not is_so)
     parts = []
     if above:
         parts.append(f"Away from chance for at least one model: {', '.join(above)}.")
@@ -73,7 +73,7 @@ def _judged(scores: Mapping[str, Any]) -> dict[str, Any]:
     """Rounded, and whether the score could be chance."""
     rounded = {key: value if value is None else round(value, DIGITS) for key, value in scores.items()}
     chance = scores["chance"]
-    # A few answers that are all alike have no error of their own; guessing has one
+    # A few answers that are all alike have no standard error of their own; guessing has one
     error = max(scores.get("normalised_accuracy_stderr", 0), math.sqrt(chance * (1 - chance) / scores["items"]))
     return {**rounded, "is_chance": bool(abs(scores["normalised_accuracy"] - chance) < SURE * error)}
 

@@ -1,4 +1,4 @@
-"""The `evaluate` stage: as many models as there are, the same questions, one table."""
+"""The `evaluate` stage: any number of models, the same questions, one table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from storage.artifact import Artifact
-from storage.errors import TrainingError
+from storage.errors import ConfigError, TrainingError
 from tasks.children.supervise import run_module
 from tasks.evaluate.benchmarks import select
 from tasks.evaluate.config import EvaluateConfig
@@ -31,13 +31,15 @@ def evaluate(
 ) -> None:
     """Multiple-choice accuracy by lm-evaluation-harness, and bits per byte on the validation split, of each model.
 
-    All are asked without chat template and without few-shot examples, so that the columns compare; they stand in the
-    pipeline's order, others after them by name. Writes scores.json and scores.md; a score within two standard errors
-    of chance is marked as such. Questions whose text the training documents hold, as the filter found
-    (`contamination`), are dirty: they and the clean ones are scored apart too.
+    All are asked without chat template and without few-shot examples, so that the columns compare; they are listed in
+    the pipeline's order, others after them by name. Writes scores.json and scores.md; a score within two standard
+    errors of chance is marked as such. Questions whose text occurs in the training documents, as the filter found
+    (`contamination`), are dirty: they and the clean ones are also scored separately.
     """
     from tasks.evaluate.run import EvaluateSpec
 
+    if not models:
+        raise ConfigError("There is no model to evaluate.", "Give the stage at least one, by name.")
     models = {name: models[name] for name in sorted(models, key=_place)}
     digest = check_tokenizer(next(iter(models.values())).path)
     for model in models.values():
@@ -61,7 +63,7 @@ def evaluate(
     result = run_module("tasks.evaluate.run", spec, out, on_line=on_line, ranks=False)
     scores = assemble(result)
     if not all(model["tasks"] for model in scores["models"].values()):
-        raise TrainingError("The harness scored no benchmark.", f"Look at {out.scratch / 'child.log'}.")
+        raise TrainingError("The harness scored no benchmark.", f"See {out.scratch / 'child.log'}.")
     _write(scores, result["facts"], out)
 
 

@@ -1,7 +1,7 @@
-"""Clean and dirty questions: those of whose text the training documents hold nothing, and those they hold.
+"""Clean and dirty questions: dirty are those whose text occurs in the training documents.
 
 The filter's contamination stage leaves a line for each benchmark question: {"benchmark", "id", "ngrams", "found"}, how
-many word n-grams it has and how many of them stand in a training document. A score that is higher on the dirty
+many word n-grams it has and how many of them occur in a training document. A score that is higher on the dirty
 questions than on the clean ones is partly memory (Brown et al. 2020, "Language Models are Few-Shot Learners",
 appendix C).
 """
@@ -19,7 +19,7 @@ from storage.errors import DamagedArtifact
 
 FILE = "questions.jsonl"
 
-Dirty = Mapping[str, bool | None]  # question → dirty, clean, or not to be told
+Dirty = Mapping[str, bool | None]  # question → dirty, clean, or None: too short to tell
 
 
 class Answer(NamedTuple):
@@ -32,8 +32,8 @@ class Answer(NamedTuple):
 
 
 def find_dirty(folder: Path, share: float) -> dict[str, Dirty]:
-    """Benchmark → question → whether more than `share` of its n-grams stand in training documents; None for a question
-    too short to have one. Nothing of a benchmark that the filter didn't look for."""
+    """Benchmark → question → whether more than `share` of its n-grams occur in training documents; None for a question
+    too short to have one. Benchmarks that the filter didn't check are left out."""
     dirty: dict[str, dict[str, bool | None]] = defaultdict(dict)
     with (folder / FILE).open(encoding="utf-8") as lines:
         for row in map(json.loads, lines):
@@ -43,7 +43,7 @@ def find_dirty(folder: Path, share: float) -> dict[str, Dirty]:
 
 
 def check_asked(benchmark: str, asked: Iterable[str], known: Dirty) -> None:
-    """Raises DamagedArtifact for a question that wasn't looked for: nothing may pass as clean by that."""
+    """Raises DamagedArtifact for a question that wasn't checked: none may pass as clean for that reason."""
     missing = sorted(set(asked) - known.keys())
     if missing:
         raise DamagedArtifact(
@@ -53,9 +53,9 @@ def check_asked(benchmark: str, asked: Iterable[str], known: Dirty) -> None:
 
 
 def split(answers: Sequence[Answer], dirty: Dirty | None) -> dict[str, Any]:
-    """{"dirty_items", "unchecked_items"} and, where some are dirty, the scores of "clean" and "dirty" questions apart.
+    """{"dirty_items", "unchecked_items"} and, where some are dirty, the scores of "clean" and "dirty" questions.
 
-    `dirty_items` is null where no question could be looked for; a subset without a question is left out.
+    `dirty_items` is null where no question could be checked; a subset without a question is left out.
     """
     met = [dirty[answer.id] if dirty else None for answer in answers]
     unchecked = met.count(None)

@@ -1,13 +1,13 @@
-"""The `export` stage: a release in every asked-for format, each proved in the runtime that it is for.
+"""The `export` stage: a release in the formats of the profile, each proved in the runtime that it is for.
 
-config.py        what a profile says: formats and tolerances
-stage.py         the stage: starts the child, writes the model card
-run.py           the child: writes, loads back, compares
-checkpoints.py   safetensors and bitsandbytes, for transformers
-gguf_file.py     GGUF, for llama.cpp
-runtime.py       GGUF in llama.cpp, for the proof and for `gristmill chat`
-parity.py        token ids, log-probabilities, greedy text and perplexity against the checkpoint
-card.py          the model card
+config.py     which formats, and how each is proved
+tolerance.py  how far a format may be from the checkpoint
+formats/      the formats, one file each
+stage.py      the stage: runs the child, writes the model card
+run.py        the child: writes each format, opens it again, compares
+parity.py     token ids, log-probabilities, greedy text and perplexity against the checkpoint
+card.py       the model card
+release.py    opens a release for chat
 """
 
 from tasks.export.config import ExportConfig

@@ -1,4 +1,4 @@
-"""The model card: what the release is, how to load it, what it scored, how it was proved, where it came from."""
+"""The model card: what the release is, how to load it, its scores, its proof and its lineage."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from tasks.evaluate.scores import side_by_side, verdict
+from tasks.export.formats import FORMATS
 from tasks.stage.pages import markdown_table
-
-LOAD = {
-    "safetensors": '`AutoModelForCausalLM.from_pretrained("safetensors")`',
-    "int8": '`AutoModelForCausalLM.from_pretrained("int8")` with bitsandbytes',
-    "int4": '`AutoModelForCausalLM.from_pretrained("int4")` with bitsandbytes',
-}
 
 
 def parity_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """A row a format."""
+    """The proof as a table, one row per format."""
     return [
         {
             "format": name,
@@ -37,7 +32,8 @@ def model_card(
     lineage: Mapping[str, str],
     licence: str,
 ) -> str:
-    """The card as Markdown. `config` is the model's config.json; without `scores` it says that none were measured."""
+    """The card as Markdown. `config` is the model's config.json, `result` what the proof measured; without `scores` it
+    says that none were measured."""
     shape = [
         {"number": name, "value": str(config[name])}
         for name in ("model_type", "vocab_size", "hidden_size", "n_embd", "num_hidden_layers", "n_layer",
@@ -45,10 +41,7 @@ def model_card(
                      "max_position_embeddings", "n_positions", "sliding_window")
         if config.get(name) is not None
     ]  # fmt: skip
-    loading = [
-        {"format": name, "how to load": LOAD.get(name, f"`llama-cli -m gguf/model-{name.removeprefix('gguf-')}.gguf`")}
-        for name in result["formats"]
-    ]
+    loading = [{"format": name, "how to load": FORMATS[name].loading} for name in result["formats"]]
     parts = [
         "# Model card",
         "A chat model made by Gristmill: pretrained from nothing, tuned on instructions, aligned on preferences.",

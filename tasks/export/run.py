@@ -1,21 +1,21 @@
-"""The child of `export`: `python -m tasks.export.run SPEC` writes each format, loads it back and compares."""
+"""The child of `export`: `python -m tasks.export.run SPEC` writes each format, opens it again and compares."""
 
 from __future__ import annotations
 
 import json
-import resource
 from pathlib import Path
 
 import torch
 
-from models.convert import load
+from models.runtimes.protocol import RuntimeFault
+from storage.errors import ParityError
 from storage.token_stream import TokenStream
 from tasks.children.child import emit, run_as_child
 from tasks.children.spec import ChildSpec
-from tasks.export.config import ExportConfig, Format
-from tasks.export.formats.checkpoints import write_quantized, write_safetensors
-from tasks.export.formats.gguf_file import write_gguf
-from tasks.export.parity import InLlamaCpp, InTransformers, Reference, require
+from tasks.export.config import ExportConfig
+from tasks.export.formats import FORMATS
+from tasks.export.parity import Parity, Reference, require
+from tasks.training.peak import peak_memory
 
 
 class ExportSpec(ChildSpec):
@@ -35,33 +35,31 @@ def run(path: Path) -> None:
     proved = {}
     for number, name in enumerate(spec.config.formats):
         emit(done=number, note=name)
-        written = _write(spec, name)
-        if name.startswith("gguf-"):
-            vocab_size = int(reference.runtime.model.config.vocab_size)
-            parity = reference.compare(InLlamaCpp(written, vocab_size, spec.runtime.compute.threads))
-        else:
-            parity = reference.compare(InTransformers(written))
-        size = sum(file.stat().st_size for file in ([written] if written.is_file() else written.iterdir()))
-        proved[name] = {"bytes": size, **require(name, parity, spec.config.tolerance(name))}
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    result = {"perplexity": round(reference.perplexity, 8), "formats": proved, "facts": {"peak_memory_bytes": peak}}
+        FORMATS[name].write(spec.model, spec.out)
+        parity = prove(reference, name, spec.out, spec.runtime.compute.threads)
+        proved[name] = {
+            "bytes": _size(FORMATS[name].path(spec.out)),
+            **require(name, parity, spec.config.tolerance(name)),
+        }
+    facts = {"peak_memory_bytes": peak_memory()}
+    result = {"perplexity": round(reference.perplexity, 8), "formats": proved, "facts": facts}
     spec.result.write_text(json.dumps(result))
 
 
-def _write(spec: ExportSpec, name: Format) -> Path:
-    """The format's folder or file in the release."""
-    if name.startswith("gguf-"):
-        kind = name.removeprefix("gguf-")
-        path = spec.out / "gguf" / f"model-{kind}.gguf"
-        path.parent.mkdir(exist_ok=True)
-        write_gguf(load(spec.model), spec.model, path, kind)  # type: ignore[arg-type]
-        return path
-    folder = spec.out / name
-    if name == "safetensors":
-        write_safetensors(spec.model, folder)
-    else:
-        write_quantized(spec.model, folder, bits=8 if name == "int8" else 4)
-    return folder
+def prove(reference: Reference, name: str, release: Path, threads: int) -> Parity:
+    """Compare a format of a release with the checkpoint, in its own runtime. Raises ParityError where that fails."""
+    try:
+        runtime = FORMATS[name].open(release, threads)
+        try:
+            return reference.compare(runtime)
+        finally:
+            runtime.close()
+    except RuntimeFault as error:
+        raise ParityError(f"{error}.", "This is a defect; report it.") from error
+
+
+def _size(written: Path) -> int:
+    return sum(file.stat().st_size for file in ([written] if written.is_file() else written.iterdir()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The `export` stage: the aligned model in every asked-for format, proved, with its card."""
+"""The `export` stage: the model in every format of the profile, proved, with its card."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tasks.training.model_folder import check_shards, check_tokenizer
 def export(config: ExportConfig, model: Artifact, scores: Artifact | None, validation: Artifact, out: Output) -> None:
     """Write the release: weights in every format, README.md (the model card), scores, parity and lineage.
 
-    Each format is loaded in the runtime that it is for (transformers, bitsandbytes, llama.cpp) and compared with the
-    checkpoint; outside its tolerance there is no release (ParityError).
+    Each format is loaded in the runtime that it is meant for and compared with the checkpoint; when one is outside its
+    tolerance, nothing is released (ParityError).
     """
     from tasks.export.run import ExportSpec
 

@@ -1,9 +1,16 @@
-"""What `sft` and `dpo` share: TRL's trainers in a child process, with exact resume.
+"""What post-training methods share: TRL's trainers in a child process, with exact resume.
 
-config.py    what both say in a profile
-spec.py      what the child is told
-rows.py      reading pairs, rendering them with the one chat template, dropping what can't be used
-callback.py  the log, progress and whole checkpoints
-train.py     the child
-stage.py     the stage's side: starts the child, draws the curve, reports
+config.py       the settings that every method has
+method.py       what a method is
+methods/        the methods, one file each
+rows/           row forms, one file each
+adapters/       room for adapters over a base model
+stage.py        the stage's side: checks the inputs, runs the child, reports
+spec.py         what the child is told
+train.py        the child
+check.py        what can't be honoured of the runtime, refused before a run starts
+arguments.py    training arguments that every method has
+engines.py      DDP, DeepSpeed or FSDP, and what each can't do
+callback.py     the log, the progress and the markers of checkpoints
+checkpoints.py  whole checkpoints, and the one to resume from
 """

@@ -135,9 +135,18 @@ class PretrainRuntime(RuntimeGroup):
 class PosttrainRuntime(RuntimeGroup):
     """How fine-tuning spreads a model over processes."""
 
-    zero_stage: Literal[0, 1, 2, 3] = Field(
-        0, description="DeepSpeed ZeRO stage; 0: torch's DDP when there are several processes"
+    engine: Literal["ddp", "deepspeed", "fsdp"] = Field(
+        "ddp", description="torch's DDP (replicates the model), DeepSpeed's ZeRO or torch's FSDP2 (both shard it)"
     )
+    zero_stage: Literal[0, 1, 2, 3] = Field(
+        0,
+        description="what DeepSpeed shards: 1 optimizer states, 2 gradients too, 3 weights too. FSDP always shards all "
+        "three; with 3 it frees the weights after the forward pass and gathers them again for the backward pass",
+    )
+    offload: Literal["none", "optimizer"] = Field(
+        "none", description="optimizer: keep its states and run its step in CPU memory (engine deepspeed)"
+    )
+    compile: Literal["off", "default"] = Field("off", description="torch.compile the model (engine ddp)")
     micro_batch: int | None = Field(
         None, ge=1, description="rows in a forward pass; the global batch stays what the profile says"
     )

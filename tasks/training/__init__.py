@@ -1,11 +1,12 @@
-"""Shared by all stages that train or measure a model.
+"""What everything that trains or measures a model shares.
 
-logs.py            log.jsonl, a row per step
-plots.py           curves
-peak.py            peak FLOP/s and memory, measured
-batches.py         sharing a global batch among ranks
-bits_per_byte.py   a score comparable across tokenizers
-model_folder.py    model, tokenizer and shards belong together
-checkpoint_marker.py  what makes a checkpoint whole: identity, step, digests of its files
-retention.py       which checkpoints are kept
+logs.py                 log.jsonl, one row per step
+plots.py                curves
+peak.py                 peak FLOP/s and memory, measured
+batches.py              how a global batch is shared out
+bits_per_byte.py        the score that compares models of different tokenizers
+model_folder.py         a model passed between stages carries its tokenizer
+checkpoint_marker.py    what makes a checkpoint whole: identity, step, digests of its files
+retention.py            which checkpoints are kept
+deepspeed_operators.py  what DeepSpeed must not compile at run time
 """

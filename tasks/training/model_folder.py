@@ -1,6 +1,6 @@
-"""Checks that a model, its tokenizer and token shards belong together: their tokenizer digests must be equal.
+"""A model folder passed between stages carries its tokenizer, and records which one it was trained with.
 
-A model folder contains its tokenizer, and its config.json the digest of the tokenizer that it was trained with.
+Law 6, wherever artifacts meet: the digest in the model's config.json must be that of the tokenizer beside it.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ from storage.tokens import TokenHeader, open_tokens
 
 
 def check_tokenizer(folder: Path, *, expected: str | None = None) -> str:
-    """The digest of a model's tokenizer. Raises TokenizerMismatch if it is not the one that the model was trained with,
-    or not `expected`."""
+    """The digest of a model's tokenizer.
+
+    Raises TokenizerMismatch when the files beside the model are not those that it was trained with, or not `expected`.
+    """
     config = folder / "config.json"
     if not config.is_file():
-        raise DamagedArtifact(f"{folder} has no config.json.", "Check it with `gristmill store verify`.")
+        raise DamagedArtifact(f"{folder} holds no config.json.", "Check it with `gristmill store verify`.")
     trained_with = json.loads(config.read_text()).get(DIGEST_FIELD)
     found = tokenizer_digest(folder)
-    for other, what in ((trained_with, "that its weights were trained with"), (expected, "that of the data")):
+    for other, what in ((trained_with, "the one that its weights were trained with"), (expected, "that of the data")):
         if other is not None and other != found:
             raise TokenizerMismatch(
                 f"The tokenizer in {folder} ({found[:12]}) is not {what} ({other[:12]}).",
-                "Retrain the model on shards of this tokenizer, or restore its own files.",
+                "Retrain the model on shards of this tokenizer, or restore its own tokenizer files.",
             )
     return found
 
 
 def check_shards(tokens: Artifact, digest: str) -> list[Path]:
-    """The token shards of a split, as absolute paths, each checked by `check_shard`."""
+    """The token shards of a split, as absolute paths, each checked as by `check_shard`."""
     paths = tokens.files("*.tokens")
     for path in paths:
         check_shard(path, tokens, digest)
@@ -41,10 +43,10 @@ def check_shards(tokens: Artifact, digest: str) -> list[Path]:
 
 
 def check_shard(path: Path, tokens: Artifact, digest: str) -> TokenHeader:
-    """The header of a token shard, after checking its tokenizer, its checksum, and the artifact's digests of it and its
-    sources file.
+    """The header of a token shard, once the shard and its sources are known to be as written, with this tokenizer.
 
-    The checksum covers the ids, the manifest also header and sources. Raises TokenizerMismatch, DamagedArtifact.
+    The shard's own checksum covers the ids; the artifact's manifest also covers its metadata (EOS, bytes of text) and
+    the sources. Raises TokenizerMismatch, DamagedArtifact.
     """
     shard = open_tokens(path, tokenizer_digest=digest, verify=True)
     for file in (path, path.with_suffix(SUFFIX)):

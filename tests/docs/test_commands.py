@@ -81,7 +81,8 @@ def test_every_profile_is_accepted_and_can_be_run_so(block: Block, folder: Path)
 
 def parse(program: Any, words: list[str]) -> tuple[str, dict[str, Any]]:
     """The name of the (sub)command and its parameters. Raises UsageError for what it does not know."""
-    command, path = program, []
+    command = program
+    path: list[str] = []
     while hasattr(command, "commands"):
         name, *words = words
         if name not in command.commands:

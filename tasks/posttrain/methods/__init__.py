@@ -1,1 +1,11 @@
-"""Methods of post-training, a file each."""
+"""Post-training methods, one file each. A new one is a file here, a row of METHODS, and a line in the pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.posttrain.method import Method
+from tasks.posttrain.methods.dpo import DPO
+from tasks.posttrain.methods.sft import SFT
+
+METHODS: dict[str, Method[Any]] = {method.name: method for method in (SFT, DPO)}

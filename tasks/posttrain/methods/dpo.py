@@ -1,31 +1,62 @@
-"""The `dpo` stage: the tuned model learns which of two answers is preferred, by TRL's DPOTrainer."""
+"""The `dpo` stage: the fine-tuned model learns which of two answers is preferred, by TRL's DPOTrainer."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from storage.artifact import Artifact
 from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.method import Method, TrainerParts
+from tasks.posttrain.rows.preference import PREFERENCE
 from tasks.posttrain.stage import posttrain
 from tasks.stage import stage
 from tasks.stage.output import Output
 
+if TYPE_CHECKING:
+    from transformers import Trainer
+
 
 class DpoConfig(PosttrainConfig):
-    """The preference loss; the model that the stage begins with is the reference."""
+    """The preference loss; the model that the stage starts from is the reference."""
 
     learning_rate: float = Field(1e-4, gt=0, description="peak; a tenth of supervised fine-tuning's, or less")
-    beta: float = Field(0.1, gt=0, description="how dear it is to move away from the reference")
+    beta: float = Field(0.1, gt=0, description="strength of the penalty for moving away from the reference model")
     loss: Literal["sigmoid", "ipo"] = Field("sigmoid", description="DPO's own loss, or IPO (Azar et al. 2023)")
 
 
-@stage(version=1, runtime=("compute", "training", "posttrain"))
+def _make_trainer(parts: TrainerParts[DpoConfig]) -> Trainer:
+    from trl import DPOConfig, DPOTrainer
+
+    # Loaded before the arguments exist: with them, transformers would partition it for ZeRO 3 while loading
+    reference = parts.load_model()
+    loss = {"beta": parts.config.beta, "loss_type": [parts.config.loss]}
+    arguments = DPOConfig(**parts.arguments, **loss, max_length=None)  # rows are known to fit
+    trainer: Trainer = DPOTrainer(ref_model=reference, args=arguments, **parts.common)
+    return trainer
+
+
+DPO = Method(
+    name="dpo",
+    config=DpoConfig,
+    rows=PREFERENCE,
+    make_trainer=_make_trainer,
+    loss_unit="nats a pair",
+    measures={
+        "mean_token_accuracy": "token_accuracy",
+        "rewards/accuracies": "preference_accuracy",
+        "rewards/margins": "reward_margin",
+    },
+    summary=("validation_preference_accuracy",),
+)
+
+
+@stage(version=1, runtime=("compute", "training", "posttrain"), check=DPO.check_runtime)
 def dpo(config: DpoConfig, model: Artifact, preferences: Artifact, out: Output) -> None:
     """Direct preference optimisation (Rafailov et al. 2023) on pairs of a preferred and a rejected answer.
 
-    Reads model/ and pairs; writes model/ in the same form, log.jsonl and loss.png. Killed at any instant it goes on
+    Reads model/ and pairs; writes model/ in the same format, log.jsonl and loss.png. Killed at any instant, it resumes
     from its last checkpoint, bit for bit on a CPU.
     """
-    posttrain("dpo", config, model, preferences, out)
+    posttrain(DPO, config, model, preferences, out)

@@ -1,1 +1,7 @@
-"""Rows of post-training: read, rendered by the chat template, dropped with a reason."""
+"""Rows of post-training, one file per row form.
+
+form.py         what a row form is, and what the forms share
+prepare.py      read rows, render them, drop unusable ones with a reason, hold some out
+instruction.py  conversations, with the loss on the assistant's tokens
+preference.py   prompts with a preferred and a rejected answer
+"""

@@ -25,6 +25,7 @@ from tasks.pretrain.engines.universal import Topology, convert, load_whole
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
+from tasks.training.deepspeed_operators import decline_shared_memory_operator
 
 
 class DeepSpeedEngine(Engine):
@@ -34,10 +35,8 @@ class DeepSpeedEngine(Engine):
     def __init__(self, spec: TrainSpec, world: World) -> None:
         super().__init__(spec, world)
         import deepspeed
-        import deepspeed.ops
 
-        # Only DeepSpeed's inference uses this operator
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        decline_shared_memory_operator()
         deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
         self.zero_stage = spec.runtime.pretrain.zero_stage
         self.clips = self.zero_stage == 0 and self.dtype == torch.float32

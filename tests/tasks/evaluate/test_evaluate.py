@@ -102,6 +102,17 @@ def test_scores_are_what_a_hand_would_compute(folder: Path, scored: Output) -> N
     assert "| places |" in (scored.path / "scores.md").read_text()
 
 
+def test_as_many_models_are_scored_as_there_are_under_their_names(folder: Path, scored: Output, tmp_path: Path) -> None:
+    parts = [Artifact.at(folder / name) for name in ("validation", "benchmarks", "contamination")]
+    out = Output.at(tmp_path, stage="evaluate", runtime=RUNTIME)
+    evaluate.function(EvaluateConfig(batch_size=4), {"mine": Artifact.at(folder / "model")}, *parts, out)
+    found, expected = (json.loads((each.path / "scores.json").read_text())["models"] for each in (out, scored))
+    assert found == {"mine": expected["base"]}
+    assert "| measure | mine | chance |" in (out.path / "scores.md").read_text()
+    with pytest.raises(ConfigError, match="no model"):
+        evaluate.function(EvaluateConfig(), {}, *parts, out)
+
+
 def test_clean_and_dirty_questions_are_scored_apart(folder: Path, scored: Output) -> None:
     score = json.loads((scored.path / "scores.json").read_text())["models"]["dpo"]["tasks"]["places"]
     clean, dirty = score["clean"], score["dirty"]

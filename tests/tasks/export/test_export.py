@@ -7,17 +7,20 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from models.convert import load
+from models.runtimes.llama_cpp import LlamaCppRuntime
+from models.runtimes.protocol import RuntimeFault
+from models.runtimes.transformers import TransformersRuntime, load_model
 from models.tokenizer import FIM_TOKENS, SPECIAL_TOKENS, load_tokenizer
 from storage.artifact import Artifact
-from storage.errors import ConfigError, ParityError
+from storage.errors import ConfigError, ParityError, StoreError
 from tasks.export import ExportConfig, export
-from tasks.export.formats.checkpoints import load_model
-from tasks.export.formats.gguf_file import plain_template, write_gguf
-from tasks.export.runtime import load_gguf
+from tasks.export.formats.gguf import plain_template, write_gguf
+from tasks.export.release import open_release
 from tasks.stage.output import Output
 from tests.tasks.tiny_model import RUNTIME, make_model, make_validation
 
@@ -73,7 +76,7 @@ def test_an_export_outside_its_tolerance_is_no_release(
     llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
 ) -> None:
     strict = {"max_divergence": 1e-12, "max_perplexity_increase": 1.0, "same_greedy": False}
-    with pytest.raises(ParityError, match=r"gguf-q4_0 is not the checkpoint.*mean divergence") as caught:
+    with pytest.raises(ParityError, match=r"gguf-q4_0 does not match its checkpoint.*mean divergence") as caught:
         run(tmp_path, llama, formats=["gguf-q4_0"], tolerances={"gguf-q4_0": strict})
     assert "export.tolerances.gguf-q4_0" in caught.value.remedy
     assert not (tmp_path / "out" / "README.md").exists()
@@ -84,7 +87,7 @@ def test_llama_cpp_continues_greedily_as_transformers_does(
 ) -> None:
     model, tokenizer = load_model(llama[0].path), load_tokenizer(llama[0].path)
     write_gguf(load(llama[0].path), llama[0].path, tmp_path / "model.gguf", "f32")
-    runtime = load_gguf(tmp_path / "model.gguf")
+    runtime = LlamaCppRuntime(tmp_path / "model.gguf")
     for prompt in PROMPTS:
         ids = torch.tensor([tokenizer.encode(prompt)])
         made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=12)
@@ -109,16 +112,16 @@ def test_llama_cpp_knows_the_special_tokens_and_what_fills_in_the_middle(
     prompt = f"{prefix}The fox{suffix} the yard.{middle}"
     ids = tokenizer.encode(prompt)
     assert [id for id in ids if id < len(SPECIAL_TOKENS)] == named
-    runtime = load_gguf(tmp_path / "model.gguf")
+    runtime = LlamaCppRuntime(tmp_path / "model.gguf")
     assert runtime.greedy(prompt, 8) == runtime.greedy(ids, 8)
-    assert runtime.log_probabilities(prompt, 600) == runtime.log_probabilities(ids, 600)
+    assert np.array_equal(runtime.log_probabilities(prompt), runtime.log_probabilities(ids))
 
 
 def test_llama_cpp_listens_where_nobody_else_may_enter(
     llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
 ) -> None:
     write_gguf(load(llama[0].path), llama[0].path, tmp_path / "model.gguf", "f32")
-    with load_gguf(tmp_path / "model.gguf") as runtime:
+    with LlamaCppRuntime(tmp_path / "model.gguf") as runtime:
         kind, path = runtime._server.listening_address.split("://")
         assert kind == "unix"
         assert Path(path).is_socket()
@@ -148,8 +151,31 @@ def test_a_broken_file_is_no_release(llama: tuple[Artifact, Artifact, Artifact],
     data = bytearray(path.read_bytes())
     del data[len(data) // 2 :]
     path.write_bytes(bytes(data))
-    with pytest.raises(ParityError, match="can't load"):
-        load_gguf(path)
+    with pytest.raises(RuntimeFault, match="can't load"):
+        LlamaCppRuntime(path)
+    (tmp_path / "gguf").mkdir()
+    path.rename(tmp_path / "gguf" / "model-f16.gguf")
+    with pytest.raises(StoreError, match="can't load"):
+        open_release(tmp_path)
+
+
+def test_a_release_is_opened_in_the_runtime_of_a_format_that_it_holds(
+    llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+) -> None:
+    out = run(tmp_path / "release", llama, formats=["safetensors", "gguf-f16"])
+    chat = [{"role": "user", "content": "Where does the fox live?"}]
+    in_llama_cpp = open_release(out.path)
+    assert isinstance(in_llama_cpp, LlamaCppRuntime)
+    (out.path / "gguf" / "model-f16.gguf").unlink()
+    in_transformers = open_release(out.path)
+    assert isinstance(in_transformers, TransformersRuntime)
+    assert in_transformers.chat(chat, 8) == in_llama_cpp.chat(chat, 8)
+    for runtime in (in_transformers, in_llama_cpp):
+        assert isinstance(runtime.chat(chat, 1000), str), "it ends with the context"
+        with pytest.raises(RuntimeFault):
+            runtime.chat([{"role": "user", "content": "fox " * 500}], 8)
+    with pytest.raises(StoreError, match="holds a model in none of"):
+        open_release(tmp_path)
 
 
 def test_the_template_of_a_runtime_has_no_marks_of_training(llama: tuple[Artifact, Artifact, Artifact]) -> None:

@@ -17,16 +17,18 @@ from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, EmptyOutput, SourceError, TokenizerMismatch, TrainingError
-from tasks.posttrain.callback import latest_checkpoint
+from tasks.posttrain.checkpoints import latest_checkpoint, mark_whole
 from tasks.posttrain.methods.dpo import DpoConfig, dpo
 from tasks.posttrain.methods.sft import SftConfig, sft
-from tasks.posttrain.rows import rendering as rows
+from tasks.posttrain.rows.form import Dropped
+from tasks.posttrain.rows.instruction import render_instruction
+from tasks.posttrain.rows.preference import render_preference
+from tasks.posttrain.rows.prepare import prepare, read_rows
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.stage.output import Output
-from tasks.stage.runtime import Runtime
 from tasks.training.logs import read_log
 from tests.runtimes import runtime_of
-from tests.tasks.interrupt import interrupt_and_resume
+from tests.tasks.interrupt import interrupt, interrupt_and_resume
 from tests.tasks.pretrain.tiny_training import losses_of
 from tests.tasks.tiny_model import answer, make_instructions, make_model, make_preferences, question, write_rows
 
@@ -41,7 +43,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 def output(folder: Path, stage: str, **runtime: Any) -> Output:
     settings = {"threads": 1, "device": "cpu", "checkpoint_every": 4, "log_every": 1, **runtime}
-    return Output.at(folder, stage=stage, runtime=runtime_of(**settings))
+    return Output.at(folder, stage=stage, runtime=runtime_of(group="posttrain", **settings))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +77,7 @@ def test_sft_learns_to_answer_and_its_model_loads_in_transformers(tuned: Output)
 def test_the_loss_is_that_of_the_assistants_tokens_alone(model: Artifact, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(model.path)
     row = {"id": "1", "messages": [*question("fox"), answer("wood")]}
-    rendered = rows.render_instruction(row, tokenizer, 128)
+    rendered = render_instruction(row, tokenizer, 128)
     ids, labels = torch.tensor([rendered["input_ids"]]), torch.tensor([rendered["labels"]])
     assert tokenizer.decode(labels[labels != IGNORED]) == "It lives in the wood.<|end|>"
     with torch.no_grad():
@@ -117,17 +119,17 @@ def test_unusable_pairs_are_dropped_by_reason_and_too_many_end_the_run(model: Ar
         {"id": "3", "messages": [*question("<|end|>"), answer("wood")]},
         {"id": "4", "messages": question("fox")},
     ]
-    render = lambda row: rows.render_instruction(row, tokenizer, 128)  # noqa: E731
-    train, validation, dropped = rows.prepare([good, *bad], render, validation_share=0.0, max_dropped_share=0.8)
+    render = lambda row: render_instruction(row, tokenizer, 128)  # noqa: E731
+    train, validation, dropped = prepare([good, *bad], render, validation_share=0.0, max_dropped_share=0.8)
     assert (len(train), len(validation)) == (1, 0)
     assert dropped == {"overlong": 1, "special_token_in_text": 1, "no_supervised_token": 1}
     with pytest.raises(EmptyOutput, match="3 can't be used"):
-        rows.prepare([good, *bad], render, validation_share=0.0, max_dropped_share=0.5)
+        prepare([good, *bad], render, validation_share=0.0, max_dropped_share=0.5)
     with pytest.raises(EmptyOutput, match="no pairs"):
-        rows.prepare([], render, validation_share=0.0, max_dropped_share=0.5)
+        prepare([], render, validation_share=0.0, max_dropped_share=0.5)
     pair = {"id": "5", "prompt": question("fox"), "chosen": [answer("wood")], "rejected": [answer("wood")]}
-    with pytest.raises(rows.Dropped, match="equal_answers"):
-        rows.render_preference(pair, tokenizer, 128)
+    with pytest.raises(Dropped, match="equal_answers"):
+        render_preference(pair, tokenizer, 128)
 
 
 def test_what_does_not_belong_together_is_refused(model: Artifact, tmp_path: Path) -> None:
@@ -140,28 +142,101 @@ def test_what_does_not_belong_together_is_refused(model: Artifact, tmp_path: Pat
         sft.function(SFT, Artifact.at(changed), pairs, output(tmp_path / "b", "sft"))
     (tmp_path / "broken.jsonl").write_text('{"id": 1}\nbroken\n')
     with pytest.raises(SourceError, match="line 2"):
-        list(rows.read_rows([tmp_path / "broken.jsonl"]))
+        list(read_rows([tmp_path / "broken.jsonl"]))
 
 
-def test_a_checkpoint_of_another_run_is_refused_and_a_torn_one_removed(tmp_path: Path) -> None:
-    def spec(model_digest: str) -> PosttrainSpec:
+def test_a_checkpoint_of_another_run_or_engine_is_refused_and_a_torn_one_removed(tmp_path: Path) -> None:
+    def spec(identity: str, **runtime: Any) -> PosttrainSpec:
         return PosttrainSpec(
-            method="sft", config=SFT, runtime=Runtime(), model=tmp_path, model_digest=model_digest, rows=[],
-            rows_digest="rows", scratch=tmp_path, out=tmp_path,
+            method="sft", config=SFT.model_dump(mode="json"), runtime=runtime_of(group="posttrain", **runtime),
+            model=tmp_path, rows=[], identity=identity, scratch=tmp_path, out=tmp_path,
         )  # fmt: skip
 
     mine = spec("mine")
     for step in (4, 8):
         (mine.checkpoints / f"checkpoint-{step}").mkdir(parents=True)
-    marker = mine.checkpoints / "checkpoint-4" / "complete.json"
-    marker.write_text(json.dumps({"identity": mine.identity, "step": 4}))
-    assert latest_checkpoint(mine) == (mine.checkpoints / "checkpoint-4", 4)
+        (mine.checkpoints / f"checkpoint-{step}" / "weights").write_text("w")
+    mark_whole(mine, 4, 1)
+    assert latest_checkpoint(mine, 2) == (mine.checkpoints / "checkpoint-4", 4), "DDP may change its processes"
     assert not (mine.checkpoints / "checkpoint-8").exists()
     with pytest.raises(TrainingError, match="refused"):
-        latest_checkpoint(spec("other"))
+        latest_checkpoint(spec("other"), 1)
+    with pytest.raises(TrainingError, match=r"made with runtime\.posttrain\.engine ddp"):
+        latest_checkpoint(spec("mine", engine="deepspeed", zero_stage=2), 2)
 
 
-def test_two_processes_learn_what_one_does(model: Artifact, tuned: Output, tmp_path: Path) -> None:
-    out = output(tmp_path, "sft", processes=2)
-    sft.function(SFT, model, Artifact.at(make_instructions(tmp_path / "pairs")), out)
-    assert losses_of(out) == pytest.approx(losses_of(tuned), abs=5e-3)
+ENGINES: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "zero 2": {"engine": "deepspeed", "zero_stage": 2, "offload": "optimizer"},
+    "zero 3": {"engine": "deepspeed", "zero_stage": 3},
+    "fsdp": {"engine": "fsdp", "zero_stage": 3, "recompute": "full"},
+}
+SHORT = SFT.model_copy(update={"epochs": 0.4})
+
+
+@pytest.fixture(scope="module")
+def short(model: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Output:
+    folder = tmp_path_factory.mktemp("short")
+    out = output(folder, "sft")
+    sft.function(SHORT, model, Artifact.at(make_instructions(folder / "pairs")), out)
+    return out
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_processes_of_any_engine_learn_what_one_does(
+    engine: str, model: Artifact, short: Output, tmp_path: Path
+) -> None:
+    out = output(tmp_path, "sft", processes=2, **ENGINES[engine])
+    sft.function(SHORT, model, Artifact.at(make_instructions(tmp_path / "pairs")), out)
+    assert losses_of(out) == pytest.approx(losses_of(short), abs=5e-4)
+    assert norms_of(out) == pytest.approx(norms_of(short), rel=1e-3)
+    theirs, ours = (load(made.path / "model").state_dict() for made in (out, short))
+    assert all(torch.allclose(theirs[name], ours[name], atol=1e-4) for name in ours)
+
+
+@pytest.mark.parametrize("engine", ["zero 3", "fsdp"])
+def test_dpo_and_its_reference_are_sharded_too(engine: str, tuned: Output, aligned: Output, tmp_path: Path) -> None:
+    out = output(tmp_path, "dpo", processes=2, **ENGINES[engine])
+    inputs = (Artifact.at(tuned.path / "model"), Artifact.at(make_preferences(tmp_path / "pairs")))
+    interrupt_and_resume(dpo, DPO, inputs, out, at=5)
+    assert out.facts["resumed_from_step"] == 4
+    assert losses_of(out) == pytest.approx(losses_of(aligned), abs=5e-4)
+
+
+def norms_of(out: Output) -> list[float]:
+    return [row["gradient_norm"] for row in read_log(out.path / "log.jsonl")]
+
+
+def test_compiled_it_learns_the_same_and_saves_under_the_same_names(
+    model: Artifact, short: Output, tmp_path: Path
+) -> None:
+    out = output(tmp_path, "sft", compile="default")
+    sft.function(SHORT, model, Artifact.at(make_instructions(tmp_path / "pairs")), out)
+    assert losses_of(out) == pytest.approx(losses_of(short), abs=5e-4)
+    theirs, ours = (load(made.path / "model").state_dict() for made in (out, short))
+    assert all(torch.allclose(theirs[name], ours[name], atol=1e-4) for name in ours)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"zero_stage": 3}, "zero_stage is 3, which the engine ddp can't do"),
+        ({"engine": "deepspeed", "processes": 2}, "zero_stage is 0, which the engine deepspeed can't do"),
+        ({"engine": "fsdp", "zero_stage": 2, "processes": 2}, "zero_stage is 2, which the engine fsdp can't do"),
+        ({"engine": "fsdp", "offload": "optimizer", "processes": 2}, "offload is optimizer, which the engine fsdp"),
+        ({"engine": "fsdp", "compile": "default", "processes": 2}, "compile is default, which the engine fsdp"),
+        ({"engine": "fsdp"}, "engine is fsdp, which shards a model over processes, but there is only one"),
+        ({"processes": 3}, "sft.global_batch is 16, which 3 processes can't share evenly"),
+    ],
+    ids=str,
+)
+def test_what_an_engine_cant_do_is_refused_by_name_before_anything_starts(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        sft.check_runtime(SFT, runtime_of(group="posttrain", **settings))
+
+
+def test_as_many_checkpoints_are_kept_as_the_runtime_says(model: Artifact, tmp_path: Path) -> None:
+    pairs = Artifact.at(make_instructions(tmp_path / "pairs"))
+    out = output(tmp_path, "sft", checkpoint_every=1, keep_checkpoints=3)
+    interrupt(sft, SFT, (model, pairs), out, at=6)
+    assert len(list((out.scratch / "checkpoints").glob("*/complete.json"))) >= 3

@@ -19,14 +19,14 @@ from typing import Any, get_args
 import pytest
 
 from models.convert import load
+from models.runtimes.llama_cpp import LlamaCppRuntime
 from models.tokenizer import SPECIAL_TOKENS, load_tokenizer
 from storage.artifact import Artifact
 from storage.documents import Document, shard_name, write_documents
 from storage.tokens import open_tokens
 from tasks.download.config import EmbeddedSource
 from tasks.download.sources.embedded import documents as embedded_documents
-from tasks.export.formats.gguf_file import write_gguf
-from tasks.export.runtime import GgufModel, load_gguf
+from tasks.export.formats.gguf import write_gguf
 from tasks.stage.output import Output
 from tasks.tokenize.stage import SPLITS, TokenizeConfig, in_validation, tokenize
 from tasks.tokenizer import TokenizerConfig, load_for_documents, train_tokenizer
@@ -114,11 +114,11 @@ def tokenizer_of(documents: list[Document], pattern: PatternName, folder: Path, 
     return out.path
 
 
-def gguf_of(folder: Path, vocab_size: int) -> GgufModel:
+def gguf_of(folder: Path, vocab_size: int) -> LlamaCppRuntime:
     """A random model with the tokenizer in `folder`, exported and opened in llama.cpp."""
     model = make_model(folder / "model", vocab_size=vocab_size)
     write_gguf(load(model), model, folder / "model.gguf", "f16")
-    return load_gguf(folder / "model.gguf")
+    return LlamaCppRuntime(folder / "model.gguf")
 
 
 def by_the_stage(documents: list[Document], tokenizer: Path, folder: Path) -> list[list[int]]:

@@ -24,8 +24,9 @@ from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.documents import Document, shard_name, write_documents
 from storage.errors import ConfigError, DamagedArtifact, SourceError, TokenizerMismatch
-from tasks.export.formats.gguf_file import write_gguf
-from tasks.posttrain.rows.rendering import Dropped, render_instruction
+from tasks.export.formats.gguf import write_gguf
+from tasks.posttrain.rows.form import Dropped
+from tasks.posttrain.rows.instruction import render_instruction
 from tasks.stage.output import Output
 from tasks.tokenizer import BYTE_TOKENS, TokenizerConfig, load_for_documents, train_tokenizer
 from tasks.tokenizer.compare import fingerprints, load_reference

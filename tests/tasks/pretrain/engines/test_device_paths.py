@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -32,7 +34,7 @@ def test_gpus_that_are_not_there_are_named() -> None:
 @pytest.mark.soak
 def test_where_graphs_are_recorded_gradients_have_memory_of_their_own(spec: TrainSpec, world: World) -> None:
     """A recorded backward pass writes its results to the same place each time: what is summed must lie elsewhere."""
-    runtime = {"engine": "ddp", "micro_batch": 2, "compile": "reduce-overhead"}
+    runtime: dict[str, Any] = {"engine": "ddp", "micro_batch": 2, "compile": "reduce-overhead"}
     ids = torch.randint(0, spec.shape.vocab_size, (4, 33), generator=torch.Generator().manual_seed(0))
     batches: list[MicroBatch] = [(ids[start : start + 2, :-1], ids[start : start + 2, 1:], None) for start in (0, 2)]
     losses: dict[bool, list[float]] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tasks.pretrain.engines.fsdp import FsdpEngine
@@ -15,7 +17,7 @@ __all__ = ["one_process"]  # the fixture
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 def test_what_is_made_again_is_the_same(stage: int, recompute: str) -> None:
     plain, spec = open_ddp(micro_batch=4), spec_of(micro_batch=4, engine="fsdp")
-    changes = {"zero_stage": stage, "recompute": recompute}
+    changes: dict[str, Any] = {"zero_stage": stage, "recompute": recompute}
     engine = FsdpEngine(spec.model_copy(update={"runtime": runtime_of(spec.runtime, **changes)}), ALONE)
     assert engine.model.recompute == recompute
     for step in range(1, 4):

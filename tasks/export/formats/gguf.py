@@ -1,32 +1,40 @@
 """GGUF, the file that llama.cpp and its kin read, written with the `gguf` package.
 
-The converter scripts of llama.cpp refuse a vocabulary that they have never seen; ours is a byte-level BPE with a
-pre-tokenizer that llama.cpp knows by name, so the file is written here. Two conventions differ from transformers:
-rotary pairs are neighbours and not halves (queries and keys are permuted), and the chat template must not hold
-`generation` marks, which only training needs.
+llama.cpp's converter scripts refuse a vocabulary that they don't know; ours is a byte-level BPE with a pre-tokenizer
+that llama.cpp knows by name, so the file is written here. Two conventions differ from transformers: rotary pairs are
+neighbours and not halves (queries and keys are permuted), and the chat template must not hold `generation` tags, which
+only training needs.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from models.presets import ModelShape
 from models.tokenizer import END, EOS, FIM_TOKENS, PAD
-from models.transformer import Transformer
+from storage.arrays import AnyArray, Float32
 from storage.errors import ConfigError
+from tasks.export.formats.format import Format
+from tasks.export.tolerance import EIGHT_BIT, FOUR_BIT, HALF, Tolerance
 from tasks.tokenizer.patterns import PATTERNS, pattern_of
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType, GGUFWriter
 
+    from models.runtimes.protocol import ModelRuntime
+    from models.transformer import Transformer
+
 GgufType = Literal["f32", "f16", "q8_0", "q4_0"]
-Weights = npt.NDArray[np.float32]
+
+# llama.cpp rounds inside its kernels, so float32 is no closer than float16
+_TOLERANCES: dict[GgufType, Tolerance] = {"f32": HALF, "f16": HALF, "q8_0": EIGHT_BIT, "q4_0": FOUR_BIT}
+_CHAT_RANKS: dict[GgufType, int] = {"f16": 0, "q8_0": 1, "f32": 2, "q4_0": 3}
 
 _GPT2_BLOCK = {
     "attention_norm": "attn_norm",
@@ -38,10 +46,48 @@ _GPT2_BLOCK = {
 }
 
 
+@dataclass(frozen=True)
+class Gguf(Format):
+    """One GGUF file whose matrices are of this type."""
+
+    kind: GgufType
+
+    @property
+    def tolerance(self) -> Tolerance:
+        return _TOLERANCES[self.kind]
+
+    @property
+    def usual(self) -> bool:
+        return self.kind != "f32"
+
+    @property
+    def chat_rank(self) -> int:
+        return _CHAT_RANKS[self.kind]
+
+    @property
+    def loading(self) -> str:
+        return f"`llama-cli -m gguf/model-{self.kind}.gguf`"
+
+    def path(self, release: Path) -> Path:
+        return release / "gguf" / f"model-{self.kind}.gguf"
+
+    def write(self, model: Path, release: Path) -> None:
+        from models.convert import load
+
+        path = self.path(release)
+        path.parent.mkdir(exist_ok=True)
+        write_gguf(load(model), model, path, self.kind)
+
+    def open(self, release: Path, threads: int) -> ModelRuntime:
+        from models.runtimes.llama_cpp import LlamaCppRuntime
+
+        return LlamaCppRuntime(self.path(release), threads=threads)
+
+
 def write_gguf(model: Transformer, tokenizer_folder: Path, path: Path, kind: GgufType) -> None:
     """Write one file. In `q4_0` the embedding, which is also the output layer, stays at 8 bits.
 
-    Raises ConfigError for a model that llama.cpp would compute otherwise.
+    Raises ConfigError for a model that llama.cpp would compute differently.
     """
     from gguf import GGUFWriter
 
@@ -64,7 +110,7 @@ def write_gguf(model: Transformer, tokenizer_folder: Path, path: Path, kind: Ggu
 
 
 def plain_template(folder: Path) -> str:
-    """The chat template as a runtime takes it: without the marks that tell training what to learn."""
+    """The chat template as a runtime takes it: without the tags that tell training which tokens bear loss."""
     text = (folder / "chat_template.jinja").read_text(encoding="utf-8")
     return re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}\n?", "", text)
 
@@ -94,8 +140,8 @@ def _write_tokenizer(writer: GGUFWriter, folder: Path, rows: int) -> None:
     pattern = pattern_of(settings)
     if pattern is None:
         raise ConfigError(
-            "llama.cpp has no name for how this tokenizer cuts text.",
-            "Leave gguf out of export.formats, or train the tokenizer by a tokenizer.pattern.",
+            "llama.cpp has no name for this tokenizer's split pattern.",
+            "Leave gguf out of export.formats, or train the tokenizer with a tokenizer.pattern.",
         )
     stored = settings["model"]
     tokens = sorted(stored["vocab"], key=stored["vocab"].__getitem__)
@@ -120,7 +166,7 @@ def _write_tokenizer(writer: GGUFWriter, folder: Path, rows: int) -> None:
     writer.add_chat_template(plain_template(folder))
 
 
-def _tensors(model: Transformer) -> dict[str, Weights]:
+def _tensors(model: Transformer) -> dict[str, Float32]:
     """Every tensor under llama.cpp's name, in float32."""
     shape = model.shape
     ours = {name: value.detach().float().cpu().numpy() for name, value in model.state_dict().items()}
@@ -138,11 +184,11 @@ def _tensors(model: Transformer) -> dict[str, Weights]:
     return tensors
 
 
-def _gpt2_block(block: dict[str, Weights]) -> dict[str, Weights]:
+def _gpt2_block(block: dict[str, Float32]) -> dict[str, Float32]:
     return {_GPT2_BLOCK[name]: value for name, value in block.items()}
 
 
-def _llama_block(block: dict[str, Weights], shape: ModelShape) -> dict[str, Weights]:
+def _llama_block(block: dict[str, Float32], shape: ModelShape) -> dict[str, Float32]:
     heads, shared = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     q, k, v = np.split(block["attention.qkv"], [heads, heads + shared])
     gate, up = np.split(block["feed_forward.up"], 2)
@@ -159,13 +205,13 @@ def _llama_block(block: dict[str, Weights], shape: ModelShape) -> dict[str, Weig
     }
 
 
-def _pair_neighbours(weights: Weights, heads: int) -> Weights:
+def _pair_neighbours(weights: Float32, heads: int) -> Float32:
     """Rows of each head from (first half, second half) to pairs of neighbours."""
     rows, columns = weights.shape
     return weights.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def _type_of(name: str, weights: Weights, kind: GgufType) -> GGMLQuantizationType:
+def _type_of(name: str, weights: Float32, kind: GgufType) -> GGMLQuantizationType:
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     if weights.ndim < 2 or name == "position_embd.weight":
@@ -176,7 +222,7 @@ def _type_of(name: str, weights: Weights, kind: GgufType) -> GGMLQuantizationTyp
     return chosen if weights.shape[-1] % block == 0 else GGMLQuantizationType.F16
 
 
-def _quantize(weights: Weights, chosen: GGMLQuantizationType) -> npt.NDArray[np.generic]:
+def _quantize(weights: Float32, chosen: GGMLQuantizationType) -> AnyArray:
     from gguf.quants import quantize
 
     return quantize(np.ascontiguousarray(weights), chosen)

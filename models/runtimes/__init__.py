@@ -1,0 +1,6 @@
+"""Models in the runtimes that they are used in, behind one protocol: for the proof of an export, chat and serving.
+
+protocol.py      what every runtime does
+transformers.py  a model folder in transformers, bitsandbytes checkpoints included
+llama_cpp.py     a GGUF file in llama.cpp
+"""

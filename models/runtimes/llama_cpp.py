@@ -1,0 +1,123 @@
+"""A GGUF file in llama.cpp, in this process, by the prebuilt binding `xllamacpp`.
+
+llama.cpp's server always listens somewhere: here on a Unix socket in a folder that only this user may enter, never on
+a port.
+
+Shapes: V vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import json
+import math
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import numpy as np
+
+from models.runtimes.protocol import LogProbabilities, Message, ModelRuntime, RuntimeFault
+
+NO_OUTPUT = -1  # llama.cpp's verbosity
+ANSWER_SECONDS = 60.0  # the longest wait for an answer over the socket
+
+
+class LlamaCppRuntime(ModelRuntime):
+    """An open GGUF file. Raises RuntimeFault for one that llama.cpp can't load."""
+
+    def __init__(self, path: Path, *, threads: int = 1) -> None:
+        from xllamacpp import CommonParams, Server
+
+        params = CommonParams()
+        params.model.path = str(path)
+        params.n_parallel = 1
+        params.cpuparams.n_threads = threads
+        params.cpuparams_batch.n_threads = threads
+        params.n_gpu_layers = 0
+        params.warmup = False
+        params.use_jinja = True
+        params.fit_params = False
+        params.verbosity = NO_OUTPUT
+        self.path = path
+        self._folder = TemporaryDirectory(prefix="gristmill-")
+        self._socket = f"{self._folder.name}/llama.sock"
+        params.hostnames = [self._socket]
+        try:
+            self._server = Server(params)
+        except RuntimeError as error:
+            raise RuntimeFault(f"llama.cpp can't load {path}: {error}") from error
+
+    @functools.cached_property
+    def vocab_size(self) -> int:
+        """Entries of the vocabulary, which are as many as the rows of the output layer: V."""
+        from gguf import GGUFReader
+
+        return len(GGUFReader(self.path).fields["tokenizer.ggml.tokens"].data)
+
+    def tokenize(self, text: str) -> list[int]:
+        with socket.socket(socket.AF_UNIX) as connected:
+            connected.settimeout(ANSWER_SECONDS)
+            connected.connect(self._socket)
+            connection = http.client.HTTPConnection("localhost", timeout=ANSWER_SECONDS)
+            connection.sock = connected
+            request = {"content": text, "add_special": False, "parse_special": False}
+            connection.request("POST", "/tokenize", json.dumps(request), {"Content-Type": "application/json"})
+            ids: list[int] = self._answered(json.loads(connection.getresponse().read()))["tokens"]
+        return ids
+
+    def log_probabilities(self, prompt: str | Sequence[int]) -> LogProbabilities:
+        """(V,) as in the protocol; a string is parsed with its special tokens."""
+        (token,) = self._complete(prompt, n_predict=1, n_probs=self.vocab_size, ignore_eos=False)
+        return self._array(token["top_logprobs"])
+
+    def greedy(self, prompt: str | Sequence[int], tokens: int) -> list[int]:
+        """The ids of the continuation as in the protocol; a string is parsed with its special tokens."""
+        return [int(token["id"]) for token in self._complete(prompt, n_predict=tokens, n_probs=1)]
+
+    def chat_log_probabilities(self, messages: Sequence[Message]) -> LogProbabilities:
+        answer = self._chat(messages, max_tokens=1, logprobs=True, top_logprobs=self.vocab_size)
+        (token,) = answer["logprobs"]["content"]
+        return self._array(token["top_logprobs"])
+
+    def chat(self, messages: Sequence[Message], tokens: int = 128) -> str:
+        content: str = self._chat(messages, max_tokens=tokens)["message"]["content"]
+        return content.strip()
+
+    def close(self) -> None:
+        del self._server
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _array(self, entries: Iterable[Mapping[str, Any]]) -> LogProbabilities:
+        """A token that llama.cpp leaves out has probability 0."""
+        values = np.full(self.vocab_size, -math.inf)
+        for entry in entries:
+            values[int(entry["id"])] = float(entry["logprob"])
+        return values
+
+    def _chat(self, messages: Sequence[Message], **request: Any) -> dict[str, Any]:
+        conversation = [dict(message) for message in messages]
+        request = {"messages": conversation, "temperature": 0, "cache_prompt": False, **request}
+        choice: dict[str, Any] = self._answered(self._server.handle_chat_completions(request))["choices"][0]
+        return choice
+
+    def _complete(self, prompt: str | Sequence[int], **request: Any) -> list[dict[str, Any]]:
+        given = prompt if isinstance(prompt, str) else list(prompt)
+        request = {"prompt": given, "temperature": 0, "cache_prompt": False, **request}
+        choice = self._answered(self._server.handle_completions(request))["choices"][0]
+        content: list[dict[str, Any]] = choice["logprobs"]["content"]
+        return content
+
+    def _answered(self, answer: dict[str, Any]) -> dict[str, Any]:
+        if "error" in answer:
+            raise RuntimeFault(f"llama.cpp refused a request to {self.path.name}: {answer['error']}")
+        return answer

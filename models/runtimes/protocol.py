@@ -1,0 +1,47 @@
+"""What every runtime does with an open model. Greedy throughout: its output is a function of the prompt.
+
+Shapes: V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Message = Mapping[str, str]  # "role" and "content"
+LogProbabilities = npt.NDArray[np.float64]
+
+
+class RuntimeFault(RuntimeError):
+    """A runtime can't load a model, or refuses a request."""
+
+
+class ModelRuntime(Protocol):
+    """A model in the runtime that it is meant for."""
+
+    def tokenize(self, text: str) -> list[int]:
+        """The runtime's own ids of a plain text; special tokens in it stay text, nothing is added."""
+        ...
+
+    def log_probabilities(self, prompt: Sequence[int]) -> LogProbabilities:
+        """(V,) natural logarithms of the next token's probabilities, before any sampling."""
+        ...
+
+    def greedy(self, prompt: Sequence[int], tokens: int) -> list[int]:
+        """The ids of the greedy continuation, at most `tokens`, ended early by an end token."""
+        ...
+
+    def chat_log_probabilities(self, messages: Sequence[Message]) -> LogProbabilities:
+        """(V,) the same for the first token of an answer, through the runtime's own use of the chat template."""
+        ...
+
+    def chat(self, messages: Sequence[Message], tokens: int = 128) -> str:
+        """The assistant's greedy answer, at most `tokens` long. Raises RuntimeFault where the context is full."""
+        ...
+
+    def close(self) -> None:
+        """Release what the open model holds."""
+        ...

@@ -1,0 +1,28 @@
+"""A release opened for use, in the best of its formats for this machine's CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage.errors import StoreError
+from tasks.export.formats import FORMATS
+
+if TYPE_CHECKING:
+    from models.runtimes.protocol import ModelRuntime
+
+
+def open_release(folder: Path, *, threads: int = 1) -> ModelRuntime:
+    """The release in its runtime, in the format of the lowest `chat_rank` that it holds.
+
+    Raises StoreError for a folder without any format, or one whose runtime can't load it.
+    """
+    from models.runtimes.protocol import RuntimeFault
+
+    held = [known for known in FORMATS.values() if known.path(folder).exists()]
+    if not held:
+        raise StoreError(f"{folder} holds a model in none of {', '.join(FORMATS)}.", "Name a release: tiny/export.")
+    try:
+        return min(held, key=lambda known: known.chat_rank).open(folder, threads)
+    except RuntimeFault as error:
+        raise StoreError(f"{error}.", "Check it with `gristmill store verify`, or export it again.") from error

@@ -1,0 +1,55 @@
+"""The training arguments that every method has: batch, schedule, precision, checkpoints."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import torch
+
+from tasks.posttrain.check import row_share
+from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.engines import engine_arguments
+from tasks.posttrain.spec import PosttrainSpec
+
+MEASURED_ROWS = 8  # in a forward pass of validation: a mean of batch means depends on it, so it is no runtime setting
+WHOLE_CHECKPOINTS = 2  # while the newest is being written, the one before must stay
+
+
+def training_arguments(spec: PosttrainSpec, config: PosttrainConfig, rows: int) -> dict[str, Any]:
+    """Keyword arguments of TRL's config classes, for a training set of so many rows.
+
+    Raises ConfigError when the processes can't share the global batch evenly.
+    """
+    runtime = spec.runtime
+    cuda = runtime.compute.device == "cuda" or (runtime.compute.device == "auto" and torch.cuda.is_available())
+    share = row_share(spec.method, config, runtime, int(os.environ.get("WORLD_SIZE", "1")))
+    steps = max(1, math.ceil(config.epochs * rows / config.global_batch))
+    bfloat16 = config.precision == "bfloat16" or (
+        config.precision == "auto" and cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+    )
+    return {
+        "output_dir": str(spec.checkpoints),
+        "max_steps": steps,
+        "per_device_train_batch_size": share.micro_batch,
+        "per_device_eval_batch_size": MEASURED_ROWS,
+        "gradient_accumulation_steps": share.micro_steps,
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": round(config.warmup_share * steps),
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.gradient_clip,
+        "seed": config.seed,
+        "data_seed": config.seed,
+        "bf16": bfloat16,
+        "use_cpu": not cuda,
+        "optim": "adamw_torch_fused",
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,  # it would show a plausible loss in place of a NaN
+        "save_steps": runtime.training.checkpoint_every,
+        "save_total_limit": max(WHOLE_CHECKPOINTS, runtime.training.keep_checkpoints),
+        "report_to": [],
+        "disable_tqdm": True,
+        **engine_arguments(runtime.posttrain, cpu=not cuda),
+    }

@@ -1,0 +1,57 @@
+"""What a post-training stage can't honour of the runtime, refused by name before a run starts. No torch."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from storage.errors import ConfigError
+from tasks.posttrain.config import PosttrainConfig
+from tasks.stage.runtime import Runtime
+from tasks.training.batches import BatchShare, share_batch
+
+MICRO_BATCH = 16  # rows in a forward pass, where the runtime sets no micro_batch
+
+
+def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:
+    """Raises ConfigError for settings that the stage `name` can't honour with the engine or the batch."""
+    asked = runtime.posttrain
+    engine, zero = asked.engine, asked.zero_stage
+    possible = {
+        "zero_stage": {"ddp": zero == 0, "deepspeed": zero > 0, "fsdp": zero in (0, 3)}[engine],
+        "offload": asked.offload == "none" or engine == "deepspeed",
+        "compile": asked.compile == "off" or engine == "ddp",
+    }
+    for setting, honoured in possible.items():
+        if not honoured:
+            raise ConfigError(
+                f"runtime.posttrain.{setting} is {getattr(asked, setting)}, which the engine {engine} can't do.",
+                f"Choose an engine that can: `gristmill profile schema` names them for {setting}.",
+            )
+    processes = _processes(runtime)
+    if engine != "ddp" and processes == 1:
+        raise ConfigError(
+            f"runtime.posttrain.engine is {engine}, which shards a model over processes, but there is only one.",
+            "Raise runtime.training.processes, or set the engine to ddp.",
+        )
+    if processes is not None:
+        row_share(name, config, runtime, processes)
+
+
+def row_share(name: str, config: PosttrainConfig, runtime: Runtime, processes: int) -> BatchShare:
+    """The rows that each process takes of a global batch. Raises ConfigError where they can't be shared evenly."""
+    return share_batch(
+        config.global_batch,
+        processes,
+        micro_batch=runtime.posttrain.micro_batch,
+        default=lambda share: math.gcd(share, MICRO_BATCH),
+        names=(f"{name}.global_batch", "runtime.posttrain.micro_batch"),
+    )
+
+
+def _processes(runtime: Runtime) -> int | None:
+    """Processes over all hosts; None where a hostfile or Slurm says so."""
+    training = runtime.training
+    if training.hostfile is not None or int(os.environ.get("SLURM_NNODES", "1")) > 1:
+        return None
+    return training.processes * training.hosts

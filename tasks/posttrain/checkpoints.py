@@ -1,0 +1,41 @@
+"""Checkpoints of TRL's trainers: marked as whole once every file is on the disk, and checked before one is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tasks.posttrain.spec import PosttrainSpec
+from tasks.training.checkpoint_marker import CheckpointMarker, flush_and_digest, newest_sound, refusal
+
+
+class PosttrainMarker(CheckpointMarker):
+    """With the engine whose files the checkpoint holds, and the number of processes where they are shards of these."""
+
+    layout: str
+
+
+def mark_whole(spec: PosttrainSpec, step: int, processes: int) -> None:
+    """Flush and digest the checkpoint of a step, which every rank has written, then mark it as whole."""
+    folder = spec.checkpoints / f"checkpoint-{step}"
+    files = flush_and_digest(folder)
+    layout = _layout(spec, processes)
+    PosttrainMarker(identity=spec.identity, step=step, files=files, layout=layout).write(folder)
+
+
+def latest_checkpoint(spec: PosttrainSpec, processes: int) -> tuple[Path | None, int]:
+    """The newest whole checkpoint and its step; what a kill left half-written is removed.
+
+    Raises TrainingError for a checkpoint of another run, or one that this engine can't read.
+    """
+    folder, step = newest_sound(spec.checkpoints, spec.identity)
+    if folder is not None and (found := PosttrainMarker.read(folder).layout) != _layout(spec, processes):
+        raise refusal(folder, f"runtime.posttrain.engine {found}")
+    return folder, step
+
+
+def _layout(spec: PosttrainSpec, processes: int) -> str:
+    """DDP and FSDP write whole states, for any number of processes; each rank of DeepSpeed writes its own shards."""
+    runtime = spec.runtime.posttrain
+    if runtime.engine == "deepspeed":
+        return f"deepspeed, zero_stage {runtime.zero_stage}, {processes} processes"
+    return runtime.engine

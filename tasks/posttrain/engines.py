@@ -1,0 +1,75 @@
+"""How TRL's trainers spread a model over processes: torch's DDP, DeepSpeed's ZeRO or torch's FSDP2.
+
+An engine changes how a step is computed, never what: losses are the same but for the rounding of sums. What an engine
+can't do is refused before anything starts (check.py). A trainer that ended up on another engine than the one asked for
+is refused here: accelerate falls back to DDP without a word.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from storage.errors import ConfigError
+from tasks.stage.runtime import PosttrainRuntime
+from tasks.training.deepspeed_operators import decline_shared_memory_operator
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+# The batch sizes and the clipping that the trainer fills in
+_DEEPSPEED_AUTO = (
+    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping",
+)  # fmt: skip
+
+
+def engine_arguments(runtime: PosttrainRuntime, *, cpu: bool) -> dict[str, Any]:
+    """What TrainingArguments need for the engine, its recomputation of activations and torch.compile."""
+    recompute = runtime.recompute == "full"
+    if runtime.engine == "fsdp":
+        # FSDP's own recomputation; that of the model would gather weights once more (transformers' documentation)
+        settings = {"reshard_after_forward": runtime.zero_stage == 3, "activation_checkpointing": recompute}
+        arguments: dict[str, Any] = {"fsdp": True, "fsdp_config": settings, "gradient_checkpointing": False}
+        if cpu:
+            _join_for_fsdp_on_cpu()
+            arguments["accelerator_config"] = {"use_configured_state": True}
+        return arguments
+    arguments = {"gradient_checkpointing": recompute, "torch_compile": runtime.compile != "off"}
+    if runtime.engine == "deepspeed":
+        decline_shared_memory_operator()
+        arguments["deepspeed"] = _deepspeed(runtime)
+    return arguments
+
+
+def _deepspeed(runtime: PosttrainRuntime) -> dict[str, Any]:
+    zero: dict[str, Any] = {"stage": runtime.zero_stage, "stage3_gather_16bit_weights_on_model_save": True}
+    if runtime.offload == "optimizer":
+        zero["offload_optimizer"] = {"device": "cpu"}
+    return {
+        **dict.fromkeys(_DEEPSPEED_AUTO, "auto"),
+        "bf16": {"enabled": "auto"},
+        "zero_optimization": zero,
+        "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's own Adam would have to be compiled
+    }
+
+
+def _join_for_fsdp_on_cpu() -> None:
+    """Join the process group as one that FSDP may use: accelerate 1.15 shards on accelerators only, and falls back to
+    DDP over gloo, on which FSDP2 itself runs."""
+    from accelerate import PartialState
+    from accelerate.utils import DistributedType
+
+    state = PartialState(cpu=True)
+    if state.distributed_type == DistributedType.MULTI_CPU:
+        state.distributed_type = DistributedType.MULTI_XPU
+
+
+def check_engine(trainer: Trainer, runtime: PosttrainRuntime) -> None:
+    """Raises ConfigError when the trainer uses another engine than the one asked for."""
+    in_use = "deepspeed" if trainer.is_deepspeed_enabled else "fsdp" if trainer.is_fsdp_enabled else "ddp"
+    if in_use == "fsdp" and trainer.accelerator.distributed_type != "FSDP":
+        in_use = "ddp"
+    if in_use != runtime.engine:
+        raise ConfigError(
+            f"runtime.posttrain.engine is {runtime.engine}, but the trainer uses {in_use} on this machine.",
+            f"Set runtime.posttrain.engine to {in_use}, or train on another machine.",
+        )

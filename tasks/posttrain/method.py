@@ -1,0 +1,55 @@
+"""What a post-training method is: everything that the stage and its child need to know of one.
+
+A method is one file under methods/ and one row of its table; see methods/sft.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from tasks.posttrain.check import check_runtime
+from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.rows.form import RowForm
+from tasks.stage.runtime import Runtime
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, Trainer
+
+Config = TypeVar("Config", bound=PosttrainConfig)
+
+
+@dataclass(frozen=True)
+class TrainerParts(Generic[Config]):
+    """What a method makes its trainer of.
+
+    `arguments` go to TRL's config class, `common` (model, data, tokenizer, callbacks) to its trainer; `load_model`
+    loads the model that the stage starts from once more, as a reference.
+    """
+
+    config: Config
+    arguments: Mapping[str, Any]
+    common: Mapping[str, Any]
+    load_model: Callable[[], PreTrainedModel]
+
+
+@dataclass(frozen=True)
+class Method(Generic[Config]):
+    """One post-training method.
+
+    `loss_unit` labels the loss curve. `measures` maps TRL's names to ours: log.jsonl holds them for each step, the
+    manifest for the validation rows. `summary` names further counts for the stage's summary line.
+    """
+
+    name: str
+    config: type[Config]
+    rows: RowForm
+    make_trainer: Callable[[TrainerParts[Config]], Trainer]
+    loss_unit: str
+    measures: Mapping[str, str]
+    summary: tuple[str, ...] = ()
+
+    def check_runtime(self, config: Config, runtime: Runtime) -> None:
+        """Raises ConfigError for settings of the runtime that this method can't honour."""
+        check_runtime(self.name, config, runtime)

@@ -1,0 +1,40 @@
+"""What a row form is, and what the forms share.
+
+A form renders a row with the one chat template. It drops rows longer than the model's context (truncation would teach
+the model to stop mid-sentence), rows whose text spells a special token (it would be parsed as one), and rows without a
+token to learn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+Row = dict[str, Any]
+Message = dict[str, str]
+
+
+class Dropped(Exception):
+    """Why a row can't be used. Counted by `prepare`, never raised beyond it."""
+
+
+@dataclass(frozen=True)
+class RowForm:
+    """`render(row, tokenizer, max_length)` gives a row as TRL takes it, or raises Dropped.
+
+    `supervised_share(rendered rows)` is the share of tokens that bear loss.
+    """
+
+    render: Callable[[Row, PreTrainedTokenizerFast, int], Row]
+    supervised_share: Callable[[Sequence[Row]], float]
+
+
+def refuse_special_tokens(messages: Iterable[Message], tokenizer: PreTrainedTokenizerFast) -> None:
+    """Raises Dropped when a message's text holds a special token, reserved ones included."""
+    special_tokens = tokenizer.all_special_tokens
+    if any(token in message["content"] for message in messages for token in special_tokens):
+        raise Dropped("special_token_in_text")

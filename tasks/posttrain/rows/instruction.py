@@ -1,0 +1,36 @@
+"""Instructions: conversations, of which the assistant's tokens bear loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tasks.posttrain.rows.form import Dropped, Message, Row, RowForm, refuse_special_tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+def render_instruction(row: Row, tokenizer: PreTrainedTokenizerFast, max_length: int) -> Row:
+    """`input_ids` and `labels` of a conversation: the assistant's words and the token that ends them are learned."""
+    from models.cross_entropy import IGNORED
+
+    messages: list[Message] = row["messages"]
+    refuse_special_tokens(messages, tokenizer)
+    rendered = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+    ids, mask = rendered["input_ids"], rendered["assistant_masks"]
+    if len(ids) > max_length:
+        raise Dropped("overlong")
+    if not any(mask):
+        raise Dropped("no_supervised_token")
+    return {"input_ids": ids, "labels": [id if learned else IGNORED for id, learned in zip(ids, mask, strict=True)]}
+
+
+def _supervised_share(rows: Sequence[Row]) -> float:
+    from models.cross_entropy import IGNORED
+
+    learned = sum(label != IGNORED for row in rows for label in row["labels"])
+    return learned / sum(len(row["labels"]) for row in rows)
+
+
+INSTRUCTION = RowForm(render_instruction, _supervised_share)
