@@ -10,6 +10,7 @@ import pytest
 
 from profiles.reference import markdown
 from storage.artifact import Artifact
+from tasks.export.formats import FORMATS
 from tasks.stage.decorator import STAGES
 from tests.docs.pages import PAGES, ROOT, anchors, blocks, commands, links
 
@@ -61,6 +62,17 @@ def test_the_tree_is_the_one_on_disk() -> None:
 def test_the_reference_is_that_of_the_schema() -> None:
     committed = (ROOT / "docs" / "profiles.md").read_text(encoding="utf-8")
     assert committed == markdown(), "run `gristmill profile docs > docs/profiles.md`"
+
+
+def test_the_tolerances_are_those_of_the_formats() -> None:
+    page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `([\w-]+)` \| ([\d.e-]+ \| [\d.e-]+ \| [\w ]+) \|$", page, re.M))
+    limits = {name: known.tolerance for name, known in FORMATS.items()}
+    assert told == {
+        name: f"{limit.max_divergence:g} | {limit.max_perplexity_increase:g} | "
+        + ("equal" if limit.same_greedy else "may differ")
+        for name, limit in limits.items()
+    }
 
 
 def test_modules_that_are_run_and_files_that_are_named_exist() -> None:
