@@ -6,23 +6,30 @@ All three start in the current folder, so that runs use the same relative paths 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 from rich.console import Console
 
 from storage.errors import ConfigError
+from tasks.children.parent import tied_to
 
 DEPLOYMENTS = Path(__file__).parents[1] / "prefect.yaml"
 POOL = "gristmill"
 START_SECONDS = 180
+STOP_SECONDS = 15
 
 
 def serve(console: Console, port: int) -> None:
-    """Run server and worker until Ctrl-C. Raises ConfigError when the port is taken."""
+    """Run server and worker until Ctrl-C or SIGTERM. Raises ConfigError when the port is taken.
+
+    Both lead sessions of their own, which are ended whole, and are killed by the kernel if this process is.
+    """
     address = f"http://127.0.0.1:{port}"
     environment = {
         **os.environ,
@@ -35,6 +42,7 @@ def serve(console: Console, port: int) -> None:
         raise ConfigError(f"{address} is already in use.", "Choose another port: gristmill ui --port 4201")
     prefect = [sys.executable, "-m", "prefect"]
     children: list[subprocess.Popen[bytes]] = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         children.append(_start([*prefect, "server", "start"], environment))
         _wait(address, children[0])
@@ -46,22 +54,28 @@ def serve(console: Console, port: int) -> None:
         children[0].wait()
     finally:
         for child in reversed(children):
-            child.terminate()
+            _signal(child, signal.SIGTERM)
         for child in children:
-            try:
-                child.wait(15)
-            except subprocess.TimeoutExpired:
-                child.kill()
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(STOP_SECONDS)
+            _signal(child, signal.SIGKILL)
 
 
 def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        command,
+        tied_to(os.getpid(), command),
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
+
+
+def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """To the child's whole process group: the worker's runs too."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, number)
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:

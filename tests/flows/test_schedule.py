@@ -43,12 +43,14 @@ def ui(tmp_path: Path) -> Iterator[str]:
             time.sleep(0.5)
         yield f"http://127.0.0.1:{port}/api"
     finally:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)  # as a service manager stops it; Ctrl-C goes the same way
         try:
             process.wait(60)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"http://127.0.0.1:{port}/api/health", timeout=5)
 
 
 def test_a_schedule_that_is_switched_on_makes_runs(ui: str, tmp_path: Path) -> None:
