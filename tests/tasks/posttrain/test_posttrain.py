@@ -239,4 +239,4 @@ def test_as_many_checkpoints_are_kept_as_the_runtime_says(model: Artifact, tmp_p
     pairs = Artifact.at(make_instructions(tmp_path / "pairs"))
     out = output(tmp_path, "sft", checkpoint_every=1, keep_checkpoints=3)
     interrupt(sft, SFT, (model, pairs), out, at=6)
-    assert len(list((out.scratch / "checkpoints").glob("*/complete.json"))) >= 3
+    assert len(list((out.scratch / "checkpoints").glob("checkpoint-*"))) in (3, 4), "one may be half written"
