@@ -11,7 +11,7 @@ import sys
 from typing import Annotated
 
 # Nothing leaves the machine unless a profile says so: set before any library reads its environment.
-QUIET = {
+ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
@@ -21,7 +21,7 @@ QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-for _name, _value in QUIET.items():
+for _name, _value in ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)
 
 import typer  # noqa: E402
@@ -162,7 +162,7 @@ def chat(
     store: StoreUrl = None,
     prompt: Annotated[str | None, typer.Option(help="answer this one message and end")] = None,
 ) -> None:
-    """Talk to a release, in llama.cpp, through the chat template that it was trained with."""
+    """Talk to a release, in llama.cpp or else transformers, through the chat template it was trained with."""
     from flows.commands.chat import talk
 
     talk(console, store or DEFAULT_STORE, ref, prompt)

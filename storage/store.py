@@ -32,7 +32,7 @@ from storage.errors import DamagedArtifact, StoreError
 from storage.flush import flush, flush_tree
 from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
 
-MARKER = "gristmill.json"
+STORE_FILE = "gristmill.json"
 
 
 class Store:
@@ -48,7 +48,7 @@ class Store:
         self._open()
 
     def _open(self) -> None:
-        marker = f"{self.root}/{MARKER}"
+        marker = f"{self.root}/{STORE_FILE}"
         if self.fs.exists(marker):
             found = json.loads(self.fs.cat_file(marker)).get("format")
             if found != FORMAT:
@@ -65,9 +65,9 @@ class Store:
 
     def _begin(self) -> None:
         """Create the store before the first write, so that merely opening one leaves nothing on disk."""
-        if not self.fs.exists(f"{self.root}/{MARKER}"):
+        if not self.fs.exists(f"{self.root}/{STORE_FILE}"):
             self.fs.makedirs(self.root, exist_ok=True)
-            self._write(MARKER, json.dumps({"format": FORMAT}))
+            self._write(STORE_FILE, json.dumps({"format": FORMAT}))
 
     # --- small files (refs, the marker) -------------------------------------------------------------------------
 

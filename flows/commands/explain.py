@@ -15,7 +15,7 @@ from storage import refs
 from storage.documents import Document, Verdict, read_documents, read_ledger
 from storage.errors import ConfigError
 
-STAGES = ("download", "dedup", "filter")
+DOCUMENT_STAGES = ("download", "dedup", "filter")
 PREVIEW = 300  # characters of the text shown
 
 
@@ -24,7 +24,7 @@ def explain_document(console: Console, start: str, profile_name: str, overrides:
     profile = load(profile_name, overrides)
     store = session_of(profile).store
     met = False
-    for stage in STAGES:
+    for stage in DOCUMENT_STAGES:
         entries = refs.history(store, f"{profile.name}/{stage}")
         if not entries:
             continue

@@ -36,7 +36,7 @@ for name in sys.argv[1:]:
     importlib.import_module(name)
     print("ok", name, flush=True)
 """
-QUIET = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
+NO_TELEMETRY = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
 REINSTALL = (
     f"Run `{shlex.join([sys.executable, '-m', 'pip', 'install', '--constraint', str(CONSTRAINTS), 'gristmill'])}`."
 )
@@ -109,7 +109,7 @@ def judge_versions(pins: Mapping[str, str], found: Mapping[str, str]) -> Check:
 
 def quiet(environment: Mapping[str, str]) -> Check:
     """Nothing leaves the machine unless a profile says so; a Prefect server is used where one is named."""
-    loud = [name for name, value in QUIET.items() if environment.get(name, "").lower() != value]
+    loud = [name for name, value in NO_TELEMETRY.items() if environment.get(name, "").lower() != value]
     server = environment.get("PREFECT_API_URL")
     value = f"{', '.join(loud)} not set" if loud else f"no telemetry, {f'server {server}' if server else 'own server'}"
     return verdict(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tasks.checks import installation
 from tasks.checks.installation import (
-    QUIET,
+    NO_TELEMETRY,
     data_packages,
     imports,
     installed,
@@ -77,8 +77,8 @@ def test_a_place_that_can_hold_no_store_is_named(tmp_path: Path) -> None:
 
 
 def test_telemetry_that_is_on_and_a_slow_machine_are_named() -> None:
-    assert quiet(QUIET).state == "passed"
-    assert quiet({**QUIET, "DO_NOT_TRACK": "0"}).value == "DO_NOT_TRACK not set"
-    assert "http://here" in quiet({**QUIET, "PREFECT_API_URL": "http://here/api"}).value
+    assert quiet(NO_TELEMETRY).state == "passed"
+    assert quiet({**NO_TELEMETRY, "DO_NOT_TRACK": "0"}).value == "DO_NOT_TRACK not set"
+    assert "http://here" in quiet({**NO_TELEMETRY, "PREFECT_API_URL": "http://here/api"}).value
     assert judge_speed(50.0, "float32", 2).state == "passed"
     assert judge_speed(1.0, "float32", 2).state == "advice"

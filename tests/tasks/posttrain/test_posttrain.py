@@ -194,6 +194,7 @@ def test_two_processes_of_any_engine_learn_what_one_does(
     assert all(torch.allclose(theirs[name], ours[name], atol=1e-4) for name in ours)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("engine", ["zero 3", "fsdp"])
 def test_dpo_and_its_reference_are_sharded_too(engine: str, tuned: Output, aligned: Output, tmp_path: Path) -> None:
     out = output(tmp_path, "dpo", processes=2, **ENGINES[engine])
@@ -207,6 +208,7 @@ def norms_of(out: Output) -> list[float]:
     return [row["gradient_norm"] for row in read_log(out.path / "log.jsonl")]
 
 
+@pytest.mark.soak
 def test_compiled_it_learns_the_same_and_saves_under_the_same_names(
     model: Artifact, short: Output, tmp_path: Path
 ) -> None:
