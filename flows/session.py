@@ -70,6 +70,10 @@ def session_of(profile: Profile, until: str | None = None, refresh: Collection[s
         raise ConfigError(
             f"{until} is made within {whole}; a run can't end there.", f"End after {whole}, or name it in --refresh."
         )
+    names = profile.stage_names
+    late = sorted(refreshed & set(names[names.index(until) + 1 :])) if until else []
+    if late:
+        raise ConfigError(f"{late[0]} comes after {until}, where the run ends.", "Leave it out, or end the run later.")
     runtime = profile.runtime
     return Session(Store(runtime.store), runtime, profile.name, frozenset(refreshed), Observer(), until)
 

@@ -56,13 +56,31 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
     if path in children:
         raise ConfigError(f"Profile {path.name} extends itself.", "Remove one `extends`.")
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"Profile {path} is not YAML: {error}.", "Mend the line that is named.") from error
+        raise ConfigError(f"Profile {path} is not YAML: {error}.", "Fix the line named above.") from error
     if not isinstance(data, dict):
         raise ConfigError(f"Profile {path} is not a mapping.", "Start it with `name:`.")
     parent = data.pop("extends", None)
-    return _merge(_read(parent, (*children, path), path), data) if parent else data
+    if parent is None:
+        return data
+    if not isinstance(parent, str):
+        raise ConfigError(f"{path} extends {parent!r}, which is no name.", "Name one profile, or a path to one.")
+    return _merge(_read(parent, (*children, path), path), data)
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML in which a mapping holds each key once: a second one would replace the first without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As the base class does. Raises ConstructorError, with the place of the second key."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} stands here twice", key.start_mark)
+            if key.tag != "tag:yaml.org,2002:merge":
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +136,8 @@ def _nearest(location: Sequence[int | str]) -> str:
         if last in inner.model_fields
     ]
     beside = sorted({name for model in known for name in model.model_fields})
-    return next(iter([*below, *difflib.get_close_matches(last, beside, 1, 0.5)]), "")
+    near = [*below, *difflib.get_close_matches(last, beside, 1, 0.5)]
+    return ".".join([*(str(part) for part in location[:-1]), near[0]]) if near else ""
 
 
 def _models_at(location: Sequence[int | str]) -> list[type[BaseModel]]:

@@ -15,7 +15,6 @@ from flows.tables import new_table
 from models.presets import derive, explain
 from profiles.load import load
 from profiles.schema import Profile
-from storage.errors import ConfigError
 from storage.keys import differences
 from storage.units import duration, size_of
 from tasks.stage.history import nearest
@@ -86,7 +85,7 @@ def show_model(console: Console, profile: Profile) -> None:
 def show_why(console: Console, stage: str, name: str, overrides: list[str]) -> None:
     """The fields that differ from the nearest earlier artifact, one a line."""
     profile = load(name, overrides)
-    line = _line(plan(profile), stage)
+    line = plan(profile, session_of(profile, stage))[-1]
     if line.hit:
         assert line.manifest is not None
         console.print(f"{stage}: HIT, {stage}/{line.manifest.key[:12]} made {line.manifest.created}.")
@@ -104,10 +103,3 @@ def show_why(console: Console, stage: str, name: str, overrides: list[str]) -> N
     for path, old, new in differences(found.payload.model_dump(), line.payload.model_dump()):
         table.add_row(f"{stage}.{path.removeprefix('config.')}", escape(str(old)), escape(str(new)))
     console.print(table)
-
-
-def _line(lines: list[PlannedStage], stage: str) -> PlannedStage:
-    for line in lines:
-        if line.name == stage:
-            return line
-    raise ConfigError(f"There is no stage {stage}.", f"The stages are {', '.join(line.name for line in lines)}.")

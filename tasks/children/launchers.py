@@ -38,7 +38,7 @@ def training_command(
     Raises ConfigError for settings that contradict each other.
     """
     environment = os.environ if environment is None else environment
-    _check(training)
+    check_hosts(training)
     started = ["--module", module, str(spec)]
     nodes = int(environment.get("SLURM_NNODES", "1")) if "SLURM_JOB_ID" in environment else 1
     if training.hostfile is not None:
@@ -70,7 +70,8 @@ def joining_command(module: str, spec: Path) -> str:
     return f"python -m tasks.children.join {module} {spec}"
 
 
-def _check(training: TrainingRuntime) -> None:
+def check_hosts(training: TrainingRuntime) -> None:
+    """Raises ConfigError for settings of hosts and launcher that contradict each other."""
     if (training.rendezvous is None) != (training.hosts == 1):
         raise ConfigError(
             f"runtime.training: hosts is {training.hosts}, rendezvous {training.rendezvous}: one needs the other.",

@@ -26,7 +26,9 @@ def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:
         if not honoured:
             raise ConfigError(
                 f"runtime.posttrain.{setting} is {getattr(asked, setting)}, which the engine {engine} can't do.",
-                f"Choose an engine that can: `gristmill profile schema` names them for {setting}.",
+                "Set it to 1, 2 or 3."
+                if (engine, setting, zero) == ("deepspeed", "zero_stage", 0)
+                else f"Choose an engine that can: `gristmill profile schema` names them for {setting}.",
             )
     processes = _processes(runtime)
     if engine != "ddp" and processes == 1:

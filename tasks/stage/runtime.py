@@ -177,9 +177,11 @@ class Runtime(RuntimeGroup):
     """How to run: never part of a key."""
 
     store: str = Field("store", description="where artifacts live: a folder, or an fsspec URL such as s3://bucket/path")
-    data: DataRuntime = Field(default_factory=DataRuntime, description="download to tokenize")
-    compute: ComputeRuntime = Field(default_factory=ComputeRuntime, description="pretrain to export")
-    training: TrainingRuntime = Field(default_factory=TrainingRuntime, description="pretrain, sft and dpo")
+    data: DataRuntime = Field(default_factory=DataRuntime, description="read by dedup to tokenize")
+    compute: ComputeRuntime = Field(
+        default_factory=ComputeRuntime, description="read by pretrain to export, and by models that the filter trains"
+    )
+    training: TrainingRuntime = Field(default_factory=TrainingRuntime, description="read by pretrain, sft and dpo")
     pretrain: PretrainRuntime = Field(default_factory=PretrainRuntime, description="pretrain")
     posttrain: PosttrainRuntime = Field(default_factory=PosttrainRuntime, description="sft and dpo")
     tracking: TrackingRuntime = Field(default_factory=TrackingRuntime, description="pretrain")

@@ -16,7 +16,7 @@ from models.fit import changes, ways_to_fit
 from models.memory import Setup, training_memory
 from models.presets import ModelShape, Recompute, count_parameters, derive, flops_per_token
 from models.transformer import Transformer
-from tasks.pretrain.engines import _check
+from tasks.pretrain.check import check_engine
 from tests.runtimes import runtime_of
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -146,7 +146,7 @@ def test_what_is_told_is_what_an_engine_takes() -> None:
         for memory in (int(training_memory(llama_7b(), setup).total * share) for share in (0.9, 0.5, 0.2)):
             found = ways_to_fit(llama_7b(), setup, memory)
             assert found is not None
-            _check(runtime_of(engine=found.engine, zero_stage=found.zero_stage, offload=found.offload).pretrain)
+            check_engine(runtime_of(engine=found.engine, zero_stage=found.zero_stage, offload=found.offload).pretrain)
             assert training_memory(llama_7b(), found).total <= memory
     again = ways_to_fit(llama_7b(), setup := Setup(engine="fsdp", devices=8, recompute="full"), 20 * 10**9)
     assert again is not None

@@ -69,8 +69,11 @@ def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("filter.toxicity.max_scor=0.5", r"unknown key filter\.toxicity\.max_scor \(did you mean max_score\?\)"),
-        ("runtime.workers=2", r"unknown key runtime\.workers \(did you mean data\.workers\?\)"),
+        (
+            "filter.toxicity.max_scor=0.5",
+            r"unknown key filter\.toxicity\.max_scor \(did you mean filter\.toxicity\.max_score\?\)",
+        ),
+        ("runtime.workers=2", r"unknown key runtime\.workers \(did you mean runtime\.data\.workers\?\)"),
         ("pretrian.steps=5", r"unknown key pretrian \(did you mean pretrain\?\)"),
         ("filter.toxicity.max_score=2", r"filter\.toxicity\.max_score = 2.*less than or equal to 1"),
         ("pretrain.steps=many", r"pretrain\.steps"),
@@ -84,6 +87,20 @@ def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
 def test_a_wrong_override_is_refused_with_its_path(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load("tiny", [override])
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("extends: [tiny]", "is no name"),
+        ("extends: tiny\nname: one\nname: two", "name stands here twice"),
+        ("extends: tiny\ndedup: {threshold: 0.7, threshold: 0.8}", "threshold stands here twice"),
+    ],
+)
+def test_yaml_that_says_a_thing_twice_or_extends_no_name_is_refused(text: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=named):
+        load(str(tmp_path / "mine.yaml"))
 
 
 def test_sources_that_bring_in_no_documents_are_refused_all_at_once(tmp_path: Path) -> None:

@@ -20,11 +20,10 @@ An engine changes how a step is computed, never what: losses are the same up to 
 
 from __future__ import annotations
 
-from storage.errors import ConfigError
+from tasks.pretrain.check import check_engine
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
-from tasks.stage.runtime import PretrainRuntime
 
 __all__ = ["Engine", "MicroBatch", "open_engine"]
 
@@ -34,7 +33,7 @@ def open_engine(spec: TrainSpec, world: World) -> Engine:
 
     Raises ConfigError for settings that the engine does not support.
     """
-    _check(spec.runtime.pretrain)
+    check_engine(spec.runtime.pretrain)
     if spec.runtime.pretrain.engine == "deepspeed":
         from tasks.pretrain.engines.deepspeed import DeepSpeedEngine
 
@@ -50,24 +49,3 @@ def open_engine(spec: TrainSpec, world: World) -> Engine:
     from tasks.pretrain.engines.ddp import DdpEngine
 
     return DdpEngine(spec, world)
-
-
-def _check(runtime: PretrainRuntime) -> None:
-    """Raises ConfigError for a setting that would have no effect."""
-    engine, zero = runtime.engine, runtime.zero_stage
-    can = {
-        "tensor_parallel": engine != "deepspeed",
-        "pipeline_parallel": engine == "ddp",
-        # CUDA graphs don't work with FSDP: it frees the memory that they read weights from
-        "compile": engine == "ddp" or (engine == "fsdp" and runtime.compile != "reduce-overhead"),
-        "offload": engine == "fsdp" or (engine == "deepspeed" and zero > 0),
-        "zero_stage": engine != "ddp",
-        "replicate": engine == "fsdp",
-    }
-    for name, possible in can.items():
-        asked = getattr(runtime, name)
-        if asked != type(runtime).model_fields[name].default and not possible:
-            raise ConfigError(
-                f"runtime.pretrain.{name} is {asked}, which the engine {engine}, zero_stage {zero}, does not support.",
-                f"Choose an engine that can (`gristmill profile schema` names them for {name}), or leave it out.",
-            )

@@ -28,7 +28,7 @@ def test_gpus_that_are_not_there_are_named() -> None:
     assert "runtime.compute.device" in caught.value.remedy
     with pytest.raises(ConfigError, match=r"more than 2 processes.*has 2 GPU") as caught:
         place("auto", 2, 2)
-    assert "runtime.training.processes to 2" in caught.value.remedy
+    assert "runtime.training.processes to at most 2" in caught.value.remedy
 
 
 @pytest.mark.soak

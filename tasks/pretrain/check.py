@@ -1,0 +1,43 @@
+"""What pretraining can't honour of the runtime, refused by name before a run starts. No torch: the plan asks too."""
+
+from __future__ import annotations
+
+from storage.errors import ConfigError
+from tasks.children.launchers import check_hosts
+from tasks.pretrain.config import PretrainConfig
+from tasks.stage.runtime import PretrainRuntime, Runtime
+
+
+def check_runtime(config: PretrainConfig, runtime: Runtime) -> None:
+    """Raises ConfigError for hosts that contradict each other, and for what the engine does not support."""
+    check_hosts(runtime.training)
+    check_engine(runtime.pretrain)
+    asked = runtime.pretrain
+    whole = asked.engine == "ddp" and asked.tensor_parallel == asked.pipeline_parallel == 1
+    for name, value in (("optimizer", config.optimizer), ("precision", config.precision)):
+        if value in ("muon", "float8") and not whole:
+            raise ConfigError(
+                f"pretrain.{name} is {value}, which needs a whole model in each process.",
+                f"Set runtime.pretrain.engine to ddp without tensor or pipeline parallelism, or choose another {name}.",
+            )
+
+
+def check_engine(runtime: PretrainRuntime) -> None:
+    """Raises ConfigError for a setting that would have no effect with the engine."""
+    engine, zero = runtime.engine, runtime.zero_stage
+    can = {
+        "tensor_parallel": engine != "deepspeed",
+        "pipeline_parallel": engine == "ddp",
+        # CUDA graphs don't work with FSDP: it frees the memory that they read weights from
+        "compile": engine == "ddp" or (engine == "fsdp" and runtime.compile != "reduce-overhead"),
+        "offload": engine == "fsdp" or (engine == "deepspeed" and zero > 0),
+        "zero_stage": engine != "ddp",
+        "replicate": engine == "fsdp",
+    }
+    for name, possible in can.items():
+        asked = getattr(runtime, name)
+        if asked != type(runtime).model_fields[name].default and not possible:
+            raise ConfigError(
+                f"runtime.pretrain.{name} is {asked}, which the engine {engine}, zero_stage {zero}, does not support.",
+                f"Choose an engine that can (`gristmill profile schema` names them for {name}), or leave it out.",
+            )
