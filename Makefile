@@ -11,7 +11,7 @@ export DO_NOT_TRACK := 1
 run: $(STAMP) ## raw text to release: the profile `tiny`, end to end
 	$(BIN)/gristmill run $(PROFILE)
 
-test: $(STAMP) ## everything that must hold, in under 12 minutes on 2 quiet cores
+test: $(STAMP) ## everything that must hold; `make soak` has the longer proofs
 	$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
