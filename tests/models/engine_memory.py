@@ -51,7 +51,7 @@ def held_by_deepspeed(shape: ModelShape, stage: int, bfloat16: bool, folder: Pat
             for _ in range(2):
                 engine.backward(engine(ids_BT, ids_BT))
                 gc.collect()
-                held = max(held, live.size)
+                held = max(held, live.settled)
                 engine.step()
     engine.save_checkpoint(str(folder), tag="one")
     torch.distributed.barrier()
@@ -82,7 +82,7 @@ def held_by_fsdp(shape: ModelShape, stage: int, bfloat16: bool) -> dict[str, int
             loss.backward()
             del loss
             gc.collect()
-            held, peak = live.size, live.peak
+            held, peak = live.settled, live.peak
             optimizer.step()
     return {"held": held, "peak": peak}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
@@ -30,6 +31,16 @@ class LiveStorages(TorchDispatchMode):
             else:
                 total += storage.nbytes()
         return total
+
+    @property
+    def settled(self) -> int:
+        """`size` once it stops falling: gloo's thread lets go of a collective's buffer after the collective has ended."""
+        least, since = self.size, time.monotonic()
+        while time.monotonic() - since < 0.2:
+            time.sleep(0.02)
+            if (size := self.size) < least:
+                least, since = size, time.monotonic()
+        return least
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = {storage._cdata for storage in storages((args, kwargs))}
