@@ -28,6 +28,7 @@ import typer  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.markup import escape  # noqa: E402
 
+from flows.options import DEFAULT_STORE, Overrides, ProfileName, StoreUrl, settings  # noqa: E402
 from storage.errors import GristmillError  # noqa: E402
 
 app = typer.Typer(
@@ -37,22 +38,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 console = Console()
-DEFAULT_STORE = "store"
-
-ProfileName = Annotated[
-    str, typer.Argument(help="a profile's name (smoke, tiny, gpu, cluster) or a path to a YAML file")
-]
-StoreUrl = Annotated[
-    str | None, typer.Option("--store", metavar="URL", help="a folder or an fsspec URL; sets runtime.store")
-]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="K=V", help="override a key: --set filter.toxicity.max_score=0.5")
-]
-
-
-def settings(overrides: list[str] | None, store: str | None) -> list[str]:
-    """Overrides of a profile, of which `--store URL` is one."""
-    return [*(overrides or []), *([f"runtime.store={store}"] if store is not None else [])]
 
 
 @app.command()

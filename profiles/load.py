@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -116,6 +117,8 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"unknown key {path}" + (f" (did you mean {nearest}?)" if nearest else ""))
         elif problem["type"] == "missing":
             lines.append(f"{path} is missing")
+        elif problem["type"] == "model_type":
+            lines.append(f"{path} is a section with keys of its own, not {json.dumps(problem['input'], default=str)}")
         elif isinstance(problem["input"], Mapping):  # a whole section, whose keys don't agree
             message = problem["msg"].removeprefix("Value error, ")
             lines.append(f"{path}: {message}" if path else message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from flows.options import DEFAULT_STORE, Overrides, ProfileName, settings
+from flows.options import StoreUrl as RunStore
 from flows.tables import new_table
 from storage import inspect, maintain, refs
 from storage.errors import ConfigError, DamagedArtifact
@@ -16,14 +19,15 @@ from storage.store import Store
 from storage.units import duration, size_of
 
 app = typer.Typer(help="Look into the store and keep it.", no_args_is_help=True)
-console = Console()
+WIDE = 200  # columns: what is piped to another program is not wrapped
+console = Console(width=None if sys.stdout.isatty() else WIDE)
 
 StoreUrl = Annotated[str, typer.Option("--store", help="a folder or an fsspec URL")]
 Name = Annotated[str, typer.Argument(metavar="REF", help="a ref (tiny/pretrain, tiny/pretrain@2) or stage/key")]
 
 
 @app.command()
-def ls(store: StoreUrl = "store") -> None:
+def ls(store: StoreUrl = DEFAULT_STORE) -> None:
     """List the refs, newest version of each."""
     opened = Store(store)
     table = new_table("ref", "artifact", "size", "made", "in", right=["size", "in"])
@@ -42,7 +46,7 @@ def ls(store: StoreUrl = "store") -> None:
 
 
 @app.command()
-def show(name: Name, store: StoreUrl = "store") -> None:
+def show(name: Name, store: StoreUrl = DEFAULT_STORE) -> None:
     """Print an artifact's manifest."""
     opened = Store(store)
     manifest = opened.get(refs.resolve(opened, name)).manifest
@@ -51,7 +55,7 @@ def show(name: Name, store: StoreUrl = "store") -> None:
 
 
 @app.command()
-def lineage(name: Name, store: StoreUrl = "store") -> None:
+def lineage(name: Name, store: StoreUrl = DEFAULT_STORE) -> None:
     """Draw the tree from an artifact to its sources."""
     opened = Store(store)
     for node in inspect.lineage(opened, refs.resolve(opened, name)):
@@ -70,7 +74,7 @@ def lineage(name: Name, store: StoreUrl = "store") -> None:
 
 
 @app.command()
-def diff(first: Name, second: Name, store: StoreUrl = "store") -> None:
+def diff(first: Name, second: Name, store: StoreUrl = DEFAULT_STORE) -> None:
     """Compare two artifacts: config, inputs, counts, scores."""
     opened = Store(store)
     found = inspect.compare(opened, refs.resolve(opened, first), refs.resolve(opened, second))
@@ -83,7 +87,7 @@ def diff(first: Name, second: Name, store: StoreUrl = "store") -> None:
 @app.command()
 def verify(
     name: Annotated[str | None, typer.Argument(metavar="REF", help="one artifact; all without it")] = None,
-    store: StoreUrl = "store",
+    store: StoreUrl = DEFAULT_STORE,
 ) -> None:
     """Hash every file again and name what is damaged."""
     opened = Store(store)
@@ -92,7 +96,10 @@ def verify(
     for number, location in enumerate(locations, 1):
         found = inspect.verify(opened, location)
         problems += found
-        console.print(f"{number}/{len(locations)} {location[:30]} {'[red]damaged[/]' if found else 'sound'}")
+        stage, key = location.split("/")
+        console.print(
+            f"{number}/{len(locations)} {stage}/{key[:12]} {'[red]damaged[/]' if found else 'sound'}", highlight=False
+        )
     if problems:
         stages = sorted({problem.partition("/")[0] for problem in problems})
         again = " ".join(f"--refresh {stage}" for stage in stages)
@@ -103,7 +110,7 @@ def verify(
 def gc(
     delete: Annotated[bool, typer.Option("--delete", help="delete; without it nothing is touched")] = False,
     keep_last: Annotated[int, typer.Option(min=1, help="versions of every ref to keep, with their ancestors")] = 1,
-    store: StoreUrl = "store",
+    store: StoreUrl = DEFAULT_STORE,
 ) -> None:
     """Show (and with --delete remove) what no kept ref needs."""
     opened = Store(store)
@@ -122,9 +129,9 @@ def gc(
 def adopt(
     stage: Annotated[str, typer.Argument(help="the stage whose artifact it stands for, such as tokenizer")],
     folder: Annotated[Path, typer.Argument(help="the folder that holds the artifact's files")],
-    profile: Annotated[str, typer.Argument(help="the profile that will find it")] = "tiny",
-    overrides: Annotated[list[str] | None, typer.Option("--set", metavar="K=V", help="override a key")] = None,
-    store: Annotated[str | None, typer.Option("--store", metavar="URL", help="sets runtime.store")] = None,
+    profile: ProfileName = "tiny",
+    overrides: Overrides = None,
+    store: RunStore = None,
 ) -> None:
     """Take a folder made elsewhere as a stage's artifact, so that the next run finds it instead of making it."""
     from flows.plan import plan
@@ -132,7 +139,7 @@ def adopt(
     from profiles.load import load
     from tasks.stage.decorator import STAGES
 
-    chosen = load(profile, [*(overrides or []), *([f"runtime.store={store}"] if store is not None else [])])
+    chosen = load(profile, settings(overrides, store))
     session = session_of(chosen, stage)
     opened, line = session.store, plan(chosen, session)[-1]
     if line.payload is None:

@@ -7,19 +7,14 @@ from tasks.children.launchers import check_hosts
 from tasks.pretrain.config import PretrainConfig
 from tasks.stage.runtime import PretrainRuntime, Runtime
 
+SPECIAL = frozenset({"muon", "float16", "float8"})  # choices of a profile that need the engine's support
+
 
 def check_runtime(config: PretrainConfig, runtime: Runtime) -> None:
     """Raises ConfigError for hosts that contradict each other, and for what the engine does not support."""
     check_hosts(runtime.training)
     check_engine(runtime.pretrain)
-    asked = runtime.pretrain
-    whole = asked.engine == "ddp" and asked.tensor_parallel == asked.pipeline_parallel == 1
-    for name, value in (("optimizer", config.optimizer), ("precision", config.precision)):
-        if value in ("muon", "float8") and not whole:
-            raise ConfigError(
-                f"pretrain.{name} is {value}, which needs a whole model in each process.",
-                f"Set runtime.pretrain.engine to ddp without tensor or pipeline parallelism, or choose another {name}.",
-            )
+    check_special({config.optimizer, config.precision}, runtime.pretrain, cuda=runtime.compute.device != "cpu")
 
 
 def check_engine(runtime: PretrainRuntime) -> None:
@@ -41,3 +36,21 @@ def check_engine(runtime: PretrainRuntime) -> None:
                 f"runtime.pretrain.{name} is {asked}, which the engine {engine}, zero_stage {zero}, does not support.",
                 f"Choose an engine that can (`gristmill profile schema` names them for {name}), or leave it out.",
             )
+
+
+def check_special(choices: set[str], runtime: PretrainRuntime, *, cuda: bool) -> None:
+    """Raises ConfigError for an optimizer or a precision that the engine can't train with."""
+    whole = runtime.engine == "ddp" and runtime.tensor_parallel == runtime.pipeline_parallel == 1
+    if whole:
+        supported = SPECIAL
+    elif runtime.engine == "deepspeed" and runtime.zero_stage and cuda:
+        supported = frozenset({"float16"})  # with ZeRO's own loss scaling
+    else:
+        supported = frozenset()  # split matrices, and gradients that overflow on other ranks
+    missing = choices & SPECIAL - supported
+    if missing:
+        raise ConfigError(
+            f"The engine {runtime.engine} can't train with {' and '.join(sorted(missing))}.",
+            "Set runtime.pretrain.engine to ddp without tensor or pipeline parallelism, or choose another "
+            "pretrain.optimizer and pretrain.precision.",
+        )

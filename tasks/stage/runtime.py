@@ -12,6 +12,14 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field
 
 from tasks.stage import machine
 
+ZeroStage = Annotated[
+    Literal[0, 1, 2, 3],
+    Field(
+        description="what DeepSpeed shards: 1 optimizer states, 2 gradients too, 3 weights too. FSDP always shards all "
+        "three; with 3 it frees the weights after the forward pass and gathers them again for the backward pass",
+    ),
+]
+
 
 class RuntimeGroup(BaseModel):
     """Settings that the same stages read."""
@@ -72,11 +80,7 @@ class PretrainRuntime(RuntimeGroup):
     engine: Literal["deepspeed", "ddp", "fsdp"] = Field(
         "deepspeed", description="DeepSpeed's ZeRO, or torch's DDP (replicates the model) or FSDP2 (shards it)"
     )
-    zero_stage: Literal[0, 1, 2, 3] = Field(
-        0,
-        description="what DeepSpeed shards: 1 optimizer states, 2 gradients too, 3 weights too. FSDP always shards all "
-        "three; with 3 it frees the weights after the forward pass and gathers them again for the backward pass",
-    )
+    zero_stage: ZeroStage = 0
     replicate: int = Field(
         1,
         ge=1,
@@ -138,11 +142,7 @@ class PosttrainRuntime(RuntimeGroup):
     engine: Literal["ddp", "deepspeed", "fsdp"] = Field(
         "ddp", description="torch's DDP (replicates the model), DeepSpeed's ZeRO or torch's FSDP2 (both shard it)"
     )
-    zero_stage: Literal[0, 1, 2, 3] = Field(
-        0,
-        description="what DeepSpeed shards: 1 optimizer states, 2 gradients too, 3 weights too. FSDP always shards all "
-        "three; with 3 it frees the weights after the forward pass and gathers them again for the backward pass",
-    )
+    zero_stage: ZeroStage = 0
     offload: Literal["none", "optimizer"] = Field(
         "none", description="optimizer: keep its states and run its step in CPU memory (engine deepspeed)"
     )

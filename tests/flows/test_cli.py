@@ -63,7 +63,11 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
             "Choose an engine",
         ),
         (["plan", "tiny", "--set", "runtime.training.hosts=2"], "one needs the other", "host:port"),
-        (["plan", "tiny", "--set", "pretrain.optimizer=muon"], "pretrain.optimizer is muon", "engine to ddp"),
+        (
+            ["plan", "tiny", "--set", "pretrain.optimizer=muon"],
+            "The engine deepspeed can't train with muon",
+            "engine to ddp",
+        ),
         (["run", "tiny", "--refresh", "nothing"], "There is no stage nothing.", "The stages are"),
         (["why", "nothing"], "There is no stage nothing.", "The stages are"),
         (["plan", "gpu", "--device", "h101"], "There is no device h101", "Choose one of cpu, h200, h100"),
@@ -122,7 +126,9 @@ def test_a_store_of_another_version_is_not_touched(tmp_path: Path) -> None:
 def test_verify_names_the_damaged_file_and_the_way_out(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     location = publish(store, "dedup", {"documents/a": b"one", "b": b"two"})
-    assert gristmill("store", "verify", f"--store={store.root}").returncode == 0
+    told = gristmill("store", "verify", f"--store={store.root}")
+    assert told.returncode == 0
+    assert f"1/1 {location[:18]} sound" in told.stdout
     path = store.get(location).path / "documents/a"
     path.chmod(0o644)
     path.write_bytes(b"eno")
@@ -135,9 +141,12 @@ def test_verify_names_the_damaged_file_and_the_way_out(tmp_path: Path) -> None:
 def test_ls_show_lineage_diff_and_gc_tell_what_is_there(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     old = publish(store, "dedup", {"a": b"one"}, threshold=0.8)
-    publish(store, "dedup", {"a": b"two"}, threshold=0.7)
+    new = publish(store, "dedup", {"a": b"two"}, threshold=0.7)
     at = f"--store={store.root}"
-    assert "tiny/dedup@2" in gristmill("store", "ls", at).stdout
+    refs.move(store, f"{'long' * 20}/dedup", new, store.get(new).digest)
+    listed = gristmill("store", "ls", at).stdout
+    assert "tiny/dedup@2" in listed
+    assert f"{'long' * 20}/dedup@1  {new[:18]}" in listed, "piped, a row is one line"
     assert json.loads(gristmill("store", "show", "tiny/dedup@1", at).stdout)["key"] == old.split("/")[1]
     assert "dedup" in gristmill("store", "lineage", "tiny/dedup", at).stdout
     told = gristmill("store", "diff", "tiny/dedup@1", "tiny/dedup@2", at).stdout

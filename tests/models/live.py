@@ -34,7 +34,7 @@ class LiveStorages(TorchDispatchMode):
 
     @property
     def settled(self) -> int:
-        """`size` once it stops falling: gloo's thread lets go of a collective's buffer after the collective has ended."""
+        """`size` once it stops falling: gloo's thread frees a collective's buffer after its end."""
         least, since = self.size, time.monotonic()
         while time.monotonic() - since < 0.2:
             time.sleep(0.02)

@@ -76,6 +76,7 @@ def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
         ("runtime.workers=2", r"unknown key runtime\.workers \(did you mean runtime\.data\.workers\?\)"),
         ("pretrian.steps=5", r"unknown key pretrian \(did you mean pretrain\?\)"),
         ("filter.toxicity.max_score=2", r"filter\.toxicity\.max_score = 2.*less than or equal to 1"),
+        ("runtime.data=null", r"runtime\.data is a section with keys of its own, not null"),
         ("pretrain.steps=many", r"pretrain\.steps"),
         ("pretrain.learning_rate=.nan", r"pretrain\.learning_rate"),
         ("pretrain.tokens=5", "steps or tokens, not both"),

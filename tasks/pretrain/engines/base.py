@@ -18,14 +18,13 @@ from torch import Tensor
 from models.cross_entropy import IGNORED
 from models.transformer import Transformer
 from storage.errors import ConfigError
+from tasks.pretrain.check import check_special
 from tasks.pretrain.recipe.micro_batch import rank_share
 from tasks.pretrain.recipe.precision import DTYPES, precision, prepare
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 
 MicroBatch = tuple[Tensor, Tensor, Tensor | None]  # ids, targets, positions
-
-SPECIAL = {"muon", "float16", "float8"}  # choices of a profile that need the engine's support
 
 
 class Engine(ABC):
@@ -46,17 +45,7 @@ class Engine(ABC):
         )
         self.precision = precision(spec, world)
         self.dtype = DTYPES[self.precision]
-        missing = {self.config.optimizer, self.precision} & SPECIAL - self.offers
-        if missing:
-            raise ConfigError(
-                f"The engine {spec.runtime.pretrain.engine} can't train with {' and '.join(sorted(missing))}.",
-                "Choose runtime.pretrain.engine ddp, or another pretrain.optimizer and pretrain.precision.",
-            )
-
-    @property
-    def offers(self) -> frozenset[str]:
-        """Which of SPECIAL this engine supports, as it is set up."""
-        return frozenset()
+        check_special({self.config.optimizer, self.precision}, spec.runtime.pretrain, cuda=world.device.type == "cuda")
 
     @property
     def layout(self) -> Mapping[str, int | str]:

@@ -16,11 +16,6 @@ from tasks.pretrain.engines.native import NativeEngine
 class DdpEngine(NativeEngine):
     """Gradients are averaged over the data ranks during the backward pass (Li et al. 2020)."""
 
-    @property
-    def offers(self) -> frozenset[str]:
-        """All, unless tensor parallelism splits matrices and hides overflowing gradients of other ranks."""
-        return frozenset() if self.tensor_parallel > 1 else frozenset({"muon", "float16", "float8"})
-
     def parallelize(self) -> nn.Module:
         self.initialise(self.world.device)
         if self.data_ranks == 1:

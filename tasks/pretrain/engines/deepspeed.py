@@ -67,12 +67,6 @@ class DeepSpeedEngine(Engine):
         }
 
     @property
-    def offers(self) -> frozenset[str]:
-        """float16 with ZeRO's loss scaling, on a GPU."""
-        runtime = self.spec.runtime
-        return frozenset({"float16"} if self.world.device.type == "cuda" and runtime.pretrain.zero_stage else ())
-
-    @property
     def layout(self) -> Mapping[str, int | str]:
         """The same for any number of processes and any stage, as states are converted."""
         return {"states": "deepspeed"}

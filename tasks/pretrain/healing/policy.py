@@ -100,7 +100,7 @@ class Situation:
     checkpoints: Sequence[int]  # steps of those that are whole, in order
     ranks: int = 0  # processes that joined, 0 if they never did
     reached: int = 0  # the last step reported
-    shardable: bool = True  # whether fsdp can train it: see `base.SPECIAL`
+    shardable: bool = True  # whether fsdp can train it: see `check.SPECIAL`
     share: int = 0  # sequences of a step on each rank, 0 while no engine is open
     micro_batch: int = 0
 

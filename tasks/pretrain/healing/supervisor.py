@@ -13,6 +13,7 @@ from typing import Any
 
 from storage.errors import Divergence, LostProcess, OutOfMemory
 from tasks.children.supervise import run_module
+from tasks.pretrain.check import SPECIAL
 from tasks.pretrain.healing.out_of_memory import kills
 from tasks.pretrain.healing.policy import Decision, Healing, Situation, decide, without_damaged
 from tasks.pretrain.spec import TrainSpec
@@ -57,7 +58,7 @@ def train_healed(
                 samples=spec.config.samples,
                 runtime=spec.runtime,
                 checkpoints=list(complete_checkpoints(spec.checkpoints)),
-                shardable=spec.config.optimizer == "adamw" and spec.config.precision not in ("float16", "float8"),
+                shardable=not {spec.config.optimizer, spec.config.precision} & SPECIAL,
                 ranks=heard["ranks"],
                 reached=heard["step"],
                 share=heard["share"],
