@@ -1,6 +1,6 @@
 """`python -m benchmarks.corpus FOLDER --megabytes 120`: real text as document shards, from what is installed.
 
-In this order, each sorted, until there is enough: the embedded corpus (speeches, encyclopedia leads, read-mes and
+In this order, each sorted, until there is enough: the embedded corpus (speeches, encyclopedia leads, READMEs and
 licences), docstrings of all installed packages, then whole source and text files of the same packages. Such text has
 duplicates of its own (licences, vendored files, generated docstrings), so none are planted. A smaller corpus for a slow
 tool is a *part*: documents spread evenly over the whole, so that both hold the same mix.

@@ -161,7 +161,7 @@ def doctor(
     overrides: Overrides = None,
     store: StoreUrl = None,
 ) -> None:
-    """Look for what would spoil a run before it begins: a line a check, ✓, ! (costs time) or ✗ with the remedy.
+    """Check for problems before a run, one line per check: ✓, ! (costs time), or ✗ with the remedy.
 
     [bold]gristmill doctor[/] looks at the installation: libraries and versions, the store, disk, cores or GPU.
 

@@ -143,7 +143,7 @@ def gaoya(tables: list[pa.Table]) -> Bool:
 
 
 def rensa(tables: list[pa.Table]) -> Bool:
-    """Its deduplicator over string shingles, as its read-me has it."""
+    """Its deduplicator over string shingles, as its README has it."""
     from rensa import RMinHashDeduplicator
 
     index = RMinHashDeduplicator(THRESHOLD, BANDS_POWER * ROWS, True, BANDS_POWER, SEED)

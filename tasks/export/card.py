@@ -1,4 +1,4 @@
-"""The model card: what the release is, how to load it, its scores, its proof and its lineage."""
+"""The model card: what the release is, how to load it, its scores, its verification and its lineage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.stage.pages import markdown_table
 
 
 def parity_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The proof as a table, one row per format."""
+    """The verification as a table, one row per format."""
     return [
         {
             "format": name,
@@ -32,10 +32,10 @@ def model_card(
     lineage: Mapping[str, str],
     licence: str,
 ) -> str:
-    """The card as Markdown. `config` is the model's config.json, `result` what the proof measured; without `scores` it
-    says that none were measured."""
+    """The card as Markdown. `config` is the model's config.json, `result` what verification measured; without `scores`
+    the card says that none were measured."""
     shape = [
-        {"number": name, "value": str(config[name])}
+        {"field": name, "value": str(config[name])}
         for name in ("model_type", "vocab_size", "hidden_size", "n_embd", "num_hidden_layers", "n_layer",
                      "num_attention_heads", "n_head", "num_key_value_heads", "intermediate_size",
                      "max_position_embeddings", "n_positions", "sliding_window")
@@ -44,19 +44,19 @@ def model_card(
     loading = [{"format": name, "how to load": FORMATS[name].loading} for name in result["formats"]]
     parts = [
         "# Model card",
-        "A chat model made by Gristmill: pretrained from nothing, tuned on instructions, aligned on preferences.",
+        "A chat model made by Gristmill: pretrained from scratch, fine-tuned on instructions, aligned on preferences.",
         "## Formats",
         markdown_table(loading),
         "Prompts go through the chat template that each format carries.",
-        "## Shape",
+        "## Architecture",
         markdown_table(shape),
         *_scores(scores),
-        "## Proof",
+        "## Verification",
         "Each format was loaded in its own runtime and compared with the checkpoint on held-out text, whose perplexity "
         f"under the checkpoint is {result['perplexity']:.3f}.",
         markdown_table(parity_rows(result)),
         "## Lineage",
-        markdown_table([{"what": what, "SHA-256": digest} for what, digest in lineage.items()]),
+        markdown_table([{"artifact": what, "SHA-256": digest} for what, digest in lineage.items()]),
         "`gristmill store lineage` follows these to the sources.",
     ]
     if licence:
@@ -66,6 +66,6 @@ def model_card(
 
 def _scores(scores: Mapping[str, Any] | None) -> list[str]:
     if scores is None:
-        return ["## Scores", "Not evaluated: the profile left it out."]
+        return ["## Scores", "Not evaluated: the profile leaves evaluation out."]
     note = f"Accuracy with likelihoods normalised by length; ± is one standard error. {verdict(scores)}"
     return ["## Scores", markdown_table(side_by_side(scores)), note]

@@ -14,7 +14,7 @@ from tasks.stage.output import Output
 from tasks.training.model_folder import check_shards, check_tokenizer
 
 
-@stage(version=2, runtime=("compute",))
+@stage(version=3, runtime=("compute",))
 def export(config: ExportConfig, model: Artifact, scores: Artifact | None, validation: Artifact, out: Output) -> None:
     """Write the release: weights in every format, README.md (the model card), scores, parity and lineage.
 

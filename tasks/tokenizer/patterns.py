@@ -39,14 +39,14 @@ class Pattern:
     white_space: str
 
 
-GPT2_DIGITS = "a run of digits of any length is cut out with one space before it, and merges decide what becomes of it"
+GPT2_DIGITS = "a run of digits of any length is one pre-token, with the space before it; merges may split it further"
 GPT2_WHITE_SPACE = (
-    "a run of white space is cut out but for its last character, which goes with what follows it if it is a space"
+    "a run of white space is one pre-token without its last character, which joins what follows if it is a space"
 )
-GPT4_DIGITS = "digits are cut by three from the left, without the space before them"
+GPT4_DIGITS = "digits are split into groups of three from the left, without the space before them"
 GPT4_WHITE_SPACE = (
-    "white space is cut after its last line break; line breaks stay with the signs before them; of other white space "
-    "the last character goes with the letters after it, and a space with the signs after it"
+    "white space is split after its last line break; line breaks stay with the punctuation before them; the last "
+    "character of other white space joins the letters after it, and a space the punctuation after it"
 )
 
 

@@ -90,14 +90,14 @@ def publish(
         "Vocabulary": [
             _vocabulary(config, learnt, measured)
             | {
-                "seen more often than": "" if settled.above is None else settled.above,
-                "and so one token": settled.number,
-                "one token of the commonest words": f"{words - len(split)} of {words}",
+                "whole words above count": "" if settled.above is None else settled.above,
+                "such words": settled.number,
+                "frequent words that are single tokens": f"{words - len(split)} of {words}",
             }
         ],
-        "How text is cut": [{"pattern": config.pattern, "digits": pattern.digits, "white space": pattern.white_space}],
-        "Common words in more than one token": split,
-        "Commonest tokens in the measured text": _commonest(learnt, measured),
+        "Pre-tokenization": [{"pattern": config.pattern, "digits": pattern.digits, "white space": pattern.white_space}],
+        "Frequent words split into several tokens": split,
+        "Most frequent tokens in the measured text": _commonest(learnt, measured),
         "Longest tokens": _longest(learnt, measured),
         "Tokens by length": _lengths(config, learnt, measured),
         "Merges": _merges(learnt),
@@ -105,7 +105,7 @@ def publish(
     for title, rows in tables.items():
         out.table(title, rows)
     parts = [f"## {title}\n\n{markdown_table(rows)}\n" for title, rows in tables.items()]
-    (out.path / REPORT).write_text("\n".join(["# The vocabulary\n", *parts]), encoding="utf-8")
+    (out.path / REPORT).write_text("\n".join(["# Tokenizer report\n", *parts]), encoding="utf-8")
     if config.compare:
         _compare(measured, config, sample.measured, out)
 
@@ -124,13 +124,13 @@ def _compare(measured: Measured, config: TokenizerConfig, texts: Mapping[str, li
 
 def _sources(sample: Sample, measured: Measured) -> list[Row]:
     rows = [
-        {"source": source, "bytes learned from": sample.bytes[source], "bytes measured": measured.bytes[source],
-         "of them learned from": sample.common[source],
+        {"source": source, "training bytes": sample.bytes[source], "measured bytes": measured.bytes[source],
+         "of these, in training": sample.common[source],
          "bytes per token": measured.bytes_per_token(source)}
         for source in sample.measured
     ]  # fmt: skip
-    total = {"source": "all", "bytes learned from": sum(sample.bytes.values()),
-             "bytes measured": measured.bytes.total(), "of them learned from": sum(sample.common.values()),
+    total = {"source": "all", "training bytes": sum(sample.bytes.values()),
+             "measured bytes": measured.bytes.total(), "of these, in training": sum(sample.common.values()),
              "bytes per token": round(measured.bytes.total() / measured.tokens.total(), 3)}  # fmt: skip
     return [*rows, total]
 
@@ -138,8 +138,8 @@ def _sources(sample: Sample, measured: Measured) -> list[Row]:
 def _vocabulary(config: TokenizerConfig, learnt: Learnt, measured: Measured) -> Row:
     special, size = len(config.special_tokens), len(learnt.vocabulary)
     return {
-        "ids": size, "special": special, "of them reserved": config.reserved_tokens, "bytes": BYTE_TOKENS,
-        "merges": len(learnt.merges), "last merge seen": int(learnt.counts[-1]) if len(learnt.counts) else "",
+        "ids": size, "special tokens": special, "of these, reserved": config.reserved_tokens, "bytes": BYTE_TOKENS,
+        "merges": len(learnt.merges), "count of the last merge": int(learnt.counts[-1]) if len(learnt.counts) else "",
         "used in the measured text": f"{len(measured.ids) / (size - special):.1%}",
     }  # fmt: skip
 
@@ -149,7 +149,7 @@ def _words(tokenizer: Tokenizer, sample: Sample) -> tuple[list[Row], int]:
     words = commonest_words(sample.pretokens, COMMON_WORDS)
     pieces = [tokens_of(tokenizer, seen.pretoken) for seen in words]
     rows = [
-        {"place": place, "word": show(seen.pretoken), "times": seen.times, "tokens": " ".join(map(show, tokens))}
+        {"rank": place, "word": show(seen.pretoken), "count": seen.times, "tokens": " ".join(map(show, tokens))}
         for place, (seen, tokens) in enumerate(zip(words, pieces, strict=True), 1)
         if len(tokens) > 1
     ]
@@ -160,7 +160,7 @@ def _commonest(learnt: Learnt, measured: Measured) -> list[Row]:
     total = measured.ids.total()
     ordered = sorted(measured.ids.items(), key=lambda pair: (-pair[1], pair[0]))
     return [
-        {"token": show(learnt.vocabulary[number]), "id": number, "times": times, "share": f"{times / total:.2%}"}
+        {"token": show(learnt.vocabulary[number]), "id": number, "count": times, "share": f"{times / total:.2%}"}
         for number, times in ordered[:COMMONEST]
     ]
 
@@ -170,7 +170,7 @@ def _longest(learnt: Learnt, measured: Measured) -> list[Row]:
     ordered = sorted(range(first, len(learnt.vocabulary)), key=lambda number: (-len(learnt.vocabulary[number]), number))
     return [
         {"token": show(learnt.vocabulary[number]), "bytes": len(learnt.vocabulary[number]), "id": number,
-         "times in the measured text": measured.ids[number]}
+         "count in the measured text": measured.ids[number]}
         for number in ordered[:LONGEST]
     ]  # fmt: skip
 
@@ -186,7 +186,7 @@ def _lengths(config: TokenizerConfig, learnt: Learnt, measured: Measured) -> lis
             label = f"{begin} or more" if end is None else f"{begin}" if end == begin + 1 else f"{begin} to {end - 1}"
             share, of_text = chosen.mean(), times[chosen].sum() / times.sum()
             rows.append({"bytes": label, "tokens": int(chosen.sum()), "of the vocabulary": f"{share:.1%}",
-                         "of the measured text's tokens": f"{of_text:.1%}"})  # fmt: skip
+                         "of the tokens in the measured text": f"{of_text:.1%}"})  # fmt: skip
     return rows
 
 
@@ -199,6 +199,6 @@ def _merges(learnt: Learnt) -> list[Row]:
     chosen = sorted({*range(min(FIRST, number)), *between, *range(max(0, number - LAST), number)})
     return [
         {"merge": rank + 1, "left": show(learnt.vocabulary[left]), "right": show(learnt.vocabulary[right]),
-         "seen": int(learnt.counts[rank])}
+         "count": int(learnt.counts[rank])}
         for rank, (left, right) in ((rank, learnt.merges[rank].tolist()) for rank in chosen)
     ]  # fmt: skip

@@ -39,7 +39,7 @@ def _sources(config: TokenizerConfig) -> dict[str, str]:
     return fingerprints(config) if kept is None else {**fingerprints(config), "keep": kept.digest}
 
 
-@stage(version=2, name="tokenizer", runtime=("data",), sources=_sources)
+@stage(version=3, name="tokenizer", runtime=("data",), sources=_sources)
 def train_tokenizer(config: TokenizerConfig, documents: Artifact, out: Output) -> None:
     """Learn a byte-level BPE vocabulary from a sample of each source, and check that it is lossless.
 

@@ -211,15 +211,19 @@ def test_words_that_a_small_vocabulary_splits_are_told(tmp_path: Path, monkeypat
     monkeypatch.setattr(Output, "note", lambda self, message: notes.append(message))
     out = trained(tmp_path / "small", list(texts()), vocab_size=BYTE_TOKENS + len(SPECIAL_TOKENS) + 20)
     counts, tables = out.counts["common_words"], out.counts["tables"]
-    rows = tables["Common words in more than one token"]
+    rows = tables["Frequent words split into several tokens"]
     assert 0 < counts["one_token"] < counts["asked"]
     assert len(rows) == counts["asked"] - counts["one_token"]
     assert any(f"{len(rows)} of the {counts['asked']} most frequent words are split" in note for note in notes)
     (vocabulary,) = tables["Vocabulary"]
-    assert vocabulary["seen more often than"] == vocabulary["last merge seen"] >= max(row["times"] for row in rows)
+    assert (
+        vocabulary["whole words above count"]
+        == vocabulary["count of the last merge"]
+        >= max(row["count"] for row in rows)
+    )
     none = trained(tmp_path / "none", list(texts()), vocab_size=BYTE_TOKENS + len(SPECIAL_TOKENS))
     (vocabulary,) = none.counts["tables"]["Vocabulary"]
-    assert (vocabulary["merges"], vocabulary["seen more often than"], vocabulary["and so one token"]) == (0, "", 0)
+    assert (vocabulary["merges"], vocabulary["whole words above count"], vocabulary["such words"]) == (0, "", 0)
 
 
 @pytest.mark.parametrize(
@@ -332,12 +336,12 @@ def test_the_report_measures_what_the_texts_say(folder: Path, tmp_path: Path) ->
     size = sum(len(text.encode()) for text in given)
     tables = out.counts["tables"]
     assert tables["Bytes per token"][-1] == {
-        "source": "all", "bytes learned from": size, "bytes measured": size, "of them learned from": size,
+        "source": "all", "training bytes": size, "measured bytes": size, "of these, in training": size,
         "bytes per token": round(size / len(ids), 3),
     }  # fmt: skip
     assert out.counts["vocabulary_used"] == len(set(ids.tolist()))
-    first = tables["Commonest tokens in the measured text"][0]
-    assert first["times"] == np.bincount(ids).max() == np.count_nonzero(ids == first["id"])
+    first = tables["Most frequent tokens in the measured text"][0]
+    assert first["count"] == np.bincount(ids).max() == np.count_nonzero(ids == first["id"])
     settings = read_settings(out.path)
     assert sum(row["tokens"] for row in tables["Tokens by length"]) == len(settings["model"]["vocab"]) - len(
         SPECIAL_TOKENS
@@ -348,7 +352,7 @@ def test_the_report_measures_what_the_texts_say(folder: Path, tmp_path: Path) ->
     assert [row["merge"] for row in merges[:30]] == list(range(1, 31))
     assert merges[-1]["merge"] == len(settings["model"]["merges"])
     assert len(merges) == 70
-    assert merges[0]["seen"] == sum(text.count(merges[0]["left"][1:-1] + merges[0]["right"][1:-1]) for text in given)
+    assert merges[0]["count"] == sum(text.count(merges[0]["left"][1:-1] + merges[0]["right"][1:-1]) for text in given)
 
 
 @needs_sentencepiece

@@ -76,10 +76,10 @@ def test_what_is_measured_is_a_part_that_does_not_depend_on_order(
     rows = first.counts["tables"]["Bytes per token"]
     assert [row["source"] for row in rows] == ["source0", "source1", "source2", "all"]
     for row in rows[:3]:
-        assert 2000 <= row["bytes measured"] < 2000 + longest
-        assert row["of them learned from"] == 0, "the share leaves enough to measure"
-        assert 0 < row["bytes learned from"] < sum(len(d.text.encode()) for d in documents if d.source == row["source"])
-    assert first.counts["sample_bytes"] == rows[3]["bytes learned from"]
+        assert 2000 <= row["measured bytes"] < 2000 + longest
+        assert row["of these, in training"] == 0, "the share leaves enough to measure"
+        assert 0 < row["training bytes"] < sum(len(d.text.encode()) for d in documents if d.source == row["source"])
+    assert first.counts["sample_bytes"] == rows[3]["training bytes"]
 
 
 def test_of_a_document_longer_than_what_is_measured_the_beginning_is(
@@ -90,8 +90,8 @@ def test_of_a_document_longer_than_what_is_measured_the_beginning_is(
     documents = [Document.new(" ".join(texts()), "a")]
     found = trained(tmp_path, documents, TokenizerConfig(vocab_size=500), shards=1, seed=0, workers=1)
     row = found.counts["tables"]["Bytes per token"][0]
-    assert row["bytes measured"] == row["of them learned from"] == 2000
-    assert row["bytes learned from"] == len(documents[0].text)
+    assert row["measured bytes"] == row["of these, in training"] == 2000
+    assert row["training bytes"] == len(documents[0].text)
 
 
 def test_of_every_source_one_document_is_learned_from_though_its_share_holds_none(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_of_every_source_one_document_is_learned_from_though_its_share_holds_non
     found = trained(tmp_path, documents, config, shards=2, seed=0, workers=1)
     rows = {row["source"]: row for row in found.counts["tables"]["Bytes per token"]}
     assert rows.keys() == {"few", "many", "all"}
-    assert rows["few"]["bytes learned from"] == rows["few"]["of them learned from"] == 3
-    assert rows["many"]["bytes learned from"] in {len(document.text.encode()) for document in documents}
+    assert rows["few"]["training bytes"] == rows["few"]["of these, in training"] == 3
+    assert rows["many"]["training bytes"] in {len(document.text.encode()) for document in documents}
 
 
 class Trained(NamedTuple):
