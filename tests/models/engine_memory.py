@@ -1,4 +1,4 @@
-"""`torchrun … -m tests.models.engine_memory OUT`: bytes that DeepSpeed and FSDP really hold on each of two ranks.
+"""`torchrun … -m tests.models.engine_memory PRECISION OUT`: what DeepSpeed and FSDP hold on each of two ranks.
 
 DeepSpeed's bucket is shortened to `BUCKET` numbers, else it would be all that is seen of a model this small.
 """
@@ -89,19 +89,16 @@ def held_by_fsdp(shape: ModelShape, stage: int, bfloat16: bool) -> dict[str, int
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    out = Path(sys.argv[1])
+    half, out = sys.argv[1] == "mixed", Path(sys.argv[2])
     results: dict[str, dict[str, int]] = {}
-    for half in (False, True):
-        for stage in range(4):
-            folder = out / "checkpoint"
-            results[f"deepspeed {stage} {'mixed' if half else 'float32'}"] = held_by_deepspeed(
-                SHAPE, stage, half, folder
-            )
-            if os.environ["RANK"] == "0":
-                shutil.rmtree(folder)
-            torch.distributed.barrier()
-        for stage in (0, 3):
-            results[f"fsdp {stage} {'mixed' if half else 'float32'}"] = held_by_fsdp(SHAPE, stage, half)
+    for stage in range(4):
+        folder = out / "checkpoint"
+        results[f"deepspeed {stage}"] = held_by_deepspeed(SHAPE, stage, half, folder)
+        if os.environ["RANK"] == "0":
+            shutil.rmtree(folder)
+        torch.distributed.barrier()
+    for stage in (0, 3):
+        results[f"fsdp {stage}"] = held_by_fsdp(SHAPE, stage, half)
     if os.environ["RANK"] == "0":
         (out / "results.json").write_text(json.dumps(results))
     torch.distributed.barrier()

@@ -34,7 +34,13 @@ def mind_ctrl_c() -> None:
 
 def test_ctrl_c_stops_cleanly_and_the_next_run_resumes(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    sets = (SMALL, "pretrain.steps=120", f"runtime.store={store}", "runtime.training.checkpoint_every=5")
+    sets = (
+        SMALL,
+        "pretrain.steps=60",
+        f"runtime.store={store}",
+        "runtime.training.checkpoint_every=5",
+        "runtime.pretrain.engine=ddp",
+    )
     arguments = [f"--set={value}" for value in sets]
     command = [sys.executable, "-m", "flows.cli", "run", "smoke", "--to=pretrain", *arguments]
     log = tmp_path / "log"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.pipeline.runs import DATA_STAGES, SMALL, digests, finish, fork, start
 
 TRAINED = ("repair", "quality_model", "quality", "perplexity_model", "perplexity")  # when a profile asks for them
@@ -18,18 +20,19 @@ SHARDED = (
 )
 
 
-def test_the_number_of_workers_changes_no_byte(tmp_path: Path) -> None:
-    stores = {workers: tmp_path / str(workers) for workers in (1, 2, 8)}
+@pytest.mark.parametrize("numbers", [(1, 3), pytest.param((1, 2, 8), marks=pytest.mark.soak)], ids=str)
+def test_the_number_of_workers_changes_no_byte(numbers: tuple[int, ...], tmp_path: Path) -> None:
+    stores = {workers: tmp_path / str(workers) for workers in numbers}
     codes, said = fork(
         *(
             {"store": str(store), "overrides": [*SHARDED, f"runtime.data.workers={workers}"], "to": "tokenize"}
             for workers, store in stores.items()
         )
     )
-    assert codes == [0, 0, 0], said
-    one, two, eight = (digests(store) for store in stores.values())
-    assert one == two == eight
-    assert {location.split("/")[0] for location in one} == {*DATA_STAGES, *TRAINED}
+    assert codes == [0] * len(numbers), said
+    alone, *others = (digests(store) for store in stores.values())
+    assert all(other == alone for other in others)
+    assert {location.split("/")[0] for location in alone} == {*DATA_STAGES, *TRAINED}
 
 
 def test_two_runs_at_once_make_each_stage_once(tmp_path: Path) -> None:

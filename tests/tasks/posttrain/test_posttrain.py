@@ -96,7 +96,7 @@ def test_dpo_starts_at_ln_2_and_prefers_the_preferred(aligned: Output) -> None:
     assert aligned.counts["validation_preference_accuracy"] > 0.9
 
 
-@pytest.mark.parametrize("method", ["sft", "dpo"])
+@pytest.mark.parametrize("method", [pytest.param("sft", marks=pytest.mark.soak), "dpo"])
 def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
     method: str, model: Artifact, tuned: Output, aligned: Output, tmp_path: Path
 ) -> None:
@@ -182,7 +182,9 @@ def short(model: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Output:
     return out
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "engine", [pytest.param(name, marks=() if name in ("zero 3", "fsdp") else pytest.mark.soak) for name in ENGINES]
+)
 def test_two_processes_of_any_engine_learn_what_one_does(
     engine: str, model: Artifact, short: Output, tmp_path: Path
 ) -> None:

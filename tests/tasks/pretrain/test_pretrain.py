@@ -95,8 +95,8 @@ def in_two(
 @pytest.mark.parametrize(
     "engine",
     [
-        {"engine": "ddp"},
         {"engine": "deepspeed", "zero_stage": 2},
+        pytest.param({"engine": "ddp"}, marks=pytest.mark.soak),
         *(pytest.param({"engine": "deepspeed", "zero_stage": stage}, marks=pytest.mark.soak) for stage in (1, 3)),
     ],
     ids=str,
@@ -116,7 +116,7 @@ def test_two_processes_of_which_one_is_killed_end_with_the_same_bytes(
     assert tree_digest(list_files(killed.path)) == tree_digest(list_files(undisturbed.path))
 
 
-@pytest.mark.parametrize("step", [2, 8])
+@pytest.mark.parametrize("step", [pytest.param(2, marks=pytest.mark.soak), 8])
 def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
     step: int, undisturbed: Output, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:

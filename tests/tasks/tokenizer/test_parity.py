@@ -100,7 +100,7 @@ def embedded_sets() -> list[Iterator[str]]:
     return [*((document.text for document in embedded_documents(source)) for source in corpora), own]
 
 
-@pytest.fixture(scope="module", params=["embedded corpus", "given sets"])
+@pytest.fixture(scope="module", params=["embedded corpus", pytest.param("given sets", marks=pytest.mark.soak)])
 def documents(request: pytest.FixtureRequest, shared_data: Callable[[str], Path]) -> list[Document]:
     return some_of_each(embedded_sets() if request.param == "embedded corpus" else given_sets(shared_data))
 

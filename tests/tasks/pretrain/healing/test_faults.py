@@ -64,7 +64,11 @@ def test_a_full_disk_is_known_however_it_is_wrapped() -> None:
     assert disk_full(caught.value) is not None
 
 
-@pytest.mark.parametrize("runtime", [{"async_checkpoints": "on"}, {"engine": "deepspeed", "zero_stage": 1}], ids=str)
+@pytest.mark.parametrize(
+    "runtime",
+    [pytest.param({"async_checkpoints": "on"}, marks=pytest.mark.soak), {"engine": "deepspeed", "zero_stage": 1}],
+    ids=str,
+)
 def test_a_disk_that_fills_up_ends_the_run_at_once_and_a_rerun_goes_on(
     runtime: dict[str, Any], spec: TrainSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

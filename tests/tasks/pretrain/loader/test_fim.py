@@ -213,6 +213,7 @@ def test_what_the_marks_cost_is_reported(trained: Output, data: tuple[Artifact, 
     assert table["cut off for FIM tokens"] == f"{trained.counts['fim']['cut_off_share']:.2%} of the tokens"
 
 
+@pytest.mark.soak
 def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
     trained: Output, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
@@ -223,6 +224,7 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
     assert out.counts == trained.counts
 
 
+@pytest.mark.soak
 def test_processes_and_micro_batches_learn_the_same(
     trained: Output, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
