@@ -10,7 +10,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from flows import cli
+from flows import cli, options
 from flows.session import session_of
 from profiles.load import load
 from profiles.schema import Profile
@@ -69,7 +69,7 @@ def fill_store() -> None:
     """Two versions of some artifacts of `tiny`, in the store that commands take by default."""
     for number in (1, 2):
         for stage in STORED:
-            publish(Store(cli.DEFAULT_STORE), stage, {"file": b"bytes"}, number=number)
+            publish(Store(options.DEFAULT_STORE), stage, {"file": b"bytes"}, number=number)
 
 
 @pytest.mark.parametrize("block", SNIPPETS, ids=of_block)
@@ -102,7 +102,7 @@ def test_every_command_is_understood_and_runs_if_it_is_cheap(command: Command, p
     path, given = parse(program, words)
     if given.get("profile") is not None:
         refresh = given["refresh"] if isinstance(given.get("refresh"), list) else ()
-        profile = load(given["profile"], cli.settings(given["overrides"], given.get("store")))
+        profile = load(given["profile"], options.settings(given["overrides"], given.get("store")))
         if not command.block.needs:
             session_of(profile, given.get("name") or given.get("to"), refresh)
     if path.split()[0] in CHEAP and not command.block.needs:

@@ -1,0 +1,24 @@
+"""The arguments and options that several commands take, described once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+DEFAULT_STORE = "store"
+
+ProfileName = Annotated[
+    str, typer.Argument(help="a profile's name (smoke, tiny, gpu, cluster) or a path to a YAML file")
+]
+StoreUrl = Annotated[
+    str | None, typer.Option("--store", metavar="URL", help="a folder or an fsspec URL; sets runtime.store")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="K=V", help="override a key: --set filter.toxicity.max_score=0.5")
+]
+
+
+def settings(overrides: list[str] | None, store: str | None) -> list[str]:
+    """Overrides of a profile, of which `--store URL` is one."""
+    return [*(overrides or []), *([f"runtime.store={store}"] if store is not None else [])]
