@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -17,7 +18,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.soak), "mixed"])
-def test_the_states_of_each_engine_and_stage_are_those_that_it_holds(precision: str, tmp_path: Path) -> None:
+def test_the_states_of_each_engine_and_stage_are_those_that_it_holds(
+    precision: Literal["float32", "mixed"], tmp_path: Path
+) -> None:
     from tests.models.engine_memory import SHAPE
 
     with socket.socket() as free:
