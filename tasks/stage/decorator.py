@@ -20,13 +20,14 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from storage import refs
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.disk import disk_full
-from storage.errors import ConfigError, StoreError
+from storage.errors import ConfigError, SourceError, StoreError
 from storage.keys import KeyPayload
 from storage.manifest import InputRef, Manifest
 from tasks.stage.config import StageConfig
@@ -229,6 +230,7 @@ class Stage:
         given = [dict(sorted(one.items())) if isinstance(one, Mapping) else one for one in inputs]
         self.function(config, *given, out)
         out.check()
+        self._check_sources(config, payload, work)
         files = list_files(out.path)
         manifest = Manifest(
             key=payload.key(),
@@ -246,6 +248,21 @@ class Stage:
         artifact = session.store.publish(out.path, manifest)
         shutil.rmtree(work, ignore_errors=True)
         return artifact
+
+    def _check_sources(self, config: StageConfig, payload: KeyPayload, work: Path) -> None:
+        """Raises SourceError if what lies outside the store is no longer what the key says: a part of the result may
+        come from before the change and a part from after it."""
+        now = {f"source:{name}": digest for name, digest in (self.sources(config) if self.sources else {}).items()}
+        before = {name: digest for name, digest in payload.inputs.items() if name.startswith("source:")}
+        changed = sorted(name for name in now.keys() | before if now.get(name) != before.get(name))
+        if changed:
+            shutil.rmtree(work, ignore_errors=True)
+            named = ", ".join(name.removeprefix("source:") for name in changed[:3])
+            raise SourceError(
+                f"{named}{' and others' if len(changed) > 3 else ''} changed while {self.name} was made, so it was not "
+                "published.",
+                "Run again once nothing writes to it.",
+            )
 
     def origins(self, inputs: Sequence[Input]) -> dict[str, InputRef]:
         """Where each input comes from, by name."""

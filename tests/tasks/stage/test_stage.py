@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from storage import refs
 from storage.artifact import Artifact
-from storage.errors import AccountingError, EmptyOutput, StoreError
+from storage.errors import AccountingError, EmptyOutput, SourceError, StoreError
 from storage.store import Store
 from tasks.stage import stage
 from tasks.stage.config import StageConfig
@@ -35,15 +35,18 @@ class CopyConfig(StageConfig):
 
 RUNS: list[str] = []
 FOUND: list[Artifact | None] = []
+CHANGED: dict[str, str] = {}  # the digest of an outside source that changes while it is read
 
 
 def _outside(config: SourceConfig) -> dict[str, str]:
-    return {"file": config.text.upper()}
+    return {"file": CHANGED.get(config.text, config.text.upper())}
 
 
 @stage(version=1, name="demo-source", sources=_outside)
 def source(config: SourceConfig, out: Output) -> None:
     RUNS.append("source")
+    if config.text in CHANGED:
+        CHANGED[config.text] = "after"
     for part in ("documents", "pairs"):
         (out.path / part).mkdir()
         (out.path / part / "a.txt").write_text(config.text if part == "documents" else "pairs")
@@ -128,6 +131,14 @@ def test_config_inputs_and_outside_sources_bear_identity_and_runtime_does_not(se
     with open_session(session):
         _, cached = copy.materialize(CopyConfig(), (raw.part("documents"),))
         assert cached
+
+
+def test_a_source_that_changes_while_it_is_read_is_not_published_under_its_old_digest(session: Session) -> None:
+    CHANGED["moving"] = "before"
+    with pytest.raises(SourceError, match="file changed while demo-source was made"):
+        source.materialize(SourceConfig(text="moving"), ())
+    assert list(session.store.locations()) == []
+    assert not list((session.store.local / "work").glob("*"))
 
 
 def test_only_the_part_that_is_read_bears_identity(session: Session) -> None:
