@@ -28,7 +28,7 @@ import typer  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.markup import escape  # noqa: E402
 
-from flows.options import DEFAULT_STORE, Overrides, ProfileName, StoreUrl, settings  # noqa: E402
+from flows.options import DEFAULT_STORE, Overrides, Paranoid, ProfileName, StoreUrl, settings  # noqa: E402
 from storage.errors import GristmillError  # noqa: E402
 
 app = typer.Typer(
@@ -50,6 +50,7 @@ def run(
         typer.Option(metavar="STAGE", help="make this stage, or a part of one such as form, anew though it is there"),
     ] = None,
     store: StoreUrl = None,
+    paranoid: Paranoid = False,
 ) -> None:
     """Run the pipeline: what is in the store is taken from it, the rest is made.
 
@@ -57,7 +58,7 @@ def run(
     """
     from flows.commands.run import run_pipeline
 
-    run_pipeline(console, profile, settings(overrides, store), to, refresh or [])
+    run_pipeline(console, profile, settings(overrides, store), to, refresh or [], paranoid)
 
 
 @app.command()
@@ -67,11 +68,12 @@ def stage(
     overrides: Overrides = None,
     refresh: Annotated[bool, typer.Option("--refresh", help="make it anew although it is in the store")] = False,
     store: StoreUrl = None,
+    paranoid: Paranoid = False,
 ) -> None:
     """Bring one stage up to date; what it needs comes from the store, or is made."""
     from flows.commands.run import run_pipeline
 
-    run_pipeline(console, profile, settings(overrides, store), name, [name] if refresh else [])
+    run_pipeline(console, profile, settings(overrides, store), name, [name] if refresh else [], paranoid)
 
 
 @app.command()

@@ -17,6 +17,12 @@ StoreUrl = Annotated[
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="K=V", help="override a key: --set filter.toxicity.max_score=0.5")
 ]
+Paranoid = Annotated[
+    bool,
+    typer.Option(
+        "--paranoid", help="hash every artifact's files again, even if their inode, size and times are the same"
+    ),
+]
 
 
 def settings(overrides: list[str] | None, store: str | None) -> list[str]:

@@ -56,8 +56,10 @@ def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Co
         yield run.profile
 
 
-def session_of(profile: Profile, until: str | None = None, refresh: Collection[str] = ()) -> Session:
-    """The session of a profile, which ends after `until` and makes `refresh` anew.
+def session_of(
+    profile: Profile, until: str | None = None, refresh: Collection[str] = (), paranoid: bool = False
+) -> Session:
+    """The session of a profile, which ends after `until` and makes `refresh` anew; `paranoid` as of the store.
 
     To make a part of a stage anew, the stage itself must be made anew too: only then is the part asked for. Raises
     ConfigError for a stage that the profile has not, and for `until` where a run can't end.
@@ -75,7 +77,9 @@ def session_of(profile: Profile, until: str | None = None, refresh: Collection[s
     if late:
         raise ConfigError(f"{late[0]} comes after {until}, where the run ends.", "Leave it out, or end the run later.")
     runtime = profile.runtime
-    return Session(Store(runtime.store), runtime, profile.name, frozenset(refreshed), Observer(), until)
+    return Session(
+        Store(runtime.store, paranoid=paranoid), runtime, profile.name, frozenset(refreshed), Observer(), until
+    )
 
 
 def _stage(profile: Profile, name: str) -> Stage:

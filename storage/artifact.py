@@ -87,21 +87,3 @@ class Artifact:
     def origin(self) -> InputRef:
         """This artifact as a manifest records it among its inputs."""
         return InputRef(location=self.location or str(self.path), part=self.part_name)
-
-    def check_present(self) -> None:
-        """Check that every file exists with its recorded size: cheap enough for every cache hit (`verify` re-hashes).
-        Raises DamagedArtifact."""
-        if self.manifest is None:
-            return
-        for name, entry in self.manifest.files.items():
-            path = self.path / name
-            if not path.is_file():
-                problem = "is missing"
-            elif path.stat().st_size != entry.size:
-                problem = f"has {path.stat().st_size:,} bytes instead of {entry.size:,}"
-            else:
-                continue
-            raise DamagedArtifact(
-                f"{name} of artifact {self.location} {problem}.",
-                f"Make it again with --refresh {self.manifest.stage}.",
-            )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from storage.damage import find_damage, local_sizes
 from storage.digests import file_digest
 from storage.errors import DamagedArtifact, StoreError
 from storage.keys import differences
@@ -31,6 +33,7 @@ def lineage(store: Store, location: str) -> Iterator[LineageNode]:
 
 
 def _walk(store: Store, location: str, name: str, part: str, depth: int, seen: set[str]) -> Iterator[LineageNode]:
+    location = store.twin(location)
     manifest = store.manifest(location)
     repeated = location in seen
     yield LineageNode(depth, name, location, part, manifest, repeated)
@@ -54,29 +57,36 @@ def _comparable(manifest: Manifest) -> dict[str, Any]:
 
 
 def verify(store: Store, location: str) -> list[str]:
-    """Re-hash an artifact. Returns a phrase for each file that is missing or changed; empty if it is intact.
+    """Hash an artifact anew. Returns a phrase for each thing that is not as it was published; empty if it is intact.
 
     For a bucket, its copy is hashed, not the local cache.
     """
-    manifest = _manifest(store, location)
-    problems = []
-    for name, entry in manifest.files.items():
-        remote = f"{store.root}/artifacts/{location}/{name}"
-        if not store.fs.exists(remote):
-            problems.append(f"{location}/{name} is missing")
-            continue
-        if store.is_folder:
-            found = file_digest(store.local / "artifacts" / location / name)
-        else:
-            found = _remote_digest(store, remote)
-        if found != entry.sha256:
-            problems.append(f"{location}/{name} changed: SHA-256 {found[:12]}… instead of {entry.sha256[:12]}…")
-    return problems
+    root = f"{store.root}/artifacts/{location}"
+    try:
+        manifest = _manifest(store, location)
+    except DamagedArtifact as error:
+        return [error.message.rstrip(".")]
+    if store.is_folder:
+        folder = store.local / "artifacts" / location
+        return list(
+            find_damage(
+                manifest,
+                location,
+                local_sizes(folder),
+                lambda names: {name: file_digest(folder / name) for name in names},
+            )
+        )
+    store.fs.invalidate_cache()
+    found = store.fs.find(root, detail=True)
+    sizes = {name.rpartition(f"artifacts/{location}/")[2]: entry["size"] for name, entry in found.items()}
+    return list(
+        find_damage(
+            manifest, location, sizes, lambda names: {name: _remote_digest(store, f"{root}/{name}") for name in names}
+        )
+    )
 
 
 def _remote_digest(store: Store, path: str) -> str:
-    import hashlib
-
     with store.fs.open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

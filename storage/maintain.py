@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 from storage import locks, refs
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
-from storage.errors import EmptyOutput, StoreError
+from storage.errors import DamagedArtifact, EmptyOutput, StoreError
 from storage.keys import KeyPayload
 from storage.manifest import InputRef, Manifest
 from storage.store import Store
@@ -20,10 +21,12 @@ from storage.store import Store
 @dataclass(frozen=True)
 class Garbage:
     """What a collection would delete, with sizes in bytes: artifacts, and folders that no process uses (abandoned work,
-    insight into runs whose artifact is gone)."""
+    insight into runs whose artifact is gone). Where needed artifacts are `unreadable`, nothing that could be their
+    ancestor is deleted."""
 
     artifacts: dict[str, int]
     workspaces: dict[Path, int]
+    unreadable: list[str]
 
     @property
     def size(self) -> int:
@@ -35,15 +38,24 @@ def find_garbage(store: Store, keep_last: int) -> Garbage:
     """Everything that the last `keep_last` versions of no ref need, directly or as an ancestor, and that no running
     stage uses."""
     needed: set[str] = set()
+    unreadable = []
     for name in refs.names(store):
-        for entry in refs.history(store, name)[-keep_last:]:
+        try:
+            entries = refs.history(store, name)[-keep_last:]
+        except DamagedArtifact:
+            unreadable.append(f"refs/{name}.json")
+            continue
+        for entry in entries:
             _mark(store, entry.location, needed)
+    sizes = {location: manifest.size for location, manifest in store.manifests()}
+    unreadable += sorted((needed - sizes.keys()) & set(store.locations()))
     artifacts = {}
     for location in store.locations():
         stage, key = location.split("/")
-        if location not in needed and not locks.is_held(store.local / "locks" / f"{stage}-{key.split('.')[0]}"):
-            manifest = store.manifest(location)
-            artifacts[location] = manifest.size if manifest else 0
+        held = locks.is_held(store.local / "locks" / f"{stage}-{key.split('.')[0]}")
+        # What a ref or artifact needs that can't be read is unknown: any other may be a part of it
+        if location not in needed and not held and not (unreadable and location in sizes):
+            artifacts[location] = sizes.get(location, 0)
     workspaces = {
         path: _size(path)
         for path in sorted((store.local / "work").glob("*"))
@@ -55,7 +67,7 @@ def find_garbage(store: Store, keep_last: int) -> Garbage:
             store.local / "locks" / f"{path.parent.name}-{path.name}"
         ):
             workspaces[path] = _size(path)
-    return Garbage(artifacts, workspaces)
+    return Garbage(artifacts, workspaces, unreadable)
 
 
 def collect(store: Store, garbage: Garbage) -> None:
@@ -96,10 +108,13 @@ def _size(folder: Path) -> int:
 
 
 def _mark(store: Store, location: str, needed: set[str]) -> None:
+    location = store.twin(location)
     if location in needed:
         return
     needed.add(location)
-    manifest = store.manifest(location)
+    manifest = None
+    with suppress(DamagedArtifact):
+        manifest = store.manifest(location)
     if manifest:
         for origin in [*manifest.origins.values(), *manifest.uses.values()]:
             _mark(store, origin.location, needed)

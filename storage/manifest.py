@@ -7,18 +7,28 @@ circumstances: environment, source digest, duration. Circumstances are not part 
 
 from __future__ import annotations
 
+import hashlib
 import json
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from storage.digests import FileEntry
-from storage.errors import StoreError
+from storage.errors import DamagedArtifact, StoreError
 from storage.keys import KeyPayload
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 SUMS = "SHA256SUMS"
+
+
+def check_name(name: str) -> str:
+    """The path of a file in an artifact. Raises ValueError for one that leads out of the artifact's folder."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or str(path) != name or {"\\", "\0"} & set(name) or name == ".":
+        raise ValueError(f"{name!r} is no path inside the artifact")
+    return name
 
 
 class InputRef(BaseModel):
@@ -39,7 +49,7 @@ class Manifest(BaseModel):
     key: str
     payload: KeyPayload
     digest: str
-    files: dict[str, FileEntry]
+    files: dict[Annotated[str, AfterValidator(check_name)], FileEntry]
     origins: dict[str, InputRef] = Field(default_factory=dict, description="inputs by name")
     uses: dict[str, InputRef] = Field(default_factory=dict, description="other artifacts that were used, by name")
     counts: dict[str, Any] = Field(default_factory=dict, description="counts and measurements of the result")
@@ -59,27 +69,37 @@ class Manifest(BaseModel):
         return sum(entry.size for entry in self.files.values())
 
     def to_json(self) -> str:
-        """Indented JSON, readable by people and by `from_json`."""
-        return json.dumps(self.model_dump(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        """Indented JSON, readable by people and by `from_json`, with a checksum of all the rest."""
+        data = json.loads(json.dumps(self.model_dump()))
+        return json.dumps({**data, "checksum": _checksum(data)}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str) -> Manifest:
-        """Parse a manifest. Raises StoreError for invalid JSON and for another format version."""
+        """Parse a manifest. Raises DamagedArtifact for one that is not valid, StoreError for another format."""
+        again = f"Make it again with --refresh {where.partition('/')[0]}."
         try:
             data = json.loads(text)
-        except ValueError as error:
-            raise StoreError(
-                f"The manifest of {where} is not JSON: {error}.", f"Delete {where} and run again."
-            ) from error
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            found = data.get("format") if isinstance(data, dict) else type(data).__name__
+        except (ValueError, RecursionError) as error:
+            raise DamagedArtifact(f"The manifest of {where} is not JSON: {error}.", again) from error
+        if not isinstance(data, dict):
+            raise DamagedArtifact(f"The manifest of {where} is not a mapping.", again)
+        if (found := data.get("format")) != FORMAT:
             raise StoreError(
                 f"{where} was written in manifest format {found}; this version reads format {FORMAT}.",
                 "Use the version of Gristmill that wrote it, or another store (--set runtime.store=…).",
             )
+        recorded = data.pop("checksum", None)
+        if recorded is not None and recorded != _checksum(data):
+            raise DamagedArtifact(f"The manifest of {where} was changed: its checksum is another.", again)
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise StoreError(
-                f"The manifest of {where} is not valid: {error}.", f"Delete {where} and run again."
-            ) from error
+            first, count = error.errors()[0], error.error_count()
+            told = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" + (
+                f"; and {count - 1} more" if count > 1 else ""
+            )
+            raise DamagedArtifact(f"The manifest of {where} is not valid: {told}.", again) from error
+
+
+def _checksum(data: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from storage import locks
-from storage.errors import StoreError
+from storage.errors import DamagedArtifact, StoreError
 from storage.store import Store
 
 
@@ -31,13 +31,23 @@ _HISTORY = TypeAdapter(list[RefEntry])
 
 
 def history(store: Store, name: str) -> list[RefEntry]:
-    """Every artifact that `name` (such as `tiny/pretrain`) has pointed to, oldest first; empty for an unknown name."""
+    """Every artifact that `name` (such as `tiny/pretrain`) has pointed to, oldest first; empty for an unknown name.
+    Raises DamagedArtifact for a ref that can't be read."""
     text = store.read_text(f"refs/{name}.json")
-    return [] if text is None else _HISTORY.validate_json(text)
+    try:
+        return [] if text is None else _HISTORY.validate_json(text)
+    except ValidationError as error:
+        raise DamagedArtifact(
+            f"The ref {name} is damaged: {error.errors()[0]['msg']}.",
+            f"Delete {store.root}/refs/{name}.json; the next run writes it anew, without its history.",
+        ) from error
 
 
 def move(store: Store, name: str, location: str, digest: str) -> int:
     """Point `name` at an artifact, unless it already does, and return its number in the history (from 1)."""
+    known = history(store, name)
+    if known and known[-1].location == location:  # nothing to write: a store that can only be read serves hits, too
+        return len(known)
     with locks.hold(store.local / "locks" / f"ref-{name.replace('/', '-')}"):
         entries = history(store, name)
         if not entries or entries[-1].location != location:

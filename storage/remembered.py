@@ -1,16 +1,17 @@
-"""Digests of files outside the store, remembered while the files stay as they are.
+"""Digests of files, remembered while the files stay as they are.
 
-A run names its inputs by their content, and 100 GB take minutes to hash. So the digest of a file is kept in
-`digests.sqlite` in the cache folder under its path, and taken from there while inode, size, and the times of the last
-change of content and of inode are the same. A file that changed within the last seconds is not remembered: it could
-change again within the resolution of its times (the "racy git" problem). Losing the file of digests costs time only,
-so one that can't be read or written is gone without.
+A run names its inputs by their content, and every file of an artifact is checked before a stage reads it: 100 GB take
+minutes to hash. So the digest of a file is kept in `digests.sqlite` in the cache folder under its path, and taken from
+there while inode, size, and the times of the last change of content and of inode are the same. A file that changed
+within the last seconds is not remembered: it could change again within the resolution of its times (the "racy git"
+problem). Losing the file of digests costs time only, so one that can't be read or written is gone without.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -28,17 +29,42 @@ State = tuple[int, int, int, int]
 
 def remembered_digest(path: Path, cache: Path | None = None) -> str:
     """SHA-256 of a file: remembered, or hashed now. Raises OSError where the file can't be read."""
+    return remembered_digests([path], cache)[path]
+
+
+def remembered_digests(
+    paths: Iterable[Path],
+    cache: Path | None = None,
+    *,
+    anew: bool = False,
+    hashed: Callable[[int], None] = lambda size: None,
+) -> dict[Path, str]:
+    """SHA-256 of each file: remembered, or hashed now; with `anew` all are hashed. `hashed` hears the bytes of each
+    file that was read. Raises OSError where a file can't be read."""
     cache = cache or cache_folder() / "digests.sqlite"
-    file = path.resolve()
-    state = _state(file)
-    known = _recall(cache, file, state)
-    if known is not None:
-        return known
-    digest = file_digest(file)
-    settled = time.time_ns() - max(state[2:]) > SETTLED_SECONDS * 1e9
-    if settled and _state(file) == state:
-        _remember(cache, file, state, digest)
-    return digest
+    states = {path: (path.resolve(), _state(path)) for path in paths}
+    known = {} if anew else _recall(cache, states.values())
+    digests: dict[Path, str] = {}
+    learned: dict[tuple[Path, State], str] = {}
+    for path, (file, state) in states.items():
+        digest = known.get((file, state))
+        if digest is None:
+            digest = file_digest(file)
+            hashed(state[1])
+            settled = time.time_ns() - max(state[2:]) > SETTLED_SECONDS * 1e9
+            if settled and _state(file) == state:
+                learned[file, state] = digest
+        digests[path] = digest
+    _remember(cache, learned)
+    return digests
+
+
+def remember(digests: Mapping[Path, str], cache: Path | None = None) -> None:
+    """Keep the digests of files that were written and hashed by this process, and will not be changed."""
+    _remember(
+        cache or cache_folder() / "digests.sqlite",
+        {(path.resolve(), _state(path)): digest for path, digest in digests.items()},
+    )
 
 
 def _state(file: Path) -> State:
@@ -46,23 +72,30 @@ def _state(file: Path) -> State:
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _recall(cache: Path, file: Path, state: State) -> str | None:
+def _recall(cache: Path, states: Iterable[tuple[Path, State]]) -> dict[tuple[Path, State], str]:
+    known: dict[tuple[Path, State], str] = {}
     if not cache.is_file():
-        return None
+        return known
     try:
         with closing(sqlite3.connect(cache, timeout=10)) as connection:
             query = "SELECT inode, size, mtime_ns, ctime_ns, sha256 FROM digests WHERE path = ?"
-            row = connection.execute(query, (str(file),)).fetchone()
+            for file, state in states:
+                row = connection.execute(query, (str(file),)).fetchone()
+                if row and tuple(row[:4]) == state:
+                    known[file, state] = str(row[4])
     except sqlite3.Error:
-        return None
-    return str(row[4]) if row and tuple(row[:4]) == state else None
+        return {}
+    return known
 
 
-def _remember(cache: Path, file: Path, state: State, digest: str) -> None:
+def _remember(cache: Path, learned: Mapping[tuple[Path, State], str]) -> None:
+    if not learned:
+        return
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(cache, timeout=10)) as connection, connection:
             connection.execute(CREATE)
-            connection.execute("REPLACE INTO digests VALUES (?, ?, ?, ?, ?, ?)", (str(file), *state, digest))
+            rows = [(str(file), *state, digest) for (file, state), digest in learned.items()]
+            connection.executemany("REPLACE INTO digests VALUES (?, ?, ?, ?, ?, ?)", rows)
     except (OSError, sqlite3.Error):
         return

@@ -17,30 +17,42 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+from pydantic import TypeAdapter, ValidationError
 
 from storage import locks
 from storage.artifact import Artifact
 from storage.cache import cache_folder
+from storage.damage import find_damage, local_sizes
 from storage.digests import sums
 from storage.errors import DamagedArtifact, StoreError
 from storage.flush import flush, flush_tree
 from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
+from storage.remembered import remember, remembered_digests
 
 STORE_FILE = "gristmill.json"
+_FORMAT = TypeAdapter(dict[str, int])
+Heard = Callable[[int, int], None]  # bytes hashed so far, and the most that there can be
 
 
 class Store:
-    """Artifacts by key. `url` is a folder or any fsspec URL; `cache` is the local side of a bucket."""
+    """Artifacts by key. `url` is a folder or any fsspec URL; `cache` is the local side of a bucket. A `paranoid` store
+    hashes every file again before use, instead of once for as long as its inode, size and times stay the same."""
 
-    def __init__(self, url: str, cache: Path | None = None) -> None:
-        self.url = url
-        self.fs, root = fsspec.core.url_to_fs(os.path.expanduser(url))
+    def __init__(self, url: str, cache: Path | None = None, *, paranoid: bool = False) -> None:
+        self.url, self.paranoid = url, paranoid
+        try:
+            self.fs, root = fsspec.core.url_to_fs(os.path.expanduser(url))
+        except (ValueError, ImportError) as error:
+            raise StoreError(
+                f"The store {url} can't be opened: {error}.",
+                "Give a folder, or the URL of a file system that fsspec knows, and install its package.",
+            ) from error
         self.root = root.rstrip("/")
         self.is_folder = isinstance(self.fs, LocalFileSystem)
         name = hashlib.sha256(url.encode()).hexdigest()[:12]
@@ -49,8 +61,16 @@ class Store:
 
     def _open(self) -> None:
         marker = f"{self.root}/{STORE_FILE}"
+        if self.is_folder and self.local.exists() and not self.local.is_dir():
+            raise StoreError(f"The store {self.url} is a file.", "Set runtime.store to a folder.")
         if self.fs.exists(marker):
-            found = json.loads(self.fs.cat_file(marker)).get("format")
+            try:
+                found = _FORMAT.validate_json(self.fs.cat_file(marker))["format"]
+            except (ValidationError, KeyError) as error:
+                raise StoreError(
+                    f"{marker} is damaged.",
+                    f'If this is a store of format {FORMAT}, write {{"format": {FORMAT}}} into that file.',
+                ) from error
             if found != FORMAT:
                 raise StoreError(
                     f"The store {self.url} has format {found}; this version of Gristmill reads format {FORMAT}.",
@@ -111,6 +131,14 @@ class Store:
                 if self.fs.exists(f"{self.root}/artifacts/{name}/{key}/{MANIFEST}"):
                     yield f"{name}/{key}"
 
+    def manifests(self, stage: str = "") -> Iterator[tuple[str, Manifest]]:
+        """`stage/key` and manifest of every published artifact whose manifest can be read."""
+        for location in self.locations(stage):
+            with suppress(DamagedArtifact):
+                manifest = self.manifest(location)
+                if manifest is not None:
+                    yield location, manifest
+
     def _names(self, folder: str) -> list[str]:
         path = f"{self.root}/{folder}"
         if not self.fs.isdir(path):
@@ -118,33 +146,60 @@ class Store:
         self.fs.invalidate_cache()
         return sorted(str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in self.fs.ls(path, detail=False))
 
-    def find(self, stage: str, key: str) -> Artifact | None:
-        """The newest artifact of a key, on the local disk; None on a miss. Raises DamagedArtifact for missing files."""
+    def find(self, stage: str, key: str, heard: Heard = lambda done, total: None) -> Artifact | None:
+        """The newest artifact of a key, on the local disk, as by `get`; None on a miss. Raises DamagedArtifact."""
         made = self._generations(stage, key)
-        return self.get(f"{stage}/{made[-1]}") if made else None
+        return self.get(f"{stage}/{made[-1]}", heard) if made else None
+
+    def twin(self, location: str) -> str:
+        """Where an artifact is now: the newest generation with its bytes, which took its place when it was damaged."""
+        stage, _, name = location.partition("/")
+        for newer in reversed(self._generations(stage, name.partition(".")[0])):
+            with suppress(DamagedArtifact):
+                mine, other = self.manifest(location), self.manifest(f"{stage}/{newer}")
+                if other and (mine is None or mine.digest == other.digest):
+                    return f"{stage}/{newer}"
+        return location
 
     def _generations(self, stage: str, key: str) -> list[str]:
         names = [name for name in self._names(f"artifacts/{stage}") if name.split(".")[0] == key]
         names = [name for name in names if self.fs.exists(f"{self.root}/artifacts/{stage}/{name}/{MANIFEST}")]
         return sorted(names, key=lambda name: int(name.partition(".")[2] or 1))
 
-    def get(self, location: str) -> Artifact:
-        """The artifact at `stage/key`, downloaded first if the store is a bucket. Raises StoreError."""
+    def get(self, location: str, heard: Heard = lambda done, total: None) -> Artifact:
+        """The artifact at `stage/key`, downloaded first if the store is a bucket. Every file has the bytes with which
+        it was published; `heard` is told of the hashing, in bytes. Raises StoreError and DamagedArtifact."""
         manifest = self.manifest(location)
         if manifest is None:
             raise StoreError(f"There is no artifact {location} in {self.url}.", "`gristmill store ls` lists them.")
         path = self.local / "artifacts" / location
-        if not self.is_folder and not (path / MANIFEST).exists():
-            self._download(location, path)
-        artifact = Artifact(path=path, digest=manifest.digest, manifest=manifest, location=location)
-        artifact.check_present()
-        return artifact
+        problems = self._damage(manifest, location, heard) if (path / MANIFEST).exists() else None
+        if not self.is_folder and (problems is None or problems):
+            self._download(manifest, location, path)
+            problems = self._damage(manifest, location, heard)
+        if problems:
+            told = "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
+            raise DamagedArtifact(f"{told}.", f"Make it again with --refresh {manifest.stage}.")
+        return Artifact(path=path, digest=manifest.digest, manifest=manifest, location=location)
 
-    def _download(self, location: str, path: Path) -> None:
+    def _damage(self, manifest: Manifest, location: str, heard: Heard) -> list[str]:
+        folder = self.local / "artifacts" / location
+        done = 0
+
+        def hashed(size: int) -> None:
+            nonlocal done
+            done += size
+            heard(done, manifest.size)
+
+        def digests(names: Iterable[str]) -> dict[str, str]:
+            found = remembered_digests((folder / name for name in names), anew=self.paranoid, hashed=hashed)
+            return {path.relative_to(folder).as_posix(): digest for path, digest in found.items()}
+
+        return list(find_damage(manifest, location, local_sizes(folder), digests))
+
+    def _download(self, manifest: Manifest, location: str, path: Path) -> None:
         draft = self.local / "work" / f"fetch-{location.replace('/', '-')}-{os.getpid()}"
         shutil.rmtree(draft, ignore_errors=True)
-        manifest = self.manifest(location)
-        assert manifest is not None
         for name in [*manifest.files, SUMS, MANIFEST]:
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -201,6 +256,7 @@ class Store:
         shutil.rmtree(target, ignore_errors=True)  # without a manifest it never existed
         folder.rename(target)
         flush(target.parent)
+        remember({target / name: entry.sha256 for name, entry in manifest.files.items()})
         if not self.is_folder:
             for name in [*manifest.files, SUMS, MANIFEST]:
                 self.fs.put_file(str(target / name), f"{self.root}/artifacts/{location}/{name}")

@@ -20,12 +20,14 @@ from storage import refs
 from storage.units import duration
 
 
-def run_pipeline(console: Console, name: str, overrides: list[str], to: str | None, refresh: list[str]) -> None:
+def run_pipeline(
+    console: Console, name: str, overrides: list[str], to: str | None, refresh: list[str], paranoid: bool
+) -> None:
     """Run to the end (or to `to`), showing progress, then the summary. Raises what the pipeline raises."""
     started = time.monotonic()
     profile = load(name, overrides)
     observer = TerminalObserver(console)
-    run = Run(profile, replace(session_of(profile, to, refresh), observer=observer))
+    run = Run(profile, replace(session_of(profile, to, refresh, paranoid), observer=observer))
     console.print(f"[bold]{profile.name}[/] [dim]store {profile.runtime.store}[/]")
     lines = plan(profile, run.session)
     if all(line.hit for line in lines) and not os.environ.get("PREFECT_API_URL"):

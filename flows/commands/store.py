@@ -32,13 +32,21 @@ def ls(store: StoreUrl = DEFAULT_STORE) -> None:
     opened = Store(store)
     table = new_table("ref", "artifact", "size", "made", "in", right=["size", "in"])
     for name in refs.names(opened):
-        entries = refs.history(opened, name)
-        manifest = opened.manifest(entries[-1].location)
+        try:
+            entries = refs.history(opened, name)
+        except DamagedArtifact:
+            table.add_row(name, "", "damaged", "", "")
+            continue
+        stage, key = entries[-1].location.split("/")
+        try:
+            manifest = opened.manifest(entries[-1].location)
+        except DamagedArtifact:
+            table.add_row(f"{name}@{len(entries)}", f"{stage}/{key[:12]}", "damaged", "", "")
+            continue
         if manifest is None:
-            table.add_row(f"{name}@{len(entries)}", entries[-1].location[:40], "gone", "", "")
+            table.add_row(f"{name}@{len(entries)}", f"{stage}/{key[:12]}", "gone", "", "")
             continue
         seconds = duration(float(manifest.facts.get("seconds", 0)))
-        stage, key = entries[-1].location.split("/")
         table.add_row(
             f"{name}@{len(entries)}", f"{stage}/{key[:12]}", size_of(manifest.size), manifest.created, seconds
         )
@@ -119,6 +127,11 @@ def gc(
         console.print(f"{size_of(size):>9}  {location}")
     for path, size in garbage.workspaces.items():
         console.print(f"{size_of(size):>9}  {path.name} [dim](unfinished work: a resume would need it)[/]")
+    if garbage.unreadable:
+        console.print(
+            f"{', '.join(garbage.unreadable)} can't be read, so all that may be needed for it stays. "
+            "`gristmill store verify` tells the remedy."
+        )
     verb = "Deleted" if delete else "Would delete"
     if delete:
         maintain.collect(opened, garbage)

@@ -177,7 +177,7 @@ class Stage:
         payload = self.payload(config, inputs)
         refresh = refresh or self.name in session.refresh
         started = time.monotonic()
-        artifact = None if refresh else session.store.find(self.name, payload.key())
+        artifact = None if refresh else session.store.find(self.name, payload.key(), session.checking(self.name))
         cached = artifact is not None
         if artifact is None:
             artifact, cached = self._make_alone(session, payload, config, inputs, refresh)
@@ -196,7 +196,7 @@ class Stage:
             session.observer.noted(self.name, f"waiting for {holder}, which makes the same artifact")
 
         with session.store.lock(self.name, key, waiting):
-            found = None if refresh else session.store.find(self.name, key)
+            found = None if refresh else session.store.find(self.name, key, session.checking(self.name))
             if found is not None:
                 return found, True
             session.observer.started(self.name, explain_miss(session.store, payload, refresh))

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 from storage.artifact import Artifact
-from storage.digests import tree_digest
 from storage.errors import StoreError
 from storage.keys import KeyPayload, differences
 from storage.manifest import Manifest
@@ -32,8 +31,7 @@ def explain_miss(store: Store, payload: KeyPayload, refresh: bool = False) -> st
 
 def nearest(store: Store, payload: KeyPayload, *, but: str = "") -> Manifest | None:
     """The stage's artifact whose payload differs in the fewest fields, the newest of equals; not `but`."""
-    manifests = [store.manifest(location) for location in store.locations(payload.stage)]
-    known = sorted((manifest for manifest in manifests if manifest), key=lambda m: m.created, reverse=True)
+    known = sorted((manifest for _, manifest in store.manifests(payload.stage)), key=lambda m: m.created, reverse=True)
     target = payload.model_dump()
     known = [manifest for manifest in known if manifest.key != but]
     return min(known, key=lambda m: len(differences(m.payload.model_dump(), target)), default=None)
@@ -41,22 +39,18 @@ def nearest(store: Store, payload: KeyPayload, *, but: str = "") -> Manifest | N
 
 def find_earlier(store: Store, payload: KeyPayload, source: str, same: Sequence[str]) -> Artifact | None:
     """The newest artifact of the stage with this version, config, source code and the `same` inputs that can be
-    trusted: its manifest agrees with itself and its files are there. In a bucket store it is fetched."""
+    trusted, as `Store.get` has it. In a bucket store it is fetched."""
 
     def identity(of: KeyPayload) -> tuple[Any, ...]:
         return of.version, of.config, {name: of.inputs.get(name) for name in same}
 
-    found = [(location, store.manifest(location)) for location in store.locations(payload.stage)]
     alike = [
         (manifest.created, location)
-        for location, manifest in found
-        if manifest is not None
-        and manifest.source_digest == source
-        and identity(manifest.payload) == identity(payload)
-        and (manifest.key, manifest.digest) == (manifest.payload.key(), tree_digest(manifest.files))
+        for location, manifest in store.manifests(payload.stage)
+        if manifest.source_digest == source and identity(manifest.payload) == identity(payload)
     ]
     for _, location in sorted(alike, reverse=True):
-        with suppress(StoreError):  # files lack, or it was collected just now
+        with suppress(StoreError):  # it is damaged, or was collected just now
             return store.get(location)
     return None
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from storage.artifact import Artifact
 from storage.store import Store
 from tasks.stage.config import StageConfig
-from tasks.stage.progress import Observer
+from tasks.stage.progress import Observer, Progress
 from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.runtime import Runtime
 
@@ -32,6 +32,10 @@ class Session:
     until: str | None = None  # the stage to end with
     call: Call | None = None  # what a stage's call does instead of running a Prefect task
     fingerprints: dict[str, dict[str, str]] = field(default_factory=dict)  # of sources, by stage and config
+
+    def checking(self, stage: str) -> Callable[[int, int], None]:
+        """What tells the observer how far the bytes of a stage's artifact are checked."""
+        return lambda done, total: self.observer.progressed(Progress(stage, done / 1e6, total / 1e6, "MB checked"))
 
 
 _CURRENT: ContextVar[Session | None] = ContextVar("gristmill_session", default=None)

@@ -78,7 +78,7 @@ def test_verify_names_the_damaged_file(store: Store, make: Make) -> None:
 def test_a_deleted_file_is_named_on_the_next_hit(folder_store: Store, make: Make) -> None:
     made = make(folder_store, "dedup", {"a.txt": b"text"})
     (made.path / "a.txt").unlink()
-    with pytest.raises(DamagedArtifact, match=r"a\.txt of artifact .* is missing"):
+    with pytest.raises(DamagedArtifact, match=r"a\.txt is missing"):
         folder_store.find("dedup", key_of(made))
 
 

@@ -6,6 +6,7 @@ import errno
 import multiprocessing
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 
 from storage import refs
 from storage.artifact import Artifact
-from storage.errors import AccountingError, EmptyOutput, SourceError, StoreError
+from storage.errors import AccountingError, DamagedArtifact, EmptyOutput, SourceError, StoreError
 from storage.store import Store
 from tasks.stage import stage
 from tasks.stage.config import StageConfig
@@ -115,6 +116,23 @@ def test_refresh_makes_it_anew(session: Session) -> None:
     _, cached = source.materialize(SourceConfig(), (), refresh=True)
     assert not cached
     assert RUNS == ["source", "source"]
+
+
+def test_a_damaged_artifact_is_not_used_and_the_remedy_heals_it(session: Session) -> None:
+    first, _ = source.materialize(SourceConfig(), ())
+    made, _ = copy.materialize(CopyConfig(), (first.part("documents"),))
+    (first.path / "documents" / "a.txt").write_text("TEXT")
+    with pytest.raises(DamagedArtifact) as caught:
+        source.materialize(SourceConfig(), ())
+    assert caught.value.remedy == "Make it again with --refresh demo-source."
+    with open_session(replace(session, refresh=frozenset({"demo-source"}))):
+        again, cached = source.materialize(SourceConfig(), ())
+    assert not cached
+    assert again.digest == first.digest
+    found, cached = source.materialize(SourceConfig(), ())
+    assert cached
+    assert (found.path / "documents" / "a.txt").read_text() == "text"
+    assert copy.materialize(CopyConfig(), (found.part("documents"),)) == (made, True)
 
 
 def test_config_inputs_and_outside_sources_bear_identity_and_runtime_does_not(session: Session) -> None:

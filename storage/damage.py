@@ -1,0 +1,55 @@
+"""What is wrong with an artifact: files that are missing, changed or too many, and a manifest that contradicts itself.
+
+Every byte of an artifact is checked against its manifest before a stage reads it. A byte that changed without changing
+the size would otherwise give other rows, weights or tokens, and their result would be published under the right key.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from storage.digests import tree_digest
+from storage.manifest import MANIFEST, SUMS, Manifest
+
+Digests = Callable[[Iterable[str]], Mapping[str, str]]
+
+
+def find_damage(manifest: Manifest, location: str, sizes: Mapping[str, int], digests: Digests) -> Iterator[str]:
+    """A phrase for each thing that is not as it was published. `sizes` are the bytes of every file that is there, by
+    its path in the artifact; `digests` hashes some of them."""
+    yield from _contradictions(manifest, location)
+    expected = {SUMS: manifest.digest} | {name: entry.sha256 for name, entry in manifest.files.items()}
+    whole = []
+    for name in expected:
+        entry = manifest.files.get(name)
+        if name not in sizes:
+            yield f"{location}/{name} is missing"
+        elif entry and sizes[name] != entry.size:
+            yield f"{location}/{name} has {sizes[name]:,} bytes instead of {entry.size:,}"
+        else:
+            whole.append(name)
+    found = digests(whole)
+    for name in whole:
+        if found[name] != expected[name]:
+            yield f"{location}/{name} changed: SHA-256 {found[name][:12]}… instead of {expected[name][:12]}…"
+    for name in sorted(sizes.keys() - expected.keys() - {MANIFEST}):
+        if not name.rpartition("/")[2].startswith("."):  # else of a file manager or of NFS, and read by no stage
+            yield f"{location}/{name} was not published with it"
+
+
+def _contradictions(manifest: Manifest, location: str) -> Iterator[str]:
+    stage, _, name = location.partition("/")
+    if manifest.payload.key() != manifest.key:
+        yield f"the manifest of {location} has another key than its config and inputs"
+    if (manifest.stage, manifest.key) != (stage, name.partition(".")[0]):
+        yield f"the manifest of {location} is that of {manifest.stage}/{manifest.key[:12]}"
+    if manifest.digest != tree_digest(manifest.files):
+        yield f"the manifest of {location} has another digest than its files"
+
+
+def local_sizes(folder: Path) -> dict[str, int]:
+    """Bytes of every file below a folder, by its POSIX path. Raises OSError."""
+    paths = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
+    return {path.relative_to(folder).as_posix(): path.lstat().st_size for path in paths}
