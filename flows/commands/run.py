@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import time
 import warnings
 from dataclasses import replace
+from typing import NoReturn
 
 from rich.console import Console
 
 from flows.plan import PlannedStage, plan
 from flows.progress import TerminalObserver
 from flows.report import newest, stages_until, summary
+from flows.server import temporary_server
 from flows.session import Run, handed_on, session_of
 from flows.tables import new_table
 from profiles.load import load
@@ -55,14 +58,25 @@ def _run_in_prefect(
     from flows.pipeline import pipeline
 
     logging.getLogger("prefect").setLevel(logging.CRITICAL)  # errors reach the person through main(), once
+    stopped_by: list[int] = []
+
+    def on_sigterm(number: int, frame: object) -> NoReturn:
+        stopped_by.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, on_sigterm)
     try:
-        with handed_on(run):
+        with temporary_server(), handed_on(run):
             pipeline(name, overrides, to, refresh)
     except KeyboardInterrupt:
         observer.close()
-        observer.console.print("Interrupted. The same command resumes where it stopped.")
+        how = "Terminated" if stopped_by else "Interrupted"
+        observer.console.print(f"{how}. The same command resumes where it stopped.")
+        if stopped_by:
+            raise SystemExit(128 + signal.SIGTERM) from None
         raise  # typer ends with 130
     finally:
+        signal.signal(signal.SIGTERM, before)
         observer.close()
 
 

@@ -9,20 +9,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 
-import httpx
 from rich.console import Console
 
+from flows.server import answers, start, stop, wait
 from storage.errors import ConfigError
-from tasks.children.parent import tied_to
 
 DEPLOYMENTS = Path(__file__).parents[1] / "prefect.yaml"
 POOL = "gristmill"
-START_SECONDS = 180
-STOP_SECONDS = 15
 
 
 def serve(console: Console, port: int) -> None:
@@ -38,44 +33,22 @@ def serve(console: Console, port: int) -> None:
         "PREFECT_SERVER_API_PORT": str(port),  # with --port alone the pages keep calling 4200
         "PREFECT_LOGGING_LEVEL": "WARNING",
     }
-    if _answers(address):
+    if answers(address):
         raise ConfigError(f"{address} is already in use.", "Choose another port: gristmill ui --port 4201")
     prefect = [sys.executable, "-m", "prefect"]
     children: list[subprocess.Popen[bytes]] = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        children.append(_start([*prefect, "server", "start"], environment))
-        _wait(address, children[0])
+        children.append(start([*prefect, "server", "start"], environment))
+        wait(address, children[0])
         _run([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
         _run([*prefect, "--no-prompt", "deploy", "--all", "--prefect-file", str(DEPLOYMENTS)], environment)
-        children.append(_start([*prefect, "worker", "start", "--pool", POOL], environment))
+        children.append(start([*prefect, "worker", "start", "--pool", POOL], environment))
         console.print(f"Prefect is at [bold]{address}[/]  (Ctrl-C stops it)")
         console.print(f"Your own runs show up there with PREFECT_API_URL={address}/api gristmill run")
         children[0].wait()
     finally:
-        for child in reversed(children):
-            _signal(child, signal.SIGTERM)
-        for child in children:
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(STOP_SECONDS)
-            _signal(child, signal.SIGKILL)
-
-
-def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        tied_to(os.getpid(), command),
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """To the child's whole process group: the worker's runs too."""
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, number)
+        stop(children)
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:
@@ -85,21 +58,3 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
             f"`{' '.join(command[2:])}` failed:\n{done.stdout[-800:]}{done.stderr[-800:]}",
             "Fix what the message names.",
         )
-
-
-def _wait(address: str, server: subprocess.Popen[bytes]) -> None:
-    started = time.monotonic()
-    while time.monotonic() - started < START_SECONDS:
-        if server.poll() is not None:
-            raise ConfigError("The Prefect server exited at once.", "Run `prefect server start` to see why.")
-        if _answers(address):
-            return
-        time.sleep(0.5)
-    raise ConfigError(f"No Prefect server after {START_SECONDS} s.", "Run `prefect server start` to see why.")
-
-
-def _answers(address: str) -> bool:
-    try:
-        return httpx.get(f"{address}/api/health", timeout=2).status_code == httpx.codes.OK
-    except httpx.HTTPError:
-        return False

@@ -1,4 +1,8 @@
-"""Ctrl-C in the middle of training: it stops at once, leaves no child, and the next run resumes."""
+"""A signal in the middle of training: the run stops at once, leaves no process, and the next run resumes.
+
+Each goes to the whole process group, as Ctrl-C at a terminal does. Prefect's server must not die with it: the run
+would wait for it for minutes.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,23 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from storage.store import Store
 from tests.pipeline.runs import ROOT, SMALL
 
+MARK = "GRISTMILL_TEST_RUN"
 
-def processes_of(scratch: Path) -> list[int]:
-    """Every process whose command line names a file under the store."""
+
+def processes_of(store: Path) -> list[int]:
+    """Every process that descends from the run on this store: they inherit its environment."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            command = (folder / "cmdline").read_bytes().decode(errors="replace")
+            inherited = (folder / "environ").read_bytes()
         except OSError:
             continue
-        if str(scratch) in command and int(folder.name) != os.getpid():
+        if f"{MARK}={store}".encode() in inherited.split(b"\0"):
             found.append(int(folder.name))
     return found
 
@@ -32,7 +40,18 @@ def mind_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_ctrl_c_stops_cleanly_and_the_next_run_resumes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "sentence"),
+    [
+        (signal.SIGINT, 130, "Interrupted. The same command resumes"),
+        pytest.param(signal.SIGTERM, 143, "Terminated. The same command resumes", marks=pytest.mark.soak),
+        pytest.param(signal.SIGKILL, -9, "", marks=pytest.mark.soak),
+    ],
+    ids=lambda value: value.name if isinstance(value, signal.Signals) else "",
+)
+def test_a_signal_stops_it_cleanly_and_the_next_run_resumes(
+    number: signal.Signals, code: int, sentence: str, tmp_path: Path
+) -> None:
     store = tmp_path / "store"
     sets = (
         SMALL,
@@ -46,17 +65,24 @@ def test_ctrl_c_stops_cleanly_and_the_next_run_resumes(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("w") as file:
         process = subprocess.Popen(
-            command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=mind_ctrl_c
+            command,
+            cwd=ROOT,
+            env={**os.environ, MARK: str(store)},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=mind_ctrl_c,
         )
         deadline = time.monotonic() + 300
         while not list(store.glob("work/pretrain-*/scratch/checkpoints/step-*/complete.json")):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline
             time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert len(processes_of(store)) >= 3, "the run, Prefect's server, the training"
+        os.killpg(process.pid, number)
+        assert process.wait(30) == code
     said = log.read_text()
-    assert "The same command resumes" in said
+    assert sentence in said
     assert "Traceback" not in said
     deadline = time.monotonic() + 10
     while processes_of(store) and time.monotonic() < deadline:
