@@ -48,7 +48,7 @@ class Document(NamedTuple):
     metadata: str = "{}"
 
     @classmethod
-    def new(cls, text: str, source: str, **metadata: Any) -> Document:
+    def new(cls, text: str, source: str, /, **metadata: Any) -> Document:
         """A document just read from a source; its id is computed here, once."""
         return cls(document_id(text), text, source, json.dumps(metadata, sort_keys=True, ensure_ascii=False))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from storage.errors import BadDocument
 
-ROLES = {"system", "user", "assistant"}
+ROLES = ("system", "user", "assistant")
 
 
 def instruction(row: dict[str, Any], source: str) -> dict[str, Any]:
@@ -16,7 +16,10 @@ def instruction(row: dict[str, Any], source: str) -> dict[str, Any]:
     if "messages" in row:
         messages = _messages(row["messages"])
     else:
-        question = "\n".join(part for part in (row.get("instruction"), row.get("input")) if part)
+        parts = [part for part in (row.get("instruction"), row.get("input")) if part]
+        if not all(isinstance(part, str) for part in parts):
+            raise BadDocument("no_text")
+        question = "\n".join(parts)
         messages = _messages(
             [{"role": "user", "content": question}, {"role": "assistant", "content": row.get("output")}]
         )
@@ -54,8 +57,17 @@ def _messages(value: Any) -> list[dict[str, str]]:
     for message in value:
         if not isinstance(message, dict) or message.get("role") not in ROLES:
             raise BadDocument("unknown_role")
-        if not isinstance(message.get("content"), str) or not message["content"].strip():
+        content = message.get("content")
+        if not isinstance(content, str):
+            raise BadDocument("no_text")
+        if not content.strip():
             raise BadDocument("empty")
+        if "\0" in content:
+            raise BadDocument("nul")
+        try:
+            content.encode()
+        except UnicodeEncodeError as error:
+            raise BadDocument("lone_surrogate") from error
     return [{"role": message["role"], "content": message["content"]} for message in value]
 
 

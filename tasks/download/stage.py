@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from storage.documents import Document, Verdict, shard_name, write_documents, write_ledger
 from storage.errors import BadDocument, EmptyOutput, SourceError
+from storage.lines import write_json_lines
 from tasks.download import benchmarks, pairs
 from tasks.download.config import DownloadConfig, EmbeddedSource, FileSource, HubSource, Source
 from tasks.download.sources import embedded, files, hub
@@ -61,7 +60,7 @@ def download(config: DownloadConfig, out: Output) -> None:
     ]
     write_ledger(out.path / "ledger" / shard_name(0), bad)
     for role, rows in sets.items():
-        _write_lines(out.path / role / "pairs.jsonl", rows)
+        write_json_lines(out.path / role / "pairs.jsonl", rows)
     _write_benchmarks(config, out)
     out.account(documents_in=writer.seen + len(bad), kept=writer.seen, removed={}, quarantined=len(bad))
     out.count(instructions=len(sets["instructions"]), preferences=len(sets["preferences"]))
@@ -141,7 +140,12 @@ def _item(source: FileSource | HubSource, row: Row, limit: int) -> Document | Ro
         return pairs.preference(row, source.name)
     text = files.text_of(row, source.text_column, limit)
     kept = {name: value for name, value in row.items() if name != source.text_column and _is_plain(value)}
-    return Document.new(text, source.name, **kept)
+    document = Document.new(text, source.name, **kept)
+    try:
+        document.metadata.encode()
+    except UnicodeEncodeError as error:
+        raise BadDocument("lone_surrogate") from error
+    return document
 
 
 def _is_plain(value: Any) -> bool:
@@ -176,17 +180,10 @@ def _check_source(
 
 def _write_benchmarks(config: DownloadConfig, out: Output) -> None:
     for name in config.benchmarks:
-        _write_lines(out.path / "benchmarks" / f"{name}.jsonl", benchmarks.questions(name, config.benchmark_items))
+        write_json_lines(out.path / "benchmarks" / f"{name}.jsonl", benchmarks.questions(name, config.benchmark_items))
     for source in config.sources:
         if isinstance(source, EmbeddedSource) and source.held_out_share:
             rows = sorted(embedded.held_out_questions(source), key=lambda row: str(row["id"]))[: config.benchmark_items]
-            _write_lines(out.path / "benchmarks" / "descriptions.jsonl", rows)
+            write_json_lines(out.path / "benchmarks" / "descriptions.jsonl", rows)
     if not (out.path / "benchmarks").is_dir():
         raise EmptyOutput("There are no benchmarks.", "List some in download.benchmarks.")
-
-
-def _write_lines(path: Path, rows: list[Row]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows), encoding="utf-8"
-    )

@@ -7,11 +7,12 @@ nothing is downloaded.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 
 from storage.errors import ConfigError, SourceError
+from storage.lines import read_json_lines, write_json_lines
 
 PREFIX = "gristmill_"  # keeps them apart from the harness's own tasks of the same name
 
@@ -36,15 +37,14 @@ def write_questions(
     folder.mkdir(parents=True, exist_ok=True)
     about = {}
     for path in files:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:max_items]]
+        rows = list(islice(read_json_lines(path), max_items))
         asked = [row for row in rows if all(fits(choice) for choice in row["choices"])]
         if not asked:
             raise SourceError(
                 f"None of the {len(rows)} questions of {path.stem} fits into the model's context.",
                 "Leave it out of evaluate.tasks, or raise pretrain.model.context.",
             )
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in asked)
-        (folder / path.name).write_text(text, encoding="utf-8")
+        write_json_lines(folder / path.name, asked)
         chance = sum(1 / len(row["choices"]) for row in asked) / len(asked)
         about[path.stem] = {"asked": len(asked), "too_long": len(rows) - len(asked), "chance": chance}
     return about

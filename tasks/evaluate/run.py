@@ -10,6 +10,7 @@ import torch
 
 from models.convert import load
 from models.tokenizer import load_tokenizer
+from storage.lines import read_json_lines
 from storage.token_stream import TokenStream
 from tasks.children.child import emit, run_as_child
 from tasks.children.spec import ChildSpec
@@ -74,8 +75,8 @@ def _dirty(spec: EvaluateSpec) -> dict[str, Dirty]:
     dirty = find_dirty(spec.contamination, spec.config.dirty_share) if spec.contamination else {}
     for path in spec.benchmarks:
         if path.stem in dirty:
-            lines = (spec.scratch / "tasks" / path.name).read_text(encoding="utf-8").splitlines()
-            check_asked(path.stem, (str(json.loads(line)["id"]) for line in lines), dirty[path.stem])
+            rows = read_json_lines(spec.scratch / "tasks" / path.name)
+            check_asked(path.stem, (str(row["id"]) for row in rows), dirty[path.stem])
     return dirty
 
 

@@ -37,14 +37,18 @@ def find_files(source: FileSource) -> list[Path]:
     """The files of a source, sorted, without duplicates. Raises SourceError for a path or glob that matches none, and
     for an unknown file type."""
     found: set[Path] = set()
+    seen: set[Path] = set()
     for pattern in source.paths:
         matches = [Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True)]
-        matches = [path for path in matches if path.is_file()]
+        matches = sorted((path for path in matches if path.is_file()), key=lambda path: (len(path.parts), path))
         if not matches:
             raise SourceError(
                 f"Source {source.name}: no file matches {pattern}.", "Check the path, or remove it from `paths`."
             )
-        found |= set(matches)
+        for path in matches:  # by its shortest path, as a loop of symbolic links leads to a file again and again
+            if path.resolve() not in seen:
+                seen.add(path.resolve())
+                found.add(path)
     for path in found:
         if not path.name.endswith(ENDINGS):
             raise SourceError(
@@ -99,6 +103,8 @@ def _parse(line: bytes, place: str) -> dict[str, Any] | Refused:
         return Refused("invalid_utf8", place)
     except ValueError:
         return Refused("broken_json", place)
+    except RecursionError:
+        return Refused("nested_too_deep", place)
     return row if isinstance(row, dict) else Refused("not_an_object", place)
 
 
@@ -111,15 +117,35 @@ def _read_text(path: Path, column: str, limit: int) -> dict[str, Any] | Refused:
         return Refused("invalid_utf8", path.name)
 
 
-def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
+def _read_parquet(path: Path) -> Iterator[dict[str, Any] | Refused]:
+    """By row group, so that a damaged page costs the rows of its group and no others."""
     try:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=1024):
-                yield from batch.to_pylist()
-    except pa.ArrowInvalid as error:
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+    except (pa.ArrowInvalid, OSError) as error:
         raise SourceError(
             f"{path} is not a Parquet file: {error}.", "Replace it, or remove it from `paths`."
         ) from error
+    with file:
+        number = 0
+        for group in range(file.num_row_groups):
+            end = number + file.metadata.row_group(group).num_rows
+            try:
+                for batch in file.iter_batches(batch_size=1024, row_groups=[group]):
+                    yield from _rows(batch, path, number)
+                    number += batch.num_rows
+            except (pa.ArrowInvalid, OSError):
+                yield from (Refused("damaged_page", f"{path.name} row {row + 1}") for row in range(number, end))
+                number = end
+
+
+def _rows(batch: pa.RecordBatch, path: Path, before: int) -> list[dict[str, Any] | Refused]:
+    try:
+        return list(batch.to_pylist())
+    except UnicodeDecodeError:
+        if batch.num_rows == 1:
+            return [Refused("invalid_utf8", f"{path.name} row {before + 1}")]
+        half = batch.num_rows // 2
+        return [*_rows(batch.slice(0, half), path, before), *_rows(batch.slice(half), path, before + half)]
 
 
 def _guard(read: Callable[[], bytes], path: Path) -> bytes:

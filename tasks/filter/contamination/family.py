@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
 from storage.artifact import Artifact
+from storage.lines import read_json_lines, write_json_lines
 from tasks.filter.contamination.config import QUESTIONS
 from tasks.filter.contamination.rules import ContaminationRules
 from tasks.filter.contamination.stage import contamination_signals
@@ -23,13 +23,10 @@ def keep_questions(contamination: ContaminationRules, measured: Artifact, out: O
 
     Nothing is where any shared n-gram removes a document; otherwise the counts are those measured before other rules.
     """
-    rows = [json.loads(line) for line in (measured.path / QUESTIONS).read_text(encoding="utf-8").splitlines()]
+    rows = list(read_json_lines(measured.path / QUESTIONS))
     if contamination.max_ngrams == 0:
         rows = [row | {"found": 0, "documents": 0} for row in rows]
-    folder = out.path / "contamination"
-    folder.mkdir()
-    lines = "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows)
-    (folder / QUESTIONS).write_text(lines, encoding="utf-8")
+    write_json_lines(out.path / "contamination" / QUESTIONS, rows)
 
 
 FAMILY = Family(

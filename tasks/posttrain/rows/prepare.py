@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from storage.errors import EmptyOutput, SourceError
+from storage.lines import read_json_lines
 from tasks.posttrain.rows.form import Dropped, Row
 
 
 def read_rows(paths: Iterable[Path]) -> Iterator[Row]:
     """The rows of JSON Lines files, in order. Raises SourceError for a line that is not JSON."""
     for path in paths:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise SourceError(
-                    f"{path.name}, line {number}, is not JSON: {error}.", "Rebuild the artifact that holds it."
-                ) from error
+        try:
+            yield from read_json_lines(path)
+        except ValueError as error:
+            raise SourceError(f"{path.name} is not JSON: {error}.", "Rebuild the artifact that holds it.") from error
 
 
 def prepare(

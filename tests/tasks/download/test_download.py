@@ -17,6 +17,7 @@ from storage.errors import SourceError
 from tasks.download import DownloadConfig, download
 from tasks.download.config import EmbeddedSource, FileSource
 from tasks.download.sources.embedded import documents, held_out_questions, instructions, masked, preferences, purpose
+from tasks.posttrain.rows.prepare import read_rows
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 
@@ -74,15 +75,82 @@ def test_bad_rows_are_quarantined_by_reason_and_the_rest_goes_on(tmp_path: Path)
         (b'{"title": "no text"}', "no_text"),
         (b"[1, 2]", "not_an_object"),
         (rb'{"text": "\ud800"}', "lone_surrogate"),
-        (json.dumps({"text": "long " * 3000}).encode(), "too_long"),
+        (json.dumps({"text": "long " * 3_000_000}).encode(), "too_long"),
+        (b'{"text": 7}', "no_text"),
+        (b'{"text": ["a", "b"]}', "no_text"),
+        (rb'{"text": "sound", "title": "\ud800"}', "lone_surrogate"),
+        (rb'{"text": "sound", "\ud800": 1}', "lone_surrogate"),
+        (b'{"text": "deep", "meta": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested_too_deep"),
     ]
     path.write_bytes(lines(GOOD[:2]) + b"".join(line + b"\n" for line, _ in bad) + lines(GOOD[2:]))
-    out = run(tmp_path, source(path), max_quarantined_share=0.9, max_document_bytes=10_000)
+    out = run(tmp_path, source(path), max_quarantined_share=0.9, max_document_bytes=10_000_000)
     assert texts(out) == GOOD
     ledger = [verdict for shard in out.path.glob("ledger/*") for verdict in read_ledger(shard)]
     assert [verdict.reason for verdict in ledger] == [reason for _, reason in bad]
     assert "3" in ledger[0].detail, "the ledger names the line"
-    assert out.counts["documents"] == {"in": 13, "kept": 5, "removed": {}, "quarantined": 8}
+    assert out.counts["documents"] == {"in": 18, "kept": 5, "removed": {}, "quarantined": 13}
+
+
+def test_any_column_is_passed_on_whatever_its_name(tmp_path: Path) -> None:
+    names = ("source", "cls", "id", "self", "metadata", "text")  # such as those of Dolma and RedPajama
+    row = {name: f"value of {name}" for name in names} | {"content": GOOD[0]}
+    (tmp_path / "data.jsonl").write_text(json.dumps(row))
+    out = run(tmp_path, source(tmp_path / "data.jsonl", text_column="content"))
+    (document,) = read_documents(next(out.path.glob("documents/*")))
+    assert (document.text, document.source) == (GOOD[0], "mine")
+    assert json.loads(document.metadata) == {name: f"value of {name}" for name in names}
+
+
+def test_of_a_parquet_file_only_the_damaged_rows_are_quarantined(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    values = [text.encode() for text in GOOD[:2]] + [b"caf\xe9"] + [text.encode() for text in GOOD[2:]]
+    column = pa.Array.from_buffers(pa.string(), len(values), pa.array(values, pa.binary()).buffers())
+    plain = {"use_dictionary": False, "write_statistics": False, "write_page_checksum": True, "compression": "none"}
+    pq.write_table(pa.table({"text": column}), path, row_group_size=4, **plain)
+    out = run(tmp_path, source(path), max_quarantined_share=0.9)
+    assert texts(out) == GOOD
+    (verdict,) = (verdict for shard in out.path.glob("ledger/*") for verdict in read_ledger(shard))
+    assert (verdict.reason, verdict.detail) == ("invalid_utf8", "data.parquet row 3")
+    data = path.read_bytes()
+    at = data.index(GOOD[4].encode())
+    path.write_bytes(data[:at] + b"d" + data[at + 1 :])
+    out = run(tmp_path / "again", source(path), max_quarantined_share=0.9)
+    assert texts(out) == GOOD[:3]
+    reasons = [(v.reason, v.detail) for shard in out.path.glob("ledger/*") for v in read_ledger(shard)]
+    assert reasons[1:] == [("damaged_page", f"data.parquet row {row}") for row in (5, 6)]
+
+
+def test_a_loop_of_symbolic_links_multiplies_nothing(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.jsonl").write_bytes(lines(GOOD))
+    (tmp_path / "data" / "loop").symlink_to(tmp_path / "data")
+    (tmp_path / "data" / "b.jsonl").symlink_to(tmp_path / "data" / "a.jsonl")
+    assert texts(run(tmp_path, source(tmp_path / "data" / "**" / "*.jsonl"))) == GOOD
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"instruction": ["a"], "output": "b"}, "no_text"),
+        ({"instruction": "a", "output": 7}, "no_text"),
+        ({"instruction": "a", "output": "\ud800"}, "lone_surrogate"),
+        ({"instruction": "a\0", "output": "b"}, "nul"),
+        ({"messages": [{"role": None, "content": "a"}]}, "unknown_role"),
+        ({"messages": [{"role": ["user"], "content": "a"}]}, "unknown_role"),
+        ({"messages": [None]}, "unknown_role"),
+        ({"messages": {"role": "user"}}, "no_messages"),
+    ],
+)
+def test_a_pair_that_cant_be_used_is_quarantined(row: dict[str, object], reason: str, tmp_path: Path) -> None:
+    good = {"instruction": "What ends a line?\u2028\x85", "output": "Not \u2029 this."}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(good) + "\n" + json.dumps(row))
+    (tmp_path / "data.jsonl").write_bytes(lines(GOOD))
+    asked = source(tmp_path / "pairs.jsonl", role="instructions"), source(tmp_path / "data.jsonl", name="texts")
+    out = run(tmp_path, *asked, max_quarantined_share=0.9)
+    (verdict,) = (verdict for shard in out.path.glob("ledger/*") for verdict in read_ledger(shard))
+    assert (verdict.reason, verdict.detail) == (reason, "mine row 2")
+    (kept,) = read_rows([out.path / "instructions" / "pairs.jsonl"])
+    assert [message["content"] for message in kept["messages"]] == [good["instruction"], good["output"]]
 
 
 def test_a_line_of_200_mb_is_skipped_without_being_held(tmp_path: Path) -> None:
