@@ -15,6 +15,7 @@ from profiles.schema import Profile
 from storage.errors import ConfigError
 
 FOLDER = Path(__file__).parent
+MOST_NODES = 100_000  # a profile has some hundred values
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Profile:
@@ -57,7 +58,7 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
     if path in children:
         raise ConfigError(f"Profile {path.name} extends itself.", "Remove one `extends`.")
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+        data = _parse(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"Profile {path} is not YAML: {error}.", "Fix the line named above.") from error
     if not isinstance(data, dict):
@@ -70,13 +71,31 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
     return _merge(_read(parent, (*children, path), path), data)
 
 
+def _parse(text: str) -> Any:
+    """The value of a YAML text. Raises YAMLError, also for one that is nested or repeated by aliases without end."""
+    try:
+        value = yaml.load(text, _UniqueKeys)
+    except RecursionError as error:
+        raise yaml.YAMLError("it is nested too deep") from error
+    waiting, nodes = [value], 0
+    while waiting:
+        node = waiting.pop()
+        nodes += 1
+        if nodes > MOST_NODES:
+            raise yaml.YAMLError(
+                f"it has more than {MOST_NODES:,} values, aliases counted as often as they stand for one"
+            )
+        waiting += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return value
+
+
 class _UniqueKeys(yaml.SafeLoader):
     """YAML in which a mapping holds each key once: a second one would replace the first without a word."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """As the base class does. Raises ConstructorError, with the place of the second key."""
         seen: set[str] = set()
-        for key, _ in node.value:
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value} stands here twice", key.start_mark)
             if key.tag != "tag:yaml.org,2002:merge":
@@ -105,7 +124,10 @@ def _set(data: dict[str, Any], override: str) -> None:
             raise ConfigError(
                 f"--set {override}: {parent} is not a section.", "`gristmill profile schema` lists every key."
             )
-    here[last] = yaml.safe_load(text)
+    try:
+        here[last] = _parse(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: the value is not YAML: {error}.", "Quote it, or close it.") from error
 
 
 def _explain(error: ValidationError) -> str:

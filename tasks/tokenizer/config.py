@@ -17,7 +17,7 @@ class TokenizerConfig(StageConfig):
     """The vocabulary, and the text to learn it from."""
 
     vocab_size: int = Field(
-        4096, ge=1, description="number of ids: special tokens, reserved tokens, 256 bytes and merges"
+        4096, ge=1, le=1 << 20, description="number of ids: special tokens, reserved tokens, 256 bytes and merges"
     )
     reserved_tokens: int = Field(
         0,

@@ -82,6 +82,8 @@ def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
         ("pretrain.tokens=5", "steps or tokens, not both"),
         ("pretrain.model.heads=5", "128 is not a multiple of 5 heads"),
         ("filter", "has no value"),
+        ("filter=[1", "the value is not YAML"),
+        ("tokenizer.vocab_size=100000000", "less than or equal to 1048576"),
         ("name.x=1", "name is not a section"),
     ],
 )
@@ -96,6 +98,16 @@ def test_a_wrong_override_is_refused_with_its_path(override: str, message: str) 
         ("extends: [tiny]", "is no name"),
         ("extends: tiny\nname: one\nname: two", "name stands here twice"),
         ("extends: tiny\ndedup: {threshold: 0.7, threshold: 0.8}", "threshold stands here twice"),
+        ("extends: 5", "is no name"),
+        ("[" * 5000 + "]" * 5000, "nested too deep"),
+        (
+            "\n".join(
+                f"{a}: &{a} [{', '.join([f'*{b}'] * 9)}]" for a, b in zip("bcdefghij", "abcdefghi", strict=True)
+            ).replace("*a", "0"),
+            "more than 100,000 values",
+        ),
+        ("? [a]\n: b", "unhashable key"),
+        ("a: &a [*a]", "more than 100,000 values"),
     ],
 )
 def test_yaml_that_says_a_thing_twice_or_extends_no_name_is_refused(text: str, named: str, tmp_path: Path) -> None:
