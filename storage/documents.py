@@ -90,20 +90,34 @@ def read_batches(
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The shard as (first row, Arrow batch), a batch per row group, for work that needs no Python strings.
 
-    With `holding`, only the row groups that contain one of these rows (ascending). Raises DamagedArtifact.
+    With `holding`, only the row groups that contain one of these rows (ascending). Columns have the types of this
+    module's schemas, also in a shard that another program wrote (polars writes large strings). Raises DamagedArtifact,
+    also for a column that lacks and for a row without id, text or source.
     """
     try:
         with pq.ParquetFile(path) as file:
+            lacking = sorted(set(columns) - set(file.schema_arrow.names))
+            if lacking:
+                raise KeyError(f"no column {', '.join(lacking)}")
             start = 0
             for number in range(file.num_row_groups):
                 end = start + file.metadata.row_group(number).num_rows
                 if holding is None or bisect_left(holding, start) < bisect_left(holding, end):
                     for batch in file.read_row_group(number, list(columns), use_threads=False).to_batches():
-                        yield start, batch
+                        yield start, _as_written_here(batch)
                         start += batch.num_rows
                 start = end
-    except (OSError, pa.ArrowInvalid, KeyError) as error:
+    except (OSError, pa.ArrowException, KeyError) as error:
         raise _damaged(path, error) from error
+
+
+def _as_written_here(batch: pa.RecordBatch) -> pa.RecordBatch:
+    types = {field.name: field.type for schema in (LEDGER_SCHEMA, DOCUMENT_SCHEMA) for field in schema}
+    target = pa.schema([(field.name, types.get(field.name, field.type)) for field in batch.schema])
+    for name in {"id", "text", "source"} & set(target.names):
+        if batch.column(name).null_count:
+            raise pa.ArrowInvalid(f"rows without {name}")
+    return batch if batch.schema.equals(target) else batch.cast(target)
 
 
 def write_batches(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema = DOCUMENT_SCHEMA) -> int:

@@ -166,36 +166,37 @@ class Store:
         names = [name for name in names if self.fs.exists(f"{self.root}/artifacts/{stage}/{name}/{MANIFEST}")]
         return sorted(names, key=lambda name: int(name.partition(".")[2] or 1))
 
-    def get(self, location: str, heard: Heard = lambda done, total: None) -> Artifact:
+    def get(self, location: str, heard: Heard = lambda done, total: None, *, hashed: bool = True) -> Artifact:
         """The artifact at `stage/key`, downloaded first if the store is a bucket. Every file has the bytes with which
-        it was published; `heard` is told of the hashing, in bytes. Raises StoreError and DamagedArtifact."""
+        it was published; `heard` is told of the hashing, in bytes. Without `hashed` every file has its size, for a
+        caller that checks each file when it reads it. Raises StoreError and DamagedArtifact."""
         manifest = self.manifest(location)
         if manifest is None:
             raise StoreError(f"There is no artifact {location} in {self.url}.", "`gristmill store ls` lists them.")
         path = self.local / "artifacts" / location
-        problems = self._damage(manifest, location, heard) if (path / MANIFEST).exists() else None
+        problems = self._damage(manifest, location, heard, hashed) if (path / MANIFEST).exists() else None
         if not self.is_folder and (problems is None or problems):
             self._download(manifest, location, path)
-            problems = self._damage(manifest, location, heard)
+            problems = self._damage(manifest, location, heard, hashed)
         if problems:
             told = "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
             raise DamagedArtifact(f"{told}.", f"Make it again with --refresh {manifest.stage}.")
         return Artifact(path=path, digest=manifest.digest, manifest=manifest, location=location)
 
-    def _damage(self, manifest: Manifest, location: str, heard: Heard) -> list[str]:
+    def _damage(self, manifest: Manifest, location: str, heard: Heard, hashed: bool) -> list[str]:
         folder = self.local / "artifacts" / location
         done = 0
 
-        def hashed(size: int) -> None:
+        def on_hashed(size: int) -> None:
             nonlocal done
             done += size
             heard(done, manifest.size)
 
         def digests(names: Iterable[str]) -> dict[str, str]:
-            found = remembered_digests((folder / name for name in names), anew=self.paranoid, hashed=hashed)
+            found = remembered_digests((folder / name for name in names), anew=self.paranoid, hashed=on_hashed)
             return {path.relative_to(folder).as_posix(): digest for path, digest in found.items()}
 
-        return list(find_damage(manifest, location, local_sizes(folder), digests))
+        return list(find_damage(manifest, location, local_sizes(folder), digests if hashed else None))
 
     def _download(self, manifest: Manifest, location: str, path: Path) -> None:
         draft = self.local / "work" / f"fetch-{location.replace('/', '-')}-{os.getpid()}"

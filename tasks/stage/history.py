@@ -39,7 +39,7 @@ def nearest(store: Store, payload: KeyPayload, *, but: str = "") -> Manifest | N
 
 def find_earlier(store: Store, payload: KeyPayload, source: str, same: Sequence[str]) -> Artifact | None:
     """The newest artifact of the stage with this version, config, source code and the `same` inputs that can be
-    trusted, as `Store.get` has it. In a bucket store it is fetched."""
+    trusted: its manifest agrees with itself and its files are there. In a bucket store it is fetched."""
 
     def identity(of: KeyPayload) -> tuple[Any, ...]:
         return of.version, of.config, {name: of.inputs.get(name) for name in same}
@@ -51,7 +51,7 @@ def find_earlier(store: Store, payload: KeyPayload, source: str, same: Sequence[
     ]
     for _, location in sorted(alike, reverse=True):
         with suppress(StoreError):  # it is damaged, or was collected just now
-            return store.get(location)
+            return store.get(location, hashed=False)  # each file is checked as it is taken over
     return None
 
 

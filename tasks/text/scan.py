@@ -119,7 +119,17 @@ def at_least(buffer: AnyArray, size: int) -> AnyArray:
 
 
 def utf8(texts: pa.Array) -> tuple[UInt8, Int64]:
-    """(data, offsets) of a string column without nulls, without a copy: text i is `data[offsets[i]:offsets[i + 1]]`."""
+    """(data, offsets) of a string column without nulls, without a copy: text i is `data[offsets[i]:offsets[i + 1]]`.
+
+    The one door to compiled code, which believes what it is given. Raises TypeError for another layout (large strings
+    have 64-bit offsets, views none at all) and ValueError for nulls.
+    """
+    if texts.type != pa.string():
+        raise TypeError(f"a column of strings is needed, not of {texts.type}")
+    if texts.null_count:
+        raise ValueError(f"{texts.null_count} of {len(texts)} texts are null")
     _, ends, data = texts.buffers()
+    if ends is None:  # of an array without elements
+        return np.empty(0, np.uint8), np.zeros(1, np.int64)
     offsets = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     return np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8), offsets

@@ -7,11 +7,23 @@ import itertools
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.documents import Document, Verdict, count_rows, read_documents, read_ledger, write_documents, write_ledger
+from storage.documents import (
+    DOCUMENT_SCHEMA,
+    Document,
+    Verdict,
+    count_rows,
+    read_batches,
+    read_documents,
+    read_ledger,
+    write_documents,
+    write_ledger,
+)
 from storage.errors import DamagedArtifact, StoreError, TokenizerMismatch
 from storage.tokens import open_tokens, write_tokens
 
@@ -106,3 +118,35 @@ def test_changed_bytes_are_found(tmp_path: Path, at: int) -> None:
     path.write_bytes(bytes(data[:-9]))
     with pytest.raises(DamagedArtifact, match=r"a\.tokens"):
         open_tokens(path)
+
+
+@pytest.mark.parametrize(
+    "layout", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=str
+)
+def test_shards_of_other_programs_are_read_in_our_layout(layout: pa.DataType, tmp_path: Path) -> None:
+    columns = {
+        "text": ["one", "two"],
+        "id": ["1", "2"],
+        "source": ["a", "a"],
+        "metadata": ["{}", "{}"],
+        "more": ["", ""],
+    }
+    table = pa.table({name: pa.array(values, pa.string()).cast(layout) for name, values in columns.items()})
+    pq.write_table(table, tmp_path / "polars.parquet")
+    ((_, batch),) = read_batches(tmp_path / "polars.parquet")
+    assert batch.schema.types == DOCUMENT_SCHEMA.types
+    assert [document.text for document in read_documents(tmp_path / "polars.parquet")] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ({"id": ["1"], "text": [None], "source": ["a"], "metadata": ["{}"]}, "rows without text"),
+        ({"id": ["1"], "source": ["a"], "metadata": ["{}"]}, "no column text"),
+        ({"id": ["1"], "text": [["a"]], "source": ["a"], "metadata": ["{}"]}, "polars.parquet"),
+    ],
+)
+def test_what_is_no_document_shard_is_refused(columns: dict[str, list[object]], named: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "polars.parquet")
+    with pytest.raises(DamagedArtifact, match=named):
+        list(read_batches(tmp_path / "polars.parquet"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import unicodedata
@@ -140,3 +141,28 @@ def test_jaccard_is_exact(sets: list[frozenset[int]]) -> None:
     values = np.empty(len(pairs))
     compare_kernels.jaccards(flat, ends, np.ascontiguousarray(first), np.ascontiguousarray(second), values)
     assert values.tolist() == [len(sets[i] & sets[j]) / len(sets[i] | sets[j]) for i, j in pairs]
+
+
+@given(st.lists(st.text(max_size=20), max_size=12), st.integers(0, 5), st.integers(0, 5))
+@settings(max_examples=60, deadline=None)
+def test_a_slice_is_read_as_what_it_is(texts: list[str], before: int, after: int) -> None:
+    column = pa.array(["x" * 7] * before + texts + ["y"] * after, pa.string()).slice(before, len(texts))
+    data, offsets = scan.utf8(column)
+    assert [bytes(data[a:b]).decode() for a, b in itertools.pairwise(offsets.tolist())] == texts
+
+
+@pytest.mark.parametrize(
+    ("column", "error"),
+    [
+        (pa.array(["one", "two"], pa.large_string()), TypeError),
+        (pa.array(["one", "two"], pa.string_view()), TypeError),
+        (pa.array(["one", "one"], pa.dictionary(pa.int32(), pa.string())), TypeError),
+        (pa.array([b"one"], pa.binary()), TypeError),
+        (pa.array(["one", None], pa.string()), ValueError),
+        (pa.chunked_array([["one"], ["two"]]), AttributeError),
+    ],
+    ids=lambda value: str(getattr(value, "type", "")),
+)
+def test_no_other_layout_reaches_compiled_code(column: pa.Array, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        scan.utf8(column)
