@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -26,5 +27,5 @@ Paranoid = Annotated[
 
 
 def settings(overrides: list[str] | None, store: str | None) -> list[str]:
-    """Overrides of a profile, of which `--store URL` is one."""
-    return [*(overrides or []), *([f"runtime.store={store}"] if store is not None else [])]
+    """Overrides of a profile, of which `--store URL` is one: quoted, as a store may be called `on` or `5`."""
+    return [*(overrides or []), *([f"runtime.store={json.dumps(store)}"] if store is not None else [])]

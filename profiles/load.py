@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -15,6 +16,7 @@ from profiles.schema import Profile
 from storage.errors import ConfigError
 
 FOLDER = Path(__file__).parent
+BOOLEAN = "tag:yaml.org,2002:bool"
 MOST_NODES = 100_000  # a profile has some hundred values
 
 
@@ -90,7 +92,13 @@ def _parse(text: str) -> Any:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML in which a mapping holds each key once: a second one would replace the first without a word."""
+    """YAML in which a mapping holds each key once, as a second one would replace the first without a word, and in which
+    `on`, `off`, `yes` and `no` are words, as in YAML 1.2: they are values of some keys, and no number."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML's own, which belong to the class
+        first: [(tag, pattern) for tag, pattern in known if tag != BOOLEAN]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """As the base class does. Raises ConstructorError, with the place of the second key."""
@@ -101,6 +109,9 @@ class _UniqueKeys(yaml.SafeLoader):
             if key.tag != "tag:yaml.org,2002:merge":
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+_UniqueKeys.add_implicit_resolver(BOOLEAN, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from storage import refs
 from storage.damage import find_damage, local_sizes
 from storage.digests import file_digest
 from storage.errors import DamagedArtifact, StoreError
@@ -84,6 +85,23 @@ def verify(store: Store, location: str) -> list[str]:
             manifest, location, sizes, lambda names: {name: _remote_digest(store, f"{root}/{name}") for name in names}
         )
     )
+
+
+def verify_refs(store: Store) -> list[str]:
+    """A phrase for each ref that can't be read, or that points to what is not there or is another artifact."""
+    problems = []
+    for name in refs.names(store):
+        try:
+            newest = refs.history(store, name)[-1]
+            manifest = store.manifest(newest.location)
+        except DamagedArtifact as error:
+            problems.append(error.message.rstrip("."))
+            continue
+        if manifest is None:
+            problems.append(f"the ref {name} points to {newest.location}, which is gone")
+        elif manifest.digest != newest.digest:
+            problems.append(f"the ref {name} names another digest than {newest.location} has")
+    return problems
 
 
 def _remote_digest(store: Store, path: str) -> str:

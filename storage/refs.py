@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from storage import locks
 from storage.errors import DamagedArtifact, StoreError
@@ -27,15 +28,15 @@ class RefEntry(BaseModel):
     time: str
 
 
-_HISTORY = TypeAdapter(list[RefEntry])
+_HISTORY = TypeAdapter(Annotated[list[RefEntry], Field(min_length=1)])
 
 
 def history(store: Store, name: str) -> list[RefEntry]:
     """Every artifact that `name` (such as `tiny/pretrain`) has pointed to, oldest first; empty for an unknown name.
     Raises DamagedArtifact for a ref that can't be read."""
-    text = store.read_text(f"refs/{name}.json")
+    data = store.read_bytes(f"refs/{name}.json")
     try:
-        return [] if text is None else _HISTORY.validate_json(text)
+        return [] if data is None else _HISTORY.validate_json(data)
     except ValidationError as error:
         raise DamagedArtifact(
             f"The ref {name} is damaged: {error.errors()[0]['msg']}.",

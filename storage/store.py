@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -38,6 +39,13 @@ from storage.remembered import remember, remembered_digests
 STORE_FILE = "gristmill.json"
 _FORMAT = TypeAdapter(dict[str, int])
 Heard = Callable[[int, int], None]  # bytes hashed so far, and the most that there can be
+
+
+def unreachable() -> tuple[type[BaseException], ...]:
+    """What a file system raises that can't be reached: the library behind S3 has errors of its own, such as for lack of
+    credentials."""
+    loaded = sys.modules.get("botocore.exceptions")
+    return (OSError, loaded.BotoCoreError) if loaded else (OSError,)
 
 
 class Store:
@@ -63,7 +71,14 @@ class Store:
         marker = f"{self.root}/{STORE_FILE}"
         if self.is_folder and self.local.exists() and not self.local.is_dir():
             raise StoreError(f"The store {self.url} is a file.", "Set runtime.store to a folder.")
-        if self.fs.exists(marker):
+        try:
+            there = self.fs.exists(marker)
+        except unreachable() as error:
+            raise StoreError(
+                f"The store {self.url} can't be reached: {error}.",
+                "Check its address, the network, and the credentials in the environment.",
+            ) from error
+        if there:
             try:
                 found = _FORMAT.validate_json(self.fs.cat_file(marker))["format"]
             except (ValidationError, KeyError) as error:
@@ -80,8 +95,17 @@ class Store:
         if self.is_folder and self.local.is_dir():
             # Hidden files may belong to another process that is creating the same store
             strange = [path.name for path in self.local.iterdir() if not path.name.startswith(".")]
+            if "artifacts" in strange and not self.fs.exists(marker):
+                raise StoreError(
+                    f"{marker} is missing.", f'If this is a store, write {{"format": {FORMAT}}} into that file.'
+                )
             if strange and not self.fs.exists(marker):
                 raise StoreError(f"{self.url} is not empty and not a store.", "Set runtime.store to another folder.")
+
+    def check_exists(self) -> None:
+        """Raises StoreError if nothing was ever written there: a mistyped address looks like an empty store."""
+        if not self.fs.exists(f"{self.root}/{STORE_FILE}"):
+            raise StoreError(f"There is no store at {self.url}.", "Check --store; a run creates a store.")
 
     def _begin(self) -> None:
         """Create the store before the first write, so that merely opening one leaves nothing on disk."""
@@ -108,20 +132,21 @@ class Store:
         draft.rename(path)
         flush(path.parent)
 
-    def read_text(self, name: str) -> str | None:
-        """The text of a small file, or None if it does not exist."""
+    def read_bytes(self, name: str) -> bytes | None:
+        """The bytes of a small file, or None if it does not exist. Raises DamagedArtifact for a folder in its place."""
         try:
-            data = self.fs.cat_file(f"{self.root}/{name}")
+            return bytes(self.fs.cat_file(f"{self.root}/{name}"))
         except FileNotFoundError:
             return None
-        return data.decode() if isinstance(data, bytes) else str(data)
+        except IsADirectoryError as error:
+            raise DamagedArtifact(f"{self.root}/{name} is a folder.", "Remove it: a file is due there.") from error
 
     # --- reading ------------------------------------------------------------------------------------------------
 
     def manifest(self, location: str) -> Manifest | None:
         """The manifest at `stage/key`, or None if there is no artifact."""
-        text = self.read_text(f"artifacts/{location}/{MANIFEST}")
-        return None if text is None else Manifest.from_json(text, location)
+        data = self.read_bytes(f"artifacts/{location}/{MANIFEST}")
+        return None if data is None else Manifest.from_json(data, location)
 
     def locations(self, stage: str = "") -> Iterator[str]:
         """`stage/key` of every published artifact, sorted."""
@@ -154,9 +179,12 @@ class Store:
     def twin(self, location: str) -> str:
         """Where an artifact is now: the newest generation with its bytes, which took its place when it was damaged."""
         stage, _, name = location.partition("/")
+        mine = None
+        with suppress(DamagedArtifact):
+            mine = self.manifest(location)
         for newer in reversed(self._generations(stage, name.partition(".")[0])):
             with suppress(DamagedArtifact):
-                mine, other = self.manifest(location), self.manifest(f"{stage}/{newer}")
+                other = self.manifest(f"{stage}/{newer}")
                 if other and (mine is None or mine.digest == other.digest):
                     return f"{stage}/{newer}"
         return location

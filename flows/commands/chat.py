@@ -19,6 +19,7 @@ def talk(console: Console, store_url: str, ref: str, prompt: str | None) -> None
     from tasks.export.release import open_release
 
     store = Store(store_url)
+    store.check_exists()
     artifact = store.get(refs.resolve(store, ref))
     model = open_release(artifact.path)
     messages: list[dict[str, str]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,10 +27,17 @@ StoreUrl = Annotated[str, typer.Option("--store", help="a folder or an fsspec UR
 Name = Annotated[str, typer.Argument(metavar="REF", help="a ref (tiny/pretrain, tiny/pretrain@2) or stage/key")]
 
 
+def open_store(url: str) -> Store:
+    """A store that is there. Raises StoreError."""
+    store = Store(url)
+    store.check_exists()
+    return store
+
+
 @app.command()
 def ls(store: StoreUrl = DEFAULT_STORE) -> None:
     """List the refs, newest version of each."""
-    opened = Store(store)
+    opened = open_store(store)
     table = new_table("ref", "artifact", "size", "made", "in", right=["size", "in"])
     for name in refs.names(opened):
         try:
@@ -56,7 +64,7 @@ def ls(store: StoreUrl = DEFAULT_STORE) -> None:
 @app.command()
 def show(name: Name, store: StoreUrl = DEFAULT_STORE) -> None:
     """Print an artifact's manifest."""
-    opened = Store(store)
+    opened = open_store(store)
     manifest = opened.get(refs.resolve(opened, name)).manifest
     assert manifest is not None
     print(manifest.to_json(), end="")
@@ -65,7 +73,7 @@ def show(name: Name, store: StoreUrl = DEFAULT_STORE) -> None:
 @app.command()
 def lineage(name: Name, store: StoreUrl = DEFAULT_STORE) -> None:
     """Draw the tree from an artifact to its sources."""
-    opened = Store(store)
+    opened = open_store(store)
     for node in inspect.lineage(opened, refs.resolve(opened, name)):
         stage, _, key = node.location.partition("/")
         made = f"v{node.manifest.payload.version} {node.manifest.created}" if node.manifest else "gone"
@@ -84,7 +92,7 @@ def lineage(name: Name, store: StoreUrl = DEFAULT_STORE) -> None:
 @app.command()
 def diff(first: Name, second: Name, store: StoreUrl = DEFAULT_STORE) -> None:
     """Compare two artifacts: config, inputs, counts, scores."""
-    opened = Store(store)
+    opened = open_store(store)
     found = inspect.compare(opened, refs.resolve(opened, first), refs.resolve(opened, second))
     table = new_table("field", first, second)
     for path, one, two in found:
@@ -98,20 +106,40 @@ def verify(
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
     """Hash every file again and name what is damaged."""
-    opened = Store(store)
+    opened = open_store(store)
     locations = [refs.resolve(opened, name)] if name else list(opened.locations())
-    problems: list[str] = []
+    problems = [] if name else inspect.verify_refs(opened)
+    damaged = []
     for number, location in enumerate(locations, 1):
         found = inspect.verify(opened, location)
-        problems += found
+        state = "sound"
+        if found and opened.twin(location) != location:
+            state = "[yellow]damaged, made again since[/]: gc removes it"
+        elif found:
+            state = "[red]damaged[/]"
+            problems += found
+            damaged.append(location)
         stage, key = location.split("/")
-        console.print(
-            f"{number}/{len(locations)} {stage}/{key[:12]} {'[red]damaged[/]' if found else 'sound'}", highlight=False
-        )
+        console.print(f"{number}/{len(locations)} {stage}/{key[:12]} {state}", highlight=False)
     if problems:
-        stages = sorted({problem.partition("/")[0] for problem in problems})
-        again = " ".join(f"--refresh {stage}" for stage in stages)
-        raise DamagedArtifact("; ".join(problems) + ".", f"Make them again: gristmill run {again}")
+        raise DamagedArtifact("; ".join(problems) + ".", _remedy(opened, damaged))
+
+
+def _remedy(store: Store, damaged: list[str]) -> str:
+    """The command that makes damaged artifacts again: with a profile whose refs name them."""
+    profiles: dict[str, set[str]] = {}
+    for name in refs.names(store):
+        with suppress(DamagedArtifact):
+            profile, _, stage = name.rpartition("/")
+            if {entry.location for entry in refs.history(store, name)} & set(damaged):
+                profiles.setdefault(profile, set()).add(stage)
+    runs = [
+        f"gristmill run {profile} --store {store.url} {' '.join(f'--refresh {stage}' for stage in sorted(stages))}"
+        for profile, stages in profiles.items()
+    ]
+    if not runs:
+        return "Delete refs that are damaged; `gristmill store gc` removes what no profile's run names."
+    return f"Make them again (a profile of your own by its file): {'; '.join(runs)}"
 
 
 @app.command()
@@ -121,7 +149,7 @@ def gc(
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
     """Show (and with --delete remove) what no kept ref needs."""
-    opened = Store(store)
+    opened = open_store(store)
     garbage = maintain.find_garbage(opened, keep_last)
     for location, size in garbage.artifacts.items():
         console.print(f"{size_of(size):>9}  {location}")

@@ -176,7 +176,9 @@ class TrackingRuntime(RuntimeGroup):
 class Runtime(RuntimeGroup):
     """How to run: never part of a key."""
 
-    store: str = Field("store", description="where artifacts live: a folder, or an fsspec URL such as s3://bucket/path")
+    store: str = Field(
+        "store", min_length=1, description="where artifacts live: a folder, or an fsspec URL such as s3://bucket/path"
+    )
     data: DataRuntime = Field(default_factory=DataRuntime, description="read by dedup to tokenize")
     compute: ComputeRuntime = Field(
         default_factory=ComputeRuntime, description="read by pretrain to export, and by models that the filter trains"

@@ -65,11 +65,11 @@ def write_sources(profile: Profile, folder: Path) -> None:
             file.write_bytes(b"")
 
 
-def fill_store() -> None:
-    """Two versions of some artifacts of `tiny`, in the store that commands take by default."""
+def fill_store(url: str) -> None:
+    """Two versions of some artifacts of `tiny`."""
     for number in (1, 2):
         for stage in STORED:
-            publish(Store(options.DEFAULT_STORE), stage, {"file": b"bytes"}, number=number)
+            publish(Store(url), stage, {"file": b"bytes"}, number=number)
 
 
 @pytest.mark.parametrize("block", SNIPPETS, ids=of_block)
@@ -107,7 +107,7 @@ def test_every_command_is_understood_and_runs_if_it_is_cheap(command: Command, p
             session_of(profile, given.get("name") or given.get("to"), refresh)
     if path.split()[0] in CHEAP and not command.block.needs:
         if path.startswith("store "):
-            fill_store()
+            fill_store(given.get("store") or options.DEFAULT_STORE)
         done = CliRunner().invoke(cli.app, words)
         assert done.exit_code == 0, f"{done.output}{done.exception}"
 

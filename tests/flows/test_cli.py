@@ -81,7 +81,7 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
         (["run", "tiny", "--refresh", "nothing"], "There is no stage nothing.", "The stages are"),
         (["why", "nothing"], "There is no stage nothing.", "The stages are"),
         (["plan", "gpu", "--device", "h101"], "There is no device h101", "Choose one of cpu, h200, h100"),
-        (["chat", "tiny/export"], "tiny/export is neither a ref", "Refs there"),
+        (["chat", "tiny/export"], "There is no store at", "Check --store"),
         (["explain", "abc"], "No document", "id"),
     ],
 )
@@ -144,7 +144,13 @@ def test_verify_names_the_damaged_file_and_the_way_out(tmp_path: Path) -> None:
     done = gristmill("store", "verify", f"--store={store.root}")
     assert done.returncode == 1
     assert f"{location}/documents/a" in done.stderr
-    assert "--refresh dedup" in done.stderr
+    assert f"gristmill run tiny --store {store.root} --refresh dedup" in done.stderr
+    again = publish(store, "dedup", {"documents/a": b"one", "b": b"two"})
+    assert again == f"{location}.2"
+    done = gristmill("store", "verify", f"--store={store.root}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "damaged, made again since: gc removes it" in done.stdout
+    assert gristmill("store", "verify", f"--store={store.root}x").returncode == 1
 
 
 def test_ls_show_lineage_diff_and_gc_tell_what_is_there(tmp_path: Path) -> None:

@@ -57,6 +57,12 @@ def test_every_key_of_the_schema_is_described() -> None:
     assert undescribed(Profile, "") == []
 
 
+def test_on_and_off_are_words_and_true_and_false_are_none() -> None:
+    chosen = load("tiny", ["runtime.pretrain.compile=off", "runtime.pretrain.async_checkpoints=on"])
+    assert (chosen.runtime.pretrain.compile, chosen.runtime.pretrain.async_checkpoints) == ("off", "on")
+    assert load("tiny", ["runtime.tracking.wandb_online=true"]).runtime.tracking.wandb_online is True
+
+
 def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
     tiny = load("tiny")
     other = load("tiny", ["runtime.data.workers=7", "runtime.store=elsewhere", "runtime.training.checkpoint_every=3"])
@@ -82,6 +88,7 @@ def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
         ("pretrain.tokens=5", "steps or tokens, not both"),
         ("pretrain.model.heads=5", "128 is not a multiple of 5 heads"),
         ("filter", "has no value"),
+        ("pretrain.steps=yes", "valid integer"),
         ("filter=[1", "the value is not YAML"),
         ("tokenizer.vocab_size=100000000", "less than or equal to 1048576"),
         ("name.x=1", "name is not a section"),

@@ -118,7 +118,7 @@ def test_a_manifest_that_names_files_outside_is_refused_before_anything_is_read(
 ) -> None:
     made = make(store, "dedup", {"x": b"text"})
     path = f"artifacts/{made.location}/{MANIFEST}"
-    data = json.loads(store.read_text(path) or "")
+    data = json.loads(store.read_bytes(path) or b"")
     del data["checksum"]
     data["files"] = {name: data["files"]["x"]}
     store.write_text(path, json.dumps(data))
@@ -176,6 +176,31 @@ def test_a_broken_ref_is_named_and_keeps_what_it_may_need(folder_store: Store, m
     assert (garbage.unreadable, garbage.artifacts) == (["refs/tiny/dedup.json"], {})
 
 
+@pytest.mark.parametrize("data", [b"", b"[]", b"\xff\xfe", b'[{"location": 5}]', None])
+def test_a_ref_of_any_other_content_is_named(data: bytes | None, folder_store: Store, make: Make) -> None:
+    made = make(folder_store, "dedup", FILES)
+    refs.move(folder_store, "tiny/dedup", made.location, made.digest)
+    assert inspect.verify_refs(folder_store) == []
+    path = folder_store.local / "refs/tiny/dedup.json"
+    path.unlink()
+    path.mkdir() if data is None else path.write_bytes(data)
+    if data is not None:
+        (problem,) = inspect.verify_refs(folder_store)
+        assert "tiny/dedup" in problem
+    with pytest.raises(DamagedArtifact, match=r"tiny/dedup(\.json)? is"):
+        refs.history(folder_store, "tiny/dedup")
+
+
+def test_a_ref_to_nothing_or_to_another_digest_is_found_by_verify(folder_store: Store, make: Make) -> None:
+    made = make(folder_store, "dedup", FILES)
+    refs.move(folder_store, "tiny/dedup", made.location, "0" * 64)
+    refs.move(folder_store, "tiny/filter", "filter/0000", "0" * 64)
+    assert inspect.verify_refs(folder_store) == [
+        f"the ref tiny/dedup names another digest than {made.location} has",
+        "the ref tiny/filter points to filter/0000, which is gone",
+    ]
+
+
 def test_what_is_no_store_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     with pytest.raises(StoreError, match="is a file"):
@@ -186,6 +211,27 @@ def test_what_is_no_store_is_refused_in_a_sentence(tmp_path: Path) -> None:
         (tmp_path / "gristmill.json").write_text(text)
         with pytest.raises(StoreError, match=r"gristmill\.json is damaged"):
             Store(str(tmp_path))
+    (tmp_path / "gristmill.json").unlink()
+    (tmp_path / "artifacts").mkdir()
+    with pytest.raises(StoreError, match=r"gristmill\.json is missing"):
+        Store(str(tmp_path))
+    with pytest.raises(StoreError, match="There is no store"):
+        Store(str(tmp_path / "nowhere")).check_exists()
+
+
+def test_a_bucket_that_cant_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    import s3fs
+
+    s3fs.S3FileSystem.clear_instance_cache()
+    try:
+        with pytest.raises(StoreError, match="can't be reached: Unable to locate credentials"):
+            Store("s3://bucket/store")
+    finally:
+        s3fs.S3FileSystem.clear_instance_cache()
 
 
 def test_a_hit_writes_nothing(folder_store: Store, make: Make) -> None:

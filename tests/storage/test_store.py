@@ -85,7 +85,7 @@ def test_a_deleted_file_is_named_on_the_next_hit(folder_store: Store, make: Make
 def test_a_store_or_manifest_of_another_format_is_refused(store: Store, make: Make) -> None:
     made = make(store, "dedup", {"a.txt": b"text"})
     path = f"artifacts/{made.location}/{MANIFEST}"
-    data = json.loads(store.read_text(path) or "")
+    data = json.loads(store.read_bytes(path) or b"")
     store.write_text(path, json.dumps({**data, "format": 99}))
     with pytest.raises(StoreError, match="format 99"):
         store.get(made.location)
