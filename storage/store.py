@@ -68,39 +68,45 @@ class Store:
         self._open()
 
     def _open(self) -> None:
-        marker = f"{self.root}/{STORE_FILE}"
         if self.is_folder and self.local.exists() and not self.local.is_dir():
             raise StoreError(f"The store {self.url} is a file.", "Set runtime.store to a folder.")
         try:
-            there = self.fs.exists(marker)
+            marker = self.read_bytes(STORE_FILE)
         except unreachable() as error:
             raise StoreError(
                 f"The store {self.url} can't be reached: {error}.",
                 "Check its address, the network, and the credentials in the environment.",
             ) from error
-        if there:
-            try:
-                found = _FORMAT.validate_json(self.fs.cat_file(marker))["format"]
-            except (ValidationError, KeyError) as error:
-                raise StoreError(
-                    f"{marker} is damaged.",
-                    f'If this is a store of format {FORMAT}, write {{"format": {FORMAT}}} into that file.',
-                ) from error
-            if found != FORMAT:
-                raise StoreError(
-                    f"The store {self.url} has format {found}; this version of Gristmill reads format {FORMAT}.",
-                    "Use the version that wrote it, or another store (--set runtime.store=…).",
-                )
+        if marker is not None:
+            self._check_format(marker)
+        elif self.is_folder and self.local.is_dir():
+            self._check_empty()
+
+    def _check_format(self, marker: bytes) -> None:
+        try:
+            found = _FORMAT.validate_json(marker)["format"]
+        except (ValidationError, KeyError) as error:
+            raise StoreError(
+                f"{self.root}/{STORE_FILE} is damaged.",
+                f'If this is a store of format {FORMAT}, write {{"format": {FORMAT}}} into that file.',
+            ) from error
+        if found != FORMAT:
+            raise StoreError(
+                f"The store {self.url} has format {found}; this version of Gristmill reads format {FORMAT}.",
+                "Use the version that wrote it, or another store (--set runtime.store=…).",
+            )
+
+    def _check_empty(self) -> None:
+        # Hidden files may belong to another process that is creating the same store
+        strange = [path.name for path in self.local.iterdir() if not path.name.startswith(".")]
+        if not strange or self.fs.exists(f"{self.root}/{STORE_FILE}"):
             return
-        if self.is_folder and self.local.is_dir():
-            # Hidden files may belong to another process that is creating the same store
-            strange = [path.name for path in self.local.iterdir() if not path.name.startswith(".")]
-            if "artifacts" in strange and not self.fs.exists(marker):
-                raise StoreError(
-                    f"{marker} is missing.", f'If this is a store, write {{"format": {FORMAT}}} into that file.'
-                )
-            if strange and not self.fs.exists(marker):
-                raise StoreError(f"{self.url} is not empty and not a store.", "Set runtime.store to another folder.")
+        if "artifacts" in strange:
+            raise StoreError(
+                f"{self.root}/{STORE_FILE} is missing.",
+                f'If this is a store, write {{"format": {FORMAT}}} into that file.',
+            )
+        raise StoreError(f"{self.url} is not empty and not a store.", "Set runtime.store to another folder.")
 
     def check_exists(self) -> None:
         """Raises StoreError if nothing was ever written there: a mistyped address looks like an empty store."""
