@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from storage import locks, refs
+from storage import leases, locks, refs
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import DamagedArtifact, EmptyOutput, StoreError
@@ -37,22 +37,15 @@ class Garbage:
 def find_garbage(store: Store, keep_last: int) -> Garbage:
     """Everything that the last `keep_last` versions of no ref need, directly or as an ancestor, and that no running
     stage uses."""
-    needed: set[str] = set()
-    unreadable = []
-    for name in refs.names(store):
-        try:
-            entries = refs.history(store, name)[-keep_last:]
-        except DamagedArtifact:
-            unreadable.append(f"refs/{name}.json")
-            continue
-        for entry in entries:
-            _mark(store, entry.location, needed)
+    needed, unreadable = _needed(store, keep_last)
     sizes = {location: manifest.size for location, manifest in store.manifests()}
     unreadable += sorted((needed - sizes.keys()) & set(store.locations()))
+    with leases.deleting(store) as leased:
+        used = set(leased)
     artifacts = {}
     for location in store.locations():
-        stage, key = location.split("/")
-        held = locks.is_held(store.local / "locks" / f"{stage}-{key.split('.')[0]}")
+        key = location.partition(".")[0]
+        held = key in used or locks.is_held(store.local / "locks" / key.replace("/", "-"))
         # What a ref or artifact needs that can't be read is unknown: any other may be a part of it
         if location not in needed and not held and not (unreadable and location in sizes):
             artifacts[location] = sizes.get(location, 0)
@@ -70,10 +63,27 @@ def find_garbage(store: Store, keep_last: int) -> Garbage:
     return Garbage(artifacts, workspaces, unreadable)
 
 
+def _needed(store: Store, keep_last: int) -> tuple[set[str], list[str]]:
+    """What the last versions of all refs need, and the refs that can't be read."""
+    needed: set[str] = set()
+    unreadable = []
+    for name in refs.names(store):
+        try:
+            entries = refs.history(store, name)[-keep_last:]
+        except DamagedArtifact:
+            unreadable.append(f"refs/{name}.json")
+            continue
+        for entry in entries:
+            _mark(store, entry.location, needed)
+    return needed, unreadable
+
+
 def collect(store: Store, garbage: Garbage) -> None:
     """Delete what `find_garbage` found."""
     for location in garbage.artifacts:
-        store.remove(location)
+        with leases.deleting(store) as leased:
+            if location.partition(".")[0] not in leased:  # a run may have taken it meanwhile
+                store.remove(location)
     for path in garbage.workspaces:
         shutil.rmtree(path, ignore_errors=True)
 

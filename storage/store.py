@@ -113,7 +113,7 @@ class Store:
         if not self.fs.exists(f"{self.root}/{STORE_FILE}"):
             raise StoreError(f"There is no store at {self.url}.", "Check --store; a run creates a store.")
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Create the store before the first write, so that merely opening one leaves nothing on disk."""
         if not self.fs.exists(f"{self.root}/{STORE_FILE}"):
             self.fs.makedirs(self.root, exist_ok=True)
@@ -123,7 +123,7 @@ class Store:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a small file atomically: readers see the old text or the new, never a part."""
-        self._begin()
+        self.begin()
         self._write(name, text)
 
     def _write(self, name: str, text: str) -> None:
@@ -254,12 +254,12 @@ class Store:
         self, stage: str, key: str, waiting: Callable[[str], None] = lambda holder: None
     ) -> AbstractContextManager[None]:
         """The lock of a key: one process makes the artifact, the others wait for it."""
-        self._begin()
+        self.begin()
         return locks.hold(self.local / "locks" / f"{stage}-{key}", waiting)
 
     def workspace(self, stage: str, key: str) -> Path:
         """The working folder of a key, kept until the artifact is published."""
-        self._begin()
+        self.begin()
         path = self.local / "work" / f"{stage}-{key}"
         path.mkdir(parents=True, exist_ok=True)
         return path

@@ -177,6 +177,7 @@ class Stage:
         payload = self.payload(config, inputs)
         refresh = refresh or self.name in session.refresh
         started = time.monotonic()
+        session.use(self.name, payload.key())
         artifact = None if refresh else session.store.find(self.name, payload.key(), session.checking(self.name))
         cached = artifact is not None
         if artifact is None:

@@ -18,4 +18,6 @@ def named_artifact(field: str, name: str) -> Artifact:
         raise ConfigError(f"{field} needs a store.", "Run the stage in a flow, or leave the field empty.")
     if "/" in name and "@" not in name and (history := refs.history(session.store, name)):
         raise ConfigError(f"{field} names {name}, which moves.", f"Name a version: {name}@{len(history)}.")
-    return session.store.get(refs.resolve(session.store, name))
+    location = refs.resolve(session.store, name)
+    session.use(*location.split("/"))
+    return session.store.get(location)

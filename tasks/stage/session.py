@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from storage.artifact import Artifact
+from storage.leases import Lease
 from storage.store import Store
 from tasks.stage.config import StageConfig
 from tasks.stage.progress import Observer, Progress
@@ -32,6 +33,12 @@ class Session:
     until: str | None = None  # the stage to end with
     call: Call | None = None  # what a stage's call does instead of running a Prefect task
     fingerprints: dict[str, dict[str, str]] = field(default_factory=dict)  # of sources, by stage and config
+    lease: Lease | None = None  # while the session is open
+
+    def use(self, stage: str, key: str) -> None:
+        """Lease an artifact before it is looked up."""
+        if self.lease:
+            self.lease.add(f"{stage}/{key.partition('.')[0]}")
 
     def checking(self, stage: str) -> Callable[[int, int], None]:
         """What tells the observer how far the bytes of a stage's artifact are checked."""
@@ -48,9 +55,10 @@ def current() -> Session | None:
 
 @contextmanager
 def open_session(session: Session) -> Iterator[Session]:
-    """Make `session` the current one within the block."""
-    token = _CURRENT.set(session)
-    try:
-        yield session
-    finally:
-        _CURRENT.reset(token)
+    """Make `session` the current one within the block; what its stages take or make is leased for as long."""
+    with Lease(session.store) as lease:
+        token = _CURRENT.set(replace(session, lease=lease))
+        try:
+            yield session
+        finally:
+            _CURRENT.reset(token)

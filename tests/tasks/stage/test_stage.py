@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from storage import refs
 from storage.artifact import Artifact
 from storage.errors import AccountingError, DamagedArtifact, EmptyOutput, SourceError, StoreError
+from storage.maintain import find_garbage
 from storage.store import Store
 from tasks.stage import stage
 from tasks.stage.config import StageConfig
@@ -133,6 +134,16 @@ def test_a_damaged_artifact_is_not_used_and_the_remedy_heals_it(session: Session
     assert cached
     assert (found.path / "documents" / "a.txt").read_text() == "text"
     assert copy.materialize(CopyConfig(), (found.part("documents"),)) == (made, True)
+
+
+def test_a_run_holds_what_it_takes_until_it_ends(session: Session) -> None:
+    first, _ = source.materialize(SourceConfig(), ())
+    source.materialize(SourceConfig(text="other"), ())  # moves the ref, as a second run of the profile would
+    assert find_garbage(session.store, keep_last=1).artifacts == {}
+    with open_session(Session(session.store, session.runtime, "test")):
+        pass
+    assert find_garbage(session.store, keep_last=1).artifacts == {}, "another session's end frees its own leases only"
+    assert first.path.is_dir()
 
 
 def test_config_inputs_and_outside_sources_bear_identity_and_runtime_does_not(session: Session) -> None:

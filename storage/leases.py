@@ -1,0 +1,77 @@
+"""Leases: what a running run has taken or made, so that a garbage collection lets it be.
+
+A run's refs may be moved by another run of the same profile; its inputs are then nobody's but its own. A lease is a
+file that names keys, one a line, under a lock that the kernel releases when the process dies: a lease that nobody holds
+counts for nothing. A key is leased before it is looked up, and a collection deletes under the same lock, so an artifact
+is either seen as leased or not found. Like locks, leases work between processes that see the same file system.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from storage import locks
+from storage.store import Store
+
+FOLDER = "leases"
+
+
+class Lease:
+    """The keys that this process uses in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.path = store.local / FOLDER / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.keys: set[str] = set()
+        self._held = locks.hold(self.path)
+
+    def add(self, key: str) -> None:
+        """Lease `stage/key`, all its generations."""
+        if key in self.keys:
+            return
+        self.store.begin()
+        with locks.hold(_collection(self.store)):
+            if not self.keys:
+                self._held.__enter__()
+                self.path.write_text("")
+            self.keys.add(key)
+            with self.path.open("a") as file:
+                file.write(f"{key}\n")
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.keys:
+            self.path.unlink(missing_ok=True)
+            self._held.__exit__(None, None, None)
+            self.keys.clear()
+
+
+@contextmanager
+def deleting(store: Store) -> Iterator[set[str]]:
+    """`stage/key` of everything that a running process has leased; none is added within the block. Leases of dead
+    processes are removed."""
+    folder = store.local / FOLDER
+    if not folder.is_dir():  # so that looking at a store writes nothing
+        yield set()
+        return
+    with locks.hold(_collection(store)):
+        keys: set[str] = set()
+        for path in sorted(folder.iterdir()):
+            if locks.is_held(path):
+                keys |= set(path.read_text().split())
+            else:
+                path.unlink()
+        yield keys
+
+
+def _collection(store: Store) -> Path:
+    return store.local / "locks" / "collection"
