@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from storage.artifact import Artifact
 from storage.documents import Document, Verdict, shard_name, write_documents, write_ledger
 from storage.errors import BadDocument, EmptyOutput, SourceError
 from storage.lines import write_json_lines
 from tasks.download import benchmarks, pairs
 from tasks.download.config import DownloadConfig, EmbeddedSource, FileSource, HubSource, Source
 from tasks.download.sources import embedded, files, hub
+from tasks.shards.adopted import check_documents, check_rows
 from tasks.stage import stage
 from tasks.stage.output import Output
 
 Row = dict[str, Any]
 PROGRESS_EVERY = 500
+PARTS = {  # beside documents/, with what each row has
+    "instructions": ("messages",),
+    "preferences": ("prompt", "chosen", "rejected"),
+    "benchmarks": ("id", "query", "choices", "gold"),
+}
 
 
 def fingerprints(config: DownloadConfig) -> dict[str, str]:
@@ -33,7 +40,15 @@ def fingerprints(config: DownloadConfig) -> dict[str, str]:
     return found
 
 
-@stage(version=1, sources=fingerprints)
+def check_adopted(config: DownloadConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
+    """Check that a folder made elsewhere has documents, pairs and benchmarks as this stage writes them. Raises
+    DamagedArtifact, EmptyOutput."""
+    check_documents(folder)
+    for part, keys in PARTS.items():
+        check_rows(folder, part, keys)
+
+
+@stage(version=1, sources=fingerprints, adopted=check_adopted)
 def download(config: DownloadConfig, out: Output) -> None:
     """Read every source: documents to Parquet shards, pairs and benchmarks to JSON lines.
 
