@@ -67,6 +67,8 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
             "pretrain comes after filter",
             "end the run later",
         ),
+        (["explain", ""], "'' is too short for an id", "first 4 characters"),
+        (["explain", "3f8"], "'3f8' is too short for an id", "first 4 characters"),
         (["why", "form"], "form is made within filter", "End after filter"),
         (
             ["plan", "tiny", "--set", "runtime.pretrain.tensor_parallel=2", "--set", "runtime.training.processes=2"],
@@ -83,7 +85,7 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
         (["why", "nothing"], "There is no stage nothing.", "The stages are"),
         (["plan", "gpu", "--device", "h101"], "There is no device h101", "Choose one of cpu, h200, h100"),
         (["chat", "tiny/export"], "tiny/export is neither a ref", "Refs there"),
-        (["explain", "abc"], "No document", "id"),
+        (["explain", "abcd"], "No document", "id"),
     ],
 )
 def test_a_mistake_gives_one_message_a_remedy_and_exit_1(
