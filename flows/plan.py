@@ -82,7 +82,8 @@ def _ask(
     payload = stage.payload(config, inputs)
     found = None if stage.name in session.refresh else session.store.find(stage.name, payload.key())
     if found is not None:
-        return PlannedStage(stage.name, True, "", payload, found.manifest, inputs), found
+        adopted = found.manifest.adopted if found.manifest else ""
+        return PlannedStage(stage.name, True, adopted, payload, found.manifest, inputs), found
     why = explain_miss(session.store, payload, stage.name in session.refresh)
     near = nearest(session.store, payload)
     forecast = _forecast(session, stage, config, inputs, near)
@@ -99,7 +100,7 @@ def _forecast(
     assert isinstance(documents, Artifact)
     if not isinstance(documents, Pending):
         count = sum(count_rows(path) for path in documents.files("*.parquet"))
-    elif earlier is not None:
+    elif earlier is not None and "documents" in earlier.counts:  # an adopted one was not counted
         count = earlier.counts["documents"]["in"]
     else:
         return None

@@ -168,7 +168,8 @@ class TerminalObserver(PrefectObserver):
         how = "[cyan]cached[/]" if cached else f"[green]made in {duration(seconds)}[/]"
         if cached:
             self._head()
-        self._print(stage, f"{size}  {how} [dim]{artifact.location[: len(stage) + 9]}[/]")
+        adopted = f", {escape(manifest.adopted)}" if manifest and manifest.adopted else ""
+        self._print(stage, f"{size}  {how} [dim]{artifact.location[: len(stage) + 9]}{adopted}[/]")
         if not cached:
             self.working.remove(stage)
         self.named.discard(stage)

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from profiles.schema import Profile
+from profiles.schema import NAME, Profile
 from storage.errors import ConfigError
 
 FOLDER = Path(__file__).parent
@@ -28,6 +28,11 @@ def load(name: str, overrides: Sequence[str] = ()) -> Profile:
     data = _read(name, ())
     for override in overrides:
         _set(data, override)
+    stem = _find(name).stem
+    if data.get("name") == stem and not re.fullmatch(NAME, stem):
+        raise ConfigError(
+            f"Profile {name}: {stem} can't be its name.", "Add a `name:` of lower-case letters, digits, - and _."
+        )
     try:
         return Profile.model_validate(data)
     except ValidationError as error:
@@ -61,8 +66,10 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
         raise ConfigError(f"Profile {path.name} extends itself.", "Remove one `extends`.")
     try:
         data = _parse(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"Profile {path} is not YAML: {error}.", "Fix the line named above.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"Profile {path} is not UTF-8: {_byte(error)}.", "Save it as UTF-8.") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"Profile {path} is not YAML: {_problem(error)}.", "Correct it there.") from error
     if not isinstance(data, dict):
         raise ConfigError(f"Profile {path} is not a mapping.", "Start it with `name:`.")
     parent = data.pop("extends", None)
@@ -70,6 +77,7 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
         return data
     if not isinstance(parent, str):
         raise ConfigError(f"{path} extends {parent!r}, which is no name.", "Name one profile, or a path to one.")
+    data.setdefault("name", path.stem)  # that of the parent would move the parent's refs
     return _merge(_read(parent, (*children, path), path), data)
 
 
@@ -91,14 +99,39 @@ def _parse(text: str) -> Any:
     return value
 
 
+def _byte(error: UnicodeDecodeError) -> str:
+    line = error.object[: error.start].count(b"\n") + 1
+    return f"byte 0x{error.object[error.start]:02x} in line {line}"
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    """What is wrong and where, without the line itself: it may hold a secret."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        return f"{error.problem or error.context}{where}"
+    if isinstance(error, yaml.reader.ReaderError):
+        return f"{error.reason} (character {error.position + 1})"
+    return str(error)
+
+
 class _UniqueKeys(yaml.SafeLoader):
     """YAML in which a mapping holds each key once, as a second one would replace the first without a word, and in which
-    `on`, `off`, `yes` and `no` are words, as in YAML 1.2: they are values of some keys, and no number."""
+    `on`, `off`, `yes` and `no` are words, as in YAML 1.2: they are values of some keys, and no number. A value that is
+    not what it looks like, such as the date 2026-13-01, is an error with a place."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML's own, which belong to the class
         first: [(tag, pattern) for tag, pattern in known if tag != BOOLEAN]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """As the base class does. Raises ConstructorError, with the place of the value."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, IndexError, AttributeError) as error:
+            problem = "a value is not what its form or its tag says"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """As the base class does. Raises ConstructorError, with the place of the second key."""
@@ -138,7 +171,9 @@ def _set(data: dict[str, Any], override: str) -> None:
     try:
         here[last] = _parse(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override}: the value is not YAML: {error}.", "Quote it, or close it.") from error
+        raise ConfigError(
+            f"--set {path}: the value is not YAML: {_problem(error)}.", "Quote it, or close it."
+        ) from error
 
 
 def _explain(error: ValidationError) -> str:

@@ -24,7 +24,7 @@ your own is a path. It usually extends another and names only what differs:
 
 ```yaml
 extends: tiny                # a profile's name, or a path relative to this file
-name: mine                   # names the refs: mine/pretrain, mine/export, …
+name: mine                   # names the refs: mine/pretrain, mine/export, …; that of the file by default
 pretrain:
   steps: 4000
 dpo: null                    # a section that is null is no stage

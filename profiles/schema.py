@@ -25,6 +25,7 @@ from tasks.tokenizer import TokenizerConfig
 STAGE_NAMES = (
     "download", "dedup", "filter", "tokenizer", "tokenize", "pretrain", "sft", "dpo", "evaluate", "export",
 )  # fmt: skip
+NAME = r"^[a-z0-9][a-z0-9_-]*$"
 
 
 class Profile(BaseModel):
@@ -32,7 +33,11 @@ class Profile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(description="names the refs: NAME/pretrain, NAME/export, …", pattern=r"^[a-z0-9][a-z0-9_-]*$")
+    name: str = Field(
+        description="names the refs: NAME/pretrain, NAME/export, …; without it, a profile that "
+        "extends another has the name of its file",
+        pattern=NAME,
+    )
     description: str = Field("", description="one line for `gristmill profile list`")
     download: DownloadConfig = Field(description="sources of documents, instructions, preferences and benchmarks")
     dedup: DedupConfig | None = Field(
@@ -70,7 +75,7 @@ class Profile(BaseModel):
         ]
         sections = {
             name: section.named_sources()
-            for name, section in (("filter", self.filter), ("pretrain", self.pretrain))
+            for name, section in (("dedup", self.dedup), ("filter", self.filter), ("pretrain", self.pretrain))
             if section is not None
         }
         wrong = [

@@ -88,10 +88,24 @@ def collect(store: Store, garbage: Garbage) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def adopt(store: Store, folder: Path, payload: KeyPayload, origins: Mapping[str, InputRef], note: str) -> Artifact:
-    """Publish a copy of a folder made elsewhere as the artifact of `payload`'s key; `note` says where it comes from."""
+def adoptable(store: Store, folder: Path) -> Artifact:
+    """A folder made elsewhere, for a stage to check before `adopt`; it is not hashed, so its digest is empty. Raises
+    StoreError for what is no folder, or lies in the store or around it: a copy of it would contain itself."""
     if not folder.is_dir():
         raise StoreError(f"{folder} is not a folder.", "Give the folder that contains the artifact's files.")
+    given, root = folder.resolve(), store.local.resolve()
+    if given == root or given in root.parents or root in given.parents:
+        where = "contains" if given in root.parents else "is in" if given != root else "is"
+        raise StoreError(f"{folder} {where} the store {store.local}.", "Copy the files to a folder of their own first.")
+    return Artifact(path=folder, digest="")
+
+
+def adopt(store: Store, folder: Path, payload: KeyPayload, origins: Mapping[str, InputRef], note: str) -> Artifact:
+    """Publish a copy of a folder made elsewhere as the artifact of `payload`'s key; `note` says where it comes from.
+
+    That the files can stand for the stage's own is for the stage to check. Raises StoreError as `adoptable` does.
+    """
+    adoptable(store, folder)
     with store.lock(payload.stage, payload.key()):
         draft = store.workspace(payload.stage, payload.key()) / "adopted"
         shutil.rmtree(draft, ignore_errors=True)

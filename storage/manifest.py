@@ -68,6 +68,11 @@ class Manifest(BaseModel):
         """Total bytes of all files."""
         return sum(entry.size for entry in self.files.values())
 
+    @property
+    def adopted(self) -> str:
+        """Where an artifact that no stage made was adopted from; empty for one that a stage made."""
+        return str(self.facts.get("adopted", ""))
+
     def to_json(self) -> str:
         """Indented JSON, readable by people and by `from_json`, with a checksum of all the rest."""
         data = json.loads(json.dumps(self.model_dump()))

@@ -16,11 +16,16 @@ from storage.documents import Document, Verdict, read_documents, read_ledger
 from storage.errors import ConfigError
 
 DOCUMENT_STAGES = ("download", "dedup", "filter")
+LEAST = 4  # characters of an id
 PREVIEW = 300  # characters of the text shown
 
 
 def explain_document(console: Console, start: str, profile_name: str, overrides: list[str]) -> None:
     """Print what each document stage did with the document whose id starts with `start`. Raises ConfigError."""
+    if len(start) < LEAST:
+        raise ConfigError(
+            f"{start!r} is too short for an id.", f"Give the first {LEAST} characters of a document's id or more."
+        )
     profile = load(profile_name, overrides)
     store = session_of(profile).store
     met = False

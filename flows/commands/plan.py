@@ -88,7 +88,8 @@ def show_why(console: Console, stage: str, name: str, overrides: list[str]) -> N
     line = plan(profile, session_of(profile, stage))[-1]
     if line.hit:
         assert line.manifest is not None
-        console.print(f"{stage}: HIT, {stage}/{line.manifest.key[:12]} made {line.manifest.created}.")
+        how = escape(line.manifest.adopted) or "made"
+        console.print(f"{stage}: HIT, {stage}/{line.manifest.key[:12]} {how} {line.manifest.created}.")
     else:
         console.print(f"{stage}: MISS, {escape(line.why)}")
     if line.payload is None:

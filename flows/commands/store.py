@@ -174,7 +174,8 @@ def adopt(
     overrides: Overrides = None,
     store: RunStore = None,
 ) -> None:
-    """Take a folder made elsewhere as a stage's artifact, so that the next run finds it instead of making it."""
+    """Take a folder made elsewhere as a stage's artifact, so that the next run finds it instead of making it. The
+    stage checks it first: export and evaluate, which can't, take none."""
     from flows.plan import plan
     from flows.session import session_of
     from profiles.load import load
@@ -185,6 +186,7 @@ def adopt(
     opened, line = session.store, plan(chosen, session)[-1]
     if line.payload is None:
         raise ConfigError(f"{stage} {line.why}, so its key is not known yet.", f"Run first: gristmill run {profile}")
+    STAGES[stage].check_adopted(getattr(chosen, stage), maintain.adoptable(opened, folder), line.inputs)
     origins = STAGES[stage].origins(line.inputs)
     artifact = maintain.adopt(opened, folder, line.payload, origins, f"adopted from {folder.name}")
     number = refs.move(opened, f"{chosen.name}/{stage}", artifact.location, artifact.digest)

@@ -50,3 +50,8 @@ class DedupConfig(StageConfig):
     )
     simhash: SimHashConfig | None = Field(None, description="also find near-duplicates by SimHash; off by default")
     spans: SpansConfig | None = Field(None, description="also remove repeated spans of text; off by default")
+
+    def named_sources(self) -> dict[str, list[str]]:
+        """The sources of documents that this config names, by the path of the field. Those of earlier artifacts are not
+        known here, so beside `against` none are told."""
+        return {} if self.against else {"source_order": self.source_order}

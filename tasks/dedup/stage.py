@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from storage.artifact import Artifact
 from tasks.dedup.config import DedupConfig, SketchConfig
 from tasks.dedup.earlier import earlier_digests
+from tasks.shards.adopted import check_documents
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.protocol import Forecast
@@ -27,7 +30,12 @@ def forecast(config: DedupConfig, documents: int, runtime: Runtime) -> Forecast:
     return forecast_dedup(config, documents, runtime)
 
 
-@stage(version=3, runtime=("data",), sources=earlier_digests, forecast=forecast)
+def check_adopted(config: DedupConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
+    """Check that a folder made elsewhere has documents in our layout. Raises DamagedArtifact, EmptyOutput."""
+    check_documents(folder)
+
+
+@stage(version=3, runtime=("data",), sources=earlier_digests, forecast=forecast, adopted=check_adopted)
 def dedup(config: DedupConfig, documents: Artifact, out: Output) -> None:
     """Remove exact and near-duplicates, keeping one of each cluster.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections import Counter
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tasks.stage.config import StageConfig
 
@@ -97,3 +98,21 @@ class DownloadConfig(StageConfig):
     )
     shard_documents: int = Field(2048, ge=1, description="maximum number of documents per shard")
     shard_bytes: int = Field(4_000_000, ge=1, description="UTF-8 bytes of text after which a shard is closed")
+
+    @model_validator(mode="after")
+    def _sources_suffice(self) -> Self:
+        """What the sources lack, or bring twice, would otherwise end the run only once they were read."""
+        embedded = [source for source in self.sources if isinstance(source, EmbeddedSource)]
+        texts = [source for source in self.sources if isinstance(source, EmbeddedSource) or source.role == "documents"]
+        if not any(source.names for source in texts):
+            raise ValueError("the sources bring no documents, and without any there is nothing to train on: add one")
+        times = Counter(name for source in self.sources for name in source.names)
+        twice = [name for name, number in times.items() if number > 1]
+        if twice:
+            raise ValueError(f"two sources are named {', '.join(twice)}: rename one, or list its paths in the other")
+        if not self.benchmarks and not any(source.held_out_share for source in embedded):
+            raise ValueError(
+                "benchmarks is empty, and no embedded source has a held_out_share above 0: name a benchmark, as the "
+                "filter and the evaluation need one"
+            )
+        return self

@@ -7,14 +7,22 @@ import json
 from typing import Any
 
 from storage.errors import BadDocument
+from tasks.download.sources.rows import columns_of
 
+KEYS = {  # of a row, by its role, as an error says them
+    "instructions": "messages, or instruction, output and perhaps input",
+    "preferences": "prompt, chosen and rejected",
+}
 ROLES = ("system", "user", "assistant")
 
 
 def instruction(row: dict[str, Any], source: str) -> dict[str, Any]:
-    """A row `{"messages"}` or `{"instruction", "input"?, "output"}` as a conversation. Raises BadDocument."""
+    """A row `{"messages"}` or `{"instruction", "input"?, "output"}` as a conversation. Raises BadDocument, with
+    `columns` for a row that has neither's keys."""
     if "messages" in row:
         messages = _messages(row["messages"])
+    elif "output" not in row or not {"instruction", "input"} & row.keys():
+        raise BadDocument("no_text", columns=columns_of(row))
     else:
         parts = [part for part in (row.get("instruction"), row.get("input")) if part]
         if not all(isinstance(part, str) for part in parts):
@@ -29,12 +37,17 @@ def instruction(row: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 def preference(row: dict[str, Any], source: str) -> dict[str, Any]:
-    """A row `{"prompt", "chosen", "rejected"}`, each a string or messages. Raises BadDocument.
+    """A row `{"prompt", "chosen", "rejected"}`, each a string or messages, whose answers end with the assistant's
+    turn. Raises BadDocument, with `columns` for a row that lacks one of these keys.
 
     If an answer starts with the prompt, being a whole conversation, the prompt is removed.
     """
+    if not {"prompt", "chosen", "rejected"} <= row.keys():
+        raise BadDocument("no_messages", columns=columns_of(row))
     prompt = _messages(_as_messages(row.get("prompt"), "user"))
     chosen, rejected = (_without(prompt, row.get(name)) for name in ("chosen", "rejected"))
+    if any(answer[-1]["role"] != "assistant" for answer in (chosen, rejected)):
+        raise BadDocument("no_answer")
     if chosen == rejected:
         raise BadDocument("equal_answers")
     identity = _identity([*prompt, *chosen, *rejected])

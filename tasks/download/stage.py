@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from storage.artifact import Artifact
 from storage.documents import Document, Verdict, shard_name, write_documents, write_ledger
 from storage.errors import BadDocument, EmptyOutput, SourceError
 from storage.lines import write_json_lines
 from tasks.download import benchmarks, pairs
 from tasks.download.config import DownloadConfig, EmbeddedSource, FileSource, HubSource, Source
 from tasks.download.sources import embedded, files, hub
+from tasks.download.sources.rows import Refused, Row, describe_columns
+from tasks.shards.adopted import check_documents, check_rows
 from tasks.stage import stage
 from tasks.stage.output import Output
 
-Row = dict[str, Any]
+Values = dict[str, Any]
 PROGRESS_EVERY = 500
+PARTS = {  # beside documents/, with what each row has
+    "instructions": ("messages",),
+    "preferences": ("prompt", "chosen", "rejected"),
+    "benchmarks": ("id", "query", "choices", "gold"),
+}
 
 
 def fingerprints(config: DownloadConfig) -> dict[str, str]:
@@ -33,7 +41,15 @@ def fingerprints(config: DownloadConfig) -> dict[str, str]:
     return found
 
 
-@stage(version=1, sources=fingerprints)
+def check_adopted(config: DownloadConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
+    """Check that a folder made elsewhere has documents, pairs and benchmarks as this stage writes them. Raises
+    DamagedArtifact, EmptyOutput."""
+    check_documents(folder)
+    for part, keys in PARTS.items():
+        check_rows(folder, part, keys)
+
+
+@stage(version=2, sources=fingerprints, adopted=check_adopted)
 def download(config: DownloadConfig, out: Output) -> None:
     """Read every source: documents to Parquet shards, pairs and benchmarks to JSON lines.
 
@@ -41,8 +57,8 @@ def download(config: DownloadConfig, out: Output) -> None:
     more than `max_quarantined_share` or is empty.
     """
     writer = ShardWriter(config, out)
-    sets: dict[str, list[Row]] = {"instructions": [], "preferences": []}
-    refused: dict[str, list[files.Refused]] = {}
+    sets: dict[str, list[Values]] = {"instructions": [], "preferences": []}
+    refused: dict[str, list[Refused]] = {}
     for source in config.sources:
         for role, source_name, item in _items(source, config, refused):
             if isinstance(item, Document):
@@ -108,8 +124,8 @@ class ShardWriter:
 
 
 def _items(
-    source: Source, config: DownloadConfig, refused: dict[str, list[files.Refused]]
-) -> Iterator[tuple[str, str, Document | Row]]:
+    source: Source, config: DownloadConfig, refused: dict[str, list[Refused]]
+) -> Iterator[tuple[str, str, Document | Values]]:
     """(role, source name, document or pair) of every usable row of a source; rejected rows are added to `refused`."""
     if isinstance(source, EmbeddedSource):
         for document in embedded.documents(source):
@@ -120,20 +136,21 @@ def _items(
             yield "preferences", "embedded", row
         return
     if isinstance(source, FileSource):
-        rows: Iterator[Row | files.Refused] = files.read_rows(source, config.max_document_bytes)
+        rows: Iterator[Row | Refused] = files.read_rows(source, config.max_document_bytes)
     else:
         rows = hub.read_rows(source)
-    for number, found in enumerate(rows):
-        if isinstance(found, files.Refused):
+    for found in rows:
+        if isinstance(found, Refused):
             refused.setdefault(source.name, []).append(found)
             continue
         try:
-            yield source.role, source.name, _item(source, found, config.max_document_bytes)
+            yield source.role, source.name, _item(source, found.values, config.max_document_bytes)
         except BadDocument as error:
-            refused.setdefault(source.name, []).append(files.Refused(error.message, f"{source.name} row {number + 1}"))
+            bad = Refused(error.message, found.place, error.facts.get("columns"))
+            refused.setdefault(source.name, []).append(bad)
 
 
-def _item(source: FileSource | HubSource, row: Row, limit: int) -> Document | Row:
+def _item(source: FileSource | HubSource, row: Values, limit: int) -> Document | Values:
     if source.role == "instructions":
         return pairs.instruction(row, source.name)
     if source.role == "preferences":
@@ -155,9 +172,9 @@ def _is_plain(value: Any) -> bool:
 def _check_source(
     source: Source,
     config: DownloadConfig,
-    refused: dict[str, list[files.Refused]],
+    refused: dict[str, list[Refused]],
     writer: ShardWriter,
-    sets: dict[str, list[Row]],
+    sets: dict[str, list[Values]],
 ) -> None:
     """Check that a source is not empty (law 3) and that no more rows than allowed were rejected (law 8). Raises
     SourceError."""
@@ -169,6 +186,9 @@ def _check_source(
     else:
         good = sum(row["source"] == source.name for row in sets[source.role])
     if bad and len(bad) > config.max_quarantined_share * (good + len(bad)):
+        lacking = [row for row in bad if row.columns is not None]
+        if 2 * len(lacking) > len(bad):
+            raise _without_columns(source, lacking, good + len(bad))
         first = "; ".join(f"{row.place}: {row.reason}" for row in bad[:3])
         raise SourceError(
             f"Source {source.name}: {len(bad):,} of {good + len(bad):,} rows can't be used ({first}).",
@@ -176,6 +196,20 @@ def _check_source(
         )
     if not good:
         raise SourceError(f"Source {source.name} is empty.", "Check its paths, or remove it from download.sources.")
+
+
+def _without_columns(source: FileSource | HubSource, lacking: list[Refused], rows: int) -> SourceError:
+    if source.role == "documents":
+        lacks = f"no column {source.text_column}"
+        remedy = "Set text_column of the source to the column that holds the text."
+    else:
+        lacks = f"not the keys of {source.role}"
+        remedy = f"Rename them: {source.role} need {pairs.KEYS[source.role]}."
+    return SourceError(
+        f"Source {source.name}: {len(lacking):,} of {rows:,} rows have {lacks} (first {lacking[0].place}). "
+        f"The columns of the first ones are: {describe_columns(lacking)}.",
+        remedy,
+    )
 
 
 def _write_benchmarks(config: DownloadConfig, out: Output) -> None:

@@ -6,7 +6,9 @@ Each optional group of rules is switched off by null, and signals that no other 
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from tasks.filter.contamination.rules import ContaminationRules
 from tasks.filter.form.config import FormConfig
@@ -64,6 +66,22 @@ class FilterConfig(StageConfig):
         "source may be lost "
         "whole, such as one in another language",
     )
+
+    @model_validator(mode="after")
+    def _bounds_leave_something(self) -> Self:
+        """Between a minimum and a smaller maximum lies nothing: every document would be removed."""
+        crossed = [
+            f"{group}.{name} is {least} and {group}.{most} is {getattr(rules, most)}"
+            for group, rules in self
+            if isinstance(rules, StageConfig)
+            for name, least in rules
+            if name.startswith("min_") and least is not None
+            if getattr(rules, most := f"max_{name.removeprefix('min_')}", None) is not None
+            if least > getattr(rules, most)
+        ]
+        if crossed:
+            raise ValueError(f"{'; '.join(crossed)}: no document can pass, so lower the one or raise the other")
+        return self
 
     def named_sources(self) -> dict[str, list[str]]:
         """The sources named anywhere in this config, by the path of the field."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from storage.artifact import Artifact
 from tasks.filter.config import FilterConfig
 from tasks.filter.families import fingerprints, finish, measure
 from tasks.filter.repair.stage import repair
+from tasks.shards.adopted import check_documents, check_rows
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
@@ -16,7 +19,14 @@ def check(config: FilterConfig, runtime: Runtime) -> None:
     fingerprints(config)
 
 
-@stage(version=2, name="filter", runtime=("data", "compute"), sources=fingerprints, check=check)
+def check_adopted(config: FilterConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
+    """Check that a folder made elsewhere has documents in our layout, and what evaluation must know of the benchmark
+    questions. Raises DamagedArtifact, EmptyOutput."""
+    check_documents(folder)
+    check_rows(folder, "contamination", ("benchmark", "id", "ngrams", "found"))
+
+
+@stage(version=2, name="filter", runtime=("data", "compute"), sources=fingerprints, check=check, adopted=check_adopted)
 def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
     """Keep the documents that pass every rule, with personal data in them replaced.
 

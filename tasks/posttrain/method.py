@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from storage.artifact import Artifact
 from tasks.posttrain.check import check_runtime
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.rows.form import RowForm
 from tasks.stage.runtime import Runtime
+from tasks.training.adopted_model import check_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer
@@ -53,3 +55,8 @@ class Method(Generic[Config]):
     def check_runtime(self, config: Config, runtime: Runtime) -> None:
         """Raises ConfigError for settings of the runtime that this method can't honour."""
         check_runtime(self.name, config, runtime)
+
+    def check_adopted(self, config: Config, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
+        """Check that a folder made elsewhere has a model/ with the tokenizer of the model that the stage starts from.
+        Raises DamagedArtifact, TokenizerMismatch."""
+        check_model(folder, inputs["model"].path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -21,12 +22,24 @@ from tasks.pretrain.preflight import before_training
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage import stage
 from tasks.stage.output import Output
+from tasks.training.adopted_model import check_model
 from tasks.training.logs import read_log
 from tasks.training.model_folder import check_shard
 from tasks.training.plots import plot_loss
 
 
-@stage(version=1, runtime=("data", "compute", "training", "pretrain", "tracking"), check=check_runtime)
+def check_adopted(config: PretrainConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
+    """Check that a folder made elsewhere has a model/ with the tokenizer of the token shards. Raises DamagedArtifact,
+    TokenizerMismatch."""
+    check_model(folder, inputs["tokenizer"].path)
+
+
+@stage(
+    version=1,
+    runtime=("data", "compute", "training", "pretrain", "tracking"),
+    check=check_runtime,
+    adopted=check_adopted,
+)
 def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out: Output) -> None:
     """Train a decoder from scratch on token shards, by next-token prediction.
 

@@ -3,6 +3,7 @@
 seam.py         map_shards: resume, order, progress
 processes.py    worker processes
 threads.py      threads, for work that releases the interpreter's lock
+adopted.py      documents and rows made elsewhere, checked
 incremental.py  shards that an earlier artifact holds are taken from it
 """
 

@@ -27,7 +27,7 @@ from storage import refs
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.disk import disk_full
-from storage.errors import ConfigError, SourceError, StoreError
+from storage.errors import ConfigError, EmptyOutput, SourceError, StoreError, TokenizerMismatch
 from storage.keys import KeyPayload
 from storage.manifest import InputRef, Manifest
 from tasks.stage.config import StageConfig
@@ -35,7 +35,7 @@ from tasks.stage.environment import environment
 from tasks.stage.history import explain_miss, find_earlier
 from tasks.stage.output import Output
 from tasks.stage.pages import publish_page
-from tasks.stage.protocol import Forecaster, Input, RuntimeCheck
+from tasks.stage.protocol import AdoptionCheck, Forecaster, Input, RuntimeCheck
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, current
 from tasks.stage.source import source_digest
@@ -65,6 +65,7 @@ class Stage:
         sources: Callable[[Any], Mapping[str, str]] | None = None,
         forecast: Forecaster | None = None,
         check: RuntimeCheck | None = None,
+        adopted: AdoptionCheck | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -75,6 +76,7 @@ class Stage:
         self.sources = sources
         self.forecast = forecast
         self.check = check
+        self.adopted = adopted
         parameters = list(inspect.signature(function).parameters)
         if parameters[0] != "config" or parameters[-1] != "out":
             raise ConfigError(f"Stage {name} takes ({', '.join(parameters)}).", "It must take (config, inputs…, out).")
@@ -147,7 +149,7 @@ class Stage:
             artifact, cached = self.materialize(config, inputs, refresh=forced)
             publish_page(self.name, artifact, cached=cached)
             if cached:
-                return Completed(name="Cached", message=f"{artifact.location} was in the store.", data=artifact)
+                return Completed(name="Cached", message=_where(artifact), data=artifact)
             return artifact
 
         summary = inspect.getdoc(self.function) or self.name
@@ -164,6 +166,23 @@ class Stage:
         """Raises ConfigError for settings of the runtime that this stage can't honour."""
         if self.check:
             self.check(config, runtime)
+
+    def check_adopted(self, config: StageConfig, folder: Artifact, inputs: Sequence[Input]) -> None:
+        """Check that a folder made elsewhere can stand for this stage's artifact of this config and these inputs.
+
+        Raises ConfigError for a stage that can't tell and for files that are not as the config says, StoreError for
+        files that are not such as the stage writes.
+        """
+        if self.adopted is None:
+            able = ", ".join(sorted(name for name, stage in STAGES.items() if stage.adopted is not None))
+            raise ConfigError(f"{self.name} can't check a folder that was made elsewhere.", f"Stages that can: {able}.")
+        try:
+            self.adopted(config, folder, self.named(inputs))
+        except (StoreError, TokenizerMismatch, EmptyOutput) as error:
+            raise StoreError(
+                f"{folder.path} can't be the artifact of {self.name}: {error.message}",
+                f"Give a folder with files as {self.name} writes them for this profile.",
+            ) from error
 
     def materialize(
         self, config: StageConfig, inputs: Sequence[Input], *, refresh: bool = False
@@ -182,7 +201,8 @@ class Stage:
         cached = artifact is not None
         if artifact is None:
             artifact, cached = self._make_alone(session, payload, config, inputs, refresh)
-        if cached and artifact.manifest and artifact.manifest.source_digest != self.source:
+        manifest = artifact.manifest
+        if cached and manifest and not manifest.adopted and manifest.source_digest != self.source:
             session.observer.noted(self.name, "made by other source code; raise its version if results changed")
         refs.move(session.store, f"{session.profile}/{self.name}", artifact.location, artifact.digest)
         session.observer.finished(self.name, artifact, cached=cached, seconds=time.monotonic() - started)
@@ -270,6 +290,11 @@ class Stage:
         return {name: artifact.origin for name, artifact in self.named(inputs).items()}
 
 
+def _where(artifact: Artifact) -> str:
+    adopted = artifact.manifest.adopted if artifact.manifest else ""
+    return f"{artifact.location} was in the store{f', {adopted}' if adopted else ''}."
+
+
 def stage(
     version: int,
     *,
@@ -279,6 +304,7 @@ def stage(
     sources: Callable[[Any], Mapping[str, str]] | None = None,
     forecast: Forecaster | None = None,
     check: RuntimeCheck | None = None,
+    adopted: AdoptionCheck | None = None,
 ) -> Callable[[Callable[..., None]], Stage]:
     """Make a stage of a function `(config, inputs…, out) -> None`.
 
@@ -286,13 +312,14 @@ def stage(
     `runtime` names the groups of the runtime that it reads. `sources(config)` gives a digest for everything that the
     stage reads from outside the store; those digests enter the key. `forecast(config, documents, runtime)` says what
     the stage will need; a plan shows it. `check(config, runtime)` raises ConfigError for settings of the runtime that
-    the stage can't honour; a run asks it of every stage before the first one starts.
+    the stage can't honour; a run asks it of every stage before the first one starts. `adopted(config, folder, inputs)`
+    raises a GristmillError for a folder made elsewhere that can't stand for the stage's artifact; without it, none can.
     """
 
     def wrap(function: Callable[..., None]) -> Stage:
         made = Stage(
             function, name or function.__name__, version, part_of=part_of, runtime=runtime, sources=sources,
-            forecast=forecast, check=check,
+            forecast=forecast, check=check, adopted=adopted,
         )  # fmt: skip
         STAGES[made.name] = made
         return made

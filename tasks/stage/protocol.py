@@ -23,6 +23,7 @@ class Forecast(NamedTuple):
 
 Forecaster = Callable[[Any, int, Runtime], Forecast]  # (config, documents, runtime)
 RuntimeCheck = Callable[[Any, Runtime], None]  # (config, runtime)
+AdoptionCheck = Callable[[Any, Artifact, Mapping[str, Artifact]], None]  # (config, folder, inputs by name)
 
 
 class AnyStage(Protocol):

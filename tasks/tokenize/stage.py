@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -37,8 +38,8 @@ from storage.arrays import Bool, Int64
 from storage.artifact import Artifact
 from storage.documents import read_batches
 from storage.errors import EmptyOutput
-from storage.token_sources import SUFFIX, write_sources
-from storage.tokens import TokenWriter
+from storage.token_sources import SUFFIX, source_runs, write_sources
+from storage.tokens import TokenWriter, open_tokens
 from tasks.shards import ShardResult, collect
 from tasks.shards.incremental import map_new_shards
 from tasks.stage import stage
@@ -63,7 +64,16 @@ class TokenizeConfig(StageConfig):
     validation_share: float = Field(0.01, gt=0, lt=1, description="share of documents held out for validation")
 
 
-@stage(version=3, runtime=("data",))
+def check_adopted(config: TokenizeConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
+    """Check that a folder made elsewhere has whole token shards of both splits, encoded by the input tokenizer, each
+    with its sources. Raises TokenizerMismatch, DamagedArtifact."""
+    digest = tokenizer_digest(inputs["tokenizer"].path)
+    for split in SPLITS:
+        for path in folder.files(f"{split}/*.tokens"):
+            source_runs(path, open_tokens(path, tokenizer_digest=digest, verify=True))
+
+
+@stage(version=3, runtime=("data",), adopted=check_adopted)
 def tokenize(config: TokenizeConfig, documents: Artifact, tokenizer: Artifact, out: Output) -> None:
     """Encode every document. Writes train/NNNNN.tokens and validation/NNNNN.tokens, numbered like the document shards.
 

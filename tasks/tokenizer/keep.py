@@ -41,7 +41,7 @@ def keep(config: TokenizerConfig, artifact: Artifact, documents: Artifact, out: 
     from tasks.tokenizer.report import publish_comparison
     from tasks.tokenizer.sample import survey
 
-    _check(config, artifact.path)
+    check_fits(config, artifact.path, f"{config.keep} in {FIELD}", fewer_ids=True)
     for name in artifact.manifest.files if artifact.manifest else ():
         shutil.copyfile(artifact.path / name, out.path / name)
     prove(out.path, config.special_tokens)
@@ -57,16 +57,18 @@ def keep(config: TokenizerConfig, artifact: Artifact, documents: Artifact, out: 
     )
 
 
-def _check(config: TokenizerConfig, folder: Path) -> None:
+def check_fits(config: TokenizerConfig, folder: Path, named: str, *, fewer_ids: bool) -> None:
+    """Check that the tokenizer of a folder, called `named` in the error, has the vocabulary size and the pattern of the
+    config; with `fewer_ids` it may have fewer, as one that was learned from a small sample does. Raises ConfigError."""
     from tasks.tokenizer.encoder.tables import read_settings
 
     size, pattern = load_for_documents(folder).get_vocab_size(), pattern_of(read_settings(folder))
     for name, asked, found, fits in (
-        ("vocab_size", config.vocab_size, size, size <= config.vocab_size),  # a small sample gives fewer ids
+        ("vocab_size", config.vocab_size, size, size == config.vocab_size or (fewer_ids and size < config.vocab_size)),
         ("pattern", config.pattern, pattern, pattern == config.pattern),
     ):
         if not fits:
             raise ConfigError(
-                f"{config.keep} in {FIELD} has {name} {found}, but tokenizer.{name} is {asked}.",
-                f"Set tokenizer.{name} to {found}, or keep another tokenizer.",
+                f"{named} has {name} {found}, but tokenizer.{name} is {asked}.",
+                f"Set tokenizer.{name} to {found}, or give another tokenizer.",
             )

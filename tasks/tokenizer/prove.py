@@ -146,4 +146,4 @@ def _differs(encoder: str, text: str) -> TokenizerMismatch:
 
 
 def _unproved(problem: str) -> DamagedArtifact:
-    return DamagedArtifact(f"The trained tokenizer {problem}.", "This is a bug; nothing was published.")
+    return DamagedArtifact(f"The tokenizer {problem}.", "This is a bug; nothing was published.")

@@ -21,6 +21,7 @@ from models.tokenizer import CHAT_TEMPLATE_PATH, EOS, PAD
 from storage.artifact import Artifact
 from tasks.stage import stage
 from tasks.stage.output import Output
+from tasks.tokenizer.adopted import check_adopted
 from tasks.tokenizer.compare import check_libraries, fingerprints
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.keep import keep, kept_tokenizer
@@ -39,7 +40,7 @@ def _sources(config: TokenizerConfig) -> dict[str, str]:
     return fingerprints(config) if kept is None else {**fingerprints(config), "keep": kept.digest}
 
 
-@stage(version=3, name="tokenizer", runtime=("data",), sources=_sources)
+@stage(version=3, name="tokenizer", runtime=("data",), sources=_sources, adopted=check_adopted)
 def train_tokenizer(config: TokenizerConfig, documents: Artifact, out: Output) -> None:
     """Learn a byte-level BPE vocabulary from a sample of each source, and check that it is lossless.
 

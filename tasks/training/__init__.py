@@ -6,6 +6,7 @@ peak.py                 peak FLOP/s and memory, measured
 batches.py              how a global batch is shared out
 bits_per_byte.py        the score that compares models of different tokenizers
 model_folder.py         a model passed between stages carries its tokenizer
+adopted_model.py        a model made elsewhere, checked
 checkpoint_marker.py    what makes a checkpoint whole: identity, step, digests of its files
 retention.py            which checkpoints are kept
 deepspeed_operators.py  what DeepSpeed must not compile at run time

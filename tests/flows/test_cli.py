@@ -17,6 +17,7 @@ from storage import refs
 from storage.digests import list_files, tree_digest
 from storage.documents import Document, Verdict, shard_name, write_documents, write_ledger
 from storage.keys import KeyPayload
+from storage.lines import write_json_lines
 from storage.manifest import Manifest
 from storage.store import Store
 
@@ -66,6 +67,8 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
             "pretrain comes after filter",
             "end the run later",
         ),
+        (["explain", ""], "'' is too short for an id", "first 4 characters"),
+        (["explain", "3f8"], "'3f8' is too short for an id", "first 4 characters"),
         (["why", "form"], "form is made within filter", "End after filter"),
         (
             ["plan", "tiny", "--set", "runtime.pretrain.tensor_parallel=2", "--set", "runtime.training.processes=2"],
@@ -82,7 +85,7 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
         (["why", "nothing"], "There is no stage nothing.", "The stages are"),
         (["plan", "gpu", "--device", "h101"], "There is no device h101", "Choose one of cpu, h200, h100"),
         (["chat", "tiny/export"], "There is no store at", "Check --store"),
-        (["explain", "abc"], "No document", "id"),
+        (["explain", "abcd"], "No document", "id"),
     ],
 )
 def test_a_mistake_gives_one_message_a_remedy_and_exit_1(
@@ -191,3 +194,20 @@ def test_help_teaches_and_the_schema_is_json() -> None:
         assert command in text
     schema = json.loads(gristmill("profile", "schema").stdout)
     assert "pretrain" in schema["properties"]
+
+
+def test_a_folder_is_checked_before_it_is_adopted_and_a_hit_says_from_where(tmp_path: Path) -> None:
+    store, mine = tmp_path / "around" / "store", tmp_path / "mine"
+    write_documents(mine / "documents" / shard_name(0), [Document.new("A text about a river.", "mine")])
+    for part in ("instructions", "preferences", "benchmarks"):
+        write_json_lines(mine / part / "rows.jsonl", [])
+    at = ("smoke", f"--store={store}")
+    assert (
+        "can't be the artifact of download" in gristmill("store", "adopt", "download", str(ROOT / "docs"), *at).stderr
+    )
+    taken = gristmill("store", "adopt", "download", str(mine), *at)
+    assert taken.returncode == 0, taken.stderr
+    for folder, named in ((store, "is the store"), (store / "refs", "is in the store"), (store.parent, "contains")):
+        assert named in gristmill("store", "adopt", "download", str(folder), *at).stderr
+    assert "adopted from mine" in gristmill("plan", *at).stdout
+    assert "adopted from mine" in gristmill("why", "download", *at).stdout

@@ -114,6 +114,9 @@ def test_a_wrong_override_is_refused_with_its_path(override: str, message: str) 
             "more than 100,000 values",
         ),
         ("? [a]\n: b", "unhashable key"),
+        ("extends: tiny\nname: !!int x", r"not what its form or its tag says \(line 2, column 7\)"),
+        ("name: one\nday: 2026-13-01", r"not what its form or its tag says \(line 2, column 6\)"),
+        ("name: a\x07", r"special characters are not allowed \(character 8\)"),
         ("a: &a [*a]", "more than 100,000 values"),
     ],
 )
@@ -177,6 +180,74 @@ def test_a_broken_profile_says_what_is_wrong(content: str, message: str, tmp_pat
     with pytest.raises(ConfigError) as caught:
         load(str(tmp_path / "self.yaml"))
     assert message in str(caught.value)
+
+
+def test_a_profile_without_a_name_has_that_of_its_file_and_never_its_parents(tmp_path: Path) -> None:
+    write(tmp_path / "mine.yaml", {"extends": "tiny"})
+    write(tmp_path / "next.yaml", {"extends": "mine.yaml"})
+    write(tmp_path / "My notes.yaml", {"extends": "tiny"})
+    assert [load(str(tmp_path / f"{name}.yaml")).name for name in ("mine", "next")] == ["mine", "next"]
+    with pytest.raises(ConfigError, match="My notes can't be its name"):
+        load(str(tmp_path / "My notes.yaml"))
+    assert load(str(tmp_path / "My notes.yaml"), ["name=notes"]).name == "notes"
+    write(tmp_path / "alone.yaml", load("tiny").model_dump(mode="json", exclude={"name"}))
+    with pytest.raises(ConfigError, match="name is missing"):
+        load(str(tmp_path / "alone.yaml"))
+
+
+def test_an_error_in_yaml_names_its_place_and_never_shows_the_line(tmp_path: Path) -> None:
+    for text in ("extends: tiny\nsalt: [hush\nname: b", "salt: 'hush", "salt: !hush hush", "salt: 2026-13-01 # hush"):
+        (tmp_path / "mine.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=r"is not YAML: .*\(line \d, column \d+\)") as caught:
+            load(str(tmp_path / "mine.yaml"))
+        assert "hush" not in str(caught.value).replace("'!hush'", "")
+    with pytest.raises(ConfigError) as caught:
+        load("tiny", ["runtime.store=[hush"])
+    assert "--set runtime.store: the value is not YAML" in caught.value.message
+    assert "hush" not in str(caught.value)
+
+
+def test_a_profile_in_another_encoding_is_told_to_be_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_bytes("extends: tiny\ndescription: café".encode("latin-1"))
+    with pytest.raises(ConfigError, match="not UTF-8: byte 0xe9 in line 2") as caught:
+        load(str(tmp_path / "mine.yaml"))
+    assert caught.value.remedy == "Save it as UTF-8."
+
+
+FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([f"download.sources=[{FILES % ('a', 'instructions')}]"], "bring no documents"),
+        (["download.sources=[{kind: embedded, corpora: []}]"], "bring no documents"),
+        ([f"download.sources=[{FILES % ('a', 'documents')}]", "download.benchmarks=[]"], "benchmarks is empty"),
+        (["download.sources=[{kind: embedded, held_out_share: 0}]", "download.benchmarks=[]"], "benchmarks is empty"),
+        (
+            [f"download.sources=[{FILES % ('a', 'documents')}, {FILES % ('a', 'preferences')}]"],
+            "two sources are named a:",
+        ),
+        ([f"download.sources=[{{kind: embedded}}, {FILES % ('packages', 'documents')}]"], "are named packages:"),
+        (["download.sources=[{kind: embedded}, {kind: embedded}]"], "are named speeches, encyclopedia-en"),
+        (["dedup.source_order=[speeches, wiki]"], "dedup.source_order names wiki"),
+        (["filter.gopher_quality.max_words=10"], "gopher_quality.min_words is 20 and gopher_quality.max_words is 10"),
+        (
+            ["filter.gopher_quality.min_mean_word_length=11"],
+            "min_mean_word_length is 11.0 and gopher_quality.max_mean_word_length is 10",
+        ),
+    ],
+)
+def test_what_can_only_fail_later_is_refused_when_the_profile_is_read(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("tiny", overrides)
+    assert message in caught.value.message
+
+
+def test_what_merely_looks_like_that_is_not_refused() -> None:
+    load("tiny", ["dedup.source_order=[speeches]", "filter.gopher_quality.max_words=20"])
+    load("tiny", ["dedup.source_order=[wiki]", "dedup.against=[other/dedup@1]"])
+    load("tiny", ["filter.gopher_quality.max_words=null", "download.benchmarks=[]"])
 
 
 def test_every_line_of_the_default_profile_is_a_known_choice() -> None:

@@ -6,12 +6,12 @@ are rejected, each with its own reason.
 
 from __future__ import annotations
 
+import codecs
 import glob
 import gzip
 import io
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,16 +21,9 @@ import pyarrow.parquet as pq
 from storage.errors import BadDocument, SourceError
 from storage.remembered import remembered_digest
 from tasks.download.config import FileSource
+from tasks.download.sources.rows import Refused, Row, columns_of
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".txt", ".md")
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A row that cannot be used: the reason, and its location (file and line)."""
-
-    reason: str
-    place: str
 
 
 def find_files(source: FileSource) -> list[Path]:
@@ -39,12 +32,10 @@ def find_files(source: FileSource) -> list[Path]:
     found: set[Path] = set()
     seen: set[Path] = set()
     for pattern in source.paths:
-        matches = [Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True)]
-        matches = sorted((path for path in matches if path.is_file()), key=lambda path: (len(path.parts), path))
+        met = [Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True)]
+        matches = sorted((path for path in met if path.is_file()), key=lambda path: (len(path.parts), path))
         if not matches:
-            raise SourceError(
-                f"Source {source.name}: no file matches {pattern}.", "Check the path, or remove it from `paths`."
-            )
+            raise _no_files(source, pattern, met)
         for path in matches:  # by its shortest path, as a loop of symbolic links leads to a file again and again
             if path.resolve() not in seen:
                 seen.add(path.resolve())
@@ -57,21 +48,35 @@ def find_files(source: FileSource) -> list[Path]:
     return sorted(found)
 
 
+def _no_files(source: FileSource, pattern: str, met: list[Path]) -> SourceError:
+    if met:
+        what = "is a folder" if glob.escape(pattern) == pattern else "matches folders only"
+        remedy = f"Write {pattern.rstrip('/')}/**/*.jsonl for the .jsonl files in it and below."
+        return SourceError(f"Source {source.name}: {pattern} {what}.", remedy)
+    path = Path(pattern).expanduser()
+    where = "" if path.is_absolute() else f" in {Path.cwd()}, where the run started"
+    return SourceError(
+        f"Source {source.name}: no file matches {pattern}{where}.", "Check the path, or remove it from `paths`."
+    )
+
+
 def fingerprint(source: FileSource) -> dict[str, str]:
     """The SHA-256 of every file, by source name and path."""
     return {f"{source.name}/{path}": remembered_digest(path) for path in find_files(source)}
 
 
-def read_rows(source: FileSource, limit: int) -> Iterator[dict[str, Any] | Refused]:
-    """Every row of every file, either as a mapping or as rejected. `limit` is the maximum length of a row in bytes."""
+def read_rows(source: FileSource, limit: int) -> Iterator[Row | Refused]:
+    """Every row of every file with its place: the path as found, with the line or row. `limit` is the maximum length of
+    a row in bytes."""
     for path in find_files(source):
+        name = str(path).encode("utf-8", "backslashreplace").decode()  # a file's name may be of any bytes
         if path.suffix in (".txt", ".md"):
-            yield _read_text(path, source.text_column, limit)
+            yield _read_text(path, name, source.text_column, limit)
         elif path.suffix == ".parquet":
-            yield from _read_parquet(path)
+            yield from _read_parquet(path, name)
         else:
             with _open(path) as file:
-                yield from _read_lines(file, path, limit)
+                yield from _read_lines(file, path, name, limit)
 
 
 def _open(path: Path) -> BinaryIO:
@@ -82,21 +87,24 @@ def _open(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def _read_lines(file: BinaryIO, path: Path, limit: int) -> Iterator[dict[str, Any] | Refused]:
+def _read_lines(file: BinaryIO, path: Path, name: str, limit: int) -> Iterator[Row | Refused]:
     number = 0
     while line := _guard(lambda: file.readline(limit + 1), path):
         number += 1
-        place = f"{path.name}:{number}"
+        place = f"{name}:{number}"
         if len(line) > limit and not line.endswith(b"\n"):
             while rest := _guard(lambda: file.readline(limit), path):
                 if rest.endswith(b"\n"):
                     break
             yield Refused("too_long", place)
-        elif line.strip():
+            continue
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if line.strip():
             yield _parse(line, place)
 
 
-def _parse(line: bytes, place: str) -> dict[str, Any] | Refused:
+def _parse(line: bytes, place: str) -> Row | Refused:
     try:
         row = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError:
@@ -105,19 +113,19 @@ def _parse(line: bytes, place: str) -> dict[str, Any] | Refused:
         return Refused("broken_json", place)
     except RecursionError:
         return Refused("nested_too_deep", place)
-    return row if isinstance(row, dict) else Refused("not_an_object", place)
+    return Row(row, place) if isinstance(row, dict) else Refused("not_an_object", place)
 
 
-def _read_text(path: Path, column: str, limit: int) -> dict[str, Any] | Refused:
+def _read_text(path: Path, place: str, column: str, limit: int) -> Row | Refused:
     if path.stat().st_size > limit:
-        return Refused("too_long", path.name)
+        return Refused("too_long", place)
     try:
-        return {column: path.read_text(encoding="utf-8"), "file": path.name}
+        return Row({column: path.read_text(encoding="utf-8-sig"), "file": path.name}, place)
     except UnicodeDecodeError:
-        return Refused("invalid_utf8", path.name)
+        return Refused("invalid_utf8", place)
 
 
-def _read_parquet(path: Path) -> Iterator[dict[str, Any] | Refused]:
+def _read_parquet(path: Path, name: str) -> Iterator[Row | Refused]:
     """By row group, so that a damaged page costs the rows of its group and no others."""
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
@@ -131,21 +139,21 @@ def _read_parquet(path: Path) -> Iterator[dict[str, Any] | Refused]:
             end = number + file.metadata.row_group(group).num_rows
             try:
                 for batch in file.iter_batches(batch_size=1024, row_groups=[group]):
-                    yield from _rows(batch, path, number)
+                    yield from _rows(batch, name, number)
                     number += batch.num_rows
             except (pa.ArrowInvalid, OSError):
-                yield from (Refused("damaged_page", f"{path.name} row {row + 1}") for row in range(number, end))
+                yield from (Refused("damaged_page", f"{name} row {row + 1}") for row in range(number, end))
                 number = end
 
 
-def _rows(batch: pa.RecordBatch, path: Path, before: int) -> list[dict[str, Any] | Refused]:
+def _rows(batch: pa.RecordBatch, name: str, before: int) -> list[Row | Refused]:
     try:
-        return list(batch.to_pylist())
+        return [Row(values, f"{name} row {row}") for row, values in enumerate(batch.to_pylist(), before + 1)]
     except UnicodeDecodeError:
         if batch.num_rows == 1:
-            return [Refused("invalid_utf8", f"{path.name} row {before + 1}")]
+            return [Refused("invalid_utf8", f"{name} row {before + 1}")]
         half = batch.num_rows // 2
-        return [*_rows(batch.slice(0, half), path, before), *_rows(batch.slice(half), path, before + half)]
+        return [*_rows(batch.slice(0, half), name, before), *_rows(batch.slice(half), name, before + half)]
 
 
 def _guard(read: Callable[[], bytes], path: Path) -> bytes:
@@ -157,8 +165,10 @@ def _guard(read: Callable[[], bytes], path: Path) -> bytes:
 
 
 def text_of(row: dict[str, Any], column: str, limit: int) -> str:
-    """The text of a document's row. Raises BadDocument with a one-word reason."""
-    text = row.get(column)
+    """The text of a document's row. Raises BadDocument with a one-word reason, and `columns` if it has no such one."""
+    if column not in row:
+        raise BadDocument("no_text", columns=columns_of(row))
+    text = row[column]
     if not isinstance(text, str):
         raise BadDocument("no_text")
     if not text.strip():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 from storage.errors import SourceError
 from tasks.download.config import HubSource
+from tasks.download.sources.rows import Row
 
 
-def read_rows(source: HubSource) -> Iterator[dict[str, Any]]:
+def read_rows(source: HubSource) -> Iterator[Row]:
     """The rows of a split, in order. Raises SourceError if the data set cannot be read."""
     from datasets import load_dataset
     from datasets.exceptions import DatasetNotFoundError
@@ -22,4 +22,5 @@ def read_rows(source: HubSource) -> Iterator[dict[str, Any]]:
             f"Source {source.name}: the data set {source.dataset} can't be read: {error}.",
             "Check the name, the revision and the network, or download it and use a source of kind `files`.",
         ) from error
-    yield from (dict(row) for row in islice(rows, source.limit))
+    for number, row in enumerate(islice(rows, source.limit), 1):
+        yield Row(dict(row), f"{source.dataset} row {number}")

@@ -52,7 +52,7 @@ DPO = Method(
 )
 
 
-@stage(version=1, runtime=("compute", "training", "posttrain"), check=DPO.check_runtime)
+@stage(version=1, runtime=("compute", "training", "posttrain"), check=DPO.check_runtime, adopted=DPO.check_adopted)
 def dpo(config: DpoConfig, model: Artifact, preferences: Artifact, out: Output) -> None:
     """Direct preference optimisation (Rafailov et al. 2023) on pairs of a preferred and a rejected answer.
 

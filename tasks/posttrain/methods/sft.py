@@ -39,7 +39,7 @@ SFT = Method(
 )
 
 
-@stage(version=1, runtime=("compute", "training", "posttrain"), check=SFT.check_runtime)
+@stage(version=1, runtime=("compute", "training", "posttrain"), check=SFT.check_runtime, adopted=SFT.check_adopted)
 def sft(config: SftConfig, model: Artifact, instructions: Artifact, out: Output) -> None:
     """Supervised fine-tuning (Ouyang et al. 2022, step 1) with the loss on the assistant's tokens only.
 

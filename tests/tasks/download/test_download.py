@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from storage.errors import SourceError
 from tasks.download import DownloadConfig, download
 from tasks.download.config import EmbeddedSource, FileSource
 from tasks.download.sources.embedded import documents, held_out_questions, instructions, masked, preferences, purpose
+from tasks.download.sources.files import find_files
 from tasks.posttrain.rows.prepare import read_rows
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
@@ -87,7 +89,7 @@ def test_bad_rows_are_quarantined_by_reason_and_the_rest_goes_on(tmp_path: Path)
     assert texts(out) == GOOD
     ledger = [verdict for shard in out.path.glob("ledger/*") for verdict in read_ledger(shard)]
     assert [verdict.reason for verdict in ledger] == [reason for _, reason in bad]
-    assert "3" in ledger[0].detail, "the ledger names the line"
+    assert [verdict.detail for verdict in ledger] == [f"{path}:{line}" for line in range(3, 16)]
     assert out.counts["documents"] == {"in": 18, "kept": 5, "removed": {}, "quarantined": 13}
 
 
@@ -110,14 +112,14 @@ def test_of_a_parquet_file_only_the_damaged_rows_are_quarantined(tmp_path: Path)
     out = run(tmp_path, source(path), max_quarantined_share=0.9)
     assert texts(out) == GOOD
     (verdict,) = (verdict for shard in out.path.glob("ledger/*") for verdict in read_ledger(shard))
-    assert (verdict.reason, verdict.detail) == ("invalid_utf8", "data.parquet row 3")
+    assert (verdict.reason, verdict.detail) == ("invalid_utf8", f"{path} row 3")
     data = path.read_bytes()
     at = data.index(GOOD[4].encode())
     path.write_bytes(data[:at] + b"d" + data[at + 1 :])
     out = run(tmp_path / "again", source(path), max_quarantined_share=0.9)
     assert texts(out) == GOOD[:3]
     reasons = [(v.reason, v.detail) for shard in out.path.glob("ledger/*") for v in read_ledger(shard)]
-    assert reasons[1:] == [("damaged_page", f"data.parquet row {row}") for row in (5, 6)]
+    assert reasons[1:] == [("damaged_page", f"{path} row {row}") for row in (5, 6)]
 
 
 def test_a_loop_of_symbolic_links_multiplies_nothing(tmp_path: Path) -> None:
@@ -148,9 +150,86 @@ def test_a_pair_that_cant_be_used_is_quarantined(row: dict[str, object], reason:
     asked = source(tmp_path / "pairs.jsonl", role="instructions"), source(tmp_path / "data.jsonl", name="texts")
     out = run(tmp_path, *asked, max_quarantined_share=0.9)
     (verdict,) = (verdict for shard in out.path.glob("ledger/*") for verdict in read_ledger(shard))
-    assert (verdict.reason, verdict.detail) == (reason, "mine row 2")
+    assert (verdict.reason, verdict.detail) == (reason, f"{tmp_path / 'pairs.jsonl'}:2")
     (kept,) = read_rows([out.path / "instructions" / "pairs.jsonl"])
     assert [message["content"] for message in kept["messages"]] == [good["instruction"], good["output"]]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    for name, content in (("a.jsonl", lines(GOOD[:2])), ("b.jsonl", b""), ("c.md", b"A"), ("d.txt", b"B")):
+        (tmp_path / name).write_bytes(codecs.BOM_UTF8 + content)
+    (tmp_path / "b.jsonl").write_bytes(codecs.BOM_UTF8 + b"\n" + lines(GOOD[2:3]))
+    assert texts(run(tmp_path, source(tmp_path / "*.*"))) == [*GOOD[:3], "A", "B"]
+
+
+def test_a_row_is_named_by_its_file_and_place_there_whatever_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("one", "two"):
+        Path(folder).mkdir()
+        Path(folder, "data.jsonl").write_bytes(lines([*GOOD, " "]))
+    pq.write_table(pa.table({"text": [*GOOD, "a\0b"]}), "two/more.parquet")
+    out = run(tmp_path, source(Path("*") / "*.*"), max_quarantined_share=0.5)
+    found = [(v.reason, v.detail, v.id) for shard in out.path.glob("ledger/*") for v in read_ledger(shard)]
+    places = ["one/data.jsonl:6", "two/data.jsonl:6", "two/more.parquet row 6"]
+    assert [(reason, place) for reason, place, _ in found] == [*zip(["empty", "empty", "nul"], places, strict=True)]
+    assert len({identity for *_, identity in found}) == 3, "files of one name in two folders are told apart"
+
+
+@pytest.mark.parametrize(
+    ("role", "rows", "message", "remedy"),
+    [
+        ("documents", [{"title": "a", "body": "b"}, {"title": "a", "\ud800": 1}] * 9,
+         "18 of 18 rows have no column text .*data.jsonl:1.*: title, body, '.ud800'", "Set text_column"),
+        ("instructions", [{"question": "a", "answer": "b"}],
+         "1 of 1 rows have not the keys of instructions .*: question, answer", "messages, or instruction"),
+        ("preferences", [{"prompt": "a", "chosen": "b", "reject": "c"}],
+         "not the keys of preferences .*: prompt, chosen, reject", "prompt, chosen and rejected"),
+        ("documents", [{}], "none at all", "Set text_column"),
+        ("documents", [{str(n): n for n in range(99)}], "10, 11, …", "Set text_column"),
+    ],
+)  # fmt: skip
+def test_a_source_without_the_column_that_is_read_says_which_it_has(
+    role: str, rows: list[dict[str, Any]], message: str, remedy: str, tmp_path: Path
+) -> None:
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(SourceError, match=message) as caught:
+        run(tmp_path, source(tmp_path / "data.jsonl", role=role))
+    assert remedy in caught.value.remedy
+
+
+def test_a_folder_instead_of_files_and_a_relative_path_say_what_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data" / "inner").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for pattern, message, remedy in (
+        ("data", "data is a folder", "data/**/*.jsonl"),
+        ("data/", "is a folder", "data/**/*.jsonl"),
+        ("data/*", "matches folders only", "data/*/**/*.jsonl"),
+        ("nowhere/*.md", f"no file matches nowhere/*.md in {tmp_path}", "Check the path"),
+        (str(tmp_path / "a.md"), f"no file matches {tmp_path / 'a.md'}.", "Check the path"),
+    ):
+        with pytest.raises(SourceError) as caught:
+            find_files(FileSource(name="mine", paths=[pattern]))
+        assert message in caught.value.message
+        assert remedy in caught.value.remedy
+
+
+def test_a_preference_whose_answer_is_not_the_assistants_is_quarantined(tmp_path: Path) -> None:
+    user, answer = {"role": "user", "content": "And?"}, {"role": "assistant", "content": "Because."}
+    rows = [
+        {"prompt": "Why?", "chosen": [answer], "rejected": "No."},
+        {"prompt": "Why?", "chosen": [answer, user], "rejected": "No."},
+        {"prompt": "Why?", "chosen": "No.", "rejected": [user]},
+    ]
+    (tmp_path / "dpo.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "text.jsonl").write_bytes(lines(GOOD))
+    both = source(tmp_path / "text.jsonl"), source(tmp_path / "dpo.jsonl", name="dpo", role="preferences")
+    out = run(tmp_path, *both, max_quarantined_share=0.9)
+    assert [v.reason for shard in out.path.glob("ledger/*") for v in read_ledger(shard)] == ["no_answer"] * 2
+    assert len(list(read_rows([out.path / "preferences" / "pairs.jsonl"]))) == 1
 
 
 def test_a_line_of_200_mb_is_skipped_without_being_held(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from storage import refs
 from storage.artifact import Artifact
 from storage.errors import AccountingError, DamagedArtifact, EmptyOutput, SourceError, StoreError
-from storage.maintain import find_garbage
+from storage.maintain import adopt, find_garbage
 from storage.store import Store
 from tasks.stage import stage
 from tasks.stage.config import StageConfig
@@ -327,6 +327,23 @@ def test_a_hit_made_by_other_source_code_says_so(session: Session, monkeypatch: 
     monkeypatch.setattr(type(source), "source", property(lambda self: "other"))
     source.materialize(SourceConfig(), ())
     assert notes == ["made by other source code; raise its version if results changed"]
+
+
+def test_a_hit_that_was_adopted_says_nothing_of_source_code(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(session.observer, "noted", lambda name, message: notes.append(message))
+    made, _ = source.materialize(SourceConfig(), ())
+    assert made.manifest is not None
+    session.store.remove(made.location)
+    folder = Path(str(session.store.local)).parent / "mine"
+    folder.mkdir()
+    (folder / "a.txt").write_text("made elsewhere")
+    adopt(session.store, folder, made.manifest.payload, {}, "adopted from mine")
+    found, cached = source.materialize(SourceConfig(), ())
+    assert cached
+    assert found.manifest is not None
+    assert found.manifest.adopted == "adopted from mine"
+    assert notes == []
 
 
 @pytest.fixture(autouse=True, scope="module")

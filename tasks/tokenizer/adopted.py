@@ -1,0 +1,38 @@
+"""The check of a tokenizer made elsewhere that is to stand for the stage's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from models.tokenizer import NEEDED_FILES
+from storage.artifact import Artifact
+from storage.errors import DamagedArtifact
+from tasks.tokenizer.config import TokenizerConfig
+from tasks.tokenizer.keep import check_fits
+
+
+def check_adopted(config: TokenizerConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
+    """Check that a folder holds a tokenizer with the vocabulary, the special tokens and the pattern of the config.
+
+    Raises ConfigError for another vocabulary or pattern, DamagedArtifact and TokenizerMismatch for files that do not
+    load or fail the proofs.
+    """
+    from tasks.tokenizer.encoder.tables import make_tables, obstacle, read_settings
+    from tasks.tokenizer.prove import prove
+
+    for name in NEEDED_FILES:
+        if not (folder.path / name).is_file():
+            raise DamagedArtifact(f"There is no {name}.", "Give the folder of a whole tokenizer.")
+    try:  # before `tokenizers` loads it, whose errors have no type of their own
+        settings = read_settings(folder.path)
+        problem = obstacle(settings)
+        if not problem:
+            make_tables(settings)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise DamagedArtifact(
+            f"tokenizer.json can't be loaded ({type(error).__name__}: {error}).", "Save it again."
+        ) from error
+    if problem:
+        raise DamagedArtifact(f"The tokenizer {problem}.", "Train a byte-level BPE, or let the stage do it.")
+    check_fits(config, folder.path, str(folder.path), fewer_ids=False)
+    prove(folder.path, config.special_tokens)

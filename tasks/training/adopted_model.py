@@ -1,0 +1,56 @@
+"""The check of a folder made elsewhere that is to stand for the artifact of a stage that trains a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from models.tokenizer import NEEDED_FILES, load_tokenizer, tokenizer_digest
+from storage.artifact import Artifact
+from storage.errors import DamagedArtifact, TokenizerMismatch
+from tasks.training.model_folder import check_tokenizer
+
+LONGEST_HEADER = 100_000_000  # as the library has it
+
+
+def check_model(folder: Artifact, tokenizer: Path) -> None:
+    """Check that model/ has a config that transformers loads, weights as safetensors, and the tokenizer of the folder
+    `tokenizer`, none of whose ids the model lacks.
+
+    Raises DamagedArtifact for files that are missing or unreadable, TokenizerMismatch for another vocabulary.
+    """
+    model = folder.path / "model"
+    for name in ("config.json", *NEEDED_FILES):
+        if not (model / name).is_file():
+            raise DamagedArtifact(f"There is no model/{name}.", "Save the model in the format of transformers.")
+    _check_weights(folder)
+    size = _vocab_size(model)
+    check_tokenizer(model, expected=tokenizer_digest(tokenizer))
+    known = len(load_tokenizer(model))
+    if size is not None and size < known:
+        raise TokenizerMismatch(
+            f"model/config.json says {size:,} ids, but its tokenizer has {known:,}.", "Train it with this vocabulary."
+        )
+
+
+def _vocab_size(model: Path) -> int | None:
+    from transformers import AutoConfig
+
+    try:
+        return getattr(AutoConfig.from_pretrained(model, local_files_only=True), "vocab_size", None)
+    except (OSError, ValueError, KeyError) as error:
+        raise DamagedArtifact(f"model/config.json can't be loaded: {error}.", "Save the model again.") from error
+
+
+def _check_weights(folder: Artifact) -> None:
+    """A safetensors file is the length of a header, the header as JSON, and the data: whole, and with weights in it."""
+    for path in folder.files("model/*.safetensors"):
+        try:
+            with path.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                header = json.loads(file.read(min(length, LONGEST_HEADER)))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise DamagedArtifact(f"model/{path.name} is not in the format safetensors.", "Save it again.") from error
+        if path.stat().st_size != 8 + length + max(ends, default=-1):
+            raise DamagedArtifact(f"model/{path.name} has no weights, or a part of them only.", "Save it again.")
