@@ -70,5 +70,9 @@ class LostProcess(TrainingError):
     """A training process died without an error message, or stopped responding."""
 
 
+class LostWorker(GristmillError):
+    """A worker process of a stage was killed."""
+
+
 class ParityError(GristmillError):
     """An export does not behave like the checkpoint that it was made from (law 7)."""
