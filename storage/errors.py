@@ -74,5 +74,9 @@ class LostWorker(GristmillError):
     """A worker process of a stage was killed."""
 
 
+class ServerError(GristmillError):
+    """A Prefect server that was started here ended, or does not answer."""
+
+
 class ParityError(GristmillError):
     """An export does not behave like the checkpoint that it was made from (law 7)."""

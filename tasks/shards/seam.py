@@ -72,7 +72,7 @@ def map_shards(
             except BrokenProcessPool:
                 raise LostWorker(
                     f"A worker process of {out.stage} was killed ({name}), most often for lack of memory.",
-                    f"Lower runtime.data.workers, now {out.runtime.data.workers}; the same command resumes after the finished shards.",
+                    f"Lower runtime.data.workers, now {out.runtime.data.workers}; the finished shards are kept.",
                 ) from None
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
