@@ -186,7 +186,9 @@ def doctor(
 
 
 @app.command()
-def ui(port: Annotated[int, typer.Option(help="where the server listens, on 127.0.0.1")] = 4200) -> None:
+def ui(
+    port: Annotated[int, typer.Option(min=1, max=65535, help="where the server listens, on 127.0.0.1")] = 4200,
+) -> None:
     """Start a Prefect server with the deployments and a worker, and print its address. Ctrl-C ends all three."""
     from flows.commands.ui import serve
 

@@ -11,23 +11,35 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 import httpx
 
-from storage.errors import ConfigError
+from flows.stop import Stop
+from storage.errors import ServerError
 from tasks.children.parent import tied_to
+
+if TYPE_CHECKING:
+    from prefect.settings import Settings
 
 START_SECONDS = 180
 STOP_SECONDS = 15
+LAST_LINES = 10
+SEE_WHY = "Mend what it names, or run `prefect server start` to see more."
 
 
 @contextmanager
-def temporary_server() -> Iterator[None]:
-    """A server for one run, on a free port, unless PREFECT_API_URL names one. It is ended last."""
+def temporary_server(stop_run: Stop) -> Iterator[None]:
+    """A server for one run, on a free port, unless PREFECT_API_URL names one. It is ended last.
+
+    When it ends before the run, the run is stopped: Prefect would repeat each request for a minute, then fail.
+    """
     if os.environ.get("PREFECT_API_URL"):
         yield
         return
@@ -41,26 +53,63 @@ def temporary_server() -> Iterator[None]:
     command = [sys.executable, "-m", "uvicorn", "--app-dir", str(Path(prefect.__file__).parents[1]), "--factory"]
     command += ["prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", port, "--log-level", "error"]
     given = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
-    server = start([*command, "--lifespan", "on"], {**os.environ, **given})
+    with tempfile.TemporaryFile() as said:
+        server = start([*command, "--lifespan", "on"], {**os.environ, **given}, said)
+        try:
+            address = f"http://127.0.0.1:{port}"
+            wait(address, server, said)
+            with (
+                temporary_settings({PREFECT_API_URL: f"{address}/api"}) as settings,
+                watched(server, settings, said, stop_run),
+            ):
+                yield
+        finally:
+            stop([server])
+
+
+@contextmanager
+def watched(server: subprocess.Popen[bytes], settings: Settings, said: IO[bytes], stop_run: Stop) -> Iterator[None]:
+    """Within the block, the end of the server stops the run, and no request is repeated then."""
+    over = threading.Event()
+
+    def watch() -> None:
+        server.wait()
+        if not over.is_set():
+            settings.client.max_retries = 0  # nobody will answer
+            settings.internal.logging_level = "CRITICAL"  # nor need Prefect's own threads complain of it
+            remedy = "Run it again: finished work is taken from the store, and the rest resumes."
+            stop_run.because(ServerError(f"The Prefect server ended during the run.{last_lines(said)}", remedy))
+
+    watcher = threading.Thread(target=watch, name="prefect-server", daemon=True)
+    watcher.start()
     try:
-        address = f"http://127.0.0.1:{port}"
-        wait(address, server)
-        with temporary_settings({PREFECT_API_URL: f"{address}/api"}):
-            yield
+        yield
+    except httpx.HTTPError:
+        watcher.join(1)  # a request can fail before the watcher has noticed why
+        raise
     finally:
-        stop([server])
+        over.set()
 
 
-def start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A silent child that leads a session of its own and ends with this process."""
+def start(
+    command: list[str], environment: dict[str, str], said: IO[bytes] | int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    """A child that leads a session of its own, ends with this process, and speaks into `said` alone."""
     return subprocess.Popen(
         tied_to(os.getpid(), command),
         env=environment,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=said,
+        stderr=subprocess.STDOUT,
         start_new_session=True,
     )
+
+
+def last_lines(said: IO[bytes]) -> str:
+    """The end of what a server said, to be put after a sentence; nothing for a silent one."""
+    said.seek(0)
+    lines = [line.rstrip() for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+    return "".join(f"\n{line}" for line in ["It said last:", *lines[-LAST_LINES:]]) if lines else ""
 
 
 def stop(children: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -74,16 +123,16 @@ def stop(children: Sequence[subprocess.Popen[bytes]]) -> None:
         child.wait()
 
 
-def wait(address: str, server: subprocess.Popen[bytes]) -> None:
-    """Until the server answers. Raises ConfigError if it ends or stays silent."""
+def wait(address: str, server: subprocess.Popen[bytes], said: IO[bytes]) -> None:
+    """Until the server answers. Raises ServerError if it ends or stays silent."""
     started = time.monotonic()
     while time.monotonic() - started < START_SECONDS:
         if server.poll() is not None:
-            raise ConfigError("The Prefect server exited at once.", "Run `prefect server start` to see why.")
+            raise ServerError(f"The Prefect server exited at once.{last_lines(said)}", SEE_WHY)
         if answers(address):
             return
         time.sleep(0.1)
-    raise ConfigError(f"No Prefect server after {START_SECONDS} s.", "Run `prefect server start` to see why.")
+    raise ServerError(f"No Prefect server after {START_SECONDS} s.{last_lines(said)}", SEE_WHY)
 
 
 def answers(address: str) -> bool:

@@ -70,5 +70,13 @@ class LostProcess(TrainingError):
     """A training process died without an error message, or stopped responding."""
 
 
+class LostWorker(GristmillError):
+    """A worker process of a stage was killed."""
+
+
+class ServerError(GristmillError):
+    """A Prefect server that was started here ended, or does not answer."""
+
+
 class ParityError(GristmillError):
     """An export does not behave like the checkpoint that it was made from (law 7)."""

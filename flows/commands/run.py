@@ -7,9 +7,11 @@ import os
 import signal
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
+import httpx
 from rich.console import Console
 
 from flows.plan import PlannedStage, plan
@@ -17,9 +19,11 @@ from flows.progress import TerminalObserver
 from flows.report import newest, stages_until, summary
 from flows.server import temporary_server
 from flows.session import Run, handed_on, session_of
+from flows.stop import Stop, stoppable
 from flows.tables import new_table
 from profiles.load import load
 from storage import refs
+from storage.errors import GristmillError
 from storage.units import duration
 
 
@@ -58,26 +62,28 @@ def _run_in_prefect(
     from flows.pipeline import pipeline
 
     logging.getLogger("prefect").setLevel(logging.CRITICAL)  # errors reach the person through main(), once
-    stopped_by: list[int] = []
+    with stoppable() as stop:
+        try:
+            with temporary_server(stop), handed_on(run):
+                pipeline(name, overrides, to, refresh)
+        except (KeyboardInterrupt, httpx.HTTPError) as error:
+            if isinstance(error, httpx.HTTPError) and stop.reason is None:
+                raise
+            _stopped(stop, observer)
+        finally:
+            with suppress(OSError):  # of a terminal that is closed
+                observer.close()
 
-    def on_sigterm(number: int, frame: object) -> NoReturn:
-        stopped_by.append(number)
-        raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, on_sigterm)
-    try:
-        with temporary_server(), handed_on(run):
-            pipeline(name, overrides, to, refresh)
-    except KeyboardInterrupt:
+def _stopped(stop: Stop, observer: TerminalObserver) -> NoReturn:
+    """Raises what ends the command: the error that stopped it, or its exit status after a signal."""
+    if isinstance(stop.reason, GristmillError):
+        raise stop.reason from None
+    how = {None: "Interrupted", signal.SIGTERM: "Terminated", signal.SIGHUP: "The terminal was closed"}[stop.reason]
+    with suppress(OSError):
         observer.close()
-        how = "Terminated" if stopped_by else "Interrupted"
         observer.console.print(f"{how}. The same command resumes where it stopped.")
-        if stopped_by:
-            raise SystemExit(128 + signal.SIGTERM) from None
-        raise  # typer ends with 130
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        observer.close()
+    raise SystemExit(stop.exit_code) from None
 
 
 def summarize(console: Console, run: Run, seconds: float) -> None:

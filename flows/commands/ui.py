@@ -6,22 +6,22 @@ All three start in the current folder, so that runs use the same relative paths 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-from pathlib import Path
+import tempfile
 
 from rich.console import Console
 
-from flows.server import answers, start, stop, wait
-from storage.errors import ConfigError
-
-DEPLOYMENTS = Path(__file__).parents[1] / "prefect.yaml"
-POOL = "gristmill"
+from flows.deployments import POOL, deploy
+from flows.server import answers, last_lines, start, stop, wait
+from flows.stop import stoppable
+from storage.errors import ConfigError, ServerError
 
 
 def serve(console: Console, port: int) -> None:
-    """Run server and worker until Ctrl-C or SIGTERM. Raises ConfigError when the port is taken.
+    """Run server and worker until Ctrl-C, SIGTERM or SIGHUP.
+
+    Raises ConfigError when the port is taken, ServerError when the server can't start or ends by itself.
 
     Both lead sessions of their own, which are ended whole, and are killed by the kernel if this process is.
     """
@@ -37,24 +37,17 @@ def serve(console: Console, port: int) -> None:
         raise ConfigError(f"{address} is already in use.", "Choose another port: gristmill ui --port 4201")
     prefect = [sys.executable, "-m", "prefect"]
     children: list[subprocess.Popen[bytes]] = []
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        children.append(start([*prefect, "server", "start"], environment))
-        wait(address, children[0])
-        _run([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
-        _run([*prefect, "--no-prompt", "deploy", "--all", "--prefect-file", str(DEPLOYMENTS)], environment)
-        children.append(start([*prefect, "worker", "start", "--pool", POOL], environment))
-        console.print(f"Prefect is at [bold]{address}[/]  (Ctrl-C stops it)")
-        console.print(f"Your own runs show up there with PREFECT_API_URL={address}/api gristmill run")
-        children[0].wait()
-    finally:
-        stop(children)
-
-
-def _run(command: list[str], environment: dict[str, str]) -> None:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ConfigError(
-            f"`{' '.join(command[2:])}` failed:\n{done.stdout[-800:]}{done.stderr[-800:]}",
-            "Fix what the message names.",
-        )
+    with stoppable() as stopped, tempfile.TemporaryFile() as said:
+        try:
+            children.append(start([*prefect, "server", "start"], environment, said))
+            wait(address, children[0], said)
+            deploy(environment)
+            children.append(start([*prefect, "worker", "start", "--pool", POOL], environment))
+            console.print(f"Prefect is at [bold]{address}[/]  (Ctrl-C stops it)")
+            console.print(f"Your own runs show up there with PREFECT_API_URL={address}/api gristmill run")
+            children[0].wait()
+            raise ServerError(f"The Prefect server ended.{last_lines(said)}", "Start it again: gristmill ui")
+        except KeyboardInterrupt:
+            raise SystemExit(stopped.exit_code) from None
+        finally:
+            stop(children)

@@ -134,12 +134,16 @@ def _resume_point(trainer: Trainer, spec: PosttrainSpec) -> tuple[Path | None, i
 
 
 def _save(trainer: Trainer, spec: PosttrainSpec) -> None:
-    """The whole model as safetensors with the tokenizer's own files: no pickled arguments, no times."""
+    """The whole model as safetensors with the tokenizer's own files: no pickled arguments, no times.
+
+    Gathering from FSDP copies a tied weight once for each of its names; made one again, it is saved once, as ever.
+    """
     accelerator = trainer.accelerator
     model = accelerator.unwrap_model(trainer.model_wrapped, keep_torch_compile=False)
     sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     state = accelerator.get_state_dict(trainer.model_wrapped) if sharded else model.state_dict()
     if trainer.is_world_process_zero():
+        state |= {name: state[of] for name, of in model.all_tied_weights_keys.items()}
         model.config.use_cache = True  # off during training, and it would be saved so
         model.save_pretrained(spec.out / "model", state_dict=state)
         copy_tokenizer(spec.model, spec.out / "model")

@@ -11,10 +11,12 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from storage.errors import LostWorker
 from tasks.shards.processes import processes_of
 from tasks.shards.threads import threads_of
 from tasks.stage.output import Output
@@ -46,7 +48,7 @@ def map_shards(
     `function` writes into `folder` and returns JSON; it must be importable (a module-level function or a `partial`
     of one), since workers are spawned. `threads` is for work that leaves the interpreter's lock to others (numba,
     Arrow): it saves a second of start-up a process. An error in one shard ends the stage; finished shards stay for
-    the next run.
+    the next run. Raises LostWorker when a worker process is killed.
     """
     folder = out.scratch / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,12 +63,17 @@ def map_shards(
             out.progress(done, len(shards), unit, name)
     else:
         with threads_of(workers) if threads else processes_of(workers) as pool:
-            futures = [pool.submit(_work, function, shards[i], folder / f"{i:05d}") for i in waiting]
             try:
+                futures = [pool.submit(_work, function, shards[i], folder / f"{i:05d}") for i in waiting]
                 for future in as_completed(futures):
                     future.result()
                     done += 1
                     out.progress(done, len(shards), unit, name)
+            except BrokenProcessPool:
+                raise LostWorker(
+                    f"A worker process of {out.stage} was killed ({name}), most often for lack of memory.",
+                    f"Lower runtime.data.workers, now {out.runtime.data.workers}; the finished shards are kept.",
+                ) from None
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
     return [_result(folder / f"{i:05d}") for i in range(len(shards))]

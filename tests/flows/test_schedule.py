@@ -14,18 +14,28 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 import pytest
+
+from flows.deployments import deploy
 
 ROOT = Path(__file__).parents[2]
 SOURCES = "download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 40}]"
 START_SECONDS, RUN_SECONDS = 180.0, 180.0
 
 
+class Ui(NamedTuple):
+    """A running `gristmill ui` and the address of its server."""
+
+    process: subprocess.Popen[bytes]
+    api: str
+
+
 @pytest.fixture
-def ui(tmp_path: Path) -> Iterator[str]:
-    """The address of a server with the deployments and a worker, started by `gristmill ui` outside the checkout."""
+def ui(tmp_path: Path) -> Iterator[Ui]:
+    """A server with the deployments and a worker, started by `gristmill ui` outside the checkout."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -41,7 +51,7 @@ def ui(tmp_path: Path) -> Iterator[str]:
             assert process.poll() is None, (tmp_path / "log").read_text()
             assert time.monotonic() < deadline, "no server"
             time.sleep(0.5)
-        yield f"http://127.0.0.1:{port}/api"
+        yield Ui(process, f"http://127.0.0.1:{port}/api")
     finally:
         process.send_signal(signal.SIGTERM)  # as a service manager stops it; Ctrl-C goes the same way
         try:
@@ -53,8 +63,8 @@ def ui(tmp_path: Path) -> Iterator[str]:
             httpx.get(f"http://127.0.0.1:{port}/api/health", timeout=5)
 
 
-def test_a_schedule_that_is_switched_on_makes_runs(ui: str, tmp_path: Path) -> None:
-    with httpx.Client(base_url=ui, timeout=30) as client:
+def test_a_schedule_that_is_switched_on_makes_runs(ui: Ui, tmp_path: Path) -> None:
+    with httpx.Client(base_url=ui.api, timeout=30) as client:
         deployment = client.get("/deployments/name/pipeline/nightly").raise_for_status().json()
         (schedule,) = deployment["schedules"]
         parameters = {
@@ -78,3 +88,27 @@ def test_a_schedule_that_is_switched_on_makes_runs(ui: str, tmp_path: Path) -> N
     assert done[0]["state_type"] == "COMPLETED"
     assert done[0]["auto_scheduled"] is True
     assert list((tmp_path / "store" / "artifacts" / "download").iterdir())
+    # Registered again, as at the next start of `gristmill ui`, the deployment keeps what was changed on the server
+    deploy({**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_API_URL": ui.api})
+    again = httpx.get(f"{ui.api}/deployments/name/pipeline/nightly", timeout=30).raise_for_status().json()
+    assert again["parameters"] == parameters
+    ((active, times),) = [(schedule["active"], schedule["schedule"]) for schedule in again["schedules"]]
+    assert active is True
+    assert times["interval"] == 5
+
+
+@pytest.mark.soak
+def test_a_server_that_dies_ends_the_ui_with_a_sentence(ui: Ui, tmp_path: Path) -> None:
+    for child in Path(f"/proc/{ui.process.pid}/task/{ui.process.pid}/children").read_text().split():
+        if b"server\0start" in Path(f"/proc/{child}/cmdline").read_bytes():
+            os.killpg(int(child), signal.SIGKILL)
+    assert ui.process.wait(30) == 1
+    said = (tmp_path / "log").read_text()
+    assert "Error: The Prefect server ended." in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.soak
+def test_a_closed_terminal_ends_the_ui(ui: Ui) -> None:
+    ui.process.send_signal(signal.SIGHUP)
+    assert ui.process.wait(60) == 129

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from models.convert import load
 from models.cross_entropy import IGNORED
@@ -194,6 +195,7 @@ def test_two_processes_of_any_engine_learn_what_one_does(
     assert norms_of(out) == pytest.approx(norms_of(short), rel=1e-3)
     theirs, ours = (load(made.path / "model").state_dict() for made in (out, short))
     assert all(torch.allclose(theirs[name], ours[name], atol=1e-4) for name in ours)
+    assert tensors_of(out) == tensors_of(short), "a tied weight is saved once"
 
 
 @pytest.mark.soak
@@ -204,6 +206,11 @@ def test_dpo_and_its_reference_are_sharded_too(engine: str, tuned: Output, align
     interrupt_and_resume(dpo, DPO, inputs, out, at=5)
     assert out.facts["resumed_from_step"] == 4
     assert losses_of(out) == pytest.approx(losses_of(aligned), abs=5e-4)
+
+
+def tensors_of(out: Output) -> set[str]:
+    with safe_open(out.path / "model" / "model.safetensors", framework="pt") as file:
+        return set(file.keys())
 
 
 def norms_of(out: Output) -> list[float]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import SourceError
+from storage.errors import LostWorker, SourceError
 from tasks.shards import collect, in_threads, map_shards
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
@@ -45,6 +45,21 @@ def test_finished_shards_are_not_worked_again_after_an_error(tmp_path: Path, wor
         map_shards(functools.partial(double, log), [1, 2, 13], out, "double", threads=threads)
     map_shards(functools.partial(double, log), [1, 2, 3], out, "double", threads=threads)
     assert sorted(log.read_text().split()) == ["1", "2", "3"]
+
+
+def killed_unless(mended: Path, shard: int, folder: Path) -> dict[str, int]:
+    if shard == 13 and not mended.exists():
+        os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory runs out
+    return {}
+
+
+def test_a_killed_worker_is_named_with_what_to_do(tmp_path: Path) -> None:
+    out = Output.at(tmp_path, stage="dedup", runtime=runtime_of(workers=2))
+    work = functools.partial(killed_unless, tmp_path / "mended")
+    with pytest.raises(LostWorker, match=r"of dedup was killed \(sketch\), .*memory\. Lower .*workers, now 2;"):
+        map_shards(work, [1, 2, 13], out, "sketch")
+    (tmp_path / "mended").touch()
+    assert len(map_shards(work, [1, 2, 13], out, "sketch")) == 3
 
 
 def test_collected_files_are_numbered_and_stay_for_a_resume(tmp_path: Path) -> None:

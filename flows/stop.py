@@ -1,0 +1,57 @@
+"""What ends a command before its end: a signal, or a reason found by another thread. All take the way of Ctrl-C.
+
+A KeyboardInterrupt in the main thread unwinds the run: children end, finished shards and checkpoints stay.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from storage.errors import GristmillError
+
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # by Slurm, Docker and systemd; by a terminal that is closed
+
+
+class Stop:
+    """Why the command ends early: a signal, an error, or None for Ctrl-C. The first reason counts."""
+
+    def __init__(self) -> None:
+        self.reason: signal.Signals | GristmillError | None = None
+        self._stopping = False
+
+    @property
+    def exit_code(self) -> int:
+        """The exit status after a signal, as a shell has it: 130 for Ctrl-C."""
+        return 128 + (self.reason if isinstance(self.reason, signal.Signals) else signal.SIGINT)
+
+    def because(self, error: GristmillError) -> None:
+        """Interrupt the main thread for this reason. For other threads; a sleeping main thread wakes up."""
+        if self.reason is None:
+            self.reason = error
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    def on_signal(self, number: int, frame: object) -> None:
+        """Raises KeyboardInterrupt for the first signal; another must not disturb the end that it began."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self.reason = self.reason or signal.Signals(number)
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def stoppable() -> Iterator[Stop]:
+    """Within the block SIGTERM and SIGHUP interrupt as Ctrl-C does. SIGHUP stays ignored under nohup."""
+    stop = Stop()
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in before.items():
+        if not (number == signal.SIGHUP and handler == signal.SIG_IGN):
+            signal.signal(number, stop.on_signal)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

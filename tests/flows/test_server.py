@@ -1,0 +1,74 @@
+"""What stops a run before its end: signals, and the end of its Prefect server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import pytest
+
+from flows.server import start, wait, watched
+from flows.stop import stoppable
+from storage.errors import ServerError
+from tests.flows.test_cli import gristmill
+
+SAY = [sys.executable, "-c", "import sys; print('on the way'); sys.exit('port taken')"]
+
+
+def kill_and_sleep(server: subprocess.Popen[bytes]) -> None:
+    server.kill()
+    time.sleep(30)
+
+
+def test_a_server_that_dies_interrupts_the_run_and_no_request_is_repeated() -> None:
+    from prefect.settings import temporary_settings
+
+    started = time.monotonic()
+    with tempfile.TemporaryFile() as said, temporary_settings({}) as settings, stoppable() as stop:
+        server = start(["sleep", "60"], dict(os.environ), said)
+        with pytest.raises(KeyboardInterrupt), watched(server, settings, said, stop):
+            kill_and_sleep(server)
+        assert isinstance(stop.reason, ServerError)
+        assert stop.reason.message == "The Prefect server ended during the run."
+        assert "Run it again" in stop.reason.remedy
+        assert settings.client.max_retries == 0
+    assert time.monotonic() - started < 20
+
+
+def test_a_server_that_exits_at_once_is_quoted() -> None:
+    with tempfile.TemporaryFile() as said:
+        server = start(SAY, dict(os.environ), said)
+        server.wait()
+        with pytest.raises(ServerError, match=r"exited at once\.\nIt said last:\non the way\nport taken"):
+            wait("http://127.0.0.1:9", server, said)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_interrupts_once_and_is_the_reason(number: signal.Signals) -> None:
+    with stoppable() as stop:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+        assert stop.reason == number
+        signal.raise_signal(signal.SIGTERM)  # does not disturb what the first began
+        assert stop.reason == number
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stoppable() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert stop.reason is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("port", ["0", "99999"])
+def test_a_port_that_no_server_can_have_is_refused(port: str) -> None:
+    done = gristmill("ui", "--port", port)
+    assert done.returncode == 2
+    assert "'--port'" in done.stderr
