@@ -9,7 +9,7 @@ from typing import Any
 from models.presets import count_parameters, derive, explain, flops_per_token
 from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
-from tasks.pretrain.check import check_runtime
+from tasks.pretrain.check import check_here, check_runtime
 from tasks.pretrain.checkpoints.disk import check_room
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.fim_tokens import read_fim_tokens
@@ -26,7 +26,12 @@ from tasks.training.model_folder import check_shard
 from tasks.training.plots import plot_loss
 
 
-@stage(version=1, runtime=("data", "compute", "training", "pretrain", "tracking"), check=check_runtime)
+@stage(
+    version=1,
+    runtime=("data", "compute", "training", "pretrain", "tracking"),
+    check=check_runtime,
+    check_here=check_here,
+)
 def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out: Output) -> None:
     """Train a decoder from scratch on token shards, by next-token prediction.
 

@@ -65,6 +65,7 @@ class Stage:
         sources: Callable[[Any], Mapping[str, str]] | None = None,
         forecast: Forecaster | None = None,
         check: RuntimeCheck | None = None,
+        check_here: RuntimeCheck | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -75,6 +76,7 @@ class Stage:
         self.sources = sources
         self.forecast = forecast
         self.check = check
+        self.here = check_here
         parameters = list(inspect.signature(function).parameters)
         if parameters[0] != "config" or parameters[-1] != "out":
             raise ConfigError(f"Stage {name} takes ({', '.join(parameters)}).", "It must take (config, inputs…, out).")
@@ -165,6 +167,11 @@ class Stage:
         if self.check:
             self.check(config, runtime)
 
+    def check_here(self, config: StageConfig, runtime: Runtime) -> None:
+        """Raises ConfigError for what the runtime asks for and this machine has not: a plan may be for another."""
+        if self.here:
+            self.here(config, runtime)
+
     def materialize(
         self, config: StageConfig, inputs: Sequence[Input], *, refresh: bool = False
     ) -> tuple[Artifact, bool]:
@@ -214,6 +221,7 @@ class Stage:
         self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Input], refresh: bool
     ) -> Artifact:
         self.check_runtime(config, session.runtime)
+        self.check_here(config, session.runtime)
         work = session.store.workspace(self.name, payload.key())
         aside = session.store.aside(self.name, payload.key())
         if refresh:
@@ -278,6 +286,7 @@ def stage(
     sources: Callable[[Any], Mapping[str, str]] | None = None,
     forecast: Forecaster | None = None,
     check: RuntimeCheck | None = None,
+    check_here: RuntimeCheck | None = None,
 ) -> Callable[[Callable[..., None]], Stage]:
     """Make a stage of a function `(config, inputs…, out) -> None`.
 
@@ -285,13 +294,14 @@ def stage(
     `runtime` names the groups of the runtime that it reads. `sources(config)` gives a digest for everything that the
     stage reads from outside the store; those digests enter the key. `forecast(config, documents, runtime)` says what
     the stage will need; a plan shows it. `check(config, runtime)` raises ConfigError for settings of the runtime that
-    the stage can't honour; a run asks it of every stage before the first one starts.
+    the stage can't honour; a run asks it of every stage before the first one starts. `check_here` does so for what
+    this machine has not; a plan, which may be for another machine, leaves it out.
     """
 
     def wrap(function: Callable[..., None]) -> Stage:
         made = Stage(
             function, name or function.__name__, version, part_of=part_of, runtime=runtime, sources=sources,
-            forecast=forecast, check=check,
+            forecast=forecast, check=check, check_here=check_here,
         )  # fmt: skip
         STAGES[made.name] = made
         return made
