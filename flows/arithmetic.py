@@ -37,6 +37,7 @@ class TrainingPlan:
     checkpoint: int  # bytes
     kept: int  # checkpoints
     bill: Bill
+    busy: float  # devices that work at once: processes on a CPU share its cores
     hostfile: str | None = None  # named by the profile but missing here: one host is assumed
 
     @property
@@ -99,6 +100,7 @@ def training_plan(
     executed = executed_flops_per_token(shape, recompute=setup.recompute) * tokens
     products: Products = "half" if setup.precision != "float32" else "tf32" if config.precision == "tf32" else "float32"
     runtime, hosts = profile.runtime, profile.runtime.training.hostfile
+    busy = setup.devices * _share_of_cores(runtime) if chosen.name == "cpu" else setup.devices
     return TrainingPlan(
         shape=shape,
         tokens=tokens,
@@ -115,8 +117,9 @@ def training_plan(
             every=runtime.pretrain.keep_every,
             apart=runtime.training.checkpoint_every,
         ),
-        bill=bill(executed, chosen, devices=setup.devices, products=products),
-        hostfile=hosts if hosts is not None and not Path(hosts).is_file() else None,
+        bill=bill(executed, chosen, devices=busy, products=products),
+        busy=busy,
+        hostfile=hosts if hosts is not None and not Path(hosts).exists() else None,
     )
 
 
@@ -139,6 +142,14 @@ def _device(runtime: Runtime, name: str | None) -> Device:
         raise ConfigError(
             f"There is no device {name} in the table.", f"Choose one of cpu, {', '.join(DEVICES)}."
         ) from error
+
+
+def _share_of_cores(runtime: Runtime) -> float:
+    """Of the speed that a process would have alone with its threads, as far as the processes of a host get in each
+    other's way."""
+    cores, processes = machine.cores(), runtime.training.processes
+    alone = min(runtime.compute.threads, cores)
+    return min(1.0, cores / (alone * processes))
 
 
 def _has_gpu() -> bool:

@@ -51,9 +51,22 @@ def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Co
 
         chosen = load(profile, overrides)
         # A worker has nobody who watches but Prefect's log
+        names = chosen.stage_names
+        check_stages(chosen, names[: names.index(until) + 1] if until in names else names)
         run = Run(chosen, replace(session_of(chosen, until, refresh), observer=PrefectObserver()))
     with open_session(run.session):
         yield run.profile
+
+
+def check_stages(profile: Profile, names: Collection[str]) -> None:
+    """Ask these stages of a profile, before the first one starts, whether they can honour its runtime on this machine.
+
+    Raises ConfigError as the first that can't.
+    """
+    for name in names:
+        config = getattr(profile, name)
+        STAGES[name].check_runtime(config, profile.runtime)
+        STAGES[name].check_here(config, profile.runtime)
 
 
 def session_of(

@@ -41,8 +41,9 @@ class Bill:
     money: float | None  # USD
 
 
-def bill(flops: float, device: Device, *, devices: int = 1, products: Products = "half") -> Bill:
-    """Time and cost of `flops` on `devices` of a kind, at their assumed utilisation and price."""
+def bill(flops: float, device: Device, *, devices: float = 1, products: Products = "half") -> Bill:
+    """Time and cost of `flops` on `devices` of a kind, at their assumed utilisation and price; a fraction of one is one
+    that others share."""
     peak = device.peak(products)
     if peak is None:
         return Bill(None, None, None)

@@ -52,6 +52,11 @@ class Setup:
                 f"{self.devices} devices can't be divided into tensor_parallel {self.tensor_parallel} × "
                 f"pipeline_parallel {self.pipeline_parallel}: set a number of devices that is a multiple of both"
             )
+        if self.replicas % self.replicate:
+            raise ShapeError(
+                f"data-parallel devices are {self.replicas}, which can't be divided into replicate {self.replicate} "
+                "groups: set a replicate that divides devices / tensor_parallel"
+            )
 
     @property
     def replicas(self) -> int:

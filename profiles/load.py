@@ -180,6 +180,7 @@ def _explain(error: ValidationError) -> str:
     lines = []
     for problem in error.errors():
         path = ".".join(str(part) for part in problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             nearest = _nearest(problem["loc"])
             lines.append(f"unknown key {path}" + (f" (did you mean {nearest}?)" if nearest else ""))
@@ -188,10 +189,9 @@ def _explain(error: ValidationError) -> str:
         elif problem["type"] == "model_type":
             lines.append(f"{path} is a section with keys of its own, not {json.dumps(problem['input'], default=str)}")
         elif isinstance(problem["input"], Mapping):  # a whole section, whose keys don't agree
-            message = problem["msg"].removeprefix("Value error, ")
             lines.append(f"{path}: {message}" if path else message)
         else:
-            lines.append(f"{path} = {problem['input']!r}: {problem['msg']}")
+            lines.append(f"{path} = {problem['input']!r}: {message}")
     return "; ".join(lines) + "."
 
 

@@ -12,10 +12,14 @@ from typing import Any
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:
-    """The values of a file, in order. Raises ValueError for a line that is not JSON."""
+    """The values of a file, in order. Raises ValueError, with its number, for a line that is not JSON."""
     with path.open("rb") as file:
-        for line in file:
-            yield json.loads(line)
+        for number, line in enumerate(file, 1):
+            try:
+                value = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from error
+            yield value
 
 
 def write_json_lines(path: Path, rows: Iterable[object]) -> None:

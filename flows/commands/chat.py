@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from storage import refs
-from storage.errors import ConfigError
+from storage.errors import ConfigError, StoreError
 from storage.store import Store
 
 if TYPE_CHECKING:
@@ -20,7 +20,12 @@ def talk(console: Console, store_url: str, ref: str, prompt: str | None) -> None
 
     store = Store(store_url)
     store.check_exists()
-    artifact = store.get(refs.resolve(store, ref))
+    location = refs.resolve(store, ref)
+    if not location.startswith("export/"):
+        releases = [name for name in refs.names(store) if name.endswith("/export")]
+        advice = f"Name a release: {', '.join(releases)}" if releases else "Make one with `gristmill run PROFILE`"
+        raise StoreError(f"{ref} is no release but an artifact of {location.partition('/')[0]}.", f"{advice}.")
+    artifact = store.get(location)
     model = open_release(artifact.path)
     messages: list[dict[str, str]] = []
     if prompt is not None:

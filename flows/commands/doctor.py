@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.plan import plan
-from flows.session import session_of
+from flows.session import check_stages, session_of
 from models.presets import count_parameters, derive
 from profiles.load import load
 from profiles.schema import Profile
@@ -77,6 +77,7 @@ def _profile(console: Console, profile: Profile) -> list[dict[str, Any]]:
     from tasks.pretrain.preflight.by_hand import check_by_hand
     from tasks.stage.output import Output
 
+    check_stages(profile, ["pretrain"])
     tokens = token_shards(profile)
     shape = derive(profile.pretrain.model, profile.tokenizer.vocab_size)
     data = "on its token shards" if tokens else "on synthetic tokens, as the store has none of this profile yet"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -38,17 +39,30 @@ def explain_document(console: Console, start: str, profile_name: str, overrides:
         if document and not met:
             console.print(f"[bold]{document.id}[/] from {document.source} {escape(document.metadata)}")
             console.print(f"  [dim]{escape(document.text[:PREVIEW])}[/]")
-        for verdict in find_verdicts(artifact.path, start):
+        for line in story(find_verdicts(artifact.path, start), document):
             met = True
-            console.print(f"  [bold]{stage:<10}[/] {escape(tell(verdict))}")
-        if document:
-            met = True
-            console.print(f"  [bold]{stage:<10}[/] kept")
+            console.print(f"  [bold]{stage:<10}[/] {escape(line)}")
     if not met:
         raise ConfigError(
             f"No document of {profile.name} has an id that starts with {start}.",
             "Ids stand in the shards' id column and in the ledgers.",
         )
+
+
+def story(verdicts: list[Verdict], kept: Document | None) -> list[str]:
+    """What a stage did, a line each. Documents of equal text have one id: all but one of them are removed as duplicates
+    of their own id, so that these verdicts are counted and not repeated."""
+    removed = Counter(verdict.id for verdict in verdicts if _copies(verdict))
+    lines = [tell(verdict) for verdict in verdicts if not _copies(verdict)]
+    copies = removed.pop(kept.id, 0) if kept else 0
+    lines += [f"{count} of {count + 1} documents of this text removed: exact copies" for count in removed.values()]
+    if kept:
+        lines.append(f"kept, as one of {copies + 1} copies of this text" if copies else "kept")
+    return lines
+
+
+def _copies(verdict: Verdict) -> bool:
+    return verdict.verdict == "removed" and verdict.detail.startswith(f"duplicate_of {verdict.id}")
 
 
 def tell(verdict: Verdict) -> str:

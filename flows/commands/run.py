@@ -18,7 +18,7 @@ from flows.plan import PlannedStage, plan
 from flows.progress import TerminalObserver
 from flows.report import newest, stages_until, summary
 from flows.server import temporary_server
-from flows.session import Run, handed_on, session_of
+from flows.session import Run, check_stages, handed_on, session_of
 from flows.stop import Stop, stoppable
 from flows.tables import new_table
 from profiles.load import load
@@ -37,6 +37,7 @@ def run_pipeline(
     run = Run(profile, replace(session_of(profile, to, refresh, paranoid), observer=observer))
     console.print(f"[bold]{profile.name}[/] [dim]store {profile.runtime.store}[/]")
     lines = plan(profile, run.session)
+    check_stages(profile, [line.name for line in lines if not line.hit])
     if all(line.hit for line in lines) and not os.environ.get("PREFECT_API_URL"):
         # Nothing to run: a temporary Prefect server, gone a second later, would cost more than all else together.
         _take_from_store(run, lines, observer)

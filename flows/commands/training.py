@@ -147,7 +147,8 @@ def _show_bill(console: Console, plan: TrainingPlan) -> None:
         source = "measured now" if device.name == "cpu" else "data sheet"
         speed = f"{peak / 1e12:,.0f} TFLOP/s" if peak >= 1e12 else f"{peak / 1e9:,.0f} GFLOP/s"
         reach = f"{device.utilisation:.0%} of {speed} ({source})"
-        table.add_row("time", duration(bill.hours * 3600), f"on {many}{device.title}, at an assumed {reach}")
+        shared = ", whose cores they share" if plan.busy < plan.setup.devices else ""
+        table.add_row("time", duration(bill.hours * 3600), f"on {many}{device.title}{shared}, at an assumed {reach}")
         if bill.money is not None:
             price = f"{bill.device_hours:,.1f} device hours at {device.price:,.2f} USD"
             dated = "" if device.name == "cpu" else f", an assumption of {PRICED}"
@@ -156,7 +157,9 @@ def _show_bill(console: Console, plan: TrainingPlan) -> None:
     _show(console, table)
     if plan.hostfile is not None:
         console.print(
-            f"runtime.training.hostfile names {plan.hostfile}, which does not exist: these figures are for one host."
+            f"runtime.training.hostfile names {plan.hostfile}, which does not exist on this machine: these figures are "
+            "for one host, and a run here would be refused.",
+            soft_wrap=True,
         )
 
 

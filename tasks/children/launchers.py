@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from storage.errors import ConfigError
+from tasks.children.hosts import check_hosts, slurm_nodes
 from tasks.stage.runtime import TrainingRuntime
 
 FIRST_PORT, PORTS = 20_000, 10_000  # of a Slurm job's rendezvous, below those that systems give out by themselves
@@ -40,7 +41,7 @@ def training_command(
     environment = os.environ if environment is None else environment
     check_hosts(training)
     started = ["--module", module, str(spec)]
-    nodes = int(environment.get("SLURM_NNODES", "1")) if "SLURM_JOB_ID" in environment else 1
+    nodes = slurm_nodes(environment)
     if training.hostfile is not None:
         runner = [sys.executable, "-m", "deepspeed.launcher.runner", "--hostfile", training.hostfile]
         return [*runner, "--num_gpus", str(training.processes), "--no_local_rank", *started]
@@ -68,27 +69,6 @@ def training_command(
 def joining_command(module: str, spec: Path) -> str:
     """What to run on each further host of a rendezvous, in the same folder."""
     return f"python -m tasks.children.join {module} {spec}"
-
-
-def check_hosts(training: TrainingRuntime) -> None:
-    """Raises ConfigError for settings of hosts and launcher that contradict each other."""
-    if (training.rendezvous is None) != (training.hosts == 1):
-        raise ConfigError(
-            f"runtime.training: hosts is {training.hosts}, rendezvous {training.rendezvous}: one needs the other.",
-            "Give the number of hosts and the host:port at which they meet, or neither.",
-        )
-    if training.rendezvous is not None and training.hostfile is not None:
-        raise ConfigError(
-            "runtime.training.hostfile and runtime.training.rendezvous both say which hosts train.",
-            "Leave one of them out.",
-        )
-    wrong = "torchrun" if training.hostfile is not None else "deepspeed" if training.rendezvous is not None else None
-    if wrong is not None and training.launcher == wrong:
-        raise ConfigError(
-            f"runtime.training.launcher is {wrong}, which can't start what "
-            f"runtime.{'hostfile' if training.hostfile is not None else 'rendezvous'} asks for.",
-            "Set launcher to auto: a hostfile is DeepSpeed's, a rendezvous torchrun's.",
-        )
 
 
 def _torchrun(training: TrainingRuntime, hosts: int, address: str, meeting: str) -> list[str]:

@@ -39,6 +39,8 @@ LEAVE_SECONDS = 20.0  # between a child's error and its end; a rank may wait for
 POLL_SECONDS = 0.5
 LAUNCHER_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)  # as 256 − signal
 MESSAGE = re.compile(rb"(?:[\w.-]+: )?(\{.*\})\s*")  # pdsh, which a hostfile asks for, begins each line with the host
+# What a rerun does, by whether the child keeps checkpoints
+RERUN = {True: "a rerun goes on from the last checkpoint", False: "a rerun begins the stage anew"}
 LAST_LINES = 12  # of the log, quoted when a child fails
 
 
@@ -49,15 +51,17 @@ def run_child(
     environment: Mapping[str, str],
     log: Path,
     on_line: Callable[[dict[str, Any]], None] | None = None,
+    resumes: bool = False,
 ) -> None:
-    """Run `command` to its end; `on_line` gets each JSON object that it prints. `environment` is the whole of it.
+    """Run `command` to its end; `on_line` gets each JSON object that it prints. `environment` is the whole of it, and
+    `resumes` says that the child keeps checkpoints.
 
     Raises the GristmillError that the child reported (the first, where several ranks did), a LostProcess with the last
     lines of `log` when it failed otherwise or hangs, or a TrainingError when it outlived
     `runtime.compute.timeout_minutes`. The first two have the `exit_code` and the `last_lines` among their facts. On any
     exception, Ctrl-C too, the child's whole process group is ended before the exception goes on.
     """
-    limits = _Limits(out.stage, out.runtime.compute.timeout_minutes)
+    limits = _Limits(out.stage, out.runtime.compute.timeout_minutes, resumes)
     log.parent.mkdir(parents=True, exist_ok=True)
     begun = log.stat().st_size if log.exists() else 0
     reported: dict[str, Any] | None = None
@@ -96,13 +100,14 @@ def run_child(
     if reported:
         raise _typed(reported, code, _last_lines(log, begun))
     if code != 0:
-        raise _failed(out.stage, code, crash, log, _last_lines(log, begun))
+        raise _failed(limits, code, crash, log, _last_lines(log, begun))
 
 
 def run_module(
     module: str, spec: ChildSpec, out: Output, *, on_line: Callable[[dict[str, Any]], None], ranks: bool = True
 ) -> dict[str, Any]:
-    """Run `python -m module` on a spec, as many ranks as the runtime says unless `ranks` is off; what it measured.
+    """Run `python -m module` on a spec and return what it measured. With `ranks` it trains, in as many ranks as the
+    runtime says and with checkpoints; without, it is one process that can't resume.
 
     The spec and the child's log lie in the scratch folder. Raises as `run_child`.
     """
@@ -117,7 +122,7 @@ def run_module(
     environment = training_environment(out.runtime.compute)
     if ranks and out.runtime.training.hostfile is not None:
         environment["DS_ENV_FILE"] = str(environment_file(out))
-    run_child(command, out=out, environment=environment, log=log, on_line=on_line)
+    run_child(command, out=out, environment=environment, log=log, on_line=on_line, resumes=ranks)
     result: dict[str, Any] = json.loads(spec.result.read_text())
     return result
 
@@ -128,6 +133,7 @@ class _Limits:
 
     stage: str
     minutes: float | None
+    resumes: bool
     begun: float = field(default_factory=time.monotonic)
     silence: float = math.inf  # seconds that it asked for with its last heartbeat
     heard: float = 0.0
@@ -150,8 +156,8 @@ class _Limits:
         now = time.monotonic()
         if self.minutes is not None and now > self.begun + 60 * self.minutes:
             raise TrainingError(
-                "A training child ran longer than runtime.compute.timeout_minutes and was ended.",
-                "Raise it, or train fewer steps; a rerun goes on from the last checkpoint.",
+                f"The child process of {self.stage} ran longer than runtime.compute.timeout_minutes and was ended.",
+                f"Raise it, or give the stage less to do; {RERUN[self.resumes]}.",
             )
         if now > self.heard + self.silence:
             raise LostProcess(
@@ -221,14 +227,19 @@ def _typed(message: Mapping[str, Any], code: int, last_lines: list[str]) -> Gris
     return kind(message.get("message", ""), message.get("remedy", ""), **facts)
 
 
-def _failed(stage: str, code: int, crash: str, log: Path, last_lines: list[str]) -> LostProcess:
+def _failed(limits: _Limits, code: int, crash: str, log: Path, last_lines: list[str]) -> LostProcess:
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    killed = signal.SIGKILL in (-code, 256 - code)
+    # The kernel leaves no word in the process itself
+    memory = "The system often kills a process like this because memory ran out: close other programs, "
+    memory += "lower the stage's micro_batch, " if limits.resumes else ""
+    memory += "or give the run more memory. "
     if 256 - code in LAUNCHER_SIGNALS:
         how += f" (one of its ranks was killed by {signal.Signals(256 - code).name})"
     how += f", {crash}" if crash else ""
     return LostProcess(
-        f"The training process of {stage} {how}:\n" + "\n".join(f"  {line}" for line in last_lines),
-        f"\nThe whole log is {log}; a rerun goes on from the last checkpoint.",
+        f"The child process of {limits.stage} {how}:\n" + "\n".join(f"  {line}" for line in last_lines),
+        f"\n{memory if killed else ''}The whole log is {log}; {RERUN[limits.resumes]}.",
         how=how,
         exit_code=code,
         last_lines=last_lines,

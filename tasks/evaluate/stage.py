@@ -8,6 +8,7 @@ from typing import Any
 
 from storage.artifact import Artifact
 from storage.errors import ConfigError, TrainingError
+from tasks.children.devices import check_device_here
 from tasks.children.supervise import run_module
 from tasks.evaluate.benchmarks import select
 from tasks.evaluate.config import EvaluateConfig
@@ -15,12 +16,18 @@ from tasks.evaluate.scores import assemble, side_by_side, verdict
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.pages import markdown_table
+from tasks.stage.runtime import Runtime
 from tasks.training.model_folder import check_shards, check_tokenizer
 
 PIPELINE = ("base", "sft", "dpo")
 
 
-@stage(version=2, runtime=("compute",))
+def check_here(config: EvaluateConfig, runtime: Runtime) -> None:
+    """Raises ConfigError for a GPU that this machine has not, before the first stage of a run starts."""
+    check_device_here(runtime)
+
+
+@stage(version=2, runtime=("compute",), check_here=check_here)
 def evaluate(
     config: EvaluateConfig,
     models: Mapping[str, Artifact],

@@ -21,7 +21,7 @@ def open_release(folder: Path, *, threads: int = 1) -> ModelRuntime:
 
     held = [known for known in FORMATS.values() if known.path(folder).exists()]
     if not held:
-        raise StoreError(f"{folder} holds a model in none of {', '.join(FORMATS)}.", "Name a release: tiny/export.")
+        raise StoreError(f"{folder} holds a model in none of {', '.join(FORMATS)}.", "Give the folder of an export.")
     try:
         return min(held, key=lambda known: known.chat_rank).open(folder, threads)
     except RuntimeFault as error:

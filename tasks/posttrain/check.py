@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 
 from storage.errors import ConfigError
+from tasks.children.devices import check_training_device_here
+from tasks.children.hosts import check_hosts, check_hosts_here, hosts_of
 from tasks.posttrain.config import PosttrainConfig
 from tasks.stage.runtime import Runtime
 from tasks.training.batches import BatchShare, share_batch
@@ -15,6 +16,7 @@ MICRO_BATCH = 16  # rows in a forward pass, where the runtime sets no micro_batc
 
 def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:
     """Raises ConfigError for settings that the stage `name` can't honour with the engine or the batch."""
+    check_hosts(runtime.training)
     asked = runtime.posttrain
     engine, zero = asked.engine, asked.zero_stage
     possible = {
@@ -40,6 +42,12 @@ def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:
         row_share(name, config, runtime, processes)
 
 
+def check_here(config: PosttrainConfig, runtime: Runtime) -> None:
+    """Raises ConfigError for a hostfile or a GPU that this machine has not."""
+    check_hosts_here(runtime.training)
+    check_training_device_here(runtime)
+
+
 def row_share(name: str, config: PosttrainConfig, runtime: Runtime, processes: int) -> BatchShare:
     """The rows that each process takes of a global batch. Raises ConfigError where they can't be shared evenly."""
     return share_batch(
@@ -52,8 +60,6 @@ def row_share(name: str, config: PosttrainConfig, runtime: Runtime, processes: i
 
 
 def _processes(runtime: Runtime) -> int | None:
-    """Processes over all hosts; None where a hostfile or Slurm says so."""
-    training = runtime.training
-    if training.hostfile is not None or int(os.environ.get("SLURM_NNODES", "1")) > 1:
-        return None
-    return training.processes * training.hosts
+    """Processes over all hosts; None where a hostfile says so that is not on this machine."""
+    hosts = hosts_of(runtime.training)
+    return None if hosts is None else runtime.training.processes * hosts

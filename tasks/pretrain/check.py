@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from storage.errors import ConfigError
-from tasks.children.launchers import check_hosts
+from tasks.children.devices import check_training_device_here
+from tasks.children.hosts import check_hosts, check_hosts_here, hosts_of
 from tasks.pretrain.config import PretrainConfig
+from tasks.pretrain.insight.settings import check_trackers_here
+from tasks.pretrain.setup import setup_of
 from tasks.stage.runtime import PretrainRuntime, Runtime
 
 SPECIAL = frozenset({"muon", "float16", "float8"})  # choices of a profile that need the engine's support
 
 
 def check_runtime(config: PretrainConfig, runtime: Runtime) -> None:
-    """Raises ConfigError for hosts that contradict each other, and for what the engine does not support."""
+    """Raises ConfigError for hosts that contradict each other, for what the engine does not support, and for processes
+    or batches that can't be divided as asked, as far as the number of hosts is known here."""
     check_hosts(runtime.training)
     check_engine(runtime.pretrain)
     check_special({config.optimizer, config.precision}, runtime.pretrain, cuda=runtime.compute.device != "cpu")
+    if hosts_of(runtime.training) is not None:
+        setup_of(config, runtime, cuda=runtime.compute.device == "cuda")
+
+
+def check_here(config: PretrainConfig, runtime: Runtime) -> None:
+    """Raises ConfigError for a hostfile, a GPU or a tracker that this machine has not."""
+    check_hosts_here(runtime.training)
+    check_training_device_here(runtime)
+    check_trackers_here(runtime)
 
 
 def check_engine(runtime: PretrainRuntime) -> None:
@@ -32,8 +45,9 @@ def check_engine(runtime: PretrainRuntime) -> None:
     for name, possible in can.items():
         asked = getattr(runtime, name)
         if asked != type(runtime).model_fields[name].default and not possible:
+            chosen = f"{engine} with zero_stage {zero}" if engine == "deepspeed" else engine
             raise ConfigError(
-                f"runtime.pretrain.{name} is {asked}, which the engine {engine}, zero_stage {zero}, does not support.",
+                f"runtime.pretrain.{name} is {asked}, which the engine {chosen} does not support.",
                 f"Choose an engine that can (`gristmill profile schema` names them for {name}), or leave it out.",
             )
 

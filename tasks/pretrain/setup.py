@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from models.activations import Precision
 from models.memory import Setup
 from models.presets import ShapeError
 from storage.errors import ConfigError
+from tasks.children.hosts import hosts_of
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.recipe.micro_batch import rank_share
 from tasks.stage.runtime import Runtime
 
 
 def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
-    """The setup of a run on GPUs or CPUs. Raises ConfigError where devices or batches can't be divided evenly."""
-    chosen, devices = runtime.pretrain, runtime.training.processes * _hosts(runtime)
+    """The setup of a run on GPUs or CPUs; on one host where a hostfile that is elsewhere says how many there are.
+
+    Raises ConfigError where devices or batches can't be divided evenly.
+    """
+    chosen, devices = runtime.pretrain, runtime.training.processes * (hosts_of(runtime.training) or 1)
     ranks = max(1, devices // (chosen.tensor_parallel * chosen.pipeline_parallel))
     share = rank_share(config, chosen, ranks=ranks, cuda=cuda)
     try:
@@ -43,11 +45,3 @@ def _precision(asked: str, cuda: bool) -> Precision:
     if asked == "auto":
         return "mixed" if cuda else "float32"
     return "float32" if asked in ("float32", "tf32") else "mixed"
-
-
-def _hosts(runtime: Runtime) -> int:
-    """Lines of the hostfile; without one on this machine, the hosts that meet at the rendezvous."""
-    if runtime.training.hostfile is None or not Path(runtime.training.hostfile).is_file():
-        return runtime.training.hosts
-    lines = (line.partition("#")[0].strip() for line in Path(runtime.training.hostfile).read_text().splitlines())
-    return max(1, sum(bool(line) for line in lines))

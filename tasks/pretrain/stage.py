@@ -10,7 +10,7 @@ from typing import Any
 from models.presets import count_parameters, derive, explain, flops_per_token
 from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
-from tasks.pretrain.check import check_runtime
+from tasks.pretrain.check import check_here, check_runtime
 from tasks.pretrain.checkpoints.disk import check_room
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.fim_tokens import read_fim_tokens
@@ -38,6 +38,7 @@ def check_adopted(config: PretrainConfig, folder: Artifact, inputs: Mapping[str,
     version=1,
     runtime=("data", "compute", "training", "pretrain", "tracking"),
     check=check_runtime,
+    check_here=check_here,
     adopted=check_adopted,
 )
 def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out: Output) -> None:

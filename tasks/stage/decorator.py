@@ -65,6 +65,7 @@ class Stage:
         sources: Callable[[Any], Mapping[str, str]] | None = None,
         forecast: Forecaster | None = None,
         check: RuntimeCheck | None = None,
+        check_here: RuntimeCheck | None = None,
         adopted: AdoptionCheck | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
@@ -76,6 +77,7 @@ class Stage:
         self.sources = sources
         self.forecast = forecast
         self.check = check
+        self.here = check_here
         self.adopted = adopted
         parameters = list(inspect.signature(function).parameters)
         if parameters[0] != "config" or parameters[-1] != "out":
@@ -167,6 +169,11 @@ class Stage:
         if self.check:
             self.check(config, runtime)
 
+    def check_here(self, config: StageConfig, runtime: Runtime) -> None:
+        """Raises ConfigError for what the runtime asks for and this machine has not: a plan may be for another."""
+        if self.here:
+            self.here(config, runtime)
+
     def check_adopted(self, config: StageConfig, folder: Artifact, inputs: Sequence[Input]) -> None:
         """Check that a folder made elsewhere can stand for this stage's artifact of this config and these inputs.
 
@@ -235,6 +242,7 @@ class Stage:
         self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Input], refresh: bool
     ) -> Artifact:
         self.check_runtime(config, session.runtime)
+        self.check_here(config, session.runtime)
         work = session.store.workspace(self.name, payload.key())
         aside = session.store.aside(self.name, payload.key())
         if refresh:
@@ -304,6 +312,7 @@ def stage(
     sources: Callable[[Any], Mapping[str, str]] | None = None,
     forecast: Forecaster | None = None,
     check: RuntimeCheck | None = None,
+    check_here: RuntimeCheck | None = None,
     adopted: AdoptionCheck | None = None,
 ) -> Callable[[Callable[..., None]], Stage]:
     """Make a stage of a function `(config, inputs…, out) -> None`.
@@ -312,14 +321,15 @@ def stage(
     `runtime` names the groups of the runtime that it reads. `sources(config)` gives a digest for everything that the
     stage reads from outside the store; those digests enter the key. `forecast(config, documents, runtime)` says what
     the stage will need; a plan shows it. `check(config, runtime)` raises ConfigError for settings of the runtime that
-    the stage can't honour; a run asks it of every stage before the first one starts. `adopted(config, folder, inputs)`
+    the stage can't honour; a run asks it of every stage before the first one starts. `check_here` does so for what
+    this machine has not; a plan, which may be for another machine, leaves it out. `adopted(config, folder, inputs)`
     raises a GristmillError for a folder made elsewhere that can't stand for the stage's artifact; without it, none can.
     """
 
     def wrap(function: Callable[..., None]) -> Stage:
         made = Stage(
             function, name or function.__name__, version, part_of=part_of, runtime=runtime, sources=sources,
-            forecast=forecast, check=check, adopted=adopted,
+            forecast=forecast, check=check, check_here=check_here, adopted=adopted,
         )  # fmt: skip
         STAGES[made.name] = made
         return made

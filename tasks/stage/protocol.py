@@ -42,6 +42,9 @@ class AnyStage(Protocol):
     def check_runtime(self, config: StageConfig, runtime: Runtime) -> None:
         """Raises ConfigError for settings of the runtime that this stage can't honour."""
 
+    def check_here(self, config: StageConfig, runtime: Runtime) -> None:
+        """Raises ConfigError for what the runtime asks for and this machine has not."""
+
     def materialize(
         self, config: StageConfig, inputs: Sequence[Input], *, refresh: bool = False
     ) -> tuple[Artifact, bool]:

@@ -6,11 +6,34 @@ reads it, or refused by name where a combination can't be: none is ignored.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
 
 from tasks.stage import machine
+
+MOST = 1024  # of workers, threads and processes: more than a host has cores, and as many as libraries can start
+LEAST_MEMORY = 16_000_000  # bytes; with less, a stage's tables fall into so many pieces that it takes minutes
+SIZE = re.compile(r"[0-9]+|[0-9]+(\.[0-9]+)?\s*[kmgt]i?b", re.IGNORECASE)
+MOST_PORT = 65_535
+
+
+def _size(value: Any) -> Any:
+    """Raises ValueError for what is no size as a whole: ByteSize alone takes the number that a text begins with."""
+    text = value.strip() if isinstance(value, str) else value
+    number = isinstance(text, int) and not isinstance(text, bool) and text >= 0
+    if not number and not (isinstance(text, str) and SIZE.fullmatch(text)):
+        raise ValueError("write a whole number of bytes, or a number with its unit, such as 8GB, 512MiB or 1.5GB")
+    return text
+
+
+def _port(value: str) -> str:
+    """Raises ValueError for a `host:port` whose port can't be."""
+    if not 1 <= int(value.rpartition(":")[2]) <= MOST_PORT:
+        raise ValueError(f"a port is a number from 1 to {MOST_PORT}")
+    return value
+
 
 ZeroStage = Annotated[
     Literal[0, 1, 2, 3],
@@ -30,11 +53,13 @@ class RuntimeGroup(BaseModel):
 class DataRuntime(RuntimeGroup):
     """How shards of documents are worked through."""
 
-    workers: int = Field(default_factory=machine.cores, ge=1, description="worker processes (default: every core)")
-    memory_limit: ByteSize | None = Field(
+    workers: int = Field(
+        default_factory=machine.cores, ge=1, le=MOST, description="worker processes (default: every core)"
+    )
+    memory_limit: Annotated[ByteSize, BeforeValidator(_size), Field(ge=LEAST_MEMORY)] | None = Field(
         None,
-        description="memory for a stage's tables, such as 8GB; larger tables are partitioned and spilled to disk "
-        "(default: a quarter of the memory)",
+        description="memory for a stage's tables, such as 8GB, at least 16MB; larger tables are partitioned and "
+        "spilled to disk (default: a quarter of the memory)",
     )
 
     @property
@@ -50,6 +75,7 @@ class ComputeRuntime(RuntimeGroup):
     threads: int = Field(
         default_factory=machine.cores,
         ge=1,
+        le=MOST,
         description="CPU threads of each process (default: every core); another number rounds sums differently",
     )
     timeout_minutes: float | None = Field(
@@ -60,13 +86,13 @@ class ComputeRuntime(RuntimeGroup):
 class TrainingRuntime(RuntimeGroup):
     """Processes, checkpoints and logs of everything that trains."""
 
-    processes: int = Field(1, ge=1, description="training processes per host, one for each GPU")
+    processes: int = Field(1, ge=1, le=MOST, description="training processes per host, one for each GPU")
     launcher: Literal["auto", "deepspeed", "torchrun"] = Field(
         "auto", description="what starts the processes; auto: DeepSpeed's runner for a hostfile, torchrun otherwise"
     )
     hostfile: str | None = Field(None, description="DeepSpeed hostfile, for training on several hosts")
-    rendezvous: str | None = Field(
-        None, pattern=r"^[^\s:]+:\d+$", description="host:port of the host where all hosts of a training meet"
+    rendezvous: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$"), AfterValidator(_port)] | None = Field(
+        None, description="host:port of the host where all hosts of a training meet"
     )
     hosts: int = Field(1, ge=1, description="hosts that meet at the rendezvous; under Slurm, those of the allocation")
     log_every: int = Field(10, ge=1, description="training steps between two progress lines")

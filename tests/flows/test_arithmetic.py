@@ -14,6 +14,7 @@ from models.memory import Setup
 from profiles.load import load
 from storage.errors import ConfigError
 from storage.units import duration
+from tasks.stage import machine
 from tasks.training.peak import cpu_peak_flops
 
 
@@ -58,6 +59,24 @@ def test_time_and_money_follow_the_device_and_what_replaces_its_assumptions() ->
     assert own.bill.hours == pytest.approx(2 * usual.bill.hours)
     assert own.bill.money == pytest.approx(usual.bill.money)
     assert planned("cluster").executed_flops == pytest.approx(4 / 3 * planned("cluster").flops, rel=0.1)
+
+
+def test_processes_on_a_cpu_share_its_cores() -> None:
+    cores = machine.cores()
+    peak = cpu_peak_flops(1)  # measured once: every plan divides by the same
+
+    def hours(processes: int, threads: int = 1) -> float:
+        settings = ["pretrain.global_batch=1024", f"runtime.training.processes={processes}"]
+        plan = planned("tiny", *settings, f"runtime.compute.threads={threads}", device="cpu")
+        assert plan.device.single == peak or threads > 1
+        assert ("whose cores they share" in printed(plan)) == (processes * threads > cores)
+        assert plan.bill.hours is not None
+        return plan.bill.hours
+
+    alone, full = hours(1), hours(1 << (cores.bit_length() - 1))
+    assert full == pytest.approx(alone / (1 << (cores.bit_length() - 1)))
+    assert hours(1024) == pytest.approx(alone / cores)
+    assert hours(8, threads=cores) >= 0.9 * hours(1, threads=cores)
 
 
 def test_a_device_that_nobody_knows_and_devices_that_cant_be_shared_are_refused() -> None:

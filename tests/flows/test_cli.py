@@ -188,6 +188,38 @@ def test_explain_tells_a_documents_whole_story(tmp_path: Path) -> None:
     assert "removed: quality.min_words 5 (threshold 20)" in done.stdout
 
 
+def test_explain_counts_the_copies_of_a_text(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    document = Document.new("A text about a river.", "mine")
+    copy = Verdict(document.id, "mine", "removed", "exact_duplicate", None, None, f"duplicate_of {document.id}")
+    near = Verdict(document.id, "mine", "removed", "near_duplicate", 0.9, 0.8, "duplicate_of abc")
+    write_documents(tmp_path / "d.parquet", [document])
+    write_ledger(tmp_path / "copies.parquet", [copy, copy])
+    write_ledger(tmp_path / "near.parquet", [copy, copy, near])
+    kept = {f"documents/{shard_name(0)}": (tmp_path / "d.parquet").read_bytes()}
+    command = ("explain", document.id[:8], "tiny", f"--set=runtime.store={store.root}")
+    publish(store, "dedup", {**kept, f"ledger/{shard_name(0)}": (tmp_path / "copies.parquet").read_bytes()})
+    told = gristmill(*command).stdout
+    assert "kept, as one of 3 copies of this text" in told
+    assert "duplicate" not in told
+    publish(store, "download", kept)
+    publish(store, "dedup", {f"ledger/{shard_name(0)}": (tmp_path / "near.parquet").read_bytes()})
+    told = gristmill(*command).stdout
+    assert "2 of 3 documents of this text removed: exact copies" in told
+    assert "removed: near_duplicate 0.9 (threshold 0.8), duplicate_of abc" in told
+
+
+def test_chat_advises_a_release_that_is_there(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    publish(store, "pretrain", {"model/config.json": b"{}"})
+    command = ("chat", "tiny/pretrain", f"--store={store.root}")
+    told = gristmill(*command).stderr
+    assert "tiny/pretrain is no release but an artifact of pretrain" in told
+    assert "`gristmill run PROFILE`" in told
+    publish(store, "export", {"gguf/model.gguf": b""})
+    assert "Name a release: tiny/export." in gristmill(*command).stderr
+
+
 def test_help_teaches_and_the_schema_is_json() -> None:
     text = gristmill("--help").stdout
     for command in ("run", "plan", "why", "stage", "store", "explain", "chat", "doctor", "ui", "profile"):

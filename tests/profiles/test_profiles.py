@@ -250,6 +250,32 @@ def test_what_merely_looks_like_that_is_not_refused() -> None:
     load("tiny", ["filter.gopher_quality.max_words=null", "download.benchmarks=[]"])
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        *(
+            (f"data.memory_limit={size}", "a number with its unit, such as 8GB")
+            for size in ("50%", "true", "1e9", "-1")
+        ),
+        ("data.memory_limit='8,5GB'", "memory_limit = '8,5GB': write a whole number of bytes"),
+        ("data.memory_limit=15MB", "16000000"),
+        ("data.workers=1025", "1024"),
+        ("compute.threads=100000", "1024"),
+        ("training.processes=100000", "1024"),
+        ("training.rendezvous=trainer:65536", "a port is a number from 1 to 65535"),
+    ],
+)
+def test_a_runtime_that_no_machine_has_is_refused(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load("tiny", [f"runtime.{setting}", "runtime.training.hosts=2"])
+
+
+def test_a_size_is_bytes_or_a_number_with_its_unit() -> None:
+    sizes = {"8GB": 8 * 10**9, "512MiB": 512 << 20, "1.5 GB": 15 * 10**8, "16000000": 16 * 10**6}
+    for text, size in sizes.items():
+        assert load("tiny", [f"runtime.data.memory_limit={text}"]).runtime.data.memory_limit == size
+
+
 def test_every_line_of_the_default_profile_is_a_known_choice() -> None:
     assert yaml.safe_load((FOLDER / "tiny.yaml").read_text())["name"] == "tiny"
     with pytest.raises(ConfigError, match="Did you mean smoke"):

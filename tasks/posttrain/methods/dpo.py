@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from storage.artifact import Artifact
+from tasks.posttrain.check import check_here
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.rows.preference import PREFERENCE
@@ -52,7 +53,13 @@ DPO = Method(
 )
 
 
-@stage(version=1, runtime=("compute", "training", "posttrain"), check=DPO.check_runtime, adopted=DPO.check_adopted)
+@stage(
+    version=1,
+    runtime=("compute", "training", "posttrain"),
+    check=DPO.check_runtime,
+    check_here=check_here,
+    adopted=DPO.check_adopted,
+)
 def dpo(config: DpoConfig, model: Artifact, preferences: Artifact, out: Output) -> None:
     """Direct preference optimisation (Rafailov et al. 2023) on pairs of a preferred and a rejected answer.
 

@@ -9,7 +9,7 @@ from tasks.stage.runtime import Runtime
 
 
 def check_insight(runtime: Runtime, steps: int) -> None:
-    """Raises ConfigError for steps that the run does not have, and for a tracker that is not installed."""
+    """Raises ConfigError for steps that the run does not have."""
     for name, step in (
         ("insight_every", runtime.tracking.insight_every),
         ("profile_steps", max(runtime.tracking.profile_steps, default=0)),
@@ -19,6 +19,10 @@ def check_insight(runtime: Runtime, steps: int) -> None:
                 f"runtime.tracking.{name} names step {step:,}, but the run has only {steps:,} steps.",
                 f"Lower {name}, or leave it out.",
             )
+
+
+def check_trackers_here(runtime: Runtime) -> None:
+    """Raises ConfigError for a tracker that is not installed."""
     for tracker in runtime.tracking.trackers:
         if find_spec(tracker) is None:
             raise ConfigError(

@@ -92,6 +92,24 @@ def test_any_other_end_quotes_the_log_and_names_it(script: str, named: str, tmp_
     assert str(tmp_path / "log") in caught.value.remedy
 
 
+def test_a_killed_child_names_its_stage_memory_and_what_a_rerun_does(tmp_path: Path) -> None:
+    out, environment = Output.at(tmp_path, stage="export"), {"PATH": os.environ["PATH"]}
+    told = {}
+    for resumes in (False, True):
+        with pytest.raises(LostProcess, match=r"The child process of export was killed by SIGKILL") as caught:
+            run_child(
+                ["bash", "-c", "kill -9 $$"], out=out, environment=environment, log=tmp_path / "log", resumes=resumes
+            )
+        told[resumes] = caught.value.remedy
+        assert "because memory ran out" in told[resumes]
+    assert "checkpoint" not in told[False]
+    assert "begins the stage anew" in told[False]
+    assert "goes on from the last checkpoint" in told[True]
+    with pytest.raises(LostProcess) as caught:
+        run_child(["false"], out=out, environment=environment, log=tmp_path / "log")
+    assert "memory" not in caught.value.remedy
+
+
 def test_the_first_crash_of_several_ranks_is_named(tmp_path: Path) -> None:
     rank = "from tasks.children.child import run_as_child\ndef fail(spec): raise OSError('torn')\nrun_as_child(fail)"
     script = (

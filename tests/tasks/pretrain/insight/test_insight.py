@@ -34,7 +34,7 @@ from tasks.pretrain.insight.observe import _cut, _finite, flattened
 from tasks.pretrain.insight.page import Page
 from tasks.pretrain.insight.probe import attention_entropy, probe
 from tasks.pretrain.insight.profiler import StepProfiler
-from tasks.pretrain.insight.settings import check_insight
+from tasks.pretrain.insight.settings import check_insight, check_trackers_here
 from tasks.pretrain.insight.speed import speed_table, summarise
 from tasks.pretrain.insight.trackers import by_step, open_trackers
 from tasks.pretrain.spec import TrainSpec
@@ -361,7 +361,7 @@ def test_a_tracker_that_is_not_installed_is_refused_with_its_extra() -> None:
     if not missing:
         pytest.skip("needs a tracker that is not installed")
     with pytest.raises(ConfigError, match=rf"pip install 'gristmill\[{missing[0]}\]'"):
-        check_insight(runtime_of(trackers=(missing[0],)), 100)
+        check_trackers_here(runtime_of(trackers=(missing[0],)))
 
 
 def test_a_row_that_json_cant_hold_is_null_and_a_resume_cuts_back(tmp_path: Path) -> None:

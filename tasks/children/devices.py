@@ -1,0 +1,56 @@
+"""Whether this machine can have a GPU at all, asked before a run starts. No torch: importing it takes seconds."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from storage.errors import ConfigError
+from tasks.children.hosts import slurm_nodes
+from tasks.stage.runtime import Runtime
+
+# Of the drivers of NVIDIA, of NVIDIA in WSL and on Jetson boards, and of AMD, which torch calls cuda too
+DRIVERS = ("dev/nvidiactl", "proc/driver/nvidia/version", "dev/dxg", "dev/nvmap", "dev/kfd")
+LIBRARY = "libcuda.so.1"
+
+
+def check_device_here(runtime: Runtime) -> None:
+    """Raises ConfigError where `runtime.compute.device` is cuda and this machine certainly has no GPU for torch."""
+    if runtime.compute.device != "cuda":
+        return
+    why = missing_gpu()
+    if why is not None:
+        raise ConfigError(
+            f"runtime.compute.device is cuda, but {why}.",
+            "Install a torch that is built for this GPU and its driver, or set runtime.compute.device to auto or cpu.",
+        )
+
+
+def check_training_device_here(runtime: Runtime) -> None:
+    """As `check_device_here`, unless other hosts than this one may be those that train."""
+    if runtime.training.hostfile is None and slurm_nodes() == 1:
+        check_device_here(runtime)
+
+
+def missing_gpu(environment: Mapping[str, str] | None = None, root: Path = Path("/")) -> str | None:
+    """Why torch can't have a GPU here; None where it may have one. Says so only when that is certain: a driver whose
+    device is gone, for instance, is torch's to report."""
+    environment = os.environ if environment is None else environment
+    try:
+        if version("torch").endswith("+cpu"):
+            return f"torch {version('torch')} is built for CPUs only"
+    except PackageNotFoundError:
+        pass  # a torch that is not installed as a package may be any
+    if environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return "CUDA_VISIBLE_DEVICES hides every GPU"
+    if any((root / path).exists() for path in DRIVERS):
+        return None
+    try:
+        # A driver may be loaded only when it is first used. The library is not initialised: that would break forks
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return "this machine has no driver of a GPU"
+    return None
