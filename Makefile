@@ -13,8 +13,8 @@ run: $(STAMP) ## raw text to release: the profile `tiny`, end to end
 
 test: $(STAMP) ## everything that must hold; `make soak` has the longer proofs
 	$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
-	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	wait $$types && exit $$tests
 
 soak: $(STAMP) ## longer proofs: a kill in every stage, every engine killed and resumed, hosts that meet again
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m soak

@@ -106,8 +106,8 @@ def test_an_installed_wheel_plans_a_run_in_an_empty_folder(python: Path, tmp_pat
 def test_an_installed_wheel_registers_its_deployments_from_any_folder(python: Path, tmp_path: Path) -> None:
     script = (
         "import yaml; from prefect.flows import load_flow_from_entrypoint as load;"
-        "from flows.commands.ui import DEPLOYMENTS;"
-        "found = yaml.safe_load(DEPLOYMENTS.read_text())['deployments'];"
+        "from flows.deployments import DECLARED;"
+        "found = yaml.safe_load(DECLARED.read_text())['deployments'];"
         "print(*sorted(load(one['entrypoint'], use_placeholder_flow=False).name for one in found))"
     )
     assert quietly(str(python), "-c", script, cwd=tmp_path).split() == ["pipeline", "pipeline", "stage"]

@@ -49,12 +49,16 @@ def test_a_server_that_exits_at_once_is_quoted() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_interrupts_once_and_is_the_reason(number: signal.Signals) -> None:
-    with stoppable() as stop:
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(number)
-        assert stop.reason == number
-        signal.raise_signal(signal.SIGTERM)  # does not disturb what the first began
-        assert stop.reason == number
+    before = signal.signal(number, signal.SIG_DFL)  # these tests may run under nohup
+    try:
+        with stoppable() as stop:
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(number)
+            assert stop.reason == number
+            signal.raise_signal(signal.SIGTERM)  # does not disturb what the first began
+            assert stop.reason == number
+    finally:
+        signal.signal(number, before)
 
 
 def test_under_nohup_a_closed_terminal_stops_nothing() -> None:

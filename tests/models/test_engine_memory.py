@@ -17,7 +17,8 @@ from models.memory import Setup, checkpoint_bytes, training_memory
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.soak), "mixed"])
+@pytest.mark.soak
+@pytest.mark.parametrize("precision", ["float32", "mixed"])
 def test_the_states_of_each_engine_and_stage_are_those_that_it_holds(
     precision: Literal["float32", "mixed"], tmp_path: Path
 ) -> None:

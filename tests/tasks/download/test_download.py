@@ -194,8 +194,10 @@ def test_a_source_without_the_column_that_is_read_says_which_it_has(
     role: str, rows: list[dict[str, Any]], message: str, remedy: str, tmp_path: Path
 ) -> None:
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "good.jsonl").write_bytes(lines(GOOD))
+    good = source(tmp_path / "good.jsonl", name="good")
     with pytest.raises(SourceError, match=message) as caught:
-        run(tmp_path, source(tmp_path / "data.jsonl", role=role))
+        run(tmp_path, good, source(tmp_path / "data.jsonl", role=role))
     assert remedy in caught.value.remedy
 
 

@@ -184,7 +184,7 @@ def short(model: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Output:
 
 
 @pytest.mark.parametrize(
-    "engine", [pytest.param(name, marks=() if name in ("zero 3", "fsdp") else pytest.mark.soak) for name in ENGINES]
+    "engine", [pytest.param(name, marks=() if name == "fsdp" else pytest.mark.soak) for name in ENGINES]
 )
 def test_two_processes_of_any_engine_learn_what_one_does(
     engine: str, model: Artifact, short: Output, tmp_path: Path

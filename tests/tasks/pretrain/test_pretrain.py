@@ -127,7 +127,9 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
     assert out.counts == undisturbed.counts
 
 
-@pytest.mark.parametrize("engine", [{"engine": "fsdp"}, ZERO_2], ids=str)  # all of them: test_engines.py
+@pytest.mark.parametrize(
+    "engine", [pytest.param({"engine": "fsdp"}, marks=pytest.mark.soak), ZERO_2], ids=str
+)  # all of them: test_engines.py
 def test_neither_micro_batch_nor_processes_change_what_is_learned(
     engine: dict[str, Any], undisturbed: Output, in_two: Callable[[dict[str, Any]], Output]
 ) -> None:

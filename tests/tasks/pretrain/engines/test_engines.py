@@ -163,6 +163,7 @@ def test_words_shared_among_ranks_are_learned_with_the_z_loss(results: Results) 
     assert abs(alone[-1] - results["one llama"]["losses"][-1]) > 100 * TOLERANCE
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", names(FOURFOLD[:-1]))
 def test_and_so_do_combinations(name: str, fourfold: Results, results: Results) -> None:
     test_every_engine_learns_what_one_process_learns(name, {**results, name: fourfold[name]})
@@ -189,6 +190,7 @@ def test_another_engine_or_number_of_processes_goes_on(name: str, results: Resul
     assert found["whole"] == pytest.approx(expected["validation"], abs=TOLERANCE)
 
 
+@pytest.mark.soak
 def test_three_dimensions_go_on_from_two(fourfold: Results, results: Results) -> None:
     name = names(FOURFOLD)[-1]
     test_another_engine_or_number_of_processes_goes_on(name, {**results, name: fourfold[name]})

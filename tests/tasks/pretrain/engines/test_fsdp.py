@@ -70,6 +70,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return launch(tmp_path_factory.mktemp("hybrid"), HYBRID, 4)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["hybrid", "hybrid 3", "hybrid × tensor"])
 def test_groups_that_share_learn_what_one_process_learns(name: str, results: Results) -> None:
     found, expected = results[name], results["one llama"]
@@ -80,11 +81,13 @@ def test_groups_that_share_learn_what_one_process_learns(name: str, results: Res
     assert found["resumed_alike"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["fsdp after hybrid", "hybrid after fsdp × tensor"])
 def test_states_of_groups_are_those_of_any_engine(name: str, results: Results) -> None:
     goes_on(name, results)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("refused", HYBRID[-2:], ids=names(HYBRID[-2:]))
 def test_groups_that_cant_be_are_refused_by_name(refused: dict[str, Any], results: Results) -> None:
     assert results[refused["name"]]["error"] == "ConfigError"

@@ -423,6 +423,7 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
     assert out.counts == packed.counts
 
 
+@pytest.mark.soak
 def test_processes_and_micro_batches_learn_the_same(
     packed: Output, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:

@@ -164,6 +164,7 @@ def test_all_of_it_together_resumes_to_the_same_bytes(data: tuple[Artifact, Arti
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(undisturbed.path))
 
 
+@pytest.mark.soak
 def test_a_growing_batch_teaches_the_same_under_every_engine(data: tuple[Artifact, Artifact], tmp_path: Path) -> None:
     config = PretrainConfig.model_validate({**CONFIG.model_dump(), **GROWING})
     losses: list[list[float]] = []
