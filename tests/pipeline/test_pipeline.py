@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +12,9 @@ import pytest
 from profiles.schema import STAGE_NAMES
 from storage.inspect import verify
 from storage.store import Store
+from tests.flows.test_cli import gristmill
 from tests.pipeline.pin_losses import PINNED, first_losses
-from tests.pipeline.runs import DATA_STAGES, ROOT, SIGNALS, digests, finish, fork, start
+from tests.pipeline.runs import DATA_STAGES, SIGNALS, digests, finish, fork, start
 
 MODEL_STAGES = STAGE_NAMES[5:]
 ALL_STAGES = (*DATA_STAGES, *MODEL_STAGES)
@@ -55,8 +54,8 @@ def test_a_changed_threshold_measures_nothing_again_and_why_names_it(undisturbed
     store, _ = undisturbed
     before = set(digests(store, "download", "dedup", *SIGNALS))
     changed = "filter.toxicity.max_score=0.5"
-    command = [sys.executable, "-m", "flows.cli", "why", "filter", "smoke", f"--set=runtime.store={store}"]
-    told = subprocess.run([*command, f"--set={changed}"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    why = ("why", "filter", "smoke", f"--store={store}")
+    told = gristmill(*why, f"--set={changed}").stdout
     assert "MISS" in told
     assert re.search(r"filter\.toxicity\.max_score\s+0\.8\s+0\.5", told)
     said = finish(start(store, "--to=tokenize", sets=(changed,)))
@@ -64,7 +63,7 @@ def test_a_changed_threshold_measures_nothing_again_and_why_names_it(undisturbed
         assert re.search(rf"{family} .*cached", said)
     assert set(digests(store, "download", "dedup", *SIGNALS)) == before
     assert len(digests(store, "filter")) == 2
-    after = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    after = gristmill(*why).stdout
     assert "HIT" in after
     assert "filter.toxicity.max_score" in after
 

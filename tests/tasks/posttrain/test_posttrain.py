@@ -246,6 +246,7 @@ def test_what_an_engine_cant_do_is_refused_by_name_before_anything_starts(settin
         sft.check_runtime(SFT, runtime_of(group="posttrain", **settings))
 
 
+@pytest.mark.soak
 def test_as_many_checkpoints_are_kept_as_the_runtime_says(model: Artifact, tmp_path: Path) -> None:
     pairs = Artifact.at(make_instructions(tmp_path / "pairs"))
     out = output(tmp_path, "sft", checkpoint_every=1, keep_checkpoints=3)

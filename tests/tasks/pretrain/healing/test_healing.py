@@ -450,6 +450,7 @@ def test_memory_that_runs_out_a_hang_a_killed_rank_and_a_nan_are_all_healed_in_o
     assert losses_of(out) == pytest.approx(losses_of(on_course), abs=2e-3)  # sums in another order, over 60 steps
 
 
+@pytest.mark.soak
 def test_a_third_divergence_ends_the_run_with_a_diagnosis(
     data: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

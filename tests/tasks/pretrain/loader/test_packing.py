@@ -413,6 +413,7 @@ def test_a_training_learns_and_reports_what_was_packed(packed: Output, data: tup
     assert row["documents cut"] == "0.00%"
 
 
+@pytest.mark.soak
 def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
     packed: Output, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
