@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from flows.deployments import deploy
+from tests.pipeline.runs import mind_signals
 
 ROOT = Path(__file__).parents[2]
 SOURCES = "download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 40}]"
@@ -43,7 +44,13 @@ def ui(tmp_path: Path) -> Iterator[Ui]:
     command = [sys.executable, "-m", "flows.cli", "ui", "--port", str(port)]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
-            command, cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            cwd=tmp_path,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=mind_signals,
         )
     try:
         deadline = time.monotonic() + START_SECONDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,13 @@ ROOT = Path(__file__).parents[2]
 SIGNALS = ("form", "language", "pii", "contamination", "toxicity_model", "toxicity")
 DATA_STAGES = ("download", "sketches", "dedup", *SIGNALS, "filter", "tokenizer", "tokenize")
 SMALL = "download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 200}]"  # where the text is not the point
+
+
+def mind_signals() -> None:
+    """In a child before it starts: a shell has what it starts in the background ignore Ctrl-C, and nohup has it ignore
+    a closed terminal. These tests may run so, and what they start would too."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def start(store: Path, *arguments: str, sets: tuple[str, ...] = ()) -> subprocess.Popen[str]:

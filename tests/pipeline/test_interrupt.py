@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from storage.store import Store
-from tests.pipeline.runs import ROOT, SMALL
+from tests.pipeline.runs import ROOT, SMALL, mind_signals
 
 MARK = "GRISTMILL_TEST_RUN"
 
@@ -33,11 +33,6 @@ def processes_of(store: Path) -> list[int]:
         if f"{MARK}={store}".encode() in inherited.split(b"\0"):
             found.append(int(folder.name))
     return found
-
-
-def mind_ctrl_c() -> None:
-    """A shell has what it starts in the background ignore Ctrl-C, these tests too; Python minds it if it may."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +68,7 @@ def test_a_signal_stops_it_cleanly_and_the_next_run_resumes(
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=mind_ctrl_c,
+            preexec_fn=mind_signals,
         )
         deadline = time.monotonic() + 300
         while not list(store.glob("work/pretrain-*/scratch/checkpoints/step-*/complete.json")):
