@@ -50,9 +50,9 @@ def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Co
         from flows.progress import PrefectObserver
 
         chosen = load(profile, overrides)
-        # A worker has nobody who watches but Prefect's log
         names = chosen.stage_names
         check_stages(chosen, names[: names.index(until) + 1] if until in names else names)
+        # A worker has nobody who watches but Prefect's log
         run = Run(chosen, replace(session_of(chosen, until, refresh), observer=PrefectObserver()))
     with open_session(run.session):
         yield run.profile

@@ -12,6 +12,7 @@ from pathlib import Path
 from storage.digests import file_digest, list_files, part_of, tree_digest
 from storage.errors import DamagedArtifact, StoreError
 from storage.manifest import InputRef, Manifest
+from storage.remembered import remembered_digest
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Artifact:
     def check_bytes(self, path: Path) -> None:
         """Check that one of its files still has the bytes that its stage wrote; a plain folder has nothing to check
         against. Raises DamagedArtifact."""
-        if self.manifest is not None and file_digest(path) != self.file_digest(path):
+        if self.manifest is not None and remembered_digest(path) != self.file_digest(path):
             raise DamagedArtifact(
                 f"{path.name} of artifact {self.location} has changed bytes.",
                 f"Make it again with --refresh {self.manifest.stage}.",

@@ -9,7 +9,6 @@ from typing import Any
 
 from storage import refs
 from storage.damage import find_damage, local_sizes
-from storage.digests import file_digest
 from storage.errors import DamagedArtifact, StoreError
 from storage.keys import differences
 from storage.manifest import Manifest
@@ -68,22 +67,13 @@ def verify(store: Store, location: str) -> list[str]:
     except DamagedArtifact as error:
         return [error.message.rstrip(".")]
     if store.is_folder:
-        folder = store.local / "artifacts" / location
-        return list(
-            find_damage(
-                manifest,
-                location,
-                local_sizes(folder),
-                lambda names: {name: file_digest(folder / name) for name in names},
-            )
-        )
-    store.fs.invalidate_cache()
-    found = store.fs.find(root, detail=True)
-    sizes = {name.rpartition(f"artifacts/{location}/")[2]: entry["size"] for name, entry in found.items()}
+        sizes = local_sizes(store.local / "artifacts" / location)
+    else:
+        store.fs.invalidate_cache()
+        found = store.fs.find(root, detail=True)
+        sizes = {name.rpartition(f"artifacts/{location}/")[2]: entry["size"] for name, entry in found.items()}
     return list(
-        find_damage(
-            manifest, location, sizes, lambda names: {name: _remote_digest(store, f"{root}/{name}") for name in names}
-        )
+        find_damage(manifest, location, sizes, lambda names: {name: _digest(store, f"{root}/{name}") for name in names})
     )
 
 
@@ -104,7 +94,7 @@ def verify_refs(store: Store) -> list[str]:
     return problems
 
 
-def _remote_digest(store: Store, path: str) -> str:
+def _digest(store: Store, path: str) -> str:
     with store.fs.open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -277,9 +277,10 @@ class Store:
         location = f"{manifest.stage}/{manifest.key}"
         made = self._generations(manifest.stage, manifest.key)
         if made:
-            newest = f"{manifest.stage}/{made[-1]}"
-            if self._is_intact(newest) and self.get(newest).digest == manifest.digest:
-                return self.get(newest)
+            with suppress(DamagedArtifact):
+                newest = self.get(f"{manifest.stage}/{made[-1]}")
+                if newest.digest == manifest.digest:
+                    return newest
             location = f"{location}.{int(made[-1].partition('.')[2] or 1) + 1}"
         (folder / SUMS).write_text(sums(manifest.files))
         flush_tree(folder)
@@ -296,13 +297,6 @@ class Store:
             for name in [*manifest.files, SUMS, MANIFEST]:
                 self.fs.put_file(str(target / name), f"{self.root}/artifacts/{location}/{name}")
         return self.get(location)
-
-    def _is_intact(self, location: str) -> bool:
-        try:
-            self.get(location)
-        except DamagedArtifact:
-            return False
-        return True
 
     def remove(self, location: str) -> None:
         """Delete an artifact, its manifest first, so that it never exists in part."""

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from storage.artifact import Artifact
-from tasks.posttrain.check import check_runtime
+from tasks.posttrain.check import check_here, check_runtime
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.rows.form import RowForm
+from tasks.stage.decorator import Stage, stage
 from tasks.stage.runtime import Runtime
 from tasks.training.adopted_model import check_model
 
@@ -51,6 +52,16 @@ class Method(Generic[Config]):
     loss_unit: str
     measures: Mapping[str, str]
     summary: tuple[str, ...] = ()
+
+    def stage(self, version: int) -> Callable[[Callable[..., None]], Stage]:
+        """`@stage` with what all methods have in common."""
+        return stage(
+            version=version,
+            runtime=("compute", "training", "posttrain"),
+            check=self.check_runtime,
+            check_here=check_here,
+            adopted=self.check_adopted,
+        )
 
     def check_runtime(self, config: Config, runtime: Runtime) -> None:
         """Raises ConfigError for settings of the runtime that this method can't honour."""

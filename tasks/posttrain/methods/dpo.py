@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from storage.artifact import Artifact
-from tasks.posttrain.check import check_here
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.rows.preference import PREFERENCE
 from tasks.posttrain.stage import posttrain
-from tasks.stage import stage
 from tasks.stage.output import Output
 
 if TYPE_CHECKING:
@@ -53,13 +51,7 @@ DPO = Method(
 )
 
 
-@stage(
-    version=1,
-    runtime=("compute", "training", "posttrain"),
-    check=DPO.check_runtime,
-    check_here=check_here,
-    adopted=DPO.check_adopted,
-)
+@DPO.stage(version=1)
 def dpo(config: DpoConfig, model: Artifact, preferences: Artifact, out: Output) -> None:
     """Direct preference optimisation (Rafailov et al. 2023) on pairs of a preferred and a rejected answer.
 

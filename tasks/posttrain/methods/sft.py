@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from storage.artifact import Artifact
-from tasks.posttrain.check import check_here
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.rows.instruction import INSTRUCTION
 from tasks.posttrain.stage import posttrain
-from tasks.stage import stage
 from tasks.stage.output import Output
 
 if TYPE_CHECKING:
@@ -40,13 +38,7 @@ SFT = Method(
 )
 
 
-@stage(
-    version=1,
-    runtime=("compute", "training", "posttrain"),
-    check=SFT.check_runtime,
-    check_here=check_here,
-    adopted=SFT.check_adopted,
-)
+@SFT.stage(version=1)
 def sft(config: SftConfig, model: Artifact, instructions: Artifact, out: Output) -> None:
     """Supervised fine-tuning (Ouyang et al. 2022, step 1) with the loss on the assistant's tokens only.
 
