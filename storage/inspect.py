@@ -12,6 +12,7 @@ from storage.damage import find_damage, local_sizes
 from storage.errors import DamagedArtifact, StoreError
 from storage.keys import differences
 from storage.manifest import Manifest
+from storage.remote import reaching
 from storage.store import Store
 
 
@@ -95,7 +96,7 @@ def verify_refs(store: Store) -> list[str]:
 
 
 def _digest(store: Store, path: str) -> str:
-    with store.fs.open(path, "rb") as file:
+    with reaching(store.url), store.fs.open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

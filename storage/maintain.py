@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from storage import leases, locks, refs
@@ -17,26 +18,31 @@ from storage.keys import KeyPayload
 from storage.manifest import InputRef, Manifest
 from storage.store import Store
 
+DAY = 86_400.0
+
 
 @dataclass(frozen=True)
 class Garbage:
-    """What a collection would delete, with sizes in bytes: artifacts, and folders that no process uses (abandoned work,
-    insight into runs whose artifact is gone). Where needed artifacts are `unreadable`, nothing that could be their
-    ancestor is deleted."""
+    """What a collection would delete, with sizes in bytes: artifacts, what is left of uploads and deletions that were
+    cut off, folders that no process uses (abandoned work, insight into runs whose artifact is gone), and drafts of
+    small files. Where needed artifacts are `unreadable`, nothing that could be their ancestor is deleted."""
 
     artifacts: dict[str, int]
+    cut_off: dict[str, int]
     workspaces: dict[Path, int]
+    drafts: dict[Path, int]
     unreadable: list[str]
 
     @property
     def size(self) -> int:
         """Total bytes."""
-        return sum(self.artifacts.values()) + sum(self.workspaces.values())
+        found = (self.artifacts, self.cut_off, self.workspaces, self.drafts)
+        return sum(sum(sizes.values()) for sizes in found)
 
 
-def find_garbage(store: Store, keep_last: int) -> Garbage:
+def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
     """Everything that the last `keep_last` versions of no ref need, directly or as an ancestor, and that no running
-    stage uses."""
+    stage uses. Another machine may be writing what has no manifest: it counts once `settled` seconds old."""
     needed, unreadable = _needed(store, keep_last)
     sizes = {location: manifest.size for location, manifest in store.manifests()}
     unreadable += sorted((needed - sizes.keys()) & set(store.locations()))
@@ -60,7 +66,28 @@ def find_garbage(store: Store, keep_last: int) -> Garbage:
             store.local / "locks" / f"{path.parent.name}-{path.name}"
         ):
             workspaces[path] = _size(path)
-    return Garbage(artifacts, workspaces, unreadable)
+    return Garbage(artifacts, _cut_off(store, settled), workspaces, _drafts(store, settled), unreadable)
+
+
+def _cut_off(store: Store, settled: float) -> dict[str, int]:
+    """Bytes of each folder of artifacts without a manifest."""
+    old = datetime.now(UTC) - timedelta(seconds=settled)
+    found = {}
+    for location in store.unpublished():
+        files = store.fs.find(f"{store.root}/artifacts/{location}", detail=True)
+        if all(store.fs.modified(file) <= old for file in files):
+            found[location] = sum(entry["size"] for entry in files.values())
+    return found
+
+
+def _drafts(store: Store, settled: float) -> dict[Path, int]:
+    """Bytes of each file of a ref, or of the store's marker, that was never renamed to what it should become."""
+    found = {}
+    for path in [*store.local.glob(".*.json.*"), *(store.local / "refs").rglob(".*.json.*")]:
+        with suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime >= settled:
+                found[path] = path.stat().st_size
+    return found
 
 
 def _needed(store: Store, keep_last: int) -> tuple[set[str], list[str]]:
@@ -84,8 +111,12 @@ def collect(store: Store, garbage: Garbage) -> None:
         with leases.deleting(store) as leased:
             if location.partition(".")[0] not in leased:  # a run may have taken it meanwhile
                 store.remove(location)
+    for location in garbage.cut_off:
+        store.remove(location)
     for path in garbage.workspaces:
         shutil.rmtree(path, ignore_errors=True)
+    for path in garbage.drafts:
+        path.unlink(missing_ok=True)
 
 
 def adoptable(store: Store, folder: Path) -> Artifact:

@@ -17,10 +17,10 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -35,17 +35,11 @@ from storage.errors import DamagedArtifact, StoreError
 from storage.flush import flush, flush_tree
 from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
 from storage.remembered import remember, remembered_digests
+from storage.remote import Remote, reaching
 
 STORE_FILE = "gristmill.json"
 _FORMAT = TypeAdapter(dict[str, int])
 Heard = Callable[[int, int], None]  # bytes hashed so far, and the most that there can be
-
-
-def unreachable() -> tuple[type[BaseException], ...]:
-    """What a file system raises that can't be reached: the library behind S3 has errors of its own, such as for lack of
-    credentials."""
-    loaded = sys.modules.get("botocore.exceptions")
-    return (OSError, loaded.BotoCoreError) if loaded else (OSError,)
 
 
 class Store:
@@ -55,14 +49,15 @@ class Store:
     def __init__(self, url: str, cache: Path | None = None, *, paranoid: bool = False) -> None:
         self.url, self.paranoid = url, paranoid
         try:
-            self.fs, root = fsspec.core.url_to_fs(os.path.expanduser(url))
+            fs, root = fsspec.core.url_to_fs(os.path.expanduser(url))
         except (ValueError, ImportError) as error:
             raise StoreError(
                 f"The store {url} can't be opened: {error}.",
                 "Give a folder, or the URL of a file system that fsspec knows, and install its package.",
             ) from error
         self.root = root.rstrip("/")
-        self.is_folder = isinstance(self.fs, LocalFileSystem)
+        self.is_folder = isinstance(fs, LocalFileSystem)
+        self.fs: Any = fs if self.is_folder else Remote(fs, url)
         name = hashlib.sha256(url.encode()).hexdigest()[:12]
         self.local = Path(self.root) if self.is_folder else cache or cache_folder() / name
         self._open()
@@ -70,13 +65,8 @@ class Store:
     def _open(self) -> None:
         if self.is_folder and self.local.exists() and not self.local.is_dir():
             raise StoreError(f"The store {self.url} is a file.", "Set runtime.store to a folder.")
-        try:
+        with reaching(self.url):
             marker = self.read_bytes(STORE_FILE)
-        except unreachable() as error:
-            raise StoreError(
-                f"The store {self.url} can't be reached: {error}.",
-                "Check its address, the network, and the credentials in the environment.",
-            ) from error
         if marker is not None:
             self._check_format(marker)
         elif self.is_folder and self.local.is_dir():
@@ -162,6 +152,13 @@ class Store:
                 if self.fs.exists(f"{self.root}/artifacts/{name}/{key}/{MANIFEST}"):
                     yield f"{name}/{key}"
 
+    def unpublished(self) -> Iterator[str]:
+        """`stage/key` of every folder of artifacts that has no manifest: an upload or a deletion that was cut off."""
+        for stage in self._names("artifacts"):
+            for key in self._names(f"artifacts/{stage}"):
+                if not self.fs.exists(f"{self.root}/artifacts/{stage}/{key}/{MANIFEST}"):
+                    yield f"{stage}/{key}"
+
     def manifests(self, stage: str = "") -> Iterator[tuple[str, Manifest]]:
         """`stage/key` and manifest of every published artifact whose manifest can be read."""
         for location in self.locations(stage):
@@ -233,20 +230,30 @@ class Store:
         return list(find_damage(manifest, location, local_sizes(folder), digests if hashed else None))
 
     def _download(self, manifest: Manifest, location: str, path: Path) -> None:
-        draft = self.local / "work" / f"fetch-{location.replace('/', '-')}-{os.getpid()}"
-        shutil.rmtree(draft, ignore_errors=True)
-        for name in [*manifest.files, SUMS, MANIFEST]:
-            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+        """One process at a time, so that what a killed one has left is in no other's use."""
+        name = f"fetch-{location.replace('/', '-')}"
+        draft = self.local / "work" / name
+        with locks.hold(self.local / "locks" / name):
+            if (path / MANIFEST).exists() and not self._damage(manifest, location, lambda done, total: None, True):
+                return  # another process has downloaded it meanwhile
+            shutil.rmtree(draft, ignore_errors=True)
             try:
-                self.fs.get_file(f"{self.root}/artifacts/{location}/{name}", str(draft / name))
-            except FileNotFoundError as error:
-                raise DamagedArtifact(
-                    f"{name} of artifact {location} is missing in {self.url}.",
-                    f"Make it again with --refresh {manifest.stage}.",
-                ) from error
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(path, ignore_errors=True)
-        draft.rename(path)
+                for file in [*manifest.files, SUMS, MANIFEST]:
+                    (draft / file).parent.mkdir(parents=True, exist_ok=True)
+                    self._fetch(manifest, f"artifacts/{location}/{file}", draft / file)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(path, ignore_errors=True)
+                draft.rename(path)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
+
+    def _fetch(self, manifest: Manifest, name: str, target: Path) -> None:
+        try:
+            self.fs.get_file(f"{self.root}/{name}", str(target))
+        except FileNotFoundError as error:
+            raise DamagedArtifact(
+                f"{name} is missing in {self.url}.", f"Make it again with --refresh {manifest.stage}."
+            ) from error
 
     # --- writing ------------------------------------------------------------------------------------------------
 
@@ -299,9 +306,10 @@ class Store:
         return self.get(location)
 
     def remove(self, location: str) -> None:
-        """Delete an artifact, its manifest first, so that it never exists in part."""
+        """Delete an artifact, its manifest first, so that it never exists in part; or what is left of one."""
         remote = f"{self.root}/artifacts/{location}"
-        self.fs.rm_file(f"{remote}/{MANIFEST}")
+        with suppress(FileNotFoundError):
+            self.fs.rm_file(f"{remote}/{MANIFEST}")
         self.fs.rm(remote, recursive=True)
         if not self.is_folder:
             shutil.rmtree(self.local / "artifacts" / location, ignore_errors=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.faults.bucket import IN_BUCKET, BucketScene
+from tests.faults.bucket import IN_BUCKET, BucketScene, s3_server
 from tests.faults.command import OF_COMMANDS
 from tests.faults.kinds import ON_DISK, Kind
 from tests.faults.scene import Scene
@@ -75,15 +75,8 @@ def scenes(name: str, folder: Path, jobs: int) -> Iterator[list[Callable[[], Sce
     if name != "bucket":
         yield [functools.partial(Scene, place) for place in places]
         return
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    try:
-        yield [functools.partial(BucketScene, place, f"http://{host}:{port}") for place in places]
-    finally:
-        server.stop()
+    with s3_server() as address:
+        yield [functools.partial(BucketScene, place, address) for place in places]
 
 
 def tell(name: str, fault: Fault, whole: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import logging
 import math
 import os
 import random
@@ -10,7 +11,8 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -164,6 +166,21 @@ class _Relay(BaseHTTPRequestHandler):
         pass
 
 
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """A local S3 server; its address."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
 class BucketScene(Scene):
     """A store in a bucket of its own, which runs reach through a proxy."""
 
@@ -183,8 +200,8 @@ class BucketScene(Scene):
 
     def open(self) -> Store:
         """The store, reached without the proxy; its local side is that of the runs."""
-        (cache,) = (self.local.parent / "cache" / "gristmill").glob("????????????") or [None]
-        return Store(self.url, cache)
+        found = list((self.local.parent / "cache" / "gristmill").glob(12 * "?"))
+        return Store(self.url, found[0] if found else self.local.parent / "nothing")
 
     def lay_out(self, base: Undisturbed, stage: str) -> None:
         """As in a folder, but uploaded, with no local copies."""

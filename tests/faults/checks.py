@@ -32,12 +32,13 @@ def problems(store: Store, known: dict[str, str]) -> Iterator[str]:
 
 def left_over(store: Store) -> Iterator[str]:
     """Files that are neither of the store's own, nor named by a garbage collection."""
-    garbage = maintain.find_garbage(store, keep_last=1)
+    garbage = maintain.find_garbage(store, keep_last=1, settled=0)
     with leases.deleting(store):
         pass  # removes what dead processes have left
     published = set(store.locations())
     kept = {location.partition(".")[0] for location in published}
-    named = tuple(f"{path}/" for path in garbage.workspaces)
+    named = tuple(f"{path}/" for path in (*garbage.workspaces, *garbage.drafts))
+    published |= set(garbage.cut_off)
     own = {STORE_FILE, *(f"refs/{name}.json" for name in refs.names(store))}
     for root, names in ((store.local, _local(store.local)), (store.root, _remote(store))):
         for name in names:

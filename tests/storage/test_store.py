@@ -209,3 +209,29 @@ def test_kill_9_at_any_instant_leaves_the_store_sound(tmp_path: Path) -> None:
         child.wait()
         for location in store.locations():
             assert inspect.verify(store, location) == []
+
+
+def test_what_was_never_published_is_garbage_once_no_other_machine_can_be_writing_it(store: Store, make: Make) -> None:
+    """An upload that was cut off; on disk, a deletion."""
+    whole = make(store, "dedup", {"a.txt": b"1"})
+    store.fs.pipe_file(f"{store.root}/artifacts/dedup/{'0' * 32}/a.txt", b"1234")
+    refs.move(store, "tiny/dedup", whole.location, whole.digest)
+    assert maintain.find_garbage(store, keep_last=1).cut_off == {}
+    garbage = maintain.find_garbage(store, keep_last=1, settled=0)
+    assert garbage.cut_off == {f"dedup/{'0' * 32}": 4}
+    maintain.collect(store, garbage)
+    assert not store.fs.exists(f"{store.root}/artifacts/dedup/{'0' * 32}/a.txt")
+    assert list(store.locations()) == [whole.location]
+
+
+def test_a_draft_that_was_never_renamed_is_garbage(folder_store: Store, make: Make) -> None:
+    made = make(folder_store, "dedup", {"a.txt": b"1"})
+    refs.move(folder_store, "tiny/dedup", made.location, made.digest)
+    drafts = {folder_store.local / ".gristmill.json.7": 2, folder_store.local / "refs/tiny/.dedup.json.7": 2}
+    for path in drafts:
+        path.write_text("[]")
+    assert maintain.find_garbage(folder_store, keep_last=1).drafts == {}
+    garbage = maintain.find_garbage(folder_store, keep_last=1, settled=0)
+    assert garbage.drafts == drafts
+    maintain.collect(folder_store, garbage)
+    assert not any(path.exists() for path in drafts)

@@ -1,0 +1,65 @@
+"""A bucket that fails: its client's own errors become one sentence, wherever the store asks it for something.
+
+The client behind S3 repeats a request by itself, so what arrives here is a bucket that stays away, or says no.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from storage.errors import StoreError
+
+# By module, so that no client is imported that is not in use
+CLIENT_ERRORS = {
+    "botocore.exceptions": ("BotoCoreError", "ClientError"),
+    "aiohttp": ("ClientError",),
+    "gcsfs.retry": ("HttpError",),
+    "azure.core.exceptions": ("AzureError",),
+}
+ANSWERS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, FileExistsError)
+
+
+def unreachable() -> tuple[type[BaseException], ...]:
+    """What a file system raises that can't be reached: OSError, and errors of the client that it was built on."""
+    loaded = [
+        getattr(sys.modules[module], name, None)
+        for module, names in CLIENT_ERRORS.items()
+        if module in sys.modules
+        for name in names
+    ]
+    return (OSError, *(error for error in loaded if error))
+
+
+@contextmanager
+def reaching(url: str) -> Iterator[None]:
+    """Within the block, the errors of a bucket's client are StoreErrors; that something is not there is an answer."""
+    try:
+        yield
+    except ANSWERS:
+        raise
+    except unreachable() as error:
+        raise StoreError(
+            f"The store {url} can't be reached: {str(error) or type(error).__name__}.",
+            "Check its address, the network, and the credentials in the environment.",
+        ) from error
+
+
+class Remote:
+    """A file system of fsspec, each of whose methods is called within `reaching`."""
+
+    def __init__(self, fs: Any, url: str) -> None:
+        self._fs, self._url = fs, url
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._fs, name)
+        return self._guarded(method) if callable(method) else method
+
+    def _guarded(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            with reaching(self._url):
+                return method(*arguments, **options)
+
+        return call
