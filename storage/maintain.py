@@ -20,9 +20,9 @@ from storage.store import Store
 
 @dataclass(frozen=True)
 class Garbage:
-    """What a collection would delete, with sizes in bytes: artifacts, and folders that no process uses (abandoned work,
-    insight into runs whose artifact is gone). Where needed artifacts are `unreadable`, nothing that could be their
-    ancestor is deleted."""
+    """What a collection would delete, with sizes in bytes: artifacts, among them what a kill has left of one, and
+    folders that no process uses (abandoned work, insight into runs whose artifact is gone). Where needed artifacts are
+    `unreadable`, nothing that could be their ancestor is deleted."""
 
     artifacts: dict[str, int]
     workspaces: dict[Path, int]
@@ -42,13 +42,14 @@ def find_garbage(store: Store, keep_last: int) -> Garbage:
     unreadable += sorted((needed - sizes.keys()) & set(store.locations()))
     with leases.deleting(store) as leased:
         used = set(leased)
+    fragments = {location: _bytes(store, location) for location in store.fragments()}
     artifacts = {}
-    for location in store.locations():
+    for location in [*store.locations(), *fragments]:
         key = location.partition(".")[0]
         held = key in used or locks.is_held(store.local / "locks" / key.replace("/", "-"))
         # What a ref or artifact needs that can't be read is unknown: any other may be a part of it
         if location not in needed and not held and not (unreadable and location in sizes):
-            artifacts[location] = sizes.get(location, 0)
+            artifacts[location] = sizes.get(location, fragments.get(location, 0))
     workspaces = {
         path: _size(path)
         for path in sorted((store.local / "work").glob("*"))
@@ -125,6 +126,10 @@ def adopt(store: Store, folder: Path, payload: KeyPayload, origins: Mapping[str,
         artifact = store.publish(draft, manifest)
         shutil.rmtree(store.workspace(payload.stage, payload.key()), ignore_errors=True)
         return artifact
+
+
+def _bytes(store: Store, location: str) -> int:
+    return int(store.fs.du(f"{store.root}/artifacts/{location}"))
 
 
 def _size(folder: Path) -> int:

@@ -162,6 +162,15 @@ class Store:
                 if self.fs.exists(f"{self.root}/artifacts/{name}/{key}/{MANIFEST}"):
                     yield f"{name}/{key}"
 
+    def fragments(self) -> Iterator[str]:
+        """`stage/key` of every folder without a manifest, sorted: an upload or a removal that was killed. To the store
+        it does not exist."""
+        for stage in self._names("artifacts"):
+            for key in self._names(f"artifacts/{stage}"):
+                path = f"{self.root}/artifacts/{stage}/{key}"
+                if not key.startswith(".") and self.fs.isdir(path) and not self.fs.exists(f"{path}/{MANIFEST}"):
+                    yield f"{stage}/{key}"
+
     def manifests(self, stage: str = "") -> Iterator[tuple[str, Manifest]]:
         """`stage/key` and manifest of every published artifact whose manifest can be read."""
         for location in self.locations(stage):
@@ -232,21 +241,39 @@ class Store:
 
         return list(find_damage(manifest, location, local_sizes(folder), digests if hashed else None))
 
+    def damage(self, manifest: Manifest, location: str) -> list[str]:
+        """A phrase for each thing that is not as it was published, every file hashed anew. In a bucket the files there
+        count, not their copies on this machine."""
+        root = f"{self.root}/artifacts/{location}"
+        if self.is_folder:
+            sizes = local_sizes(self.local / "artifacts" / location)
+        else:
+            self.fs.invalidate_cache()
+            found = self.fs.find(root, detail=True)
+            sizes = {name.rpartition(f"artifacts/{location}/")[2]: entry["size"] for name, entry in found.items()}
+
+        def digest(name: str) -> str:
+            with self.fs.open(f"{root}/{name}", "rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+
+        return list(find_damage(manifest, location, sizes, lambda names: {name: digest(name) for name in names}))
+
     def _download(self, manifest: Manifest, location: str, path: Path) -> None:
-        draft = self.local / "work" / f"fetch-{location.replace('/', '-')}-{os.getpid()}"
-        shutil.rmtree(draft, ignore_errors=True)
-        for name in [*manifest.files, SUMS, MANIFEST]:
-            (draft / name).parent.mkdir(parents=True, exist_ok=True)
-            try:
-                self.fs.get_file(f"{self.root}/artifacts/{location}/{name}", str(draft / name))
-            except FileNotFoundError as error:
-                raise DamagedArtifact(
-                    f"{name} of artifact {location} is missing in {self.url}.",
-                    f"Make it again with --refresh {manifest.stage}.",
-                ) from error
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(path, ignore_errors=True)
-        draft.rename(path)
+        draft = self.local / "work" / f"fetch-{location.replace('/', '-')}"
+        with locks.hold(self.local / "locks" / draft.name):  # so that nobody collects it meanwhile
+            shutil.rmtree(draft, ignore_errors=True)
+            for name in [*manifest.files, SUMS, MANIFEST]:
+                (draft / name).parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    self.fs.get_file(f"{self.root}/artifacts/{location}/{name}", str(draft / name))
+                except FileNotFoundError as error:
+                    raise DamagedArtifact(
+                        f"{name} of artifact {location} is missing in {self.url}.",
+                        f"Make it again with --refresh {manifest.stage}.",
+                    ) from error
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(path, ignore_errors=True)
+            draft.rename(path)
 
     # --- writing ------------------------------------------------------------------------------------------------
 
@@ -279,7 +306,9 @@ class Store:
         if made:
             with suppress(DamagedArtifact):
                 newest = self.get(f"{manifest.stage}/{made[-1]}")
-                if newest.digest == manifest.digest:
+                # A whole copy on this machine says nothing of the bucket
+                intact = self.is_folder or not (newest.manifest and self.damage(newest.manifest, newest.location))
+                if newest.digest == manifest.digest and intact:
                     return newest
             location = f"{location}.{int(made[-1].partition('.')[2] or 1) + 1}"
         (folder / SUMS).write_text(sums(manifest.files))
@@ -294,14 +323,24 @@ class Store:
         flush(target.parent)
         remember({target / name: entry.sha256 for name, entry in manifest.files.items()})
         if not self.is_folder:
-            for name in [*manifest.files, SUMS, MANIFEST]:
-                self.fs.put_file(str(target / name), f"{self.root}/artifacts/{location}/{name}")
+            self._upload(target, [*manifest.files, SUMS, MANIFEST], f"{self.root}/artifacts/{location}")
         return self.get(location)
 
+    def _upload(self, folder: Path, names: list[str], remote: str) -> None:
+        """Upload files, the manifest last; what else is there is left of an upload or a removal that was killed."""
+        self.fs.invalidate_cache()
+        for path in self.fs.find(remote):
+            if str(path).removeprefix(f"{remote}/") not in names:
+                self.fs.rm_file(path)
+        for name in names:
+            self.fs.put_file(str(folder / name), f"{remote}/{name}")
+
     def remove(self, location: str) -> None:
-        """Delete an artifact, its manifest first, so that it never exists in part."""
+        """Delete an artifact, its manifest first, so that it never exists in part; or the rest of one."""
         remote = f"{self.root}/artifacts/{location}"
-        self.fs.rm_file(f"{remote}/{MANIFEST}")
-        self.fs.rm(remote, recursive=True)
+        self.fs.invalidate_cache()
+        for path in [f"{remote}/{MANIFEST}", remote]:
+            with suppress(FileNotFoundError):  # another collection was faster
+                self.fs.rm(path, recursive=path == remote)
         if not self.is_folder:
             shutil.rmtree(self.local / "artifacts" / location, ignore_errors=True)

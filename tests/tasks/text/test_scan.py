@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import re
 import unicodedata
 
-import numba
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -172,7 +172,7 @@ def test_no_other_layout_reaches_compiled_code(column: pa.Array, error: type[Exc
         scan.utf8(column)
 
 
-@pytest.mark.skipif(not numba.config.BOUNDSCHECK, reason="`make soak` checks the bounds of compiled code")
+@pytest.mark.skipif("NUMBA_BOUNDSCHECK" not in os.environ, reason="`make soak` checks the bounds of compiled code")
 def test_where_bounds_are_checked_a_step_beyond_an_array_is_an_error() -> None:
     hits = np.empty((1, kernels.FIELDS), np.int64)
     with pytest.raises(IndexError):
