@@ -3,6 +3,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The tests of all that numba compiles: `make soak` runs them with a check of every index, on code compiled anew
+COMPILED := $(addprefix tests/tasks/,text dedup filter tokenizer tokenize pretrain/loader)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export DO_NOT_TRACK := 1
 
@@ -18,6 +20,7 @@ test: $(STAMP) ## everything that must hold; `make soak` has the longer proofs
 
 soak: $(STAMP) ## longer proofs: a kill in every stage, every engine killed and resumed, hosts that meet again
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m soak
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$$(mktemp -d) $(BIN)/python -m pytest -n 2 --dist loadfile $(COMPILED)
 
 lint: $(STAMP) ## ruff on all, mypy --strict on all
 	$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from storage import refs
-from storage.damage import find_damage, local_sizes
 from storage.errors import DamagedArtifact, StoreError
 from storage.keys import differences
 from storage.manifest import Manifest
-from storage.remote import reaching
 from storage.store import Store
 
 
@@ -62,20 +59,11 @@ def verify(store: Store, location: str) -> list[str]:
 
     For a bucket, its copy is hashed, not the local cache.
     """
-    root = f"{store.root}/artifacts/{location}"
     try:
         manifest = _manifest(store, location)
     except DamagedArtifact as error:
         return [error.message.rstrip(".")]
-    if store.is_folder:
-        sizes = local_sizes(store.local / "artifacts" / location)
-    else:
-        store.fs.invalidate_cache()
-        found = store.fs.find(root, detail=True)
-        sizes = {name.rpartition(f"artifacts/{location}/")[2]: entry["size"] for name, entry in found.items()}
-    return list(
-        find_damage(manifest, location, sizes, lambda names: {name: _digest(store, f"{root}/{name}") for name in names})
-    )
+    return store.damage(manifest, location)
 
 
 def verify_refs(store: Store) -> list[str]:
@@ -93,11 +81,6 @@ def verify_refs(store: Store) -> list[str]:
         elif manifest.digest != newest.digest:
             problems.append(f"the ref {name} names another digest than {newest.location} has")
     return problems
-
-
-def _digest(store: Store, path: str) -> str:
-    with reaching(store.url), store.fs.open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check(store: Store, location: str) -> None:

@@ -23,12 +23,11 @@ DAY = 86_400.0
 
 @dataclass(frozen=True)
 class Garbage:
-    """What a collection would delete, with sizes in bytes: artifacts, what is left of uploads and deletions that were
-    cut off, folders that no process uses (abandoned work, insight into runs whose artifact is gone), and drafts of
-    small files. Where needed artifacts are `unreadable`, nothing that could be their ancestor is deleted."""
+    """What a collection would delete, with sizes in bytes: artifacts, among them what a kill has left of one, and
+    folders that no process uses (abandoned work, insight into runs whose artifact is gone), and drafts of refs. Where
+    needed artifacts are `unreadable`, nothing that could be their ancestor is deleted."""
 
     artifacts: dict[str, int]
-    cut_off: dict[str, int]
     workspaces: dict[Path, int]
     drafts: dict[Path, int]
     unreadable: list[str]
@@ -36,25 +35,26 @@ class Garbage:
     @property
     def size(self) -> int:
         """Total bytes."""
-        found = (self.artifacts, self.cut_off, self.workspaces, self.drafts)
-        return sum(sum(sizes.values()) for sizes in found)
+        return sum(sum(sizes.values()) for sizes in (self.artifacts, self.workspaces, self.drafts))
 
 
 def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
     """Everything that the last `keep_last` versions of no ref need, directly or as an ancestor, and that no running
-    stage uses. Another machine may be writing what has no manifest: it counts once `settled` seconds old."""
+    stage uses. Another machine may be at work where no lock tells of it: what has no manifest in a bucket, and a draft
+    of a ref, count once they are `settled` seconds old."""
     needed, unreadable = _needed(store, keep_last)
     sizes = {location: manifest.size for location, manifest in store.manifests()}
     unreadable += sorted((needed - sizes.keys()) & set(store.locations()))
     with leases.deleting(store) as leased:
         used = set(leased)
+    fragments = _fragments(store, settled)
     artifacts = {}
-    for location in store.locations():
+    for location in [*store.locations(), *fragments]:
         key = location.partition(".")[0]
         held = key in used or locks.is_held(store.local / "locks" / key.replace("/", "-"))
         # What a ref or artifact needs that can't be read is unknown: any other may be a part of it
         if location not in needed and not held and not (unreadable and location in sizes):
-            artifacts[location] = sizes.get(location, 0)
+            artifacts[location] = sizes.get(location, fragments.get(location, 0))
     workspaces = {
         path: _size(path)
         for path in sorted((store.local / "work").glob("*"))
@@ -66,22 +66,22 @@ def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
             store.local / "locks" / f"{path.parent.name}-{path.name}"
         ):
             workspaces[path] = _size(path)
-    return Garbage(artifacts, _cut_off(store, settled), workspaces, _drafts(store, settled), unreadable)
+    return Garbage(artifacts, workspaces, _drafts(store, settled), unreadable)
 
 
-def _cut_off(store: Store, settled: float) -> dict[str, int]:
-    """Bytes of each folder of artifacts without a manifest."""
+def _fragments(store: Store, settled: float) -> dict[str, int]:
+    """Bytes of what a kill has left of artifacts."""
     old = datetime.now(UTC) - timedelta(seconds=settled)
     found = {}
-    for location in store.unpublished():
+    for location in store.fragments():
         files = store.fs.find(f"{store.root}/artifacts/{location}", detail=True)
-        if all(store.fs.modified(file) <= old for file in files):
-            found[location] = sum(entry["size"] for entry in files.values())
+        if store.is_folder or all(store.fs.modified(file) <= old for file in files):
+            found[location] = sum(int(entry["size"]) for entry in files.values())
     return found
 
 
 def _drafts(store: Store, settled: float) -> dict[Path, int]:
-    """Bytes of each file of a ref, or of the store's marker, that was never renamed to what it should become."""
+    """Bytes of each draft of a ref, or of the store's marker, that was never renamed to what it should become."""
     found = {}
     for path in [*store.local.glob(".*.json.*"), *(store.local / "refs").rglob(".*.json.*")]:
         with suppress(FileNotFoundError):
@@ -111,8 +111,6 @@ def collect(store: Store, garbage: Garbage) -> None:
         with leases.deleting(store) as leased:
             if location.partition(".")[0] not in leased:  # a run may have taken it meanwhile
                 store.remove(location)
-    for location in garbage.cut_off:
-        store.remove(location)
     for path in garbage.workspaces:
         shutil.rmtree(path, ignore_errors=True)
     for path in garbage.drafts:

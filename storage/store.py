@@ -152,11 +152,13 @@ class Store:
                 if self.fs.exists(f"{self.root}/artifacts/{name}/{key}/{MANIFEST}"):
                     yield f"{name}/{key}"
 
-    def unpublished(self) -> Iterator[str]:
-        """`stage/key` of every folder of artifacts that has no manifest: an upload or a deletion that was cut off."""
+    def fragments(self) -> Iterator[str]:
+        """`stage/key` of every folder without a manifest, sorted: an upload or a removal that was killed. To the store
+        it does not exist."""
         for stage in self._names("artifacts"):
             for key in self._names(f"artifacts/{stage}"):
-                if not self.fs.exists(f"{self.root}/artifacts/{stage}/{key}/{MANIFEST}"):
+                path = f"{self.root}/artifacts/{stage}/{key}"
+                if not key.startswith(".") and self.fs.isdir(path) and not self.fs.exists(f"{path}/{MANIFEST}"):
                     yield f"{stage}/{key}"
 
     def manifests(self, stage: str = "") -> Iterator[tuple[str, Manifest]]:
@@ -229,13 +231,28 @@ class Store:
 
         return list(find_damage(manifest, location, local_sizes(folder), digests if hashed else None))
 
+    def damage(self, manifest: Manifest, location: str) -> list[str]:
+        """A phrase for each thing that is not as it was published, every file hashed anew. In a bucket the files there
+        count, not their copies on this machine."""
+        root = f"{self.root}/artifacts/{location}"
+        if self.is_folder:
+            sizes = local_sizes(self.local / "artifacts" / location)
+        else:
+            self.fs.invalidate_cache()
+            found = self.fs.find(root, detail=True)
+            sizes = {name.rpartition(f"artifacts/{location}/")[2]: entry["size"] for name, entry in found.items()}
+
+        def digest(name: str) -> str:
+            with reaching(self.url), self.fs.open(f"{root}/{name}", "rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+
+        return list(find_damage(manifest, location, sizes, lambda names: {name: digest(name) for name in names}))
+
     def _download(self, manifest: Manifest, location: str, path: Path) -> None:
-        """One process at a time, so that what a killed one has left is in no other's use."""
-        name = f"fetch-{location.replace('/', '-')}"
-        draft = self.local / "work" / name
-        with locks.hold(self.local / "locks" / name):
+        draft = self.local / "work" / f"fetch-{location.replace('/', '-')}"
+        with locks.hold(self.local / "locks" / draft.name):  # so that nobody collects it meanwhile
             if (path / MANIFEST).exists() and not self._damage(manifest, location, lambda done, total: None, True):
-                return  # another process has downloaded it meanwhile
+                return  # another process was faster
             shutil.rmtree(draft, ignore_errors=True)
             try:
                 for file in [*manifest.files, SUMS, MANIFEST]:
@@ -286,7 +303,9 @@ class Store:
         if made:
             with suppress(DamagedArtifact):
                 newest = self.get(f"{manifest.stage}/{made[-1]}")
-                if newest.digest == manifest.digest:
+                # A whole copy on this machine says nothing of the bucket
+                intact = self.is_folder or not (newest.manifest and self.damage(newest.manifest, newest.location))
+                if newest.digest == manifest.digest and intact:
                     return newest
             location = f"{location}.{int(made[-1].partition('.')[2] or 1) + 1}"
         (folder / SUMS).write_text(sums(manifest.files))
@@ -301,15 +320,24 @@ class Store:
         flush(target.parent)
         remember({target / name: entry.sha256 for name, entry in manifest.files.items()})
         if not self.is_folder:
-            for name in [*manifest.files, SUMS, MANIFEST]:
-                self.fs.put_file(str(target / name), f"{self.root}/artifacts/{location}/{name}")
+            self._upload(target, [*manifest.files, SUMS, MANIFEST], f"{self.root}/artifacts/{location}")
         return self.get(location)
 
+    def _upload(self, folder: Path, names: list[str], remote: str) -> None:
+        """Upload files, the manifest last; what else is there is left of an upload or a removal that was killed."""
+        self.fs.invalidate_cache()
+        for path in self.fs.find(remote):
+            if str(path).removeprefix(f"{remote}/") not in names:
+                self.fs.rm_file(path)
+        for name in names:
+            self.fs.put_file(str(folder / name), f"{remote}/{name}")
+
     def remove(self, location: str) -> None:
-        """Delete an artifact, its manifest first, so that it never exists in part; or what is left of one."""
+        """Delete an artifact, its manifest first, so that it never exists in part; or the rest of one."""
         remote = f"{self.root}/artifacts/{location}"
-        with suppress(FileNotFoundError):
-            self.fs.rm_file(f"{remote}/{MANIFEST}")
-        self.fs.rm(remote, recursive=True)
+        self.fs.invalidate_cache()
+        for path in [f"{remote}/{MANIFEST}", remote]:
+            with suppress(FileNotFoundError):  # another collection was faster
+                self.fs.rm(path, recursive=path == remote)
         if not self.is_folder:
             shutil.rmtree(self.local / "artifacts" / location, ignore_errors=True)

@@ -175,6 +175,48 @@ def test_compiled_code_is_cached_under_a_digest_of_all_that_it_is_made_of() -> N
     assert os.environ["NUMBA_CACHE_DIR"].startswith(str(ROOT / "tasks" / "__pycache__" / "numba-"))
 
 
+def compiled(path: Path) -> Iterator[str]:
+    """The names of a module's compiled functions."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef) and any("njit" in ast.unparse(mark) for mark in node.decorator_list):
+            yield node.name
+
+
+def called_from_python() -> set[str]:
+    """The compiled functions, by dotted name, that a module which is not compiled itself imports or takes."""
+    kernels = {name: set(compiled(path)) for name, path in modules().items() if "@njit" in path.read_text()}
+    found = set()
+    for name, path in modules().items():
+        if name in kernels:
+            continue
+        tree = ast.parse(path.read_text())
+        imported = {
+            alias.asname or alias.name: (f"{node.module}", alias.name)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        found |= {f"{module}.{name}" for module, name in imported.values() if name in kernels.get(module, ())}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                module = ".".join(imported.get(node.value.id, ()))
+                if node.attr in kernels.get(module, ()):
+                    found.add(f"{module}.{node.attr}")
+    return found
+
+
+def test_what_is_compiled_has_a_test_that_does_the_same_plainly() -> None:
+    shadowed = {
+        str(argument.value)
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.shadow"
+        for argument in node.args
+        if isinstance(argument, ast.Constant)
+    }
+    assert shadowed == called_from_python()
+
+
 def test_a_profile_is_read_without_the_heavy_libraries() -> None:
     script = (
         "import sys; from profiles.load import load; load('tiny');"

@@ -155,10 +155,6 @@ def gc(
         console.print(f"{size_of(size):>9}  {location}")
     for path, size in garbage.workspaces.items():
         console.print(f"{size_of(size):>9}  {path.name} [dim](unfinished work: a resume would need it)[/]")
-    for location, size in garbage.cut_off.items():
-        console.print(
-            f"{size_of(size):>9}  {location} [dim](without a manifest: never published, or deleted in part)[/]"
-        )
     for path, size in garbage.drafts.items():
         console.print(f"{size_of(size):>9}  {path.relative_to(opened.local)} [dim](a draft)[/]")
     if garbage.unreadable:

@@ -1,4 +1,4 @@
-"""Faults between a run and its bucket: a proxy before a local S3 server answers wrongly, late, in part or not at all."""
+"""Faults between a run and its bucket: a proxy before a local S3 server answers wrongly, late, in part, not at all."""
 
 from __future__ import annotations
 

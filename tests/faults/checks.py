@@ -38,7 +38,7 @@ def left_over(store: Store) -> Iterator[str]:
     published = set(store.locations())
     kept = {location.partition(".")[0] for location in published}
     named = tuple(f"{path}/" for path in (*garbage.workspaces, *garbage.drafts))
-    published |= set(garbage.cut_off)
+    published |= set(garbage.artifacts)
     own = {STORE_FILE, *(f"refs/{name}.json" for name in refs.names(store))}
     for root, names in ((store.local, _local(store.local)), (store.root, _remote(store))):
         for name in names:

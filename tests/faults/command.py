@@ -145,10 +145,12 @@ def _of(name: str, strike: Strike, *codes: int) -> OfCommand:
     return OfCommand(name, strike, frozenset(codes))
 
 
+# Before a run has begun there is nothing to end in order, and the signal ends the process as any other
+TERMINATED = (143, -signal.SIGTERM, 0)
 OF_COMMANDS: list[Kind] = [
     _of("command: Ctrl-C at a terminal", _press_ctrl_c, 130, 0),
-    _of("command: SIGTERM", _signal(signal.SIGTERM), 143, 0),
-    _of("command: SIGTERM to the process group", _signal(signal.SIGTERM, group=True), 143, 0),
+    _of("command: SIGTERM", _signal(signal.SIGTERM), *TERMINATED),
+    _of("command: SIGTERM to the process group", _signal(signal.SIGTERM, group=True), *TERMINATED),
     _of("command: kill -9", _signal(signal.SIGKILL), KILLED),
     _of("command: kill -9 of the process group", _signal(signal.SIGKILL, group=True), KILLED),
     _of("command: SIGSTOP to the process group, then SIGCONT", _freeze_group, 0),

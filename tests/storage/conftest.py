@@ -27,6 +27,14 @@ def s3_endpoint() -> Iterator[str]:
     server.stop()
 
 
+def use_s3(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let S3 be the local server."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", request.getfixturevalue("s3_endpoint"))
+
+
 @pytest.fixture(params=["folder", "memory", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     name = uuid.uuid4().hex
@@ -34,10 +42,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         return Store(str(tmp_path / "store"))
     if request.param == "memory":
         return Store(f"memory://{name}", cache=tmp_path / "cache")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", request.getfixturevalue("s3_endpoint"))
+    use_s3(request, monkeypatch)
     import s3fs
 
     s3fs.S3FileSystem().mkdir(name)

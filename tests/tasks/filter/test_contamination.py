@@ -177,6 +177,11 @@ def tuples_of_words(text: str, n: int) -> set[tuple[str, ...]]:
 TEXT = st.lists(st.sampled_from(["a", "b", "C", "d,", "e\n"]), max_size=30).map(" ".join)
 
 
+@pytest.mark.shadow(
+    "tasks.filter.contamination.kernels.gather_keys",
+    "tasks.filter.contamination.kernels.fill",
+    "tasks.filter.contamination.kernels.find",
+)
 @settings(max_examples=60, deadline=None)
 @given(st.lists(TEXT, min_size=1, max_size=8), st.lists(TEXT, min_size=1, max_size=8), st.data())
 def test_counts_are_those_of_sets_of_tuples(

@@ -163,6 +163,7 @@ def by_python(text: str, config: FormConfig) -> dict[str, Any]:
     return measured | c4_by_python(text, config.c4) | fineweb_by_python(text, config)
 
 
+@pytest.mark.shadow("tasks.filter.form.kernels.count_form", "tasks.filter.form.kernels.hash_words")
 @settings(deadline=None)  # the first example compiles the kernels
 @given(st.lists(TEXTS, max_size=4), CONFIGS)
 def test_the_kernels_measure_what_plain_python_does(texts: list[str], config: FormConfig) -> None:

@@ -70,6 +70,11 @@ def test_the_language_is_fasttexts_own_of_the_whole_text() -> None:
     assert_as_the_library([ENGLISH, FRENCH, ENGLISH * 40, FRENCH + ENGLISH * 3, "a", "Ünïcödé 日本", "x\0y <w> z"])
 
 
+@pytest.mark.shadow(
+    "tasks.filter.fasttext_model.kernels.add_characters",
+    "tasks.filter.fasttext_model.kernels.sum_pieces",
+    "tasks.filter.fasttext_model.kernels.two_likeliest",
+)
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(max_size=200), max_size=4))
 def test_any_text_is_read_as_fasttext_reads_it(texts: list[str]) -> None:

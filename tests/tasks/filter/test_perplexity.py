@@ -130,6 +130,18 @@ class Reference:
 SENTENCE = st.lists(st.sampled_from(list("abcdefg")), min_size=1, max_size=9).map(" ".join)
 
 
+@pytest.mark.shadow(
+    "tasks.filter.perplexity.kernels.count_words",
+    "tasks.filter.perplexity.kernels.rare_words",
+    "tasks.filter.perplexity.kernels.count_ngrams",
+    "tasks.filter.perplexity.kernels.counts_of_counts",
+    "tasks.filter.perplexity.kernels.sum_contexts",
+    "tasks.filter.perplexity.kernels.smooth",
+    "tasks.filter.perplexity.kernels.enter",
+    "tasks.filter.perplexity.kernels.count_tokens",
+    "tasks.filter.perplexity.kernels.sentences",
+    "tasks.filter.perplexity.kernels.score",
+)
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(SENTENCE, min_size=1, max_size=25), st.integers(2, 4), st.integers(1, 3), st.lists(SENTENCE, min_size=1)
@@ -145,6 +157,7 @@ def test_probabilities_are_those_of_the_definition(
     assert sum(reference.probability((*history, word)) for word in words) == pytest.approx(1), "it is a definition"
 
 
+@pytest.mark.shadow("tasks.filter.perplexity.kernels.rehash")
 def test_large_tables_grow_without_losing_a_count() -> None:
     draw = random.Random(1)
     lines = [" ".join(str(draw.randrange(3000)) for _ in range(20)) for _ in range(2 * CHUNK // 20)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import re
 import unicodedata
@@ -19,6 +20,7 @@ from tasks.dedup.config import SketchConfig
 from tasks.dedup.near_duplicates import compare_kernels
 from tasks.dedup.near_duplicates.verify import shingle_sets
 from tasks.dedup.sketch import permutations, scanner_of, sketch_texts
+from tasks.filter.pii.patterns import kernels
 from tasks.text import scan
 from tasks.text.characters import HARD, SIZE, SPACE, WORD, characters
 
@@ -70,6 +72,7 @@ def test_texts_are_normalised_as_python_would(case: bool, space: bool) -> None:
     assert words == [max(1, len(re.findall(r"\w+", text))) for text in texts]
 
 
+@pytest.mark.shadow("tasks.text.kernels.scan")
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), max_size=12))
 @settings(max_examples=300, deadline=None)
 def test_any_text_is_normalised_as_python_would(drawn: list[str]) -> None:
@@ -131,6 +134,7 @@ def test_signatures_are_datasketchs(seed: int) -> None:
         assert (reference.hashvalues == signature).all()
 
 
+@pytest.mark.shadow("tasks.dedup.near_duplicates.compare_kernels.jaccards")
 @given(st.lists(st.frozensets(st.integers(0, 30), min_size=1), min_size=2, max_size=8))
 @settings(max_examples=100, deadline=None)
 def test_jaccard_is_exact(sets: list[frozenset[int]]) -> None:
@@ -166,3 +170,10 @@ def test_a_slice_is_read_as_what_it_is(texts: list[str], before: int, after: int
 def test_no_other_layout_reaches_compiled_code(column: pa.Array, error: type[Exception]) -> None:
     with pytest.raises(error):
         scan.utf8(column)
+
+
+@pytest.mark.skipif("NUMBA_BOUNDSCHECK" not in os.environ, reason="`make soak` checks the bounds of compiled code")
+def test_where_bounds_are_checked_a_step_beyond_an_array_is_an_error() -> None:
+    hits = np.empty((1, kernels.FIELDS), np.int64)
+    with pytest.raises(IndexError):
+        kernels.scan(*scan.utf8(pa.array(["1.1.1.1.1.1.1"])), kernels.CLASSES, hits)

@@ -79,6 +79,12 @@ def plan_of(lengths: list[int], context: int) -> Packing:
     return pack(np.array(lengths, np.int64), context)
 
 
+@pytest.mark.shadow(
+    "tasks.pretrain.loader.packing_kernels.cut",
+    "tasks.pretrain.loader.packing_kernels.longest_first",
+    "tasks.pretrain.loader.packing_kernels.best_fit",
+    "tasks.pretrain.loader.packing_kernels.arrange",
+)
 @settings(max_examples=150, deadline=None)
 @given(
     lengths=st.lists(st.one_of(st.integers(1, 20), st.integers(1, 150)), max_size=120),
@@ -113,6 +119,7 @@ def test_no_window_is_over_full_no_document_that_fits_is_cut_and_no_prediction_i
     assert all((begin, end - begin) in whole for begin, end in spans if 2 <= end - begin <= context + 1)
 
 
+@pytest.mark.shadow("tasks.pretrain.loader.packing_kernels.survey")
 @settings(max_examples=100, deadline=None)
 @given(lengths=st.lists(st.integers(2, 90), min_size=1, max_size=60), context=st.integers(1, 40))
 def test_what_a_stream_would_cut_is_counted(lengths: list[int], context: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections import Counter
@@ -113,6 +114,7 @@ def test_real_text_gives_the_file_that_the_library_would_save(
     assert by_us(pretokens, *choices) == by_library(texts, *choices)
 
 
+@pytest.mark.shadow("tasks.tokenizer.bpe.kernels.lay_out", "tasks.tokenizer.bpe.kernels.learn")
 @given(
     words=st.lists(st.text("ab", min_size=1, max_size=40) | st.text("abcé", min_size=1, max_size=12), max_size=12),
     vocab_size=st.sampled_from([1, 256, 260, 270, 300, 1000]),
@@ -135,6 +137,23 @@ def test_merges_do_not_depend_on_the_order_of_words(words: list[bytes], seed: in
     learnt = [train(*counted(order), vocab_size=300, min_frequency=1, special_tokens=()) for order in (words, shuffled)]
     assert learnt[0][0].tolist() == learnt[1][0].tolist()
     assert learnt[0][1] == learnt[1][1]
+
+
+@pytest.mark.shadow("tasks.tokenizer.bpe.count_kernels.count_words", "tasks.tokenizer.bpe.count_kernels.rehash_words")
+@given(portions=st.lists(st.lists(st.binary(max_size=9), max_size=30), max_size=4))
+@settings(max_examples=100, deadline=None)
+def test_words_are_counted_as_a_counter_counts_them(portions: list[list[bytes]]) -> None:
+    def splitter(words: list[bytes]) -> tuple[UInt8, Int64, Int64]:
+        ends = np.cumsum([len(word) for word in words], dtype=np.int64)
+        return np.frombuffer(b"".join(words), np.uint8), np.append(0, ends)[: len(ends)], ends
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.tokenizer.bpe.pretokens.ROWS", 2)
+        patch.setattr("tasks.tokenizer.bpe.pretokens.LETTERS", 1)
+        words, ends, counts = count_pretokens(splitter, portions)
+    starts = np.append(0, ends)[: len(ends)]
+    found = [words[a:b].tobytes() for a, b in zip(starts, ends, strict=True)]
+    assert list(zip(found, counts.tolist(), strict=True)) == sorted(Counter(itertools.chain(*portions)).items())
 
 
 def test_counts_beyond_32_bits_rank_as_they_should() -> None:

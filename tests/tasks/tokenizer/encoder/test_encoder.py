@@ -89,6 +89,7 @@ def library_cuts(pattern: PatternName, text: str) -> list[str]:
     return [text[start:end] for _, (start, end) in LIBRARY[pattern].pre_tokenize_str(text)]
 
 
+@pytest.mark.shadow("tasks.tokenizer.encoder.kernels.split")
 @pytest.mark.parametrize("pattern", PATTERNS)
 @given(given=st.lists(ODD_TEXT, max_size=4))
 @example(given=["a  b\n\n  c", "don't DON'T 'sam '\u017f", "", "1234567 ½²³４", "x!\r\n\r\n y", "(a ((b  \n\t ", " '"])
@@ -121,6 +122,7 @@ def both(folder: Path) -> tuple[encode.Encoder, encode.Encoder]:
     return KernelEncoder(make_tables(read_settings(folder))), encode.LibraryEncoder(folder)
 
 
+@pytest.mark.shadow("tasks.tokenizer.encoder.kernels.encode", "tasks.tokenizer.encoder.kernels.fill_pairs")
 @given(given=st.lists(st.one_of(ODD_TEXT, st.text(alphabet="aet hs\n"), st.text(alphabet="-= ")), max_size=5))
 @example(given=list(HARD_TEXTS))
 @settings(max_examples=200, deadline=None)
@@ -156,6 +158,7 @@ def test_special_tokens_in_a_text_stay_text(both: tuple[encode.Encoder, encode.E
     assert end == 0
 
 
+@pytest.mark.shadow("tasks.tokenizer.encoder.kernels.move")
 def test_what_is_remembered_changes_no_id(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encode, "FIRST_ROWS", 64)
     monkeypatch.setattr(encode, "MOST_ROWS", 1024)  # grows twice, then forgets

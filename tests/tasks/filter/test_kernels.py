@@ -1,0 +1,133 @@
+"""The compiled loops of filters that no library has, beside the same written plainly."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tasks.filter.language import kernels as language
+from tasks.filter.pii.patterns import kernels as pii
+from tasks.text.scan import utf8
+from tests.hard_texts import PIECES, TEXTS
+
+PERSONAL = st.lists(
+    st.one_of(
+        PIECES,
+        st.text(st.sampled_from("0123456789 \xa0().-/aB_é"), max_size=24),
+        st.text(st.sampled_from("a@.-é:1f "), max_size=24),
+        st.sampled_from(
+            ["-----BEGIN ", "GB12", "::", "1.2.3.4", "a@b.c", "00:11:22:33:44:55", "x" * 16 + "1", ":" * 70]
+        ),
+    ),
+    max_size=5,
+).map("".join)
+NUMBER = re.compile(rb"\d(?:(?:[ ().\-/]|\xc2\xa0){0,3}\d)*")
+RUN = re.compile(rb"[0-9A-Za-z_\-]+")
+DOTTED = re.compile(rb"(?:\d{1,3}\.){3}\d{1,3}(?!\d)")
+ADDRESS = re.compile(rb"(?<=[^\x00-\x20])@(?=[0-9A-Za-z_\-\x80-\xff]{1,255}\.[0-9A-Za-z_\x80-\xff])")
+PEM = re.compile(rb"(?<=-...-)B(?=EGIN )", re.DOTALL)
+HEX, WORD = b"0123456789abcdefABCDEF", re.compile(rb"\w")
+
+
+def candidates(data: bytes) -> set[tuple[int, int, int]]:
+    """(kind, first byte, byte after the last) of all that can be personal data."""
+    found = set()
+    for match in NUMBER.finditer(data):
+        if len(re.findall(rb"\d", match[0])) >= pii.PHONE_DIGITS:
+            found.add((pii.DIGITS, *match.span()))
+    for match in RUN.finditer(data):
+        run, digits = match[0], len(re.findall(rb"\d", match[0]))
+        digit = re.search(rb"\d", run)
+        if digit is None:
+            continue
+        if dotted := DOTTED.match(data, match.start() + digit.start()):
+            found.add((pii.DOTTED, *dotted.span()))
+        if len(run) < pii.CODE_DIGITS or not re.search(rb"[A-Za-z]", run):
+            continue
+        if len(run) >= pii.TOKEN_LENGTH:
+            found.add((pii.TOKEN, *match.span()))
+        long = len(run) >= pii.CODE_LENGTH and digits >= pii.CODE_DIGITS
+        if long or re.match(rb"[A-Za-z]{2}\d\d", run):
+            found.add((pii.CODE, *match.span()))
+    found |= {(pii.AT, *match.span()) for match in ADDRESS.finditer(data)}
+    found |= {(pii.PEM, *match.span()) for match in PEM.finditer(data)}
+    return found | set(addresses(data))
+
+
+def addresses(data: bytes) -> list[tuple[int, int, int]]:
+    """Runs of hex digits and colons that may be IPv6 or MAC addresses."""
+    found, free = [], 0
+    for colon in (place for place, byte in enumerate(data) if byte == ord(":")):
+        if colon < free or colon + 1 == len(data):
+            continue
+        first = colon
+        while first > free and colon - first < pii.LONGEST_ADDRESS and data[first - 1] in HEX:
+            first -= 1
+        match = re.compile(rb"[0-9a-fA-F:.]*").match(data, first)
+        assert match is not None
+        bounded = free
+        free, run = match.end(), match[0]
+        before = first > bounded and WORD.match(data[first - 1 : first])
+        doubled = sum(run[at : at + 2] == b"::" for at in range(colon - first, len(run)))
+        if before or WORD.match(data[free : free + 1]) or not 2 < len(run) <= pii.LONGEST_ADDRESS:
+            continue
+        if doubled == 1 or run.count(b":") >= 5:
+            found.append((pii.COLONS, first, free))
+    return found
+
+
+@pytest.mark.shadow("tasks.filter.pii.patterns.kernels.scan")
+@given(st.lists(PERSONAL, max_size=5))
+@example(["1.1.1.1.1.1.1.1.1", "a@a.a@a.a@a.a", "aa11,bb22,cc33", "::1::2", "-----BEGIN "])
+@settings(max_examples=300, deadline=None)
+def test_whatever_can_be_personal_data_is_a_candidate(texts: list[str]) -> None:
+    data, offsets = utf8(pa.array(texts, pa.string()))
+    hits = np.empty((int(offsets[-1]) // 2 + 8, pii.FIELDS), np.int64)  # as `candidates` allots it
+    count = pii.scan(data, offsets, pii.CLASSES, hits)
+    assert count <= len(hits)
+    expected = []
+    for row, text in enumerate(texts):
+        place = [len(text.encode()[:at].decode(errors="ignore")) for at in range(len(text.encode()) + 1)]
+        expected += [[row, kind, place[a], place[b]] for kind, a, b in candidates(text.encode())]
+    assert sorted(hits[:count].tolist()) == sorted(expected)
+
+
+def cut(text: str, least: int) -> list[str]:
+    """Whole lines, at least so many bytes together; a short rest joins the piece before."""
+    pieces, waiting = [], ""
+    for line in text.split("\n"):
+        waiting += f"{line}\n"
+        if len(waiting.encode()) >= least:
+            pieces.append(waiting)
+            waiting = ""
+    # `split` sees one line end more than there is
+    if waiting == "" and pieces:
+        waiting = pieces.pop()
+    waiting = waiting.removesuffix("\n")
+    if not pieces or len(waiting.encode()) >= least:
+        return [*pieces, waiting]
+    return [*pieces[:-1], pieces[-1] + waiting]
+
+
+@pytest.mark.shadow("tasks.filter.language.kernels.cut")
+@given(st.lists(TEXTS, max_size=6), st.integers(1, 40))
+@settings(max_examples=200, deadline=None)
+def test_documents_are_cut_at_line_ends_and_their_letters_counted(texts: list[str], least: int) -> None:
+    data, offsets = utf8(pa.array(texts, pa.string()))
+    alphabetic = np.array([chr(code).isalpha() for code in range(0x3100)], np.bool_)
+    room = int(offsets[-1]) // least + len(texts)
+    begins, ends, letters = (np.empty(room, np.int64) for _ in range(3))
+    firsts = np.empty(len(texts), np.int64)
+    count = language.cut(data, offsets, least, alphabetic, begins, ends, letters, firsts)
+    pieces = [cut(text, least) for text in texts]
+    found = [data[a:b].tobytes().decode() for a, b in zip(begins[:count], ends[:count], strict=True)]
+    assert found == [piece for one in pieces for piece in one]
+    assert np.diff(firsts, append=count).tolist() == [len(one) for one in pieces]
+    assert letters[:count].tolist() == [
+        sum(ord(letter) < len(alphabetic) and letter.isalpha() for letter in piece) for piece in found
+    ]
