@@ -196,9 +196,10 @@ def ui(
 
 
 def _add_groups() -> None:
-    from flows.commands import profile, store
+    from flows.commands import profile, release, store
 
     app.add_typer(store.app, name="store")
+    app.add_typer(release.app, name="release")
     app.add_typer(profile.app, name="profile")
 
 
