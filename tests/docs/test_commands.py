@@ -25,7 +25,7 @@ from tests.docs.pages import Block, Command, blocks, commands
 from tests.flows.test_cli import publish
 
 UsageError = typer.BadParameter.__base__ or Exception  # which typer does not export
-CHEAP = {"plan", "why", "profile", "store", "release"}  # of the commands: those that make nothing
+CHEAP = {"plan", "why", "profile", "store", "release", "dependencies"}  # of the commands: those that make nothing
 COMMANDS = list(commands("gristmill"))
 SNIPPETS = list(blocks("yaml"))
 STORED = ("tokenizer", "pretrain", "evaluate", "export")
