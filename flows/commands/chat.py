@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from flows.tables import harmless
 from storage.errors import ConfigError
 from storage.store import Store
 
@@ -23,14 +24,14 @@ def talk(console: Console, store_url: str, ref: str, prompt: str | None) -> None
     model = open_release(artifact.path)
     messages: list[dict[str, str]] = []
     if prompt is not None:
-        console.print(_answer(model, [{"role": "user", "content": prompt}]), markup=False)
+        console.print(harmless(_answer(model, [{"role": "user", "content": prompt}])), markup=False)
         return
     console.print(f"[dim]{artifact.location}: an empty line ends the conversation[/]")
     while question := console.input("[bold]> [/]").strip():
         messages.append({"role": "user", "content": question})
         answer = _answer(model, messages)
         messages.append({"role": "assistant", "content": answer})
-        console.print(answer, markup=False)
+        console.print(harmless(answer), markup=False)
 
 
 def _answer(model: ModelRuntime, messages: list[dict[str, str]]) -> str:
