@@ -186,6 +186,27 @@ def doctor(
 
 
 @app.command()
+def dependencies(
+    advisories: Annotated[
+        bool, typer.Option("--advisories", help="ask the index for known vulnerabilities: it learns what is installed")
+    ] = False,
+    index: Annotated[
+        str | None, typer.Option(metavar="URL", help="ask this one, which must have PyPI's JSON API, in place of PyPI")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """List every package that Gristmill requires: version, licence, and who requires it.
+
+    With --advisories ends with 1 if one has a known vulnerability.
+    """
+    from flows.commands.dependencies import show_dependencies
+    from tasks.checks.advisories import default_index
+
+    if not show_dependencies(console, (index or default_index()) if advisories or index else None, as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
 def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="where the server listens, on 127.0.0.1")] = 4200,
 ) -> None:
@@ -196,9 +217,10 @@ def ui(
 
 
 def _add_groups() -> None:
-    from flows.commands import profile, store
+    from flows.commands import profile, release, store
 
     app.add_typer(store.app, name="store")
+    app.add_typer(release.app, name="release")
     app.add_typer(profile.app, name="profile")
 
 

@@ -30,8 +30,14 @@ def deploy(environment: Mapping[str, str]) -> None:
     """Register the work pool and the deployments with the server of PREFECT_API_URL. Raises ServerError."""
     declared = yaml.safe_load(DECLARED.read_text())
     wanted = {"deployments": {"name": {"any_": [each["name"] for each in declared["deployments"]]}}}
+    name, _, password = environment.get("PREFECT_API_AUTH_STRING", "").partition(":")
     try:
-        answer = httpx.post(f"{environment['PREFECT_API_URL']}/deployments/filter", json=wanted, timeout=30)
+        answer = httpx.post(
+            f"{environment['PREFECT_API_URL']}/deployments/filter",
+            json=wanted,
+            auth=(name, password) if name else None,
+            timeout=30,
+        )
         there = answer.raise_for_status().json()
     except httpx.HTTPError as error:
         raise ServerError(f"The Prefect server gave no list of its deployments: {error}.", "Start it again.") from None

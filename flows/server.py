@@ -54,7 +54,7 @@ def temporary_server(stop_run: Stop) -> Iterator[None]:
     command += ["prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", port, "--log-level", "error"]
     given = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
     with tempfile.TemporaryFile() as said:
-        server = start([*command, "--lifespan", "on"], {**os.environ, **given}, said)
+        server = start([*command, "--lifespan", "on"], {**only_own_pages(port), **os.environ, **given}, said)
         try:
             address = f"http://127.0.0.1:{port}"
             wait(address, server, said)
@@ -89,6 +89,12 @@ def watched(server: subprocess.Popen[bytes], settings: Settings, said: IO[bytes]
         raise
     finally:
         over.set()
+
+
+def only_own_pages(port: int | str) -> dict[str, str]:
+    """What lets no page of another site use the server, through the browser of whoever visits it: Prefect lets all, and
+    who can use its API can start any command by a worker."""
+    return {"PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port},http://localhost:{port}"}
 
 
 def start(

@@ -1,10 +1,17 @@
-"""Tables at a terminal, all in one style."""
+"""What is shown at a terminal: tables, all in one style, and text that somebody else wrote."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from rich.table import Table
+
+STEERING = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def harmless(text: str) -> str:
+    """Text of a document or a model without the control characters that steer a terminal."""
+    return text.translate(STEERING)
 
 
 def new_table(*heads: str, right: Collection[str] = (), title: str = "", show_header: bool = True) -> Table:

@@ -87,7 +87,9 @@ def load(folder: Path) -> Transformer:
     """Our decoder from a folder in the format of transformers."""
     from transformers import AutoModelForCausalLM
 
-    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    theirs = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True
+    )
     return from_transformers(theirs)
 
 

@@ -42,6 +42,10 @@ class DamagedArtifact(StoreError):
     """A file of an artifact is missing or its content has changed."""
 
 
+class SignatureError(GristmillError):
+    """A release is not signed, or by nobody who is trusted."""
+
+
 class AccountingError(GristmillError):
     """Documents in do not equal documents kept + removed + quarantined (law 2)."""
 

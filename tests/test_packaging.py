@@ -18,7 +18,16 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = sorted({path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"})
-TOP = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "MANIFEST.in", "Makefile", "prefect.yaml")
+TOP = (
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "MANIFEST.in",
+    "Makefile",
+    "prefect.yaml",
+)
 PINS = ("constraints.txt", "requirements-data.txt")
 WHERE = f"import importlib; print(*(importlib.import_module(name).__file__ for name in {PACKAGES}), sep='\\n')"
 

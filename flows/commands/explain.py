@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.session import session_of
+from flows.tables import harmless
 from profiles.load import load
 from storage import refs
 from storage.documents import Document, Verdict, read_documents, read_ledger
@@ -37,11 +38,11 @@ def explain_document(console: Console, start: str, profile_name: str, overrides:
         artifact = store.get(entries[-1].location)
         document = find_document(artifact.path, start)
         if document and not met:
-            console.print(f"[bold]{document.id}[/] from {document.source} {escape(document.metadata)}")
-            console.print(f"  [dim]{escape(document.text[:PREVIEW])}[/]")
+            console.print(f"[bold]{document.id}[/] from {document.source} {escape(harmless(document.metadata))}")
+            console.print(f"  [dim]{escape(harmless(document.text[:PREVIEW]))}[/]")
         for line in story(find_verdicts(artifact.path, start), document):
             met = True
-            console.print(f"  [bold]{stage:<10}[/] {escape(line)}")
+            console.print(f"  [bold]{stage:<10}[/] {escape(harmless(line))}")
     if not met:
         raise ConfigError(
             f"No document of {profile.name} has an id that starts with {start}.",

@@ -13,7 +13,7 @@ import tempfile
 from rich.console import Console
 
 from flows.deployments import POOL, deploy
-from flows.server import answers, last_lines, start, stop, wait
+from flows.server import answers, last_lines, only_own_pages, start, stop, wait
 from flows.stop import stoppable
 from storage.errors import ConfigError, ServerError
 
@@ -27,6 +27,7 @@ def serve(console: Console, port: int) -> None:
     """
     address = f"http://127.0.0.1:{port}"
     environment = {
+        **only_own_pages(port),
         **os.environ,
         "PREFECT_API_URL": f"{address}/api",
         "PREFECT_SERVER_API_HOST": "127.0.0.1",

@@ -25,7 +25,7 @@ def load_model(folder: Path, **options: Any) -> PreTrainedModel:
     # Quantized layers run on the CPU too, so that a release needs no GPU to be proved
     options = {"dtype": torch.float32, "device_map": "cpu", **options}
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        folder, local_files_only=True, trust_remote_code=False, **options
+        folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, **options
     )
     return model.eval()
 

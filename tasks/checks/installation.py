@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from storage.disk import existing, mount
 from storage.errors import StoreError
@@ -70,27 +71,27 @@ def judge_python(found: str, supported: str) -> Check:
 
 def versions() -> Check:
     """The installed versions against the tested ones, which come with the code."""
-    return judge_versions(_pins(CONSTRAINTS) | _pins(REQUIREMENTS), installed())
+    return judge_versions(pins(CONSTRAINTS) | pins(REQUIREMENTS), installed())
 
 
 def data_packages(found: Mapping[str, str]) -> Check:
     """Packages that are read as data. A profile with sources and filters of its own may not need them."""
-    needed = _pins(REQUIREMENTS)
-    missing = [one for one in needed if _spelled(one) not in found]
+    needed = pins(REQUIREMENTS)
+    missing = [one for one in needed if canonicalize_name(one) not in found]
     value = f"{', '.join(missing)} not installed" if missing else f"{len(needed)} installed"
     return advice("data packages", not missing, value, f"Run `{install_data()}`.")
 
 
 def installed() -> dict[str, str]:
     """Every distribution and its version, by its name as pip spells it."""
-    return {_spelled(found.name): found.version for found in metadata.distributions()}
+    return {canonicalize_name(found.name): found.version for found in metadata.distributions()}
 
 
 def judge_versions(pins: Mapping[str, str], found: Mapping[str, str]) -> Check:
     """A missing package fails; a version other than the tested one is advice."""
     name = "versions"
     needed = {
-        _spelled(re.split(r"[\[<>=!;~ ]", line)[0])
+        canonicalize_name(re.split(r"[\[<>=!;~ ]", line)[0])
         for line in metadata.requires("gristmill") or []
         if "extra ==" not in line
     }
@@ -98,9 +99,9 @@ def judge_versions(pins: Mapping[str, str], found: Mapping[str, str]) -> Check:
     if missing:
         return Check(name, "failed", f"{', '.join(missing)} not installed", REINSTALL)
     other = [
-        f"{one} {found[_spelled(one)]} instead of {pin}"
+        f"{one} {found[canonicalize_name(one)]} instead of {pin}"
         for one, pin in pins.items()
-        if _spelled(one) in found and found[_spelled(one)].partition("+")[0] != pin
+        if canonicalize_name(one) in found and found[canonicalize_name(one)].partition("+")[0] != pin
     ]
     more = f" and {len(other) - 3} more" if len(other) > 3 else ""
     value = "; ".join(other[:3]) + more if other else f"{len(needed)} dependencies there, {len(pins)} pins kept"
@@ -193,9 +194,6 @@ def judge_speed(gigaflops: float, dtype: str, threads: int) -> Check:
     )
 
 
-def _pins(path: Path) -> dict[str, str]:
+def pins(path: Path) -> dict[str, str]:
+    """The versions in a file of constraints or requirements, by name as it is spelled there."""
     return dict(re.findall(r"^([\w.-]+)==(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE))
-
-
-def _spelled(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

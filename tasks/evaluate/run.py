@@ -83,7 +83,7 @@ def _dirty(spec: EvaluateSpec) -> dict[str, Dirty]:
 def _config(folder: Path) -> Any:
     from transformers import AutoConfig
 
-    return AutoConfig.from_pretrained(folder, local_files_only=True)
+    return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def _bits_per_byte(spec: EvaluateSpec, folder: Path, device: str) -> float:
@@ -106,7 +106,9 @@ def _benchmarks(spec: EvaluateSpec, folder: Path, device: str, dirty: dict[str, 
 
     tasks = write_tasks([path.stem for path in spec.benchmarks], spec.scratch / "tasks")
     manager: TaskManager = TaskManager(include_path=str(spec.scratch / "tasks"), include_defaults=False)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).to(device)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True
+    ).to(device)
     measured = simple_evaluate(
         model=HFLM(
             pretrained=model,

@@ -7,7 +7,9 @@ stage.py      the stage: runs the child, writes the model card
 run.py        the child: writes each format, opens it again, compares
 parity.py     token ids, log-probabilities, greedy text and perplexity against the checkpoint
 card.py       the model card
-release.py    opens a release for chat
+release.py    finds a release in a store, opens one for chat
+saved.py      a release outside the store: saved, signed, checked
+signature.py  signatures by SSH keys
 """
 
 from tasks.export.config import ExportConfig

@@ -1,15 +1,28 @@
-"""A release opened for use, in the best of its formats for this machine's CPU."""
+"""A release found in a store, and opened for use in the best of its formats for this machine's CPU."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from storage import refs
+from storage.artifact import Artifact
 from storage.errors import StoreError
+from storage.store import Store
 from tasks.export.formats import FORMATS
 
 if TYPE_CHECKING:
     from models.runtimes.protocol import ModelRuntime
+
+
+def find_release(store: Store, ref: str) -> Artifact:
+    """The release that a ref names, each byte checked. Raises StoreError for another artifact, DamagedArtifact."""
+    location = refs.resolve(store, ref)
+    if not location.startswith("export/"):
+        releases = [name for name in refs.names(store) if name.endswith("/export")]
+        advice = f"Name a release: {', '.join(releases)}" if releases else "Make one with `gristmill run PROFILE`"
+        raise StoreError(f"{ref} is no release but an artifact of {location.partition('/')[0]}.", f"{advice}.")
+    return store.get(location)
 
 
 def open_release(folder: Path, *, threads: int = 1) -> ModelRuntime:

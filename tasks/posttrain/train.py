@@ -78,7 +78,9 @@ def train(path: Path) -> None:
 def _load(folder: Path) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True
+    )
 
 
 def _max_length(spec: PosttrainSpec, config: PosttrainConfig, model: PreTrainedModel) -> int:

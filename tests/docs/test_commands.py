@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,16 @@ from flows import cli, options
 from flows.session import session_of
 from profiles.load import load
 from profiles.schema import Profile
+from storage import refs
 from storage.errors import GristmillError
 from storage.store import Store
+from tasks.export.saved import save, sign_folder
 from tasks.stage.decorator import STAGES
 from tests.docs.pages import Block, Command, blocks, commands
 from tests.flows.test_cli import publish
 
 UsageError = typer.BadParameter.__base__ or Exception  # which typer does not export
-CHEAP = {"plan", "why", "profile", "store"}  # of the commands: those that make nothing
+CHEAP = {"plan", "why", "profile", "store", "release", "dependencies"}  # of the commands: those that make nothing
 COMMANDS = list(commands("gristmill"))
 SNIPPETS = list(blocks("yaml"))
 STORED = ("tokenizer", "pretrain", "evaluate", "export")
@@ -72,6 +76,17 @@ def fill_store(url: str) -> None:
             publish(Store(url), stage, {"file": b"bytes"}, number=number)
 
 
+def sign_release(folder: Path) -> None:
+    """A release of `tiny` as a signed folder, with the key and the file of signers where the pages have them."""
+    key = folder / "~" / ".ssh" / "id_ed25519"
+    key.parent.mkdir(parents=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    (folder / "allowed_signers").write_text(f"me@example.org {key.with_suffix('.pub').read_text()}")
+    store = Store(options.DEFAULT_STORE)
+    save(store.get(refs.resolve(store, "tiny/export")), folder / "my-model")
+    sign_folder(folder / "my-model", key)
+
+
 @pytest.mark.parametrize("block", SNIPPETS, ids=of_block)
 def test_every_profile_is_accepted_and_can_be_run_so(block: Block, folder: Path) -> None:
     profile = read_profile(block, folder)
@@ -106,8 +121,12 @@ def test_every_command_is_understood_and_runs_if_it_is_cheap(command: Command, p
         if not command.block.needs:
             session_of(profile, given.get("name") or given.get("to"), refresh)
     if path.split()[0] in CHEAP and not command.block.needs:
-        if path.startswith("store "):
+        if path.startswith(("store ", "release ")):
             fill_store(given.get("store") or options.DEFAULT_STORE)
+        if path in ("release sign", "release verify"):
+            if shutil.which("ssh-keygen") is None:
+                pytest.skip("needs ssh-keygen")
+            sign_release(folder)
         done = CliRunner().invoke(cli.app, words)
         assert done.exit_code == 0, f"{done.output}{done.exception}"
 

@@ -188,6 +188,16 @@ def test_explain_tells_a_documents_whole_story(tmp_path: Path) -> None:
     assert "removed: quality.min_words 5 (threshold 20)" in done.stdout
 
 
+def test_a_document_does_not_steer_the_terminal_of_who_reads_it(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    document = Document.new("A river\x1b]0;title\x07 and\x9b2J a fox.", "mine")
+    write_documents(tmp_path / "d.parquet", [document])
+    publish(store, "download", {f"documents/{shard_name(0)}": (tmp_path / "d.parquet").read_bytes()})
+    told = gristmill("explain", document.id[:8], "tiny", f"--set=runtime.store={store.root}").stdout
+    assert "A river\N{REPLACEMENT CHARACTER}]0;title" in told
+    assert not set(told) & set("\x1b\x07\x9b")
+
+
 def test_explain_counts_the_copies_of_a_text(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     document = Document.new("A text about a river.", "mine")

@@ -72,6 +72,10 @@ def ui(tmp_path: Path) -> Iterator[Ui]:
 
 def test_a_schedule_that_is_switched_on_makes_runs(ui: Ui, tmp_path: Path) -> None:
     with httpx.Client(base_url=ui.api, timeout=30) as client:
+        for origin, allowed in ((ui.api.removesuffix("/api"), True), ("https://example.org", False)):
+            asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+            answer = client.options("/deployments/filter", headers=asked)
+            assert ("access-control-allow-origin" in answer.headers) is allowed, "no other site's page may use the API"
         deployment = client.get("/deployments/name/pipeline/nightly").raise_for_status().json()
         (schedule,) = deployment["schedules"]
         parameters = {

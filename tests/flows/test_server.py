@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from flows.deployments import deploy
 from flows.server import start, wait, watched
 from flows.stop import stoppable
 from storage.errors import ServerError
@@ -69,6 +73,25 @@ def test_under_nohup_a_closed_terminal_stops_nothing() -> None:
             assert stop.reason is None
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_deployments_are_registered_with_the_password_of_the_server() -> None:
+    given = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            given.append(self.headers["Authorization"])
+            self.send_error(503)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/api"
+        with pytest.raises(ServerError, match="gave no list"):
+            deploy({"PREFECT_API_URL": address, "PREFECT_API_AUTH_STRING": "me:secret"})
+    assert given == [f"Basic {base64.b64encode(b'me:secret').decode()}"]
 
 
 @pytest.mark.parametrize("port", ["0", "99999"])

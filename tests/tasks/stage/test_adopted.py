@@ -112,7 +112,7 @@ def test_documents_and_rows_must_be_in_our_layout(tmp_path: Path) -> None:
 
 
 def test_a_model_must_have_weights_and_the_tokenizer_of_its_input(
-    data: tuple[Artifact, Artifact], tmp_path: Path
+    data: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied(data[1].path.parent, tmp_path / "tokenizer")
     folder = make_model(tmp_path / "model").parent
@@ -122,6 +122,12 @@ def test_a_model_must_have_weights_and_the_tokenizer_of_its_input(
     (other / "chat_template.jinja").write_text("another")
     assert "not that of the data" in refused(pretrain, CONFIG, folder, data[0], given(other))
     config = json.loads((folder / "model" / "config.json").read_text())
+    code = {"model_type": "other", "auto_map": {"AutoConfig": "code.Config"}}
+    (folder / "model" / "config.json").write_text(json.dumps(config | code))
+    (folder / "model" / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # nobody is even asked
+    assert "config.json can't be loaded" in refused(pretrain, CONFIG, folder, *data)
+    assert not (tmp_path / "ran").exists()
     (folder / "model" / "config.json").write_text(json.dumps(config | {"vocab_size": 300}))
     assert "says 300 ids, but its tokenizer has" in refused(pretrain, CONFIG, folder, *data)
     weights = folder / "model" / "model.safetensors"
