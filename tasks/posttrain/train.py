@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from models.pretrained import load_pretrained
 from models.tokenizer import copy_tokenizer, load_tokenizer
 from storage.errors import ConfigError
 from tasks.children.child import run_as_child
@@ -25,6 +26,7 @@ from tasks.posttrain.rows.prepare import prepare, read_rows
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.training.logs import cut_log
 from tasks.training.peak import peak_memory
+from tasks.training.states_only import refusing_code, states_only
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast, Trainer
@@ -37,7 +39,7 @@ def train(path: Path) -> None:
     config = method.config.model_validate(spec.config)
     torch.set_num_threads(spec.runtime.compute.threads)
     tokenizer = load_tokenizer(spec.model)
-    model = _load(spec.model)
+    model = load_pretrained(spec.model)
     max_length = _max_length(spec, config, model)
     train_rows, held_out, dropped = prepare(
         read_rows(spec.rows),
@@ -49,7 +51,8 @@ def train(path: Path) -> None:
     trainer = _trainer(spec, method, config, model, tokenizer, train_rows, held_out, log)
     checkpoint, begun = _resume_point(trainer, spec)
     started = time.perf_counter()
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    with refusing_code(checkpoint or spec.checkpoints), states_only(deepspeed=trainer.is_deepspeed_enabled):
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     seconds = time.perf_counter() - started
     if trainer.is_world_process_zero():
         log.flush()
@@ -73,12 +76,6 @@ def train(path: Path) -> None:
     if trainer.args.world_size > 1:  # a rank that exits first can take gloo's threads down with an abort
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
-
-
-def _load(folder: Path) -> PreTrainedModel:
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
 
 
 def _max_length(spec: PosttrainSpec, config: PosttrainConfig, model: PreTrainedModel) -> int:
@@ -114,7 +111,7 @@ def _trainer(
         "callbacks": [log],
     }
     arguments = training_arguments(spec, config, len(train_rows))
-    parts = TrainerParts(config, arguments, common, functools.partial(_load, spec.model))
+    parts = TrainerParts(config, arguments, common, functools.partial(load_pretrained, spec.model))
     trainer = method.make_trainer(parts)
     check_engine(trainer, spec.runtime.posttrain)
     trainer.remove_callback(PrinterCallback)

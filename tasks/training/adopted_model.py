@@ -37,7 +37,9 @@ def _vocab_size(model: Path) -> int | None:
     from transformers import AutoConfig
 
     try:
-        return getattr(AutoConfig.from_pretrained(model, local_files_only=True), "vocab_size", None)
+        return getattr(
+            AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False), "vocab_size", None
+        )
     except (OSError, ValueError, KeyError) as error:
         raise DamagedArtifact(f"model/config.json can't be loaded: {error}.", "Save the model again.") from error
 
