@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,19 @@ def train(path: Path) -> None:
     seconds = time.perf_counter() - started
     if trainer.is_world_process_zero():
         log.flush()
+    if not log.stopped:
+        _finish(trainer, spec, method, (train_rows, held_out, dropped), seconds, begun)
+    if trainer.args.world_size > 1:  # a rank that exits first can take gloo's threads down with an abort
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+
+
+def _finish(
+    trainer: Trainer, spec: PosttrainSpec, method: Method[Any], rows: tuple[list[Row], list[Row], Counter[str]],
+    seconds: float, begun: int,
+) -> None:  # fmt: skip
+    """Measure, save the model, and leave the result."""
+    train_rows, held_out, dropped = rows
     measured = trainer.evaluate() if held_out else {}
     _save(trainer, spec)
     if trainer.is_world_process_zero():
@@ -73,9 +87,6 @@ def train(path: Path) -> None:
             },
         }
         spec.result.write_text(json.dumps(result))
-    if trainer.args.world_size > 1:  # a rank that exits first can take gloo's threads down with an abort
-        torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
 
 
 def _max_length(spec: PosttrainSpec, config: PosttrainConfig, model: PreTrainedModel) -> int:
