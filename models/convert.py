@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from models.presets import ModelShape
+from models.pretrained import load_pretrained
 from models.tokenizer import DIGEST_FIELD, END, EOS, PAD, copy_tokenizer, load_tokenizer, tokenizer_digest
 from models.transformer import Transformer
 
@@ -85,12 +86,7 @@ def save(model: Transformer, folder: Path, tokenizer_folder: Path) -> None:
 
 def load(folder: Path) -> Transformer:
     """Our decoder from a folder in the format of transformers."""
-    from transformers import AutoModelForCausalLM
-
-    theirs = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True
-    )
-    return from_transformers(theirs)
+    return from_transformers(load_pretrained(folder))
 
 
 def _config(shape: ModelShape, eos_id: int | None, pad_id: int | None) -> Any:

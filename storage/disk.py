@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
+
+from storage.errors import causes
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, the user's quota, the limit of a single file
 SAID = (  # messages of libraries that lose the error number
@@ -19,20 +20,10 @@ def disk_full(error: BaseException) -> BaseException | None:
     """The innermost error that says that a file could not grow, among an error, its causes, and the errors of several
     ranks that it may have collected; None if there is none."""
     found = None
-    for one in _all(error, set()):
+    for one in causes(error):
         if (isinstance(one, OSError) and one.errno in FULL) or any(said in str(one) for said in SAID):
             found = one
     return found
-
-
-def _all(error: BaseException | None, seen: set[int]) -> Iterator[BaseException]:
-    if error is None or id(error) in seen:
-        return
-    seen.add(id(error))
-    yield error
-    yield from _all(error.__cause__ or error.__context__, seen)
-    for failure, *_ in getattr(error, "failures", {}).values():  # torch.distributed.checkpoint's, by rank
-        yield from _all(failure, seen)
 
 
 def mount(folder: Path) -> Path:

@@ -6,6 +6,7 @@ line prints both and exits with 1. Any other exception is a bug and keeps its tr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -84,3 +85,18 @@ class ServerError(GristmillError):
 
 class ParityError(GristmillError):
     """An export does not behave like the checkpoint that it was made from (law 7)."""
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what it comes from, outermost first: causes, and the errors of several ranks that torch collects."""
+    yield from _causes(error, set())
+
+
+def _causes(error: BaseException | None, seen: set[int]) -> Iterator[BaseException]:
+    if error is None or id(error) in seen:
+        return
+    seen.add(id(error))
+    yield error
+    yield from _causes(error.__cause__ or error.__context__, seen)
+    for failure, *_ in getattr(error, "failures", {}).values():  # torch.distributed.checkpoint's, by rank
+        yield from _causes(failure, seen)

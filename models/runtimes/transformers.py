@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from models.pretrained import load_pretrained
 from models.runtimes.protocol import LogProbabilities, Message, ModelRuntime, RuntimeFault
 from models.tokenizer import load_tokenizer
 
@@ -19,15 +20,9 @@ if TYPE_CHECKING:
 
 
 def load_model(folder: Path, **options: Any) -> PreTrainedModel:
-    """A model as any user of transformers loads it: from the folder alone, without remote code."""
-    from transformers import AutoModelForCausalLM
-
+    """A model as any user of transformers loads it, to be asked."""
     # Quantized layers run on the CPU too, so that a release needs no GPU to be proved
-    options = {"dtype": torch.float32, "device_map": "cpu", **options}
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, **options
-    )
-    return model.eval()
+    return load_pretrained(folder, device_map="cpu", **options).eval()
 
 
 class TransformersRuntime(ModelRuntime):

@@ -2,6 +2,7 @@
 
 supervise.py    the stage's side: runs a child to its end, whatever that is
 child.py        the child's side: what it reports
+orderly_stop.py what a training does when it is asked to end
 parent.py       a process that ends with its parent
 environment.py  what must be set before Python starts
 launchers.py    the command that starts the processes, on one host or many

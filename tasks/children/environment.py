@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from storage.cache import cache_folder
 from tasks.stage.output import Output
 from tasks.stage.runtime import ComputeRuntime
 
@@ -38,7 +39,10 @@ def _settings(compute: ComputeRuntime) -> dict[str, str]:
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "DO_NOT_TRACK": "1",
         "WANDB_MODE": "disabled",
+        # By default in /tmp, where another user can have made the folder; what is there is unpickled
+        "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "torchinductor")),
         "PYTHONUNBUFFERED": "1",
+        "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1",  # whoever loads what: see tasks/training/states_only.py
     }
     if compute.device == "cpu":
         environment["DS_ACCELERATOR"] = "cpu"

@@ -24,6 +24,11 @@ class ChildSpec(BaseModel):
         return self.scratch / "checkpoints"
 
     @property
+    def stop(self) -> Path:
+        """Made by the stage when the training is to stop."""
+        return self.scratch / "stop"
+
+    @property
     def log(self) -> Path:
         """A row a training step, cut back to the checkpoint's step on resume."""
         return self.scratch / "log.jsonl"

@@ -7,6 +7,9 @@ that a whole process group can be ended, and the kernel kills it when its stage 
 The child reports in JSON lines on its standard output (child.py), prefixed with the host's name where another host
 writes; whatever else it prints goes to a log. A child that has sent a heartbeat and then stays silent for longer than
 it announced hangs, and is ended.
+
+When the run is interrupted (Ctrl-C, SIGTERM), a training that can stop in order is asked to, and has
+`runtime.training.stop_grace_seconds` to write a checkpoint. Another signal in the meantime ends it at once.
 """
 
 from __future__ import annotations
@@ -52,9 +55,10 @@ def run_child(
     log: Path,
     on_line: Callable[[dict[str, Any]], None] | None = None,
     resumes: bool = False,
+    stop: Path | None = None,
 ) -> None:
-    """Run `command` to its end; `on_line` gets each JSON object that it prints. `environment` is the whole of it, and
-    `resumes` says that the child keeps checkpoints.
+    """Run `command` to its end; `on_line` gets each JSON object that it prints. `environment` is the whole of it,
+    `resumes` says that the child keeps checkpoints, and `stop` is the file that asks it to write one and end.
 
     Raises the GristmillError that the child reported (the first, where several ranks did), a LostProcess with the last
     lines of `log` when it failed otherwise or hangs, or a TrainingError when it outlived
@@ -75,6 +79,7 @@ def run_child(
             stderr=log_file,
             start_new_session=True,
         )
+        ending = _Ending(process, out, log_file)
         try:
             for line in _lines(process, limits):
                 message = _message(line)
@@ -88,6 +93,8 @@ def run_child(
                     limits.leave()
                 elif "heartbeat" in message:
                     limits.heartbeat(message["heartbeat"])
+                elif "stoppable" in message:
+                    ending.stop = stop
                 elif on_line is not None:
                     on_line(message)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -96,7 +103,7 @@ def run_child(
             error.facts["last_lines"] = _last_lines(log, begun)
             raise
         finally:
-            code = _end(process)
+            code = ending.end()
     if reported:
         raise _typed(reported, code, _last_lines(log, begun))
     if code != 0:
@@ -111,6 +118,7 @@ def run_module(
 
     The spec and the child's log lie in the scratch folder. Raises as `run_child`.
     """
+    spec.stop.unlink(missing_ok=True)
     path = out.scratch / "spec.json"
     path.write_text(spec.model_dump_json())
     command = (
@@ -122,7 +130,7 @@ def run_module(
     environment = training_environment(out.runtime.compute)
     if ranks and out.runtime.training.hostfile is not None:
         environment["DS_ENV_FILE"] = str(environment_file(out))
-    run_child(command, out=out, environment=environment, log=log, on_line=on_line, resumes=ranks)
+    run_child(command, out=out, environment=environment, log=log, on_line=on_line, resumes=ranks, stop=spec.stop)
     result: dict[str, Any] = json.loads(spec.result.read_text())
     return result
 
@@ -202,18 +210,50 @@ def _message(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _end(process: subprocess.Popen[bytes]) -> int:
-    """TERM, then KILL, to the whole group: ranks and helpers that outlived the child too. The child's exit code."""
-    pipe: IO[bytes] | None = process.stdout
-    if process.poll() is None:
-        _signal(process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_SECONDS)
-    _signal(process.pid, signal.SIGKILL)
-    code = process.wait()
-    if pipe is not None:
-        pipe.close()
-    return code
+@dataclass
+class _Ending:
+    """How a child is ended; `stop` is the file that asks it to end by itself, once it listens."""
+
+    process: subprocess.Popen[bytes]
+    out: Output
+    log_file: IO[bytes]
+    stop: Path | None = None
+    grace: float = GRACE_SECONDS
+
+    def end(self) -> int:
+        """Ask it to stop where the run is being interrupted, then end it. The child's exit code."""
+        kind = sys.exc_info()[0]
+        try:
+            if kind is not None and not issubclass(kind, Exception) and self.stop is not None:
+                self.grace = 0.0  # it will have had its time, unless another signal says that there is none
+                self._ask(self.stop)
+        finally:
+            code = self._end()
+        return code
+
+    def _ask(self, stop: Path) -> None:
+        """Have it write a checkpoint, and wait for its end as long as the runtime says."""
+        seconds = self.out.runtime.training.stop_grace_seconds
+        limits = _Limits(self.out.stage, None, resumes=True, leaves_by=time.monotonic() + seconds)
+        with contextlib.suppress(OSError):  # of a terminal that is closed, or a disk that is full
+            stop.touch()
+            told = f"stopping after this step with a checkpoint, within {seconds:g} s; a second signal ends it at once"
+            self.out.note(told)
+            for line in _lines(self.process, limits):
+                self.log_file.write(line)
+
+    def _end(self) -> int:
+        """TERM, then KILL, to the whole group: ranks and helpers that outlived the child too."""
+        process = self.process
+        if process.poll() is None:
+            _signal(process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(self.grace)
+        _signal(process.pid, signal.SIGKILL)
+        code = process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        return code
 
 
 def _signal(group: int, number: signal.Signals) -> None:

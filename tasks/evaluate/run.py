@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from models.convert import load
+from models.pretrained import load_pretrained
 from models.tokenizer import load_tokenizer
 from storage.lines import read_json_lines
 from storage.token_stream import TokenStream
@@ -102,13 +103,10 @@ def _benchmarks(spec: EvaluateSpec, folder: Path, device: str, dirty: dict[str, 
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
-    from transformers import AutoModelForCausalLM
 
     tasks = write_tasks([path.stem for path in spec.benchmarks], spec.scratch / "tasks")
     manager: TaskManager = TaskManager(include_path=str(spec.scratch / "tasks"), include_defaults=False)
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True
-    ).to(device)
+    model = load_pretrained(folder).to(device)
     measured = simple_evaluate(
         model=HFLM(
             pretrained=model,

@@ -1,4 +1,4 @@
-"""Follows TRL's trainer: the log, the progress, and the marker that makes a checkpoint whole."""
+"""Follows TRL's trainer: the log, the progress, the marker that makes a checkpoint whole, and a stop in between."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from transformers import TrainerCallback
 
 from storage.errors import TrainingError
 from tasks.children.child import emit
+from tasks.children.orderly_stop import OrderlyStop
 from tasks.posttrain.checkpoints import mark_whole
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.training.logs import append_log
@@ -29,6 +30,23 @@ class LogCallback(TrainerCallback):
         self.spec = spec
         self.logged = {**LOGGED, **measures}
         self.unwritten: list[dict[str, Any]] = []
+        self.stopped = False
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """From now on the training can be asked to stop."""
+        self.stop = OrderlyStop(
+            self.spec.stop, ranks=args.world_size, grace=self.spec.runtime.training.stop_grace_seconds,
+            reports=state.is_world_process_zero,
+        )  # fmt: skip
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Save and end, where that was asked for."""
+        if self.stop.agreed() and state.global_step < state.max_steps:
+            self.stopped = control.should_save = control.should_training_stop = True
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Nothing is asked any more."""
+        self.stop.close()
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, float], **_: Any

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from models.pretrained import load_pretrained
 from models.tokenizer import copy_tokenizer, load_tokenizer
 from storage.errors import ConfigError
 from tasks.children.child import run_as_child
@@ -25,6 +27,7 @@ from tasks.posttrain.rows.prepare import prepare, read_rows
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.training.logs import cut_log
 from tasks.training.peak import peak_memory
+from tasks.training.states_only import refusing_code, states_only
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast, Trainer
@@ -37,7 +40,7 @@ def train(path: Path) -> None:
     config = method.config.model_validate(spec.config)
     torch.set_num_threads(spec.runtime.compute.threads)
     tokenizer = load_tokenizer(spec.model)
-    model = _load(spec.model)
+    model = load_pretrained(spec.model)
     max_length = _max_length(spec, config, model)
     train_rows, held_out, dropped = prepare(
         read_rows(spec.rows),
@@ -49,10 +52,24 @@ def train(path: Path) -> None:
     trainer = _trainer(spec, method, config, model, tokenizer, train_rows, held_out, log)
     checkpoint, begun = _resume_point(trainer, spec)
     started = time.perf_counter()
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    with refusing_code(checkpoint or spec.checkpoints), states_only(deepspeed=trainer.is_deepspeed_enabled):
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     seconds = time.perf_counter() - started
     if trainer.is_world_process_zero():
         log.flush()
+    if not log.stopped:
+        _finish(trainer, spec, method, (train_rows, held_out, dropped), seconds, begun)
+    if trainer.args.world_size > 1:  # a rank that exits first can take gloo's threads down with an abort
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+
+
+def _finish(
+    trainer: Trainer, spec: PosttrainSpec, method: Method[Any], rows: tuple[list[Row], list[Row], Counter[str]],
+    seconds: float, begun: int,
+) -> None:  # fmt: skip
+    """Measure, save the model, and leave the result."""
+    train_rows, held_out, dropped = rows
     measured = trainer.evaluate() if held_out else {}
     _save(trainer, spec)
     if trainer.is_world_process_zero():
@@ -70,17 +87,6 @@ def train(path: Path) -> None:
             },
         }
         spec.result.write_text(json.dumps(result))
-    if trainer.args.world_size > 1:  # a rank that exits first can take gloo's threads down with an abort
-        torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
-
-
-def _load(folder: Path) -> PreTrainedModel:
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True
-    )
 
 
 def _max_length(spec: PosttrainSpec, config: PosttrainConfig, model: PreTrainedModel) -> int:
@@ -116,7 +122,7 @@ def _trainer(
         "callbacks": [log],
     }
     arguments = training_arguments(spec, config, len(train_rows))
-    parts = TrainerParts(config, arguments, common, functools.partial(_load, spec.model))
+    parts = TrainerParts(config, arguments, common, functools.partial(load_pretrained, spec.model))
     trainer = method.make_trainer(parts)
     check_engine(trainer, spec.runtime.posttrain)
     trainer.remove_callback(PrinterCallback)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from storage.arrays import Int64
 from tasks.children.child import emit
+from tasks.children.orderly_stop import OrderlyStop
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.checkpoints.snapshots import Snapshots
 from tasks.pretrain.engines import Engine, MicroBatch
@@ -36,13 +37,15 @@ class Training:
     insight: Insight
     heartbeat: Heartbeat
     faults: FaultInjection
+    stop: OrderlyStop
     begun: int
 
-    def run(self) -> None:
-        """Take the remaining steps."""
+    def run(self) -> bool:
+        """Take the remaining steps; returns False if the training was stopped before the last one."""
         insight = self.insight
         steps = range(self.begun + 1, self.spec.steps + 1)
         prepared = ahead(self._batches, steps)
+        stops = False
         for step in steps:
             reports = step % self.spec.runtime.training.log_every == 0 or step == self.spec.steps
             validates = step % self.spec.config.validation_every == 0 or step == self.spec.steps
@@ -52,22 +55,27 @@ class Training:
             insight.lap("data")
             self._step(step, batches)
             insight.after_step(step, batches)
-            if validates or reports or saves:
+            stops = self.stop.agreed() and step < self.spec.steps
+            if validates or reports or saves or stops:
                 insight.lap("training", wait=True)
                 validation_loss = self.validation.loss(self.engine, self.heartbeat) if validates else None
                 insight.lap("validation")
                 self.log.flush(validation_loss)
                 insight.lap("logging")
             self.snapshots.take(self.engine, step)
-            if saves and self.log.monitor.calm:
+            if (saves or stops) and self.log.monitor.calm:
                 self.checkpoints.save(self.engine, step)
             insight.lap("checkpoints")
             self.heartbeat()
             if reports and self.engine.world.reports:
                 emit(step=step, loss=self.log.rows[-1]["loss"], **insight.report(step, self.log.rows))
                 insight.lap("logging")
+            if stops:
+                break
+        self.stop.close()
         self.checkpoints.finish()
         insight.close()
+        return not stops
 
     def _step(self, step: int, batches: list[MicroBatch]) -> None:
         rate = learning_rate(self.spec.config, step, self.spec.steps) * self.spec.batch_schedule.rate_scale(step)

@@ -18,7 +18,6 @@ from tasks.pretrain.healing import supervisor
 from tasks.pretrain.healing.supervisor import train_healed
 from tasks.pretrain.insight.page import Page
 from tasks.pretrain.insight.settings import check_insight
-from tasks.pretrain.preflight import before_training
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage import stage
 from tasks.stage.output import Output
@@ -75,7 +74,6 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     page = Page(spec, out)
 
     check_room(spec)
-    before_training(spec, out)
 
     def on_line(line: dict[str, Any]) -> None:
         if "note" in line:

@@ -12,6 +12,7 @@ from pathlib import Path
 from models.convert import save
 from storage.token_stream import TokenStream
 from tasks.children.child import emit, run_as_child
+from tasks.children.orderly_stop import OrderlyStop
 from tasks.pretrain.checkpoints.background import saves_async
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.checkpoints.snapshots import Snapshots
@@ -81,12 +82,16 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
     if world.reports:
         emit(micro_batch=engine.micro_batch, share=engine.micro_batch * engine.micro_steps)
     insight = Insight(spec, engine, begun)
-    training = Training(
-        spec, engine, loader, validation, checkpoints, snapshots, log, insight, heartbeat, faults, begun
+    stop = OrderlyStop(
+        spec.stop, ranks=world.size, grace=spec.runtime.training.stop_grace_seconds, reports=world.reports
     )
-    training.run()
+    training = Training(
+        spec, engine, loader, validation, checkpoints, snapshots, log, insight, heartbeat, faults, stop, begun
+    )
+    ended = training.run()
     heartbeat.slow()
-    _finish(training)
+    if ended:
+        _finish(training)
     world.leave()
 
 

@@ -97,6 +97,12 @@ class TrainingRuntime(RuntimeGroup):
     hosts: int = Field(1, ge=1, description="hosts that meet at the rendezvous; under Slurm, those of the allocation")
     log_every: int = Field(10, ge=1, description="training steps between two progress lines")
     checkpoint_every: int = Field(100, ge=1, description="training steps between two checkpoints")
+    stop_grace_seconds: float = Field(
+        25,
+        ge=0,
+        description="how long an interrupted training may take to finish its step and write a checkpoint; Slurm and "
+        "Kubernetes kill 30 seconds after SIGTERM, Docker after 10. 0: end at once, a rerun goes on from the last one",
+    )
     keep_checkpoints: int = Field(2, ge=1, description="how many of the newest checkpoints to keep")
 
 

@@ -8,6 +8,7 @@ bits_per_byte.py        the score that compares models of different tokenizers
 model_folder.py         a model passed between stages carries its tokenizer
 adopted_model.py        a model made elsewhere, checked
 checkpoint_marker.py    what makes a checkpoint whole: identity, step, digests of its files
+states_only.py          loads checkpoints, which are pickles, without running what they may hold
 retention.py            which checkpoints are kept
 deepspeed_operators.py  what DeepSpeed must not compile at run time
 """

@@ -1,8 +1,9 @@
 """The marker that makes a checkpoint whole: written last, it names the run, the step and the digest of every file.
 
 A folder without a marker is what a kill left half-written. One whose files are not exactly those of its marker is
-damaged or was tampered with. Checkpoints hold pickles, so nothing in one is opened before `newest_sound` or `damage`
-has checked its digests. A checkpoint of another run is refused. No torch here: the stage looks at markers too.
+damaged. Checkpoints hold pickles, so nothing in one is opened before `newest_sound` or `damage` has checked its
+digests. A marker is not signed, and could be replaced together with them: states_only.py keeps pickles from running
+code besides. A checkpoint of another run is refused. No torch here: the stage looks at markers too.
 """
 
 from __future__ import annotations
@@ -144,7 +145,8 @@ def damage(folder: Path, *, ranks: Ranks | None = None) -> str | None:
     ranks = ranks or SingleProcess()
     try:
         files = CheckpointMarker.read(folder).files
-        found = [f"{name} is not in {MARKER}" for name in sorted(_names(folder) - files.keys())]
+        found = [f"{path.name} is a link" for path in sorted(folder.rglob("*")) if path.is_symlink()]
+        found += [f"{name} is not in {MARKER}" for name in sorted(_names(folder) - files.keys())]
         found += _damages(folder, {name: files[name] for name in sorted(files)[ranks.rank :: ranks.size]})
     except (ValueError, OSError) as error:
         found = [f"{MARKER} or what it names can't be read: {error}"]

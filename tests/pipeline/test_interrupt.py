@@ -1,16 +1,20 @@
-"""A signal in the middle of training: the run stops at once, leaves no process, and the next run resumes.
+"""A signal in the middle of training: the run stops within seconds with a checkpoint of its step, leaves no process,
+and the next run goes on from there.
 
-So it does when its Prefect server is killed. Each other signal goes to the whole process group, as Ctrl-C at a terminal
-does. Prefect's server must not die with it: the run would wait for it for minutes.
+So it does when its Prefect server is killed. SIGINT comes from a terminal and reaches the whole process group, as does
+SIGHUP; SIGTERM reaches the command alone. Prefect's server must not die with it: the run would wait for it for minutes.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -35,6 +39,12 @@ def processes_of(store: Path) -> list[int]:
     return found
 
 
+def begin() -> None:
+    """In the child: its standard input is the terminal that it belongs to."""
+    mind_signals()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 @pytest.mark.parametrize(
     ("name", "code", "sentence"),
     [
@@ -54,24 +64,28 @@ def test_a_signal_stops_it_cleanly_and_the_next_run_resumes(
         SMALL,
         "pretrain.steps=60",
         f"runtime.store={store}",
-        "runtime.training.checkpoint_every=5",
+        f"runtime.training.checkpoint_every={5 if name == 'SIGKILL' else 1000}",
+        "runtime.training.log_every=1",
         "runtime.pretrain.engine=ddp",
     )
     arguments = [f"--set={value}" for value in sets]
     command = [sys.executable, "-m", "flows.cli", "run", "smoke", "--to=pretrain", *arguments]
     log = tmp_path / "log"
+    terminal, end = pty.openpty()
     with log.open("w") as file:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
             env={**os.environ, MARK: str(store)},
+            stdin=end,
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=mind_signals,
+            preexec_fn=begin,
         )
         deadline = time.monotonic() + 300
-        while not list(store.glob("work/pretrain-*/scratch/checkpoints/step-*/complete.json")):
+        waits_for = "checkpoints/step-*/complete.json" if name == "SIGKILL" else "log.jsonl"
+        while not any(path.stat().st_size for path in store.glob(f"work/pretrain-*/scratch/{waits_for}")):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline
             time.sleep(0.2)
@@ -79,11 +93,20 @@ def test_a_signal_stops_it_cleanly_and_the_next_run_resumes(
         if name == "server":
             (server,) = [pid for pid in processes_of(store) if b"uvicorn" in Path(f"/proc/{pid}/cmdline").read_bytes()]
             os.kill(server, signal.SIGKILL)
+        elif name == "SIGINT":
+            os.write(terminal, b"\x03")  # Ctrl-C
+        elif name == "SIGTERM":
+            process.send_signal(signal.SIGTERM)
         else:
             os.killpg(process.pid, signal.Signals[name])
+        signalled = time.monotonic()
         assert process.wait(30) == code
+        took = time.monotonic() - signalled
     said = log.read_text()
     assert sentence in said
+    if name != "SIGKILL":
+        assert "stopping after this step with a checkpoint" in said
+        assert took < 15, "5 s on an idle machine"
     assert "Traceback" not in said
     assert "ERROR" not in said
     deadline = time.monotonic() + 10
@@ -96,4 +119,4 @@ def test_a_signal_stops_it_cleanly_and_the_next_run_resumes(
     (location,) = Store(str(store)).locations("pretrain")
     manifest = Store(str(store)).manifest(location)
     assert manifest is not None
-    assert manifest.facts["resumed_from_step"] > 0
+    assert 0 < manifest.facts["resumed_from_step"] < 60

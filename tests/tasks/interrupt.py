@@ -1,4 +1,7 @@
-"""A stage that is interrupted at a step, as by Ctrl-C, and run again."""
+"""A stage that is interrupted at a step, as by Ctrl-C, and run again.
+
+Unless the stop may take its time, the children end at once and leave the checkpoints that they had.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,21 @@ class InterruptAt(Observer):
             raise KeyboardInterrupt
 
 
-def interrupt(stage: Stage, config: StageConfig, inputs: tuple[Artifact, ...], out: Output, *, at: int) -> None:
+def interrupt(
+    stage: Stage, config: StageConfig, inputs: tuple[Artifact, ...], out: Output, *, at: int, grace: float = 0.0
+) -> None:
     """Run a stage until a step, where it ends; what it left in `out` is for the run after it."""
-    observer, out.observer = out.observer, InterruptAt(at)
+    observer, runtime = out.observer, out.runtime
+    out.observer = InterruptAt(at)
+    out.runtime = runtime.with_changes("training", stop_grace_seconds=grace)
     with pytest.raises(KeyboardInterrupt):
         stage.function(config, *inputs, out)
-    out.observer = observer
+    out.observer, out.runtime = observer, runtime
 
 
 def interrupt_and_resume(
-    stage: Stage, config: StageConfig, inputs: tuple[Artifact, ...], out: Output, *, at: int
+    stage: Stage, config: StageConfig, inputs: tuple[Artifact, ...], out: Output, *, at: int, grace: float = 0.0
 ) -> None:
     """Run a stage until a step, and again to its end."""
-    interrupt(stage, config, inputs, out, at=at)
+    interrupt(stage, config, inputs, out, at=at, grace=grace)
     stage.function(config, *inputs, out)

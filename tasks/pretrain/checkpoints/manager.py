@@ -33,6 +33,7 @@ from tasks.training.checkpoint_marker import (
     remove,
 )
 from tasks.training.retention import superfluous
+from tasks.training.states_only import refusing_code
 
 if TYPE_CHECKING:
     from tasks.pretrain.engines.base import Engine
@@ -123,8 +124,8 @@ class Checkpoints:
     def load(self, engine: Engine, step: int) -> None:
         """Put weights and optimizer states of `step` into the engine. Every rank must call it.
 
-        Raises TrainingError for states that were saved in another layout, and for files that are not what the marker
-        says, of which none is opened.
+        Raises TrainingError for states that were saved in another layout, for files that are not what the marker says,
+        of which none is opened, and for pickles of something else than states, of which none is run.
         """
         folder = self._folder(step)
         found = None if self._checked == step else damage(folder, ranks=self.world)
@@ -139,7 +140,8 @@ class Checkpoints:
         for library, was in marker.versions.items():
             if was != version(library) and self.world.first:
                 self.tell(f"the checkpoint of step {step:,} was saved by {library} {was}; this is {version(library)}")
-        engine.load(folder)
+        with refusing_code(folder):
+            engine.load(folder)
 
     def _folder(self, step: int) -> Path:
         return self.folder / f"step-{step:09d}"

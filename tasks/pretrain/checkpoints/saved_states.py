@@ -1,6 +1,7 @@
 """Reads a checkpoint back from disk: is every parameter there, in its shape, with finite numbers?
 
-Files are memory-mapped and read tensor by tensor, so that no second copy of a model is in memory.
+Files are memory-mapped and read tensor by tensor, so that no second copy of a model is in memory. They are pickles;
+no class but those of states is unpickled (tasks/training/states_only.py).
 
 Two formats are known. torch's distributed checkpoint stores each parameter and its optimizer states by name. DeepSpeed
 stores weights by name; ZeRO's optimizer states, and at stage 3 the weights too, are flat vectors, each rank's part in a
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tasks.pretrain.checkpoints.deepspeed_files import load_states
+from tasks.training.states_only import load_states, states_only
 
 Shapes = Mapping[str, tuple[int, ...]]
 # What torch raises for a truncated file or another format
@@ -99,7 +100,8 @@ def _read_torch(folder: Path, names: Sequence[str]) -> dict[str, Found]:
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    saved = FileSystemReader(folder).read_metadata().state_dict_metadata
+    with states_only():
+        saved = FileSystemReader(folder).read_metadata().state_dict_metadata
     tensors = {name: value for name, value in saved.items() if isinstance(value, TensorStorageMetadata)}
     found = {}
     for name in names:
@@ -107,7 +109,8 @@ def _read_torch(folder: Path, names: Sequence[str]) -> dict[str, Found]:
             continue
         states = [other for other in tensors if other.startswith(f"{name}/")]
         wanted = {one: torch.empty(tensors[one].size, dtype=tensors[one].properties.dtype) for one in (name, *states)}
-        load(wanted, checkpoint_id=folder, no_dist=True)
+        with states_only():
+            load(wanted, checkpoint_id=folder, no_dist=True)
         found[name] = Found(
             shape=tuple(tensors[name].size),
             squares=_squares(wanted[name]),

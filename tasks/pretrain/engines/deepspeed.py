@@ -8,7 +8,6 @@ DeepSpeed would not report their norm.
 from __future__ import annotations
 
 import math
-import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,13 +18,13 @@ from torch import Tensor, nn
 
 from models.transformer import Transformer
 from storage.errors import TrainingError
-from tasks.pretrain.checkpoints.deepspeed_files import states_only
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.engines.universal import Topology, convert, load_whole
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 from tasks.training.deepspeed_operators import decline_shared_memory_operator
+from tasks.training.states_only import states_only
 
 
 class DeepSpeedEngine(Engine):
@@ -114,20 +113,12 @@ class DeepSpeedEngine(Engine):
             self.topology.write(folder)
 
     def load(self, folder: Path) -> None:
-        """Load states, converting those of another topology. Raises TrainingError where DeepSpeed only warns, and for
-        files that hold something else than states."""
+        """Load states, converting those of another topology. Raises TrainingError where DeepSpeed only warns."""
         saved = Topology.read(folder)
-        try:
-            if saved == self.topology:
-                self._load(folder)
-            else:
-                self._load_converted(folder, saved)
-        except pickle.UnpicklingError as error:
-            raise TrainingError(
-                f"The checkpoint {folder} holds something else than states, which was not loaded: "
-                f"{str(error).splitlines()[0]}",
-                f"Delete {folder} to resume from the checkpoint before, and find out who wrote it.",
-            ) from error
+        if saved == self.topology:
+            self._load(folder)
+        else:
+            self._load_converted(folder, saved)
 
     def _load_converted(self, folder: Path, saved: Topology) -> None:
         optimizer = self.deepspeed.optimizer
@@ -153,7 +144,7 @@ class DeepSpeedEngine(Engine):
             shutil.rmtree(together.parent)
 
     def _load(self, folder: Path) -> None:
-        with states_only():
+        with states_only(deepspeed=True):
             path, _ = self.deepspeed.load_checkpoint(str(folder.parent), tag=folder.name)
         if path is None:
             raise TrainingError(f"DeepSpeed found no checkpoint in {folder}.", f"Delete {folder.parent} to start anew.")

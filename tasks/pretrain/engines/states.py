@@ -30,6 +30,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from storage.errors import TrainingError
 from tasks.pretrain.checkpoints.background import save_async
 from tasks.pretrain.engines.shard_layout import ShardLayout, local
+from tasks.training.states_only import states_only
 
 Held = tuple[Tensor, ShardLayout]
 Parameters = Mapping[str, tuple[nn.Parameter, ShardLayout]]
@@ -75,7 +76,8 @@ def load_states(
 ) -> dict[str, int | float]:
     """Load what `save_states` wrote, on any number of ranks; returns the state of the loss scale, like `scale`.
     Raises TrainingError for states that the files lack."""
-    stored = FileSystemReader(folder).read_metadata().state_dict_metadata
+    with states_only():
+        stored = FileSystemReader(folder).read_metadata().state_dict_metadata
     states: dict[str, Held] = {name: (local(held.detach()), layout) for name, (held, layout) in parameters.items()}
     by_name: dict[str, list[str]] = {}
     for name in stored:
@@ -103,7 +105,8 @@ def load_states(
             f"Delete {folder.parent} to start from scratch.",
         )
     tensors = {name: tensor for name, (tensor, _) in states.items()}
-    load(tensors, checkpoint_id=folder, planner=_ShardLoader(_layouts(states)))
+    with states_only():
+        load(tensors, checkpoint_id=folder, planner=_ShardLoader(_layouts(states)))
     for (number, key), tensor in zip(places, numbers, strict=True):
         group = optimizer.param_groups[number]
         group[key] = type(group[key])(tensor.item())

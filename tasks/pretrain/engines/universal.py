@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import TrainingError
-from tasks.pretrain.checkpoints.deepspeed_files import load_states, states_only
+from tasks.training.states_only import load_states, states_only
 
 STATES = ("fp32", "exp_avg", "exp_avg_sq")
 PARAMETER = "param"  # DeepSpeed's key of the tensor in each file
@@ -102,7 +102,7 @@ def _merge(folder: Path, out: Path) -> Tensor:
         input_folder=str(folder), output_folder=str(out), num_extract_workers=1, num_merge_workers=1,
         keep_temp_folder=False, strict=True, inject_missing_state=True,
     )  # fmt: skip
-    with states_only():
+    with states_only(deepspeed=True):
         ds_to_universal.main(arguments)
     counted = next(iter(sorted((out / "zero").glob("*/step.pt"))), None)
     if counted is not None:

@@ -11,10 +11,10 @@ The environment variable GRISTMILL_FAULTS lists faults, each with its step and, 
     hang:1@20   let rank 1 sleep from step 20 on, until runtime.pretrain.hang_minutes are over
     full@20     limit files to 64 kB from step 20 on, as on a full disk, so that the next checkpoint fails
 
-Each happens once: a file in the scratch folder, written before it happens, keeps the restarted run from hitting it
-again. With an exclamation mark (nan@40!) it happens each time the step comes. Only the training children read the
-variable; on hosts that join a rendezvous it must be set too. Recoveries are listed in the stage's table "Events"; nan
-and spike change the weights, so use a separate profile.
+Step 0 is the pre-flight's check of the memory. Each happens once: a file in the scratch folder, written before it
+happens, keeps the restarted run from hitting it again. With an exclamation mark (nan@40!) it happens each time the step
+comes. Only the training children read the variable; on hosts that join a rendezvous it must be set too. Recoveries are
+listed in the stage's table "Events"; nan and spike change the weights, so use a separate profile.
 """
 
 from __future__ import annotations

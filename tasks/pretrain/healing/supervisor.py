@@ -1,7 +1,8 @@
 """Runs the training child and restarts it as policy.py decides.
 
 The child ends with a typed error; here, in the stage's process, the decision is made, written to healing.json in the
-scratch folder, and carried out. A rerun of the stage finds the file and continues from it.
+scratch folder, and carried out. A rerun of the stage finds the file and continues from it. The pre-flight of a long run
+is a child like any other: what it lacks in memory, the training would lack too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tasks.children.supervise import run_module
 from tasks.pretrain.check import SPECIAL
 from tasks.pretrain.healing.out_of_memory import kills
 from tasks.pretrain.healing.policy import Decision, Healing, Situation, decide, without_damaged
+from tasks.pretrain.preflight import before_training
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
 from tasks.training.checkpoint_marker import complete_checkpoints, remove
@@ -29,9 +31,10 @@ def train_healed(
 ) -> tuple[dict[str, Any], Healing]:
     """Run the training to its end; returns what it measured, and the state of recovery.
 
-    Raises what can't be recovered from: the child's typed error, or the policy's, which says what to change.
+    Raises what can't be recovered from: the child's typed error, the pre-flight's for a check that failed, or the
+    policy's, which says what to change.
     """
-    state = spec.scratch / STATE
+    state, checked = spec.scratch / STATE, False
     while True:
         healing = Healing.read(state)
         runtime = healing.runtime(spec.runtime)
@@ -48,8 +51,12 @@ def train_healed(
                 on_line(line)
 
         killed = kills()
+        healed = replace(out, runtime=runtime)
         try:
-            measured = run_module("tasks.pretrain.train", started, replace(out, runtime=runtime), on_line=hear)
+            if not checked:
+                before_training(started, healed, hear)
+            checked = True
+            measured = run_module("tasks.pretrain.train", started, healed, on_line=hear)
             return measured, healing
         except (Divergence, OutOfMemory, LostProcess) as error:
             fault = named(error, kills() - killed)

@@ -32,6 +32,8 @@ def check_all(path: Path) -> None:
     """
     spec = TrainSpec.model_validate_json(path.read_text())
     world = join(spec.runtime)
+    if world.reports:
+        emit(ranks=world.size)
     bench, lines = Bench(spec, world), []
     for check in CHECKS:
         started = time.perf_counter()

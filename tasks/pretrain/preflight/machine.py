@@ -12,8 +12,11 @@ import torch
 
 from storage.units import size_of
 from tasks.checks.check import Check, advice, verdict
+from tasks.children.child import emit
 from tasks.pretrain.checkpoints.disk import Room, rooms
 from tasks.pretrain.engines import open_engine
+from tasks.pretrain.healing.fault_injection import FaultInjection
+from tasks.pretrain.preflight import MEMORY
 from tasks.pretrain.preflight.bench import PARTS, Bench
 from tasks.pretrain.recipe.micro_batch import rank_share
 from tasks.pretrain.recipe.precision import has_bfloat16, precision
@@ -47,7 +50,8 @@ def judge_disk(found: list[Room]) -> Check:
 def memory(bench: Bench) -> Check:
     """Peak memory of two steps of the whole model at the run's micro-batch.
 
-    Optimizer states exist from the first step on; more than two micro-batches take no more memory.
+    Optimizer states exist from the first step on; more than two micro-batches take no more memory. Tells the healer
+    what it may make smaller.
     """
     spec, world = bench.spec, bench.world
     data_ranks = bench.engine.data_ranks
@@ -56,9 +60,12 @@ def memory(bench: Bench) -> Check:
     whole = bench.shortened(spec, rows=size, batch=size * data_ranks * steps)
     bench.release()
     engine = open_engine(whole, world)
+    if world.reports:
+        emit(micro_batch=size, share=size * share.micro_steps)
     batches = bench.cut(engine, bench.open_loader(whole), spec.shape.context)
-    for _ in range(2):
-        engine.step(batches, 0.0)
+    with FaultInjection(spec.faults, world).at(0, 0.0) as rate:
+        for _ in range(2):
+            engine.step(batches, rate)
     resident = peak_memory() * spec.runtime.training.processes
     held = [(resident, machine.memory(), "this machine")]
     if world.device.type == "cuda":
@@ -71,7 +78,7 @@ def judge_memory(held: Sequence[tuple[int, int, str]], rows: int) -> Check:
     """The peak of a step against the capacity, in bytes, of each memory: the device's, the host's."""
     named = " and ".join(f"{size_of(peak)} of {size_of(total)} of {where}" for peak, total, where in held)
     fits = all(peak <= FULL * total for peak, total, _ in held)
-    return verdict("memory", fits, f"{named}, with micro-batches of {rows}", LESS_MEMORY)
+    return verdict(MEMORY, fits, f"{named}, with micro-batches of {rows}", LESS_MEMORY)
 
 
 def threads(bench: Bench) -> Check:

@@ -27,9 +27,11 @@ from tasks.posttrain.rows.preference import render_preference
 from tasks.posttrain.rows.prepare import prepare, read_rows
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.stage.output import Output
+from tasks.training.checkpoint_marker import CheckpointMarker, newest_sound
 from tasks.training.logs import read_log
 from tests.runtimes import runtime_of
 from tests.tasks.interrupt import interrupt, interrupt_and_resume
+from tests.tasks.planted_code import mark_again, plant_code
 from tests.tasks.pretrain.tiny_training import losses_of
 from tests.tasks.tiny_model import answer, make_instructions, make_model, make_preferences, question, write_rows
 
@@ -226,6 +228,38 @@ def test_compiled_it_learns_the_same_and_saves_under_the_same_names(
     assert losses_of(out) == pytest.approx(losses_of(short), abs=5e-4)
     theirs, ours = (load(made.path / "model").state_dict() for made in (out, short))
     assert all(torch.allclose(theirs[name], ours[name], atol=1e-4) for name in ours)
+
+
+@pytest.mark.parametrize(
+    ("engine", "file"),
+    [
+        ("ddp", "optimizer.pt"),
+        *(
+            pytest.param(engine, file, marks=pytest.mark.soak)
+            for engine, file in [
+                ("ddp", "rng_state.pth"), ("ddp", "scheduler.pt"), ("fsdp", "optimizer.bin"),
+                ("zero 2", "*/*model_states.pt"), ("zero 3", "*/*optim_states.pt"),
+            ]
+        ),
+    ],
+)  # fmt: skip
+def test_a_file_that_was_replaced_by_code_is_refused_and_does_not_run(
+    engine: str, file: str, model: Artifact, tmp_path: Path
+) -> None:
+    settings = {} if engine == "ddp" else {"processes": 2, **ENGINES[engine]}
+    out, ran = output(tmp_path, "sft", **settings), tmp_path / "ran"
+    inputs = (model, Artifact.at(make_instructions(tmp_path / "pairs")))
+    interrupt(sft, SFT, inputs, out, at=5)
+    (folder,) = (out.scratch / "checkpoints").glob("checkpoint-*")
+    plant_code(next(folder.glob(file)), ran)
+    named = file.rpartition("*")[2].rpartition("/")[2]
+    if engine == "ddp":
+        with pytest.raises(TrainingError, match=f"{named} has .* bytes"):
+            newest_sound(folder.parent, CheckpointMarker.read(folder).identity)
+    mark_again(folder)
+    with pytest.raises(TrainingError, match="holds something else than states, which was not loaded"):
+        sft.function(SFT, *inputs, out)
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from tasks.pretrain.world import World
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 from tests.tasks.interrupt import interrupt_and_resume
+from tests.tasks.planted_code import mark_again, plant_code
 from tests.tasks.pretrain.tiny_training import MODEL, RUNTIME, make_spec
 
 ROOT = Path(__file__).parents[4]
@@ -137,39 +137,27 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
         checkpoints.latest()
 
 
-class Payload:
-    """Unpickled, it makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.path,)
-
-
 @pytest.mark.parametrize("other_stage", [False, True])
 @pytest.mark.parametrize("runtime", ENGINES, ids=str)
 def test_a_file_that_was_replaced_by_code_is_refused_and_does_not_run(
     runtime: dict[str, Any], other_stage: bool, spec: TrainSpec, world: World, tmp_path: Path
 ) -> None:
+    """Neither where the marker knows of other bytes, nor where it was made to match."""
     checkpoints, ran = Checkpoints(tmp_path / "run", "mine", world=world), tmp_path / "ran"
     engine = trained(spec, world, **runtime)
     checkpoints.save(engine, 1)
     folder = tmp_path / "run" / "step-000000001"
     target = folder / ".metadata" if runtime["engine"] == "ddp" else next(folder.glob("*model_states.pt"))
-    if target.name == ".metadata":
-        target.write_bytes(pickle.dumps(Payload(ran)))
-    else:
-        torch.save({"module": Payload(ran)}, target)
+    plant_code(target, ran)
     with pytest.raises(TrainingError, match=f"damaged .{target.name}"):
         Checkpoints(tmp_path / "run", "mine", world=world).load(engine, 1)
-    if runtime["engine"] == "deepspeed":  # nor with a digest to match
-        stage = (runtime["zero_stage"] + other_stage) % 4
-        loading = trained(spec, world, 0, **{**runtime, "zero_stage": stage})
-        with pytest.raises(TrainingError, match="holds something else than states"):
-            loading.load(folder)
     with pytest.raises(TrainingError, match="damaged"):
         checkpoints.latest()
+    mark_again(folder)
+    if runtime["engine"] == "deepspeed":
+        engine = trained(spec, world, 0, **{**runtime, "zero_stage": (runtime["zero_stage"] + other_stage) % 4})
+    with pytest.raises(TrainingError, match="holds something else than states, which was not loaded"):
+        checkpoints.load(engine, checkpoints.latest())
     assert not ran.exists()
 
 

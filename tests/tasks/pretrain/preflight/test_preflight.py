@@ -19,11 +19,12 @@ from storage.digests import list_files, tree_digest
 from storage.errors import OutOfMemory, TrainingError
 from tasks.checks.check import Check
 from tasks.pretrain import pretrain
-from tasks.pretrain.checkpoints.disk import rooms
+from tasks.pretrain.checkpoints.disk import Room, rooms
 from tasks.pretrain.engines import states
 from tasks.pretrain.engines.ddp import DdpEngine
 from tasks.pretrain.fim_tokens import read_fim_tokens
-from tasks.pretrain.preflight import learning, machine, preflight, repeating, wanted
+from tasks.pretrain.healing.fault_injection import VARIABLE
+from tasks.pretrain.preflight import learning, machine, preflight, refuse_failed, repeating, wanted
 from tasks.pretrain.preflight.__main__ import CHECKS
 from tasks.pretrain.preflight.bench import Bench
 from tasks.pretrain.spec import TrainSpec
@@ -266,6 +267,29 @@ def test_a_run_that_can_learn_nothing_does_not_begin(
     assert "pretrain.learning_rate" in caught.value.remedy
     assert "runtime.pretrain.preflight=never" in caught.value.remedy
     assert not (tmp_path / "scratch" / "log.jsonl").exists()
+
+
+def test_memory_that_runs_out_in_the_pre_flight_is_healed_as_in_training(
+    spec: TrainSpec, data: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "oom@0")
+    out = run(spec, data, tmp_path, {"preflight": "always", "micro_batch": 4})
+    (event,) = out.facts["events"]
+    assert (event["kind"], event["action"]) == ("out of memory", "micro_batch 2 instead of 4")
+    assert "in the pre-flight's check memory" in event["what"]
+    assert len(out.facts["preflight"]) == len(CHECKS), "all passed with the smaller micro-batch"
+    assert (out.facts["micro_batch"], out.facts["out_of_memory"]) == (2, 1)
+
+
+def test_too_much_memory_alone_is_for_the_healer_and_other_failures_are_for_the_user() -> None:
+    memory = machine.judge_memory([(99, 100, "a GPU")], 32).as_line()
+    disk = machine.judge_disk([Room(Path("/"), 2, 1, "checkpoints")]).as_line()
+    refuse_failed([machine.judge_memory([(9, 100, "a GPU")], 32).as_line()])
+    with pytest.raises(OutOfMemory, match=r"too much memory: .* with micro-batches of 32"):
+        refuse_failed([memory])
+    with pytest.raises(TrainingError, match="Pre-flight checks failed") as caught:
+        refuse_failed([disk, memory])
+    assert not isinstance(caught.value, OutOfMemory)
 
 
 def test_memory_that_runs_out_on_one_of_several_ranks_ends_all(spec: TrainSpec, tmp_path: Path) -> None:
