@@ -92,10 +92,11 @@ def read_batches(
 
     With `holding`, only the row groups that contain one of these rows (ascending). Columns have the types of this
     module's schemas, also in a shard that another program wrote (polars writes large strings). Raises DamagedArtifact,
-    also for a column that lacks and for a row without id, text or source.
+    also for a page that does not have its checksum, a column that lacks, a row without id, text or source, and bytes
+    that are not UTF-8.
     """
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             lacking = sorted(set(columns) - set(file.schema_arrow.names))
             if lacking:
                 raise KeyError(f"no column {', '.join(lacking)}")
@@ -107,11 +108,12 @@ def read_batches(
                         yield start, _as_written_here(batch)
                         start += batch.num_rows
                 start = end
-    except (OSError, pa.ArrowException, KeyError) as error:
+    except (OSError, pa.ArrowException, KeyError, UnicodeDecodeError) as error:
         raise _damaged(path, error) from error
 
 
 def _as_written_here(batch: pa.RecordBatch) -> pa.RecordBatch:
+    batch.validate(full=True)  # compiled code believes that text is UTF-8, and that offsets ascend
     types = {field.name: field.type for schema in (LEDGER_SCHEMA, DOCUMENT_SCHEMA) for field in schema}
     target = pa.schema([(field.name, types.get(field.name, field.type)) for field in batch.schema])
     for name in {"id", "text", "source"} & set(target.names):
@@ -134,7 +136,9 @@ class BatchWriter:
     def __init__(self, path: Path, schema: pa.Schema = DOCUMENT_SCHEMA) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         repeating = [name for name in schema.names if name not in ("id", "text")]  # a dictionary does not help these
-        self._file = pq.ParquetWriter(path, schema, compression="zstd", compression_level=1, use_dictionary=repeating)
+        self._file = pq.ParquetWriter(
+            path, schema, compression="zstd", compression_level=1, use_dictionary=repeating, write_page_checksum=True
+        )
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
         self.rows = 0
