@@ -36,7 +36,8 @@ class KeyPayload(BaseModel):
 def canonical_json(value: Any) -> bytes:
     """JSON in a canonical form: sorted keys, no white space, no NaN, UTF-8.
 
-    Raises ConfigError for a value that has no such form (a set, an object, NaN, a lone surrogate) and so cannot be part of an identity.
+    Raises ConfigError for a value that has no such form (a set, an object, NaN, a lone surrogate) and so cannot be part
+    of an identity.
     """
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

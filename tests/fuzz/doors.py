@@ -461,7 +461,7 @@ def _template(data: bytes, folder: Path) -> None:
     check_adopted(CONFIG, Artifact(path=folder, digest=""), {})
 
 
-@door("sentencepiece", lambda: [_sentencepiece()])
+@door("sentencepiece", lambda: [_pieces()])
 def _read_sentencepiece(data: bytes, folder: Path) -> None:
     from tasks.tokenizer.compare import load_reference
 
@@ -470,7 +470,7 @@ def _read_sentencepiece(data: bytes, folder: Path) -> None:
 
 
 @functools.cache
-def _sentencepiece() -> bytes:
+def _pieces() -> bytes:
     import sentencepiece
 
     model = io.BytesIO()

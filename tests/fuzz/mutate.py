@@ -1,4 +1,4 @@
-"""Inputs from inputs: bytes flipped, cut, repeated and spliced, words put in, and JSON changed as the tree that it is."""
+"""Inputs from inputs: bytes flipped, cut, repeated and spliced, words put in, JSON changed as the tree that it is."""
 
 from __future__ import annotations
 
