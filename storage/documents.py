@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from storage.errors import DamagedArtifact
+from storage.parquet import open_parquet, parquet_writer
 
 ROWS_PER_GROUP = 1024
 CHARACTERS_PER_GROUP = 1 << 21
@@ -92,26 +91,25 @@ def read_batches(
 
     With `holding`, only the row groups that contain one of these rows (ascending). Columns have the types of this
     module's schemas, also in a shard that another program wrote (polars writes large strings). Raises DamagedArtifact,
-    also for a column that lacks and for a row without id, text or source.
+    also for a page that does not have its checksum, a column that lacks, a row without id, text or source, and bytes
+    that are not UTF-8.
     """
-    try:
-        with pq.ParquetFile(path) as file:
-            lacking = sorted(set(columns) - set(file.schema_arrow.names))
-            if lacking:
-                raise KeyError(f"no column {', '.join(lacking)}")
-            start = 0
-            for number in range(file.num_row_groups):
-                end = start + file.metadata.row_group(number).num_rows
-                if holding is None or bisect_left(holding, start) < bisect_left(holding, end):
-                    for batch in file.read_row_group(number, list(columns), use_threads=False).to_batches():
-                        yield start, _as_written_here(batch)
-                        start += batch.num_rows
-                start = end
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise _damaged(path, error) from error
+    with open_parquet(path) as file:
+        lacking = sorted(set(columns) - set(file.schema_arrow.names))
+        if lacking:
+            raise KeyError(f"no column {', '.join(lacking)}")
+        start = 0
+        for number in range(file.num_row_groups):
+            end = start + file.metadata.row_group(number).num_rows
+            if holding is None or bisect_left(holding, start) < bisect_left(holding, end):
+                for batch in file.read_row_group(number, list(columns), use_threads=False).to_batches():
+                    yield start, _as_written_here(batch)
+                    start += batch.num_rows
+            start = end
 
 
 def _as_written_here(batch: pa.RecordBatch) -> pa.RecordBatch:
+    batch.validate(full=True)  # compiled code believes that text is UTF-8, and that offsets ascend
     types = {field.name: field.type for schema in (LEDGER_SCHEMA, DOCUMENT_SCHEMA) for field in schema}
     target = pa.schema([(field.name, types.get(field.name, field.type)) for field in batch.schema])
     for name in {"id", "text", "source"} & set(target.names):
@@ -134,7 +132,7 @@ class BatchWriter:
     def __init__(self, path: Path, schema: pa.Schema = DOCUMENT_SCHEMA) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         repeating = [name for name in schema.names if name not in ("id", "text")]  # a dictionary does not help these
-        self._file = pq.ParquetWriter(path, schema, compression="zstd", compression_level=1, use_dictionary=repeating)
+        self._file = parquet_writer(path, schema, compression="zstd", compression_level=1, use_dictionary=repeating)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
         self.rows = 0
@@ -169,10 +167,8 @@ def read_ledger(path: Path) -> Iterator[Verdict]:
 
 def count_rows(path: Path) -> int:
     """The number of rows of a Parquet shard, from its footer. Raises DamagedArtifact."""
-    try:
-        return int(pq.read_metadata(path).num_rows)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise _damaged(path, error) from error
+    with open_parquet(path) as file:
+        return int(file.metadata.num_rows)
 
 
 def shard_name(number: int) -> str:
@@ -213,9 +209,3 @@ def _to_batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
 def _read(path: Path, schema: pa.Schema) -> Iterator[tuple[Any, ...]]:
     for _, batch in read_batches(path, schema.names):
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-
-
-def _damaged(path: Path, error: Exception) -> DamagedArtifact:
-    return DamagedArtifact(
-        f"{path} can't be read as a Parquet shard: {error}.", "Run `gristmill store verify`, then --refresh its stage."
-    )

@@ -36,16 +36,17 @@ class KeyPayload(BaseModel):
 def canonical_json(value: Any) -> bytes:
     """JSON in a canonical form: sorted keys, no white space, no NaN, UTF-8.
 
-    Raises ConfigError for a value that has no such form (a set, an object, NaN) and so cannot be part of an identity.
+    Raises ConfigError for a value that has no such form (a set, an object, NaN, a lone surrogate) and so cannot be part
+    of an identity.
     """
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return text.encode()
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"A config value has no stable identity: {error}.",
             "Use numbers, strings, booleans, lists and mappings.",
         ) from error
-    return text.encode()
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:

@@ -67,7 +67,7 @@ def deleting(store: Store) -> Iterator[set[str]]:
         keys: set[str] = set()
         for path in sorted(folder.iterdir()):
             if locks.is_held(path):
-                keys |= set(path.read_text().split())
+                keys |= set(path.read_text(errors="replace").split())
             else:
                 path.unlink()
         yield keys

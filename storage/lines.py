@@ -1,4 +1,4 @@
-"""JSON Lines: one value a line, and a line ends at a line feed only.
+"""JSON from files, and JSON Lines: one value a line, and a line ends at a line feed only.
 
 `str.splitlines` also ends one at U+2028, U+2029, U+0085 and others, which stand unescaped in JSON strings.
 """
@@ -11,12 +11,20 @@ from pathlib import Path
 from typing import Any
 
 
+def parse_json(data: str | bytes) -> Any:
+    """The value. Raises ValueError for anything but JSON in UTF-8, also for values within values without end."""
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+
+
 def read_json_lines(path: Path) -> Iterator[Any]:
     """The values of a file, in order. Raises ValueError, with its number, for a line that is not JSON."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                value = json.loads(line)
+                value = parse_json(line)
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from error
             yield value

@@ -27,7 +27,7 @@ def hold(path: Path, waiting: Callable[[str], None] = lambda holder: None) -> It
         told = False
         while not _try(descriptor):
             if not told:
-                waiting(path.read_text() or "another process")
+                waiting(path.read_text(errors="replace") or "another process")
                 told = True
             time.sleep(POLL_SECONDS)
         os.ftruncate(descriptor, 0)

@@ -28,6 +28,7 @@ def check_name(name: str) -> str:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or str(path) != name or {"\\", "\0"} & set(name) or name == ".":
         raise ValueError(f"{name!r} is no path inside the artifact")
+    name.encode()  # raises a ValueError for a lone surrogate
     return name
 
 

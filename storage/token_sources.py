@@ -16,6 +16,7 @@ import numpy as np
 
 from storage.arrays import Int64
 from storage.errors import DamagedArtifact
+from storage.lines import parse_json
 from storage.tokens import TokenShard
 
 SUFFIX = ".sources"
@@ -40,13 +41,15 @@ def source_runs(tokens: Path, shard: TokenShard) -> tuple[list[str], Int64, Int6
     boundaries of the runs, in tokens. Raises DamagedArtifact if the file is missing or belongs to another shard."""
     path = tokens.with_suffix(SUFFIX)
     try:
-        content = json.loads(path.read_text())
+        content = parse_json(path.read_bytes())
         names = [str(name) for name in content["names"]]
         sources = np.array(content["sources"], np.int64)
         documents = np.array(content["documents"], np.int64)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise _damaged(path, f"can't be read ({type(error).__name__})") from error
-    if len(sources) != len(documents) or documents.sum() != shard.header.documents:
+    if sources.ndim != 1 or sources.shape != documents.shape or documents.min(initial=1) < 1:
+        raise _damaged(path, "has no number of documents for some of its runs")
+    if documents.sum() != shard.header.documents:
         raise _damaged(path, f"does not describe the {shard.header.documents:,} documents of {tokens.name}")
     if len(sources) and not 0 <= sources.min() <= sources.max() < len(names):
         raise _damaged(path, "names no source for some of its documents")

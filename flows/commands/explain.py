@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from rich.console import Console
 from rich.markup import escape
 
@@ -14,7 +13,7 @@ from flows.session import session_of
 from flows.tables import harmless
 from profiles.load import load
 from storage import refs
-from storage.documents import Document, Verdict, read_documents, read_ledger
+from storage.documents import Document, Verdict, read_batches, read_documents, read_ledger
 from storage.errors import ConfigError
 
 DOCUMENT_STAGES = ("download", "dedup", "filter")
@@ -79,8 +78,7 @@ def tell(verdict: Verdict) -> str:
 def find_document(folder: Path, start: str) -> Document | None:
     """The kept document whose id starts with `start`: only id columns are read until it is found."""
     for path in sorted((folder / "documents").glob("*.parquet")):
-        ids = pq.read_table(path, columns=["id"]).column("id")
-        if pc.any(pc.starts_with(ids, start)).as_py():
+        if any(pc.any(pc.starts_with(batch["id"], start)).as_py() for _, batch in read_batches(path, ["id"])):
             return next(document for document in read_documents(path) if document.id.startswith(start))
     return None
 

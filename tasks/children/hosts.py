@@ -14,7 +14,7 @@ from pathlib import Path
 from storage.errors import ConfigError
 from tasks.stage.runtime import TrainingRuntime
 
-SLOTS = re.compile(r"(\S+)\s+slots=(\d+)")
+SLOTS = re.compile(r"(\S+)\s+slots=([0-9]{1,9})(?!\d)")
 FORM = "DeepSpeed wants a line `name slots=8` for each host, and lines that begin with # for comments."
 
 

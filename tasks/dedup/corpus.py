@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from storage.arrays import Bool, Int64, UInt32
 from storage.artifact import Artifact
 from storage.documents import read_batches
 from storage.errors import DamagedArtifact
+from storage.parquet import open_parquet, read_columns
 from tasks.dedup.sketch import CONTENT, SCHEMA, shard_files
 
 
@@ -47,7 +47,7 @@ class Shard:
 
     def columns(self, names: list[str]) -> pa.Table:
         """Columns of the side file, a row per document."""
-        table = pq.read_table(self.rows, columns=names, use_threads=False)
+        table = read_columns(self.rows, names)
         return table if self.places is None else table.take(pa.array(self.places))
 
     def read_signatures(self, local: Int64) -> UInt32:
@@ -76,7 +76,8 @@ class Corpus:
             self._add(path, *shard_files(sketched, number), earlier=True)
 
     def _add(self, documents: Path, rows: Path, signatures: Path, *, earlier: bool) -> None:
-        metadata = pq.read_metadata(rows)
+        with open_parquet(rows) as file:
+            metadata = file.metadata
         places = _kept_places(documents, rows) if earlier else None
         size = metadata.num_rows if places is None else len(places)
         content = metadata.metadata[CONTENT].decode()
@@ -128,7 +129,7 @@ class Corpus:
 def _kept_places(documents: Path, rows: Path) -> Int64:
     """The rows of the sketch that an earlier dedup kept, which are in the same order as its documents. Of equal ids the
     first is taken: equal ids mean equal texts and sketches."""
-    sketched = pq.read_table(rows, columns=["id"])["id"].to_pylist()
+    sketched = read_columns(rows, ["id"])["id"].to_pylist()
     places: list[int] = []
     at = 0
     for _, batch in read_batches(documents, ["id"]):

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from storage.arrays import AnyArray, UInt64
+from storage.parquet import open_parquet, parquet_writer
 from tasks.shards import ShardResult
 
 FILE = "parts.parquet"
@@ -30,7 +30,7 @@ class PartWriter:
     """Writes the file of one shard."""
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
-        self._file = pq.ParquetWriter(
+        self._file = parquet_writer(
             folder / FILE, schema, compression="none", use_dictionary=False, write_statistics=False
         )
         self._written: list[int] = []
@@ -69,5 +69,5 @@ def read_part(results: Sequence[ShardResult], number: int) -> Iterator[tuple[int
     for shard, result in enumerate(results):
         groups = [place for place, part in enumerate(result.counts["parts"]) if part == number]
         if groups:
-            with pq.ParquetFile(result.folder / FILE) as file:
+            with open_parquet(result.folder / FILE) as file:
                 yield shard, file.read_row_groups(groups, use_threads=False)

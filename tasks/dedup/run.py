@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from storage.arrays import Bool, Int64
 from storage.artifact import Artifact
 from storage.documents import LEDGER_SCHEMA, Verdict, ledger_batches, read_batches, write_batches
 from storage.errors import AccountingError
+from storage.parquet import read_columns
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.duplicates import REASONS, find_duplicates
@@ -79,7 +79,7 @@ def _kept(
     config: DedupConfig, path: Path, keep: Bool, spans: Path | None, verdicts: list[Verdict]
 ) -> Iterator[pa.RecordBatch]:
     """The documents to keep, without their repeated spans; verdicts on those that change are added to `verdicts`."""
-    cut = pq.read_table(spans, use_threads=False) if spans else None
+    cut = read_columns(spans) if spans else None
     for start, batch in read_batches(path):
         mine = keep[start : start + len(batch)]
         if cut is None or config.spans is None:

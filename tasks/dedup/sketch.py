@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import xxhash
 
 from storage.arrays import Int64, UInt32
 from storage.artifact import Artifact
 from storage.documents import count_rows, read_batches, shard_name
+from storage.parquet import parquet_writer
 from tasks.dedup import kernels
 from tasks.dedup.config import SketchConfig
 from tasks.shards import collect, map_shards
@@ -88,7 +88,7 @@ def _sketch_shard(config: SketchConfig, shard: Path, folder: Path) -> dict[str, 
     header = {"descr": "<u4", "fortran_order": False, "shape": (count_rows(shard), config.permutations)}
     content = xxhash.xxh3_64()
     sources: Counter[str] = Counter()
-    with pq.ParquetWriter(folder / ROWS, SCHEMA) as writer, (folder / SIGNATURES).open("wb") as file:
+    with parquet_writer(folder / ROWS, SCHEMA) as writer, (folder / SIGNATURES).open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for _, batch in read_batches(shard, ["id", "source", "text"]):
             exact, lengths, signatures = sketch_texts(scanner, config.ngram, batch["text"], a, b)

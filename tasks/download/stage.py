@@ -49,7 +49,7 @@ def check_adopted(config: DownloadConfig, folder: Artifact, inputs: Mapping[str,
         check_rows(folder, part, keys)
 
 
-@stage(version=2, sources=fingerprints, adopted=check_adopted)
+@stage(version=3, sources=fingerprints, adopted=check_adopted)
 def download(config: DownloadConfig, out: Output) -> None:
     """Read every source: documents to Parquet shards, pairs and benchmarks to JSON lines.
 

@@ -7,9 +7,11 @@ nothing is downloaded.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from storage.errors import ConfigError, SourceError
 from storage.lines import read_json_lines, write_json_lines
@@ -37,7 +39,7 @@ def write_questions(
     folder.mkdir(parents=True, exist_ok=True)
     about = {}
     for path in files:
-        rows = list(islice(read_json_lines(path), max_items))
+        rows = _questions(path, max_items)
         asked = [row for row in rows if all(fits(choice) for choice in row["choices"])]
         if not asked:
             raise SourceError(
@@ -48,6 +50,25 @@ def write_questions(
         chance = sum(1 / len(row["choices"]) for row in asked) / len(asked)
         about[path.stem] = {"asked": len(asked), "too_long": len(rows) - len(asked), "chance": chance}
     return about
+
+
+def _questions(path: Path, max_items: int | None) -> list[dict[str, Any]]:
+    try:
+        rows = list(islice(read_json_lines(path), max_items))
+        json.dumps(rows, ensure_ascii=False).encode()  # a lone surrogate is JSON, but no text
+    except ValueError as error:
+        raise SourceError(f"The benchmark {path.stem} is not JSON: {error}.", "Replace the file.") from error
+    for number, row in enumerate(rows, 1):
+        choices = row.get("choices") if isinstance(row, dict) else None
+        if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
+            raise SourceError(f"Line {number} of the benchmark {path.stem} has no choices.", "Replace the file.")
+        gold = row.get("gold")
+        if not isinstance(row.get("query"), str) or type(gold) is not int or not 0 <= gold < len(choices):
+            raise SourceError(
+                f"Line {number} of the benchmark {path.stem} has no query, or its gold is none of its choices.",
+                "Replace the file.",
+            )
+    return rows
 
 
 def write_tasks(names: Iterable[str], folder: Path) -> list[str]:

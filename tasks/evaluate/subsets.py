@@ -8,7 +8,6 @@ appendix C).
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from storage.errors import DamagedArtifact
+from storage.lines import read_json_lines
 
 FILE = "questions.jsonl"
 
@@ -33,12 +33,17 @@ class Answer(NamedTuple):
 
 def find_dirty(folder: Path, share: float) -> dict[str, Dirty]:
     """Benchmark → question → whether more than `share` of its n-grams occur in training documents; None for a question
-    too short to have one. Benchmarks that the filter didn't check are left out."""
+    too short to have one. Benchmarks that the filter didn't check are left out. Raises DamagedArtifact."""
     dirty: dict[str, dict[str, bool | None]] = defaultdict(dict)
-    with (folder / FILE).open(encoding="utf-8") as lines:
-        for row in map(json.loads, lines):
+    try:
+        for row in read_json_lines(folder / FILE):
             met = row["found"] > share * row["ngrams"] if row["ngrams"] else None
-            dirty[row["benchmark"]][str(row["id"])] = met
+            dirty[str(row["benchmark"])][str(row["id"])] = met
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise DamagedArtifact(
+            f"The filter's {FILE} has a line that is no question ({type(error).__name__}: {error}).",
+            "Make it again with --refresh filter.",
+        ) from error
     return {**dirty}
 
 

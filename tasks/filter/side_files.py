@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import xxhash
 
 from storage.artifact import Artifact
 from storage.documents import read_batches
 from storage.errors import DamagedArtifact
+from storage.parquet import open_parquet, parquet_writer
 from tasks.shards import collect, map_shards
 from tasks.stage.output import Output
 
@@ -56,14 +56,16 @@ def write_signals(measure: Measure, documents: Artifact, out: Output, *, threads
 
 def read_signals(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The signals of a side file, a batch per row group of the document shard."""
-    with pq.ParquetFile(path) as file:
+    with open_parquet(path) as file:
         for number in range(file.num_row_groups):
             yield from file.read_row_group(number, columns, use_threads=False).to_batches()
 
 
 def check_aligned(path: Path, digest: IdDigest) -> None:
     """Raises DamagedArtifact unless a side file is of exactly these documents, in this order."""
-    if (pq.read_metadata(path).metadata or {}).get(IDS) != digest.hex().encode():
+    with open_parquet(path) as file:
+        measured = (file.metadata.metadata or {}).get(IDS)
+    if measured != digest.hex().encode():
         raise DamagedArtifact(
             f"The signals {path.parent.name}/{path.name} are not of these documents.",
             "Measure again: --refresh with the signals' name, and --refresh filter.",
@@ -74,7 +76,7 @@ def _measure_shard(measure: Measure, shard: Path, folder: Path) -> dict[str, int
     digest = IdDigest()
     empty = measure(pa.array([], pa.string()))
     rows = 0
-    with pq.ParquetWriter(folder / FILE, empty.schema, compression="zstd") as writer:
+    with parquet_writer(folder / FILE, empty.schema, compression="zstd") as writer:
         for _, batch in read_batches(shard, ["id", "text"]):
             writer.write_batch(measure(batch["text"]))
             digest.update(batch["id"])

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
-from models.tokenizer import NEEDED_FILES
+from models.tokenizer import NEEDED_FILES, load_tokenizer
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact
 from tasks.tokenizer.config import TokenizerConfig
 from tasks.tokenizer.keep import check_fits
+from tasks.tokenizer.load import Loading
+
+CONVERSATION = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
 
 
 def check_adopted(config: TokenizerConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
@@ -34,5 +38,25 @@ def check_adopted(config: TokenizerConfig, folder: Artifact, inputs: Mapping[str
         ) from error
     if problem:
         raise DamagedArtifact(f"The tokenizer {problem}.", "Train a byte-level BPE, or let the stage do it.")
+    _check_template(folder.path)
     check_fits(config, folder.path, str(folder.path), fewer_ids=False)
     prove(folder.path, config.special_tokens)
+
+
+def _check_template(folder: Path) -> None:
+    """Check that transformers loads the folder and that the chat template, which is a program, renders a conversation.
+    What it may do is bounded by Jinja's sandbox; what it raises is its own affair."""
+    from jinja2 import TemplateError
+
+    try:
+        with Loading(folder / "tokenizer.json"):
+            tokenizer = load_tokenizer(folder)
+        tokenizer.apply_chat_template(CONVERSATION, return_dict=True, return_assistant_tokens_mask=True)
+    except (
+        TemplateError, OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError,
+        MemoryError,
+    ) as error:  # fmt: skip
+        raise DamagedArtifact(
+            f"The chat template can't render a conversation ({type(error).__name__}: {error}).",
+            "Correct chat_template.jinja or tokenizer_config.json.",
+        ) from error

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from storage.errors import ConfigError, SourceError
 from tasks.tokenizer.config import TokenizerConfig
-from tasks.tokenizer.load import load_for_documents
+from tasks.tokenizer.load import Loading, load_for_documents
 
 SENTENCEPIECE = "tokenizer.model"
 FORMATS = (("tokenizer.json",), ("vocab.json", "merges.txt"), (SENTENCEPIECE,))  # the first one found is used
@@ -52,7 +52,7 @@ def check_libraries(config: TokenizerConfig) -> None:
 
 
 def load_reference(name: str, folder: str) -> Reference:
-    """A vocabulary to compare with. Raises SourceError."""
+    """A vocabulary to compare with. Raises SourceError, DamagedArtifact."""
     paths = _files(name, folder)
     if paths[0].name == SENTENCEPIECE:
         return _load_sentencepiece(paths[0])
@@ -63,7 +63,8 @@ def load_reference(name: str, folder: str) -> Reference:
         from tokenizers.models import BPE
         from tokenizers.pre_tokenizers import ByteLevel
 
-        tokenizer = Tokenizer(BPE.from_file(*map(str, paths)))
+        with Loading(paths[0]):
+            tokenizer = Tokenizer(BPE.from_file(*map(str, paths)))
         tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=True)
     return Reference(tokenizer.get_vocab_size(), lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from models.tokenizer import NEEDED_FILES, load_tokenizer, tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, TokenizerMismatch
+from storage.lines import parse_json
 from tasks.training.model_folder import check_tokenizer
 
 LONGEST_HEADER = 100_000_000  # as the library has it
@@ -34,13 +34,16 @@ def check_model(folder: Artifact, tokenizer: Path) -> None:
 
 
 def _vocab_size(model: Path) -> int | None:
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     try:
-        return getattr(
-            AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False), "vocab_size", None
-        )
-    except (OSError, ValueError, KeyError) as error:
+        if not isinstance(parse_json((model / "config.json").read_bytes()), dict):
+            raise ValueError("it is no object")
+        config = AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
+        size = getattr(config, "vocab_size", None)
+        return None if size is None else int(size)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, StrictDataclassError) as error:
         raise DamagedArtifact(f"model/config.json can't be loaded: {error}.", "Save the model again.") from error
 
 
@@ -50,9 +53,9 @@ def _check_weights(folder: Artifact) -> None:
         try:
             with path.open("rb") as file:
                 length = int.from_bytes(file.read(8), "little")
-                header = json.loads(file.read(min(length, LONGEST_HEADER)))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+                header = parse_json(file.read(min(length, LONGEST_HEADER)))
+            ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
             raise DamagedArtifact(f"model/{path.name} is not in the format safetensors.", "Save it again.") from error
         if path.stat().st_size != 8 + length + max(ends, default=-1):
             raise DamagedArtifact(f"model/{path.name} has no weights, or a part of them only.", "Save it again.")

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import TrainingError
+from storage.lines import parse_json
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The rows of a log, in order, without an incomplete last line."""
-    return [json.loads(line) for line in path.read_text().split("\n")[:-1] if line]
+    """The rows of a log, in order, without an incomplete last line. Raises TrainingError for a line that is no row."""
+    return _rows(path, path.read_bytes().split(b"\n")[:-1])
 
 
 def drop_torn(path: Path) -> None:
@@ -33,13 +34,28 @@ def append_log(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def cut_log(path: Path, step: int) -> list[dict[str, Any]]:
     """Truncate the log to the rows up to `step`, and return them. Raises TrainingError if one is missing."""
-    lines = path.read_text().splitlines()[:step] if step else []
-    rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
-    if [row["step"] for row in rows] != list(range(1, step + 1)):
+    lines = path.read_bytes().split(b"\n")[:step] if step else []
+    rows = _rows(path, lines)
+    if [row.get("step") for row in rows] != list(range(1, step + 1)):
         raise TrainingError(
             f"{path} does not hold every step up to {step}.", f"Delete {path.parent} to start from scratch."
         )
     draft = path.with_name(f"{path.name}.draft")
-    draft.write_text("".join(f"{line}\n" for line in lines))
+    draft.write_bytes(b"".join(line + b"\n" for line in lines))
     draft.rename(path)  # atomic: without its rows a checkpoint is worthless
+    return rows
+
+
+def _rows(path: Path, lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            row = parse_json(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            raise TrainingError(f"Line {number} of {path} is no row.", f"Delete {path.parent} to start from scratch.")
+        rows.append(row)
     return rows

@@ -5,12 +5,12 @@ Law 6, wherever artifacts meet: the digest in the model's config.json must be th
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from models.tokenizer import DIGEST_FIELD, tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, TokenizerMismatch
+from storage.lines import parse_json
 from storage.token_sources import SUFFIX
 from storage.tokens import TokenHeader, open_tokens
 
@@ -23,12 +23,15 @@ def check_tokenizer(folder: Path, *, expected: str | None = None) -> str:
     config = folder / "config.json"
     if not config.is_file():
         raise DamagedArtifact(f"{folder} holds no config.json.", "Check it with `gristmill store verify`.")
-    trained_with = json.loads(config.read_text()).get(DIGEST_FIELD)
+    try:
+        trained_with = parse_json(config.read_bytes()).get(DIGEST_FIELD)
+    except (ValueError, AttributeError) as error:
+        raise DamagedArtifact(f"{config} is not a model's config: {error}.", "Save the model again.") from error
     found = tokenizer_digest(folder)
     for other, what in ((trained_with, "the one that its weights were trained with"), (expected, "that of the data")):
         if other is not None and other != found:
             raise TokenizerMismatch(
-                f"The tokenizer in {folder} ({found[:12]}) is not {what} ({other[:12]}).",
+                f"The tokenizer in {folder} ({found[:12]}) is not {what} ({str(other)[:12]}).",
                 "Retrain the model on shards of this tokenizer, or restore its own tokenizer files.",
             )
     return found

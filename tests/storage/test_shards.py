@@ -21,6 +21,7 @@ from storage.documents import (
     read_batches,
     read_documents,
     read_ledger,
+    shard_name,
     write_documents,
     write_ledger,
 )
@@ -150,3 +151,38 @@ def test_what_is_no_document_shard_is_refused(columns: dict[str, list[object]], 
     pq.write_table(pa.table(columns), tmp_path / "polars.parquet")
     with pytest.raises(DamagedArtifact, match=named):
         list(read_batches(tmp_path / "polars.parquet"))
+
+
+def test_one_bit_of_any_page_is_found_when_the_shard_is_read_alone(tmp_path: Path) -> None:
+    path = tmp_path / shard_name(0)
+    write_documents(path, (Document.new(f"text {number} é", f"source {number % 3}") for number in range(50)))
+    whole = path.read_bytes()
+    documents = list(read_documents(path))
+    with pq.ParquetFile(path) as file:
+        columns = [file.metadata.row_group(0).column(number) for number in range(file.metadata.num_columns)]
+    found = 0
+    for column in columns:
+        start = column.dictionary_page_offset or column.data_page_offset
+        for at in range(start, start + column.total_compressed_size):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            try:
+                assert list(read_documents(path)) == documents  # a bit of a page's header that tells nothing
+            except DamagedArtifact:
+                found += 1
+    assert found > 0.8 * sum(column.total_compressed_size for column in columns)
+    assert "checksum" in refused(path, whole, columns[1].data_page_offset + columns[1].total_compressed_size - 1)
+
+
+def refused(path: Path, whole: bytes, at: int) -> str:
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with pytest.raises(DamagedArtifact) as caught:
+        list(read_documents(path))
+    return str(caught.value)
+
+
+def test_text_that_is_not_utf8_is_refused_and_reaches_no_compiled_code(tmp_path: Path) -> None:
+    text = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xe9\xff"))
+    columns = {"id": ["0"], "text": text, "source": ["a"], "metadata": ["{}"]}
+    pq.write_table(pa.table(columns), tmp_path / shard_name(0))
+    with pytest.raises(DamagedArtifact, match="Invalid UTF8"):
+        list(read_batches(tmp_path / shard_name(0)))

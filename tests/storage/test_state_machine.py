@@ -211,8 +211,9 @@ class StoreMachine(RuleBasedStateMachine):
         key = self.made[data.draw(st.sampled_from(sorted(self.made)))].key
         newest = self.generations(key)[-1]
         damaged = self.made[newest].changed
+        stage, name = key.split("/")
         try:
-            found = self.stores[writer].find(*key.split("/"))
+            found = self.stores[writer].find(stage, name)
         except DamagedArtifact:
             assert damaged
             return
@@ -254,7 +255,8 @@ class StoreMachine(RuleBasedStateMachine):
         key = self.made[data.draw(st.sampled_from(sorted(self.made)))].key
         if key in self.locked(writer):
             return
-        lock = self.stores[writer].lock(*key.split("/"))
+        stage, name = key.split("/")
+        lock = self.stores[writer].lock(stage, name)
         lock.__enter__()
         self.locks.append((writer, key, lock))
 
@@ -413,7 +415,7 @@ def run(machine: type[StoreMachine], examples: int, steps: int) -> None:
     choices = settings(
         max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
     )
-    run_state_machine_as_test(machine, settings=choices)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(machine, settings=choices)
 
 
 @pytest.mark.parametrize("machine", [StoreMachine, BucketMachine], ids=["folder", "memory"])

@@ -28,10 +28,10 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from storage.arrays import Bool, Int64
 from storage.documents import Verdict, read_batches
+from storage.parquet import parquet_writer
 from tasks.dedup.buckets import group, ranges_needed
 from tasks.dedup.config import DedupConfig, SpansConfig
 from tasks.dedup.corpus import Corpus, Shard
@@ -153,7 +153,8 @@ def _join(
     last = word[np.roll(new, -1) - 1] + size  # of the last span: new[0] - 1 = -1
     starts, ends = _bytes(tables, shard.documents, place[new], first, last)
     columns = [place[new], starts, ends, last - first, documents[2].take(pa.array(owner[new]))]
-    pq.write_table(pa.table(columns, schema=SPANS_SCHEMA), folder / SPANS)
+    with parquet_writer(folder / SPANS, SPANS_SCHEMA) as file:
+        file.write_table(pa.table(columns, schema=SPANS_SCHEMA))
     return {"repeated_spans": len(new), "repeated_words": int((last - first).sum())}
 
 

@@ -11,6 +11,7 @@ import glob
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -160,7 +161,7 @@ def _guard(read: Callable[[], bytes], path: Path) -> bytes:
     """Read, raising SourceError for a damaged file, which is a fault of the source and not of a single row."""
     try:
         return read()
-    except (gzip.BadGzipFile, EOFError, OSError) as error:
+    except (zlib.error, EOFError, OSError) as error:
         raise SourceError(f"{path} can't be read: {error}.", "Replace the file, or remove it from `paths`.") from error
 
 

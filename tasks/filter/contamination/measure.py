@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from storage.arrays import Bool, Int64, UInt64
 from storage.artifact import Artifact
 from storage.documents import read_batches
+from storage.parquet import parquet_writer
 from tasks.filter.contamination import kernels
 from tasks.filter.contamination.config import QUESTIONS, ContaminationConfig
 from tasks.filter.contamination.questions import Index, index_questions, read_questions, unique_pairs
@@ -122,7 +122,7 @@ def _mark_shard(index: Index, rare: Bool, matched: ShardResult, folder: Path) ->
 def _write_shard(path: Path, signals: pa.RecordBatch, matched: ShardResult) -> None:
     """Write a side file with the row groups of the document shard."""
     start = 0
-    with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
+    with parquet_writer(path, SCHEMA, compression="zstd") as writer:
         for size in matched.counts["groups"]:
             writer.write_batch(signals.slice(start, size))
             start += size

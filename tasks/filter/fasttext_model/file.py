@@ -23,6 +23,7 @@ MAGIC, VERSION = 793712314, 12
 SUPERVISED = 3
 HIERARCHICAL, SOFTMAX = 1, 3
 WORD = 0  # an entry's type; labels have 1
+MOST_BUCKETS = 1 << 27  # 64 times fastText's own number: memory is taken before the file can show that it needs it
 CENTROIDS = 256  # of a product quantizer, with one-byte codes
 
 
@@ -59,6 +60,8 @@ def read_model(path: Path) -> ModelFile:
     words = [word for word, _, kind in entries if kind == WORD]
     labels = [(word, count) for word, count, kind in entries if kind != WORD]
     pruned = None
+    if not 0 <= buckets <= MOST_BUCKETS:
+        raise reader.wrong(f"has {buckets:,} buckets")
     if pruned_size >= 0:
         pairs = reader.array(np.int32, 2 * pruned_size).reshape(-1, 2)
         places = [(pairs[:, 0], buckets), (pairs[:, 1], pruned_size)]
@@ -134,6 +137,8 @@ class _Reader:
     def dense(self) -> Float32:
         """A matrix that is not quantized."""
         height, width = self.take("qq")
+        if height < 1 or width < 1:
+            raise self.wrong("has a matrix without a size")
         return self.array(np.float32, height * width).reshape(height, width)
 
     def quantized(self) -> Float32:
@@ -147,6 +152,9 @@ class _Reader:
     def _decode(self, codes: UInt8, height: int) -> Float32:
         width, parts, part_width, last_width = self.take("4i")
         centroids = self.array(np.float32, width * CENTROIDS)
+        fits = parts > 0 and part_width > 0 and last_width > 0 and part_width * (parts - 1) + last_width == width
+        if not fits or height < 0 or len(codes) != height * parts:
+            raise self.wrong("has a matrix of another size than its parts")
         codes = codes.reshape(height, parts)
         found = np.empty((height, width), np.float32)
         for part in range(parts):

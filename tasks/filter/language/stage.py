@@ -17,7 +17,7 @@ def fingerprints(config: LanguageConfig) -> dict[str, str]:
     return {PACKAGE: package_version(PACKAGE)}
 
 
-@stage(version=1, name="language", part_of="filter", runtime=("data",), sources=fingerprints)
+@stage(version=2, name="language", part_of="filter", runtime=("data",), sources=fingerprints)
 def language_signals(config: LanguageConfig, documents: Artifact, out: Output) -> None:
     """The language of each document, by fastText's lid.176 (Joulin et al. 2016) on its whole text.
 

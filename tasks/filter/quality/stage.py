@@ -24,7 +24,7 @@ def quality_model(config: QualityModelConfig, documents: Artifact, out: Output) 
     train_quality(config, documents, out)
 
 
-@stage(version=1, name="quality", part_of="filter", runtime=("data", "compute"))
+@stage(version=2, name="quality", part_of="filter", runtime=("data", "compute"))
 def quality_signals(config: QualityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
     """`quality_score`: the probability that a document is from the good sources, at the class ratio of the training
     set.

@@ -46,7 +46,7 @@ def toxicity_model(config: PackageModelConfig | TrainedModelConfig, documents: A
         train_toxicity(config, documents, out)
 
 
-@stage(version=1, name="toxicity", part_of="filter", runtime=("data", "compute"))
+@stage(version=2, name="toxicity", part_of="filter", runtime=("data", "compute"))
 def toxicity_signals(config: ToxicityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
     """`toxicity_score`: the mean score of the paragraphs, weighted by length, so that one strong word does not make a
     long

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pyarrow as pa
 from storage.artifact import Artifact
 from storage.documents import document_id
 from storage.errors import SourceError
+from storage.lines import parse_json
 from tasks.filter.fasttext_model.sample import Sample, draw, sample_documents
 from tasks.filter.fasttext_model.train import Example, train_classifier
 from tasks.filter.toxicity.config import LabelledFile, TrainedModelConfig
@@ -74,7 +74,7 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
         for line in file:
             try:
-                row = json.loads(line)
+                row = parse_json(line)
             except ValueError as error:
                 raise SourceError(f"{path} has a line that is not JSON: {error}.", "Convert it.") from error
             if not isinstance(row, dict):

@@ -39,7 +39,7 @@ from tasks.pretrain.world import World
 
 VARIABLE = "GRISTMILL_FAULTS"
 KINDS = ("nan", "spike", "oom", "kill", "hang", "full")
-FORM = re.compile(rf"({'|'.join(KINDS)})(?::(\d+))?@(\d+)(!?)")
+FORM = re.compile(rf"({'|'.join(KINDS)})(?::([0-9]{{1,9}}))?@([0-9]{{1,9}})(!?)")
 TOO_MUCH = 1 << 50  # bytes; more than an address space holds
 LARGEST_FILE = 1 << 16  # bytes, where the disk is full
 RUINOUS = 1000.0  # times the learning rate

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from models.tokenizer import EOS
 from storage.arrays import UInt32, UInt64
+from storage.lines import parse_json
 from tasks.tokenizer.bpe.alphabet import BYTE_SYMBOLS
 from tasks.tokenizer.encoder import kernels
 from tasks.tokenizer.patterns import PatternName, pattern_of
@@ -33,7 +33,7 @@ class Tables(NamedTuple):
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """The parsed tokenizer.json of a folder."""
-    settings: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    settings: dict[str, Any] = parse_json((folder / "tokenizer.json").read_bytes())
     return settings
 
 

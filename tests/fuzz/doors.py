@@ -1,0 +1,569 @@
+"""Every door by which bytes come in: each reads its input as the product does, from files where that reads files.
+
+`seeds` are inputs that are in order, from which others are made; `words` are what the format treats specially.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import io
+import json
+import os
+import shutil
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.errors import BadDocument, GristmillError
+
+
+@dataclass(frozen=True)
+class Door:
+    """One way in."""
+
+    name: str
+    read: Callable[[bytes, Path], None]
+    seeds: Callable[[], list[bytes]]
+    words: Sequence[bytes] = ()
+
+
+DOORS: dict[str, Door] = {}
+
+
+def door(name: str, seeds: Callable[[], list[bytes]], *words: bytes) -> Callable[[Callable[[bytes, Path], None]], None]:
+    """Enter a function as the door of this name."""
+
+    def enter(read: Callable[[bytes, Path], None]) -> None:
+        DOORS[name] = Door(name, read, functools.cache(seeds), words)
+
+    return enter
+
+
+def written(data: bytes, path: Path) -> Path:
+    """The path, with these bytes in it, in a file of its own: an earlier one may still be mapped."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def each(*calls: Callable[[], object]) -> None:
+    """Call all of them: an error that a user can act on keeps none of the others from being asked."""
+    for call in calls:
+        with suppress(GristmillError):
+            call()
+
+
+def as_json(*values: object) -> list[bytes]:
+    return [json.dumps(value).encode() for value in values]
+
+
+def as_lines(*rows: object) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+# --- what a user writes -------------------------------------------------------------------------------------------
+
+YAML = (
+    b"&a [*a]",
+    b"*a",
+    b"<<: *a",
+    b"!!python/object:os.system",
+    b"!!binary x",
+    b"? ",
+    b": ",
+    b"- ",
+    b"\t",
+    b"2026-13-01",
+)
+PROFILES = Path(__file__).parents[2] / "profiles"
+
+
+@door("profile", lambda: [path.read_bytes() for path in sorted(PROFILES.glob("*.yaml"))], *YAML, b"extends: ", b"null")
+def _profile(data: bytes, folder: Path) -> None:
+    from profiles.load import load
+
+    load(str(written(data, folder / "mine.yaml")))
+
+
+SETTINGS = [b"filter.toxicity.max_score=0.5", b"name=x", b"download.sources=[{kind: files, name: a, paths: [b]}]"]
+
+
+@door("set", lambda: [*SETTINGS, b"runtime.data.workers=2", b"dedup=null"], *YAML, b"=", b".", b"..", b"[", b"{")
+def _set(data: bytes, folder: Path) -> None:
+    from profiles.load import load
+
+    load("smoke", [os.fsdecode(data)])  # as the command line has it
+
+
+@door(
+    "faults", lambda: [b"oom@5,hang:1@20,kill:1@30,nan@40!", b"full@20"], b"@", b":", b"!", "²".encode(), "٣".encode()
+)
+def _faults(data: bytes, folder: Path) -> None:
+    from tasks.pretrain.healing.fault_injection import parse_faults
+
+    parse_faults(os.fsdecode(data))
+
+
+@door("hostfile", lambda: [b"# ours\nnode-1 slots=8\nnode-2 slots=4\n"], b" slots=", b"#", "²".encode(), "٣".encode())
+def _hostfile(data: bytes, folder: Path) -> None:
+    from tasks.children.hosts import read_hostfile
+
+    read_hostfile(str(written(data, folder / "hostfile")))
+
+
+# --- the store ----------------------------------------------------------------------------------------------------
+
+
+def _manifests() -> list[bytes]:
+    from storage.digests import FileEntry, tree_digest
+    from storage.keys import KeyPayload
+    from storage.manifest import InputRef, Manifest
+
+    payload = KeyPayload(stage="dedup", version=1, config={"threshold": 0.8, "text": "é"}, inputs={"raw": "0" * 64})
+    files = {"a/b.txt": FileEntry(sha256="0" * 64, size=4)}
+    manifest = Manifest(
+        key=payload.key(), payload=payload, digest=tree_digest(files), files=files, created="2026-01-01T00:00:00",
+        origins={"raw": InputRef(location="download/0")}, counts={"summary": "x", "tables": []},
+    )  # fmt: skip
+    text = manifest.to_json()
+    return [
+        text.encode(),
+        json.dumps({key: value for key, value in json.loads(text).items() if key != "checksum"}).encode(),
+    ]
+
+
+@door("manifest", _manifests, b"../", b"\\", b'"format": 2')
+def _manifest(data: bytes, folder: Path) -> None:
+    from storage import inspect, maintain
+    from storage.manifest import Manifest
+    from storage.store import Store
+
+    store = Store(str(folder / "store"))
+    store.begin()
+    manifest = Manifest.from_json(_manifests()[0], "dedup/x")
+    location = f"dedup/{manifest.key}"
+    written(data, store.local / "artifacts" / location / "manifest.json")
+    each(
+        lambda: Manifest.from_json(data, location),
+        lambda: inspect.verify(store, location),
+        lambda: list(inspect.lineage(store, store.twin(location))),
+        lambda: maintain.find_garbage(store, keep_last=1),
+        lambda: store.find("dedup", manifest.key),
+    )
+
+
+REFS = [
+    [{"location": "dedup/0", "digest": "0" * 64, "time": "2026"}],
+    [{"location": "a/b.2", "digest": "", "time": ""}] * 2,
+]
+
+
+@door("ref", lambda: as_json(*REFS), b"../", b"@")
+def _ref(data: bytes, folder: Path) -> None:
+    from storage import inspect, maintain, refs
+    from storage.store import Store
+
+    store = Store(str(folder / "store"))
+    store.begin()
+    written(data, store.local / "refs" / "tiny" / "dedup.json")
+    each(
+        lambda: inspect.verify_refs(store),
+        lambda: maintain.find_garbage(store, keep_last=1),
+        lambda: refs.move(store, "tiny/dedup", "dedup/0", "0" * 64),
+        lambda: refs.resolve(store, "tiny/dedup@1"),
+    )
+
+
+@door("store", lambda: as_json({"format": 1}, {"format": 2}))
+def _store(data: bytes, folder: Path) -> None:
+    from storage.store import Store
+
+    written(data, folder / "store" / "gristmill.json")
+    Store(str(folder / "store"))
+
+
+@functools.cache
+def _remembered() -> bytes:
+    import tempfile
+
+    from storage.remembered import remember
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = written(b"x", Path(folder, "x"))
+        remember({path: "0" * 64}, Path(folder, "cache"))
+        return Path(folder, "cache").read_bytes()
+
+
+@door("remembered", lambda: [_remembered()])
+def _read_remembered(data: bytes, folder: Path) -> None:
+    from storage.remembered import remember, remembered_digest
+
+    path = written(b"text", folder / "file")
+    cache = written(data, folder / "digests.sqlite")
+    remembered_digest(path, cache)
+    remember({path: "0" * 64}, cache)
+
+
+@door("lease", lambda: [b"dedup/0123\nfilter/4567\n", b""])
+def _lease(data: bytes, folder: Path) -> None:
+    from storage import leases, locks
+    from storage.store import Store
+
+    store = Store(str(folder / "store"))
+    store.begin()
+    with locks.hold(path := store.local / leases.FOLDER / "1-x"):
+        path.write_bytes(data)
+        with leases.deleting(store):
+            pass
+
+
+# --- documents and rows -------------------------------------------------------------------------------------------
+
+
+def _shards() -> list[bytes]:
+    import tempfile
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from storage.documents import Document, Verdict, write_documents, write_ledger
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        documents = [Document.new(f"text {number} é😀", "a", n=number) for number in range(20)]
+        write_documents(folder / "1", documents)
+        write_ledger(folder / "2", [Verdict("0" * 32, "a", "removed", "short", 1.0, 2.0, "x")] * 3)
+        table = pa.table({name: [getattr(document, name) for document in documents] for name in Document._fields})
+        pq.write_table(table, folder / "3", compression="none", use_dictionary=False)
+        return [path.read_bytes() for path in sorted(folder.iterdir())]
+
+
+@door("documents", _shards, b"PAR1")
+def _documents(data: bytes, folder: Path) -> None:
+    from storage.documents import count_rows, read_batches, read_documents, read_ledger
+    from tasks.text.scan import Scanner
+
+    path = written(data, folder / "documents" / "00000.parquet")
+    scanner = Scanner()
+    each(
+        lambda: count_rows(path),
+        lambda: list(read_documents(path)),
+        lambda: list(read_ledger(path)),
+        lambda: [list(scanner.scan(batch["text"])) for _, batch in read_batches(path, ["text"])],
+    )
+
+
+@door("explain", _shards, b"PAR1")
+def _explain(data: bytes, folder: Path) -> None:
+    from flows.commands.explain import find_document, find_verdicts, story
+
+    for name in ("documents", "ledger"):
+        written(data, folder / name / "00000.parquet")
+    each(lambda: find_document(folder, "0000"), lambda: story(find_verdicts(folder, "0000"), None))
+
+
+MESSAGES = [{"role": "user", "content": "Hi é"}, {"role": "assistant", "content": "Hello"}]
+PAIRS = [
+    {"messages": MESSAGES},
+    {"instruction": "Add", "input": "1 2", "output": "3"},
+    {"prompt": "Hi", "chosen": "Hello", "rejected": "No"},
+    {"prompt": MESSAGES[:1], "chosen": MESSAGES, "rejected": [{"role": "assistant", "content": "No"}]},
+]
+LINES = [
+    as_lines({"text": "one é"}, {"text": "two", "n": 1}, {"other": 1}),
+    as_lines(*PAIRS),
+    b"\xef\xbb\xbf" + as_lines({"text": "x"}),
+]
+
+
+def _source(data: bytes, folder: Path, ending: str) -> None:
+    from tasks.download.config import FileSource
+    from tasks.download.pairs import instruction, preference
+    from tasks.download.sources.files import fingerprint, read_rows, text_of
+    from tasks.download.sources.rows import Row
+
+    path = written(data, folder / f"source{ending}")
+    source = FileSource(name="source", paths=[str(path)])
+    fingerprint(source)
+    for row in read_rows(source, 4096):
+        if isinstance(row, Row):
+            for take in (instruction, preference, lambda values, _: text_of(values, "text", 4096)):
+                try:
+                    json.dumps(take(row.values, "source")).encode()
+                except BadDocument:
+                    continue
+
+
+def _zstd(data: bytes) -> bytes:
+    import pyarrow as pa
+
+    sink = io.BytesIO()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+        stream.flush()
+        return sink.getvalue()
+
+
+door("jsonl", lambda: LINES, b'"text"', b"\\ud800", b"NaN", b"1e999")(functools.partial(_source, ending=".jsonl"))
+door("gz", lambda: [gzip.compress(data, mtime=0) for data in LINES])(functools.partial(_source, ending=".jsonl.gz"))
+door("zst", lambda: [_zstd(data) for data in LINES])(functools.partial(_source, ending=".jsonl.zst"))
+door("parquet", _shards, b"PAR1")(functools.partial(_source, ending=".parquet"))
+door("txt", lambda: ["A text é\n".encode()])(functools.partial(_source, ending=".txt"))
+
+
+@door("rows", lambda: as_json(*PAIRS), b"system")
+def _rows(data: bytes, folder: Path) -> None:
+    from tasks.download.pairs import instruction, preference
+
+    try:
+        row = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(row, dict):
+        for take in (instruction, preference):
+            try:
+                take(row, "source")
+            except BadDocument:
+                continue
+
+
+@door(
+    "labelled",
+    lambda: [b"text,label\nbad,1\ngood,0\n", as_lines({"text": "bad", "label": 1}, {"text": "x", "label": 0})],
+)
+def _labelled(data: bytes, folder: Path) -> None:
+    from tasks.filter.toxicity.config import LabelledFile
+    from tasks.filter.toxicity.train import read_labelled
+
+    for ending in (".csv", ".jsonl"):
+        path = written(data, folder / f"posts{ending}")
+        file = LabelledFile(path=str(path), text_column="text", label_column="label", toxic=["1"])
+        each(functools.partial(lambda file: list(read_labelled(file)), file))
+
+
+QUESTION = {"id": "1", "query": "Q?", "choices": [" a", " b"], "gold": 0}
+
+
+@door("benchmark", lambda: [as_lines(QUESTION, QUESTION)])
+def _benchmark(data: bytes, folder: Path) -> None:
+    from tasks.evaluate.benchmarks import write_questions
+
+    path = written(data, folder / "in" / "mine.jsonl")
+    write_questions([path], folder / "out", max_items=None, fits=lambda choice: len(choice) < 99)
+
+
+@door("questions", lambda: [as_lines({"benchmark": "b", "id": "1", "ngrams": 3, "found": 1})])
+def _questions(data: bytes, folder: Path) -> None:
+    from tasks.evaluate.subsets import FILE, find_dirty
+
+    written(data, folder / FILE)
+    find_dirty(folder, 0.5)
+
+
+# --- tokens and tokenizers ----------------------------------------------------------------------------------------
+
+
+def _token_shards() -> list[bytes]:
+    import tempfile
+
+    import numpy as np
+
+    from storage.tokens import write_tokens
+
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for size in (100, 100_000):
+            path = Path(folder, "x")
+            documents = [np.arange(1, n + 1) for n in (3, 1, 9)]
+            write_tokens(path, documents, vocab_size=size, eos_id=0, tokenizer_digest="ab" * 32, text_bytes=9)
+            found.append(path.read_bytes())
+    return found
+
+
+@door("tokens", _token_shards, b"GRISTTOK")
+def _tokens(data: bytes, folder: Path) -> None:
+    from storage.token_stream import TokenStream
+    from storage.tokens import open_tokens
+
+    path = written(data, folder / "00000.tokens")
+    shard = open_tokens(path, verify=True)
+    stream = TokenStream([path], tokenizer_digest=shard.header.tokenizer_digest)
+    stream.read(0, 100)
+    stream.document_lengths([path])
+
+
+@door("sources", lambda: as_json({"names": ["a", "b"], "sources": [0, 1], "documents": [2, 1]}))
+def _sources(data: bytes, folder: Path) -> None:
+    from storage.token_stream import source_streams
+
+    path = written(_token_shards()[0], folder / "00000.tokens")
+    written(data, path.with_suffix(".sources"))
+    for stream in source_streams([path], tokenizer_digest="ab" * 32).values():
+        stream.read(0, 100)
+
+
+@functools.cache
+def _tokenizer() -> Path:
+    """A folder with a small tokenizer, made once in a process."""
+    import atexit
+    import tempfile
+
+    from models.tokenizer import load_tokenizer
+    from tests.fuzz.tokenizer import make_tokenizer
+
+    folder = Path(tempfile.mkdtemp(prefix="gristmill-fuzz-tokenizer-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    make_tokenizer(folder)
+    load_tokenizer(folder)  # which takes seconds to import
+    return folder
+
+
+@door("tokenizer", lambda: [(_tokenizer() / "tokenizer.json").read_bytes()], b'"merges"', b"\\u0120", b'"added_tokens"')
+def _read_tokenizer(data: bytes, folder: Path) -> None:
+    from storage.artifact import Artifact
+    from tasks.tokenizer.adopted import check_adopted
+    from tasks.tokenizer.compare import load_reference
+    from tests.fuzz.tokenizer import CONFIG
+
+    shutil.copytree(_tokenizer(), folder, dirs_exist_ok=True)
+    written(data, folder / "tokenizer.json")
+    each(
+        lambda: load_reference("other", str(folder)).encode("A text é"),
+        lambda: check_adopted(CONFIG, Artifact(path=folder, digest=""), {}),
+    )
+
+
+TEMPLATE = Path(__file__).parents[2] / "models" / "chat_template.jinja"
+JINJA = (
+    b"{{ ''.__class__.__mro__ }}",
+    b"{% for i in range(10**9) %}",
+    b"{{ 'x' * 10**10 }}",
+    b"{% raise %}",
+    b"{%",
+    b"}}",
+)
+
+
+@door(
+    "template", lambda: [TEMPLATE.read_bytes()], *JINJA, b"{{ 1 / 0 }}", b"{{ messages[9].x.y }}", b"{% include 'x' %}"
+)
+def _template(data: bytes, folder: Path) -> None:
+    from storage.artifact import Artifact
+    from tasks.tokenizer.adopted import check_adopted
+    from tests.fuzz.tokenizer import CONFIG
+
+    shutil.copytree(_tokenizer(), folder, dirs_exist_ok=True)
+    written(data, folder / "chat_template.jinja")
+    check_adopted(CONFIG, Artifact(path=folder, digest=""), {})
+
+
+@door("sentencepiece", lambda: [_pieces()])
+def _read_sentencepiece(data: bytes, folder: Path) -> None:
+    from tasks.tokenizer.compare import load_reference
+
+    written(data, folder / "pieces" / "tokenizer.model")
+    load_reference("pieces", str(folder / "pieces")).encode("A text é")
+
+
+@functools.cache
+def _pieces() -> bytes:
+    import sentencepiece
+
+    model = io.BytesIO()
+    lines = ["The quick brown fox jumps over the lazy dog", "A text é with more words in it", "and a third"] * 5
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, vocab_size=60, minloglevel=2, hard_vocab_limit=False
+    )
+    return model.getvalue()
+
+
+# --- models -------------------------------------------------------------------------------------------------------
+
+
+def _weights() -> list[bytes]:
+    header = json.dumps(
+        {"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "__metadata__": {"a": "b"}}
+    ).encode()
+    return [struct.pack("<Q", len(header)) + header + bytes(8)]
+
+
+@door("safetensors", _weights, b"data_offsets")
+def _safetensors(data: bytes, folder: Path) -> None:
+    _model(folder, weights=data)
+
+
+@door(
+    "config",
+    lambda: as_json(
+        {"model_type": "llama", "vocab_size": 400, "hidden_size": 64, "architectures": ["LlamaForCausalLM"]}
+    ),
+)
+def _config(data: bytes, folder: Path) -> None:
+    _model(folder, config=data)
+
+
+def _model(
+    folder: Path, weights: bytes | None = None, config: bytes = b'{"model_type": "llama", "vocab_size": 400}'
+) -> None:
+    from storage.artifact import Artifact
+    from tasks.training.adopted_model import check_model
+
+    shutil.copytree(_tokenizer(), folder / "model", dirs_exist_ok=True)
+    written(_weights()[0] if weights is None else weights, folder / "model" / "model.safetensors")
+    written(config, folder / "model" / "config.json")
+    check_model(Artifact(path=folder, digest=""), _tokenizer())
+
+
+def _fasttext() -> list[bytes]:
+    pack = struct.pack
+    entries = b"".join(
+        name + b"\0" + pack("<qb", 5, kind) for name, kind in ((b"a", 0), (b"__label__x", 1), (b"__label__y", 1))
+    )
+    rows = pack("<qq", 4, 2) + pack("<8f", *range(8))
+    output = pack("<qq", 2, 2) + pack("<4f", *range(4))
+    head = pack("<ii12id", 793712314, 12, 2, 5, 5, 1, 5, 1, 3, 3, 3, 2, 100, 100, 0.0)
+    return [head + pack("<iiiqq", 3, 1, 2, 15, -1) + entries + b"\0" + rows + b"\0" + output]
+
+
+@door("fasttext", _fasttext)
+def _read_fasttext(data: bytes, folder: Path) -> None:
+    import numpy as np
+    import pyarrow as pa
+
+    from tasks.filter.fasttext_model.classifier import Classifier
+    from tasks.filter.fasttext_model.file import read_model
+    from tasks.text.scan import utf8
+
+    model = read_model(written(data, folder / "model.bin"))
+    texts, offsets = utf8(pa.array(["a b é", ""]))
+    Classifier(model, model.rows, np.ones(128, np.uint8)).sum(texts, offsets[:-1], offsets[1:])
+
+
+# --- training -----------------------------------------------------------------------------------------------------
+
+
+@door(
+    "checkpoint",
+    lambda: as_json({"identity": "me", "step": 5, "files": {"a": {"sha256": "0" * 64, "size": 1}}}),
+    b"../",
+)
+def _checkpoint(data: bytes, folder: Path) -> None:
+    from tasks.training.checkpoint_marker import newest_sound
+
+    written(b"x", folder / "top" / "step-5" / "a")
+    written(data, folder / "top" / "step-5" / "complete.json")
+    newest_sound(folder / "top", "me")
+
+
+@door("log", lambda: [as_lines({"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.4})])
+def _log(data: bytes, folder: Path) -> None:
+    from tasks.training.logs import cut_log, drop_torn, read_log
+
+    path = written(data, folder / "log.jsonl")
+    drop_torn(path)
+    read_log(path)
+    cut_log(path, 2)
