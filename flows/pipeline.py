@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect import flow
 
 from flows.report import publish_report
-from flows.session import start
+from flows.session import Settings, start
 from profiles.schema import Profile
 from storage.artifact import Artifact
 from tasks.dedup import dedup
@@ -24,7 +24,7 @@ from tasks.tokenizer import train_tokenizer
 @flow(flow_run_name="{profile}")
 def pipeline(
     profile: str = "tiny",
-    overrides: list[str] | None = None,
+    overrides: Settings | None = None,
     to: str | None = None,
     refresh: list[str] | None = None,
 ) -> str:

@@ -11,14 +11,21 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import Field
 
 from profiles.load import load
 from profiles.schema import Profile
+from storage.credentials import NO_CREDENTIALS, guard
 from storage.errors import ConfigError
 from storage.store import Store
 from tasks.stage.decorator import STAGES, Stage
 from tasks.stage.progress import Observer
 from tasks.stage.session import Session, open_session
+
+# Of a flow, as its deployments declare it: Prefect's server keeps parameters, and refuses these before it does
+Settings = list[Annotated[str, Field(json_schema_extra={"pattern": NO_CREDENTIALS})]]
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,7 @@ def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Co
     if run is None:
         from flows.progress import PrefectObserver
 
+        guard()
         chosen = load(profile, overrides)
         names = chosen.stage_names
         check_stages(chosen, names[: names.index(until) + 1] if until in names else names)

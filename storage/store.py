@@ -29,9 +29,10 @@ from pydantic import TypeAdapter, ValidationError
 from storage import locks
 from storage.artifact import Artifact
 from storage.cache import cache_folder
+from storage.credentials import REMEDY, has_credentials
 from storage.damage import find_damage, local_sizes
 from storage.digests import sums
-from storage.errors import DamagedArtifact, StoreError
+from storage.errors import ConfigError, DamagedArtifact, StoreError
 from storage.flush import flush, flush_tree
 from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
 from storage.remembered import remember, remembered_digests
@@ -53,6 +54,8 @@ class Store:
     hashes every file again before use, instead of once for as long as its inode, size and times stay the same."""
 
     def __init__(self, url: str, cache: Path | None = None, *, paranoid: bool = False) -> None:
+        if has_credentials(url):
+            raise ConfigError(f"The store's URL {url} holds a password or a token.", REMEDY)
         self.url, self.paranoid = url, paranoid
         try:
             self.fs, root = fsspec.core.url_to_fs(os.path.expanduser(url))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from pathlib import Path
@@ -14,7 +15,7 @@ from storage.inspect import verify
 from storage.store import Store
 from tests.flows.test_cli import gristmill
 from tests.pipeline.pin_losses import PINNED, first_losses
-from tests.pipeline.runs import DATA_STAGES, SIGNALS, digests, finish, fork, start
+from tests.pipeline.runs import DATA_STAGES, SECRETS, SIGNALS, digests, finish, fork, start
 
 MODEL_STAGES = STAGE_NAMES[5:]
 ALL_STAGES = (*DATA_STAGES, *MODEL_STAGES)
@@ -36,6 +37,16 @@ def test_raw_text_becomes_a_release(undisturbed: tuple[Path, str]) -> None:
     opened = Store(str(store))
     for location in opened.locations():
         assert verify(opened, location) == []
+
+
+def test_no_secret_of_the_environment_is_printed_or_kept(undisturbed: tuple[Path, str]) -> None:
+    store, said = undisturbed
+    prefect = Path(os.environ["PREFECT_HOME"])
+    assert (prefect / "prefect.db").is_file()
+    kept = b"".join(path.read_bytes() for folder in (store, prefect) for path in folder.rglob("*") if path.is_file())
+    for secret in SECRETS.values():
+        assert secret not in said
+        assert secret.encode() not in kept
 
 
 def test_the_first_losses_are_those_that_they_were(undisturbed: tuple[Path, str]) -> None:
