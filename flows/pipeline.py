@@ -12,7 +12,7 @@ from tasks.dedup import dedup
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.export import export
-from tasks.filter import filter_documents
+from tasks.filter import filter_documents, filter_pairs
 from tasks.posttrain.methods.dpo import dpo
 from tasks.posttrain.methods.sft import sft
 from tasks.pretrain import pretrain
@@ -44,8 +44,10 @@ def stages(profile: Profile) -> Artifact:
         tokenizer = train_tokenizer(profile.tokenizer, clean.part("documents"))
         tokens = tokenize(profile.tokenize, clean.part("documents"), tokenizer)
         base = pretrain(profile.pretrain, tokens, tokenizer)
-        tuned = sft(profile.sft, base.part("model"), raw.part("instructions"))
-        aligned = dpo(profile.dpo, tuned.part("model"), raw.part("preferences"))
+        pii = profile.filter and profile.filter.pii
+        pairs = filter_pairs(pii, raw.part("instructions"), raw.part("preferences"))
+        tuned = sft(profile.sft, base.part("model"), pairs.part("instructions"))
+        aligned = dpo(profile.dpo, tuned.part("model"), pairs.part("preferences"))
         links = {"base": base, "sft": profile.sft and tuned, "dpo": profile.dpo and aligned}
         models = {name: link.part("model") for name, link in links.items() if isinstance(link, Artifact)}
         asked = (

@@ -72,6 +72,8 @@ def check_stages(profile: Profile, names: Collection[str]) -> None:
     Raises ConfigError as the first that can't.
     """
     for name in names:
+        if STAGES[name].part_of:
+            continue  # it has the section of the stage that it is a part of, which is asked
         config = getattr(profile, name)
         STAGES[name].check_runtime(config, profile.runtime)
         STAGES[name].check_here(config, profile.runtime)
@@ -87,8 +89,9 @@ def session_of(
     """
     refreshed = set()
     for name in refresh:
-        whole = _stage(profile, name).part_of
-        refreshed |= {name, whole} if whole else {name}
+        refreshed.add(name)
+        while whole := _stage(profile, name).part_of:
+            refreshed.add(name := whole)
     if until is not None and (whole := _stage(profile, until).part_of):
         raise ConfigError(
             f"{until} is made within {whole}; a run can't end there.", f"End after {whole}, or name it in --refresh."
@@ -103,8 +106,14 @@ def session_of(
     )
 
 
+def _whole(name: str) -> str:
+    """The stage that this one is a part of in the end, or the stage itself."""
+    whole = STAGES[name].part_of
+    return _whole(whole) if whole else name
+
+
 def _stage(profile: Profile, name: str) -> Stage:
-    known = [*profile.stage_names, *(stage.name for stage in STAGES.values() if stage.part_of in profile.stage_names)]
+    known = [*profile.stage_names, *(name for name in STAGES if _whole(name) in profile.stage_names)]
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"Did you mean {near[0]}?" if near else f"The stages are {', '.join(profile.stage_names)}."

@@ -238,6 +238,8 @@ class Store:
     def _download(self, manifest: Manifest, location: str, path: Path) -> None:
         draft = self.local / "work" / f"fetch-{location.replace('/', '-')}-{os.getpid()}"
         shutil.rmtree(draft, ignore_errors=True)
+        self.local.mkdir(parents=True, exist_ok=True)
+        self.local.chmod(0o700)  # a bucket knows no owner's parts, such as the removed texts
         for name in [*manifest.files, SUMS, MANIFEST]:
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -265,6 +267,7 @@ class Store:
         self.begin()
         path = self.local / "work" / f"{stage}-{key}"
         path.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o700)  # texts that will be removed or changed stand there as they were
         return path
 
     def aside(self, stage: str, key: str) -> Path:

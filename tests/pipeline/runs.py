@@ -13,7 +13,7 @@ from typing import Any
 from storage.store import Store
 
 ROOT = Path(__file__).parents[2]
-SIGNALS = ("form", "language", "pii", "contamination", "toxicity_model", "toxicity")
+SIGNALS = ("form", "language", "pii", "pii_metadata", "contamination", "toxicity_model", "toxicity")
 DATA_STAGES = ("download", "sketches", "dedup", *SIGNALS, "filter", "tokenizer", "tokenize")
 SMALL = "download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 200}]"  # where the text is not the point
 SECRETS = {  # as a user gives them, and as no run may keep or print them
