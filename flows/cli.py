@@ -29,6 +29,7 @@ from rich.console import Console  # noqa: E402
 from rich.markup import escape  # noqa: E402
 
 from flows.options import DEFAULT_STORE, Overrides, Paranoid, ProfileName, StoreUrl, settings  # noqa: E402
+from storage.credentials import guard  # noqa: E402
 from storage.errors import GristmillError  # noqa: E402
 
 app = typer.Typer(
@@ -226,6 +227,7 @@ def _add_groups() -> None:
 
 def main() -> None:
     """The entry point: errors that a user can mend are two sentences, not a traceback."""
+    guard()
     _add_groups()
     errors = Console(stderr=True)
     try:
@@ -235,6 +237,8 @@ def main() -> None:
         if error.remedy:
             errors.print(f"[bold]What to do:[/] {escape(error.remedy)}", highlight=False, soft_wrap=True)
         sys.exit(1)
+    finally:
+        guard()  # once more: typer has set a hook of its own for uncaught exceptions
 
 
 if __name__ == "__main__":

@@ -5,14 +5,14 @@ from __future__ import annotations
 from prefect import flow
 
 from flows.report import publish_report
-from flows.session import start
+from flows.session import Settings, start
 from profiles.schema import Profile
 from storage.artifact import Artifact
 from tasks.dedup import dedup
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.export import export
-from tasks.filter import filter_documents
+from tasks.filter import filter_documents, filter_pairs
 from tasks.posttrain.methods.dpo import dpo
 from tasks.posttrain.methods.sft import sft
 from tasks.pretrain import pretrain
@@ -24,7 +24,7 @@ from tasks.tokenizer import train_tokenizer
 @flow(flow_run_name="{profile}")
 def pipeline(
     profile: str = "tiny",
-    overrides: list[str] | None = None,
+    overrides: Settings | None = None,
     to: str | None = None,
     refresh: list[str] | None = None,
 ) -> str:
@@ -44,8 +44,10 @@ def stages(profile: Profile) -> Artifact:
         tokenizer = train_tokenizer(profile.tokenizer, clean.part("documents"))
         tokens = tokenize(profile.tokenize, clean.part("documents"), tokenizer)
         base = pretrain(profile.pretrain, tokens, tokenizer)
-        tuned = sft(profile.sft, base.part("model"), raw.part("instructions"))
-        aligned = dpo(profile.dpo, tuned.part("model"), raw.part("preferences"))
+        pii = profile.filter and profile.filter.pii
+        pairs = filter_pairs(pii, raw.part("instructions"), raw.part("preferences"))
+        tuned = sft(profile.sft, base.part("model"), pairs.part("instructions"))
+        aligned = dpo(profile.dpo, tuned.part("model"), pairs.part("preferences"))
         links = {"base": base, "sft": profile.sft and tuned, "dpo": profile.dpo and aligned}
         models = {name: link.part("model") for name, link in links.items() if isinstance(link, Artifact)}
         asked = (

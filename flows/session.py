@@ -11,14 +11,21 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import Field
 
 from profiles.load import load
 from profiles.schema import Profile
+from storage.credentials import NO_CREDENTIALS, guard
 from storage.errors import ConfigError
 from storage.store import Store
 from tasks.stage.decorator import STAGES, Stage
 from tasks.stage.progress import Observer
 from tasks.stage.session import Session, open_session
+
+# Of a flow, as its deployments declare it: Prefect's server keeps parameters, and refuses these before it does
+Settings = list[Annotated[str, Field(json_schema_extra={"pattern": NO_CREDENTIALS})]]
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,7 @@ def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Co
     if run is None:
         from flows.progress import PrefectObserver
 
+        guard()
         chosen = load(profile, overrides)
         names = chosen.stage_names
         check_stages(chosen, names[: names.index(until) + 1] if until in names else names)
@@ -64,6 +72,8 @@ def check_stages(profile: Profile, names: Collection[str]) -> None:
     Raises ConfigError as the first that can't.
     """
     for name in names:
+        if STAGES[name].part_of:
+            continue  # it has the section of the stage that it is a part of, which is asked
         config = getattr(profile, name)
         STAGES[name].check_runtime(config, profile.runtime)
         STAGES[name].check_here(config, profile.runtime)
@@ -79,8 +89,9 @@ def session_of(
     """
     refreshed = set()
     for name in refresh:
-        whole = _stage(profile, name).part_of
-        refreshed |= {name, whole} if whole else {name}
+        refreshed.add(name)
+        while whole := _stage(profile, name).part_of:
+            refreshed.add(name := whole)
     if until is not None and (whole := _stage(profile, until).part_of):
         raise ConfigError(
             f"{until} is made within {whole}; a run can't end there.", f"End after {whole}, or name it in --refresh."
@@ -95,8 +106,14 @@ def session_of(
     )
 
 
+def _whole(name: str) -> str:
+    """The stage that this one is a part of in the end, or the stage itself."""
+    whole = STAGES[name].part_of
+    return _whole(whole) if whole else name
+
+
 def _stage(profile: Profile, name: str) -> Stage:
-    known = [*profile.stage_names, *(stage.name for stage in STAGES.values() if stage.part_of in profile.stage_names)]
+    known = [*profile.stage_names, *(name for name in STAGES if _whole(name) in profile.stage_names)]
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"Did you mean {near[0]}?" if near else f"The stages are {', '.join(profile.stage_names)}."

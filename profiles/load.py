@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from profiles.schema import NAME, Profile
+from storage.credentials import REMEDY, has_credentials
 from storage.errors import ConfigError
 
 FOLDER = Path(__file__).parent
@@ -33,12 +34,35 @@ def load(name: str, overrides: Sequence[str] = ()) -> Profile:
         raise ConfigError(
             f"Profile {name}: {stem} can't be its name.", "Add a `name:` of lower-case letters, digits, - and _."
         )
+    check_credentials(data, f"Profile {name}")
     try:
         return Profile.model_validate(data)
     except ValidationError as error:
         raise ConfigError(
             f"Profile {name}: {_explain(error)}", "`gristmill profile schema` lists every key."
         ) from error
+
+
+def check_credentials(data: Any, what: str) -> None:
+    """Raises ConfigError, which names the keys, for values that hold a password or a token. Before anything else looks
+    at them: errors quote their input."""
+    found = sorted(set(_credentials(data, "")))
+    if found:
+        raise ConfigError(f"{what}: {', '.join(found)} holds a password or a token.", REMEDY)
+
+
+def _credentials(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, str) and has_credentials(value):
+        yield path
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            if has_credentials(str(key)):
+                yield f"a key of {path}" if path else "a key"
+            else:
+                yield from _credentials(inner, f"{path}.{key}".lstrip("."))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _credentials(inner, f"{path}.{number}")
 
 
 def names() -> list[str]:

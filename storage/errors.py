@@ -1,7 +1,8 @@
 """Errors that a user can act on.
 
 Every error that Gristmill raises on purpose says what is wrong, naming the thing, and what to do about it. The command
-line prints both and exits with 1. Any other exception is a bug and keeps its traceback.
+line prints both and exits with 1. Any other exception is a bug and keeps its traceback. What an error quotes is
+redacted where the error is made, so that no credentials get into a log, a page or Prefect's database by it.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from storage.credentials import redact
+
 
 class GristmillError(Exception):
     """`message` says what is wrong, `remedy` what to do; `facts` are JSON values for code that handles the error."""
 
     def __init__(self, message: str, remedy: str = "", **facts: Any) -> None:
-        super().__init__(message, remedy)
-        self.message = message
-        self.remedy = remedy
+        self.message = redact(message)
+        self.remedy = redact(remedy)
+        super().__init__(self.message, self.remedy)
         self.facts = facts
 
     def __str__(self) -> str:

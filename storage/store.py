@@ -29,9 +29,10 @@ from pydantic import TypeAdapter, ValidationError
 from storage import locks
 from storage.artifact import Artifact
 from storage.cache import cache_folder
+from storage.credentials import REMEDY, has_credentials
 from storage.damage import find_damage, local_sizes
 from storage.digests import sums
-from storage.errors import DamagedArtifact, StoreError
+from storage.errors import ConfigError, DamagedArtifact, StoreError
 from storage.flush import flush, flush_tree
 from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
 from storage.remembered import remember, remembered_digests
@@ -47,6 +48,8 @@ class Store:
     hashes every file again before use, instead of once for as long as its inode, size and times stay the same."""
 
     def __init__(self, url: str, cache: Path | None = None, *, paranoid: bool = False) -> None:
+        if has_credentials(url):
+            raise ConfigError(f"The store's URL {url} holds a password or a token.", REMEDY)
         self.url, self.paranoid = url, paranoid
         try:
             fs, root = fsspec.core.url_to_fs(os.path.expanduser(url))
@@ -254,6 +257,7 @@ class Store:
             if (path / MANIFEST).exists() and not self._damage(manifest, location, lambda done, total: None, True):
                 return  # another process was faster
             shutil.rmtree(draft, ignore_errors=True)
+            self.local.chmod(0o700)  # a bucket knows no owner's parts, such as the removed texts
             try:
                 for file in [*manifest.files, SUMS, MANIFEST]:
                     (draft / file).parent.mkdir(parents=True, exist_ok=True)
@@ -286,6 +290,7 @@ class Store:
         self.begin()
         path = self.local / "work" / f"{stage}-{key}"
         path.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o700)  # texts that will be removed or changed stand there as they were
         return path
 
     def aside(self, stage: str, key: str) -> Path:

@@ -1,4 +1,5 @@
-"""`gristmill explain DOC`: a document's story through the stages of a profile's newest artifacts."""
+"""`gristmill explain DOC`: the story of a document, or of an instruction or preference pair, through the stages of a
+profile's newest artifacts."""
 
 from __future__ import annotations
 
@@ -15,8 +16,10 @@ from profiles.load import load
 from storage import refs
 from storage.documents import Document, Verdict, read_batches, read_documents, read_ledger
 from storage.errors import ConfigError
+from storage.lines import read_json_lines
+from tasks.filter.pairs.contents import ROLES, texts_of
 
-DOCUMENT_STAGES = ("download", "dedup", "filter")
+DOCUMENT_STAGES = ("download", "dedup", "filter", "pairs")
 LEAST = 4  # characters of an id
 PREVIEW = 300  # characters of the text shown
 
@@ -35,7 +38,7 @@ def explain_document(console: Console, start: str, profile_name: str, overrides:
         if not entries:
             continue
         artifact = store.get(entries[-1].location)
-        document = find_document(artifact.path, start)
+        document = find_document(artifact.path, start) or find_pair(artifact.path, start)
         if document and not met:
             console.print(f"[bold]{document.id}[/] from {document.source} {escape(harmless(document.metadata))}")
             console.print(f"  [dim]{escape(harmless(document.text[:PREVIEW]))}[/]")
@@ -44,7 +47,7 @@ def explain_document(console: Console, start: str, profile_name: str, overrides:
             console.print(f"  [bold]{stage:<10}[/] {escape(harmless(line))}")
     if not met:
         raise ConfigError(
-            f"No document of {profile.name} has an id that starts with {start}.",
+            f"No document or pair of {profile.name} has an id that starts with {start}.",
             "Ids stand in the shards' id column and in the ledgers.",
         )
 
@@ -80,6 +83,16 @@ def find_document(folder: Path, start: str) -> Document | None:
     for path in sorted((folder / "documents").glob("*.parquet")):
         if any(pc.any(pc.starts_with(batch["id"], start)).as_py() for _, batch in read_batches(path, ["id"])):
             return next(document for document in read_documents(path) if document.id.startswith(start))
+    return None
+
+
+def find_pair(folder: Path, start: str) -> Document | None:
+    """The instruction or preference pair whose id starts with `start`, with its messages as one text."""
+    for role in ROLES:
+        for path in sorted((folder / role).glob("*.jsonl")):
+            for pair in read_json_lines(path):
+                if str(pair["id"]).startswith(start):
+                    return Document(pair["id"], "\n".join(texts_of(pair)), pair["source"], f'{{"role": "{role}"}}')
     return None
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from storage.credentials import redact
 from storage.disk import existing, mount
 from storage.errors import StoreError
 from storage.store import Store
@@ -112,7 +113,11 @@ def quiet(environment: Mapping[str, str]) -> Check:
     """Nothing leaves the machine unless a profile says so; a Prefect server is used where one is named."""
     loud = [name for name, value in NO_TELEMETRY.items() if environment.get(name, "").lower() != value]
     server = environment.get("PREFECT_API_URL")
-    value = f"{', '.join(loud)} not set" if loud else f"no telemetry, {f'server {server}' if server else 'own server'}"
+    value = (
+        f"{', '.join(loud)} not set"
+        if loud
+        else f"no telemetry, {f'server {redact(server)}' if server else 'own server'}"
+    )
     return verdict(
         "settings", not loud, value, "Unset them in your shell: the gristmill command sets what keeps libraries quiet."
     )

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from storage.credentials import guard, print_exception, redact
 from storage.disk import disk_full
 from storage.errors import GristmillError
 from tasks.children.parent import die_with_parent
@@ -27,6 +28,7 @@ def run_as_child(function: Callable[[Path], None]) -> None:
     """The child's side: tie this process to its parent, run `function(spec)`, pass a GristmillError on as it is, and
     the first line of any other exception beside its traceback."""
     die_with_parent()
+    guard()
     sys.excepthook = _crash
     try:
         function(Path(sys.argv[-1]))
@@ -43,8 +45,8 @@ def _crash(kind: type[BaseException], value: BaseException, trace: TracebackType
         emit(error="StoreError", message=f"The disk is full: {full}".splitlines()[0], remedy=remedy)
     else:
         rank = f"rank {os.environ['RANK']}: " if "RANK" in os.environ else ""
-        emit(crash=f"{rank}{kind.__name__}: {value}".splitlines()[0])
-    sys.__excepthook__(kind, value, trace)
+        emit(crash=redact(f"{rank}{kind.__name__}: {value}").splitlines()[0])
+    print_exception(kind, value, trace)
 
 
 def emit(**fields: Any) -> None:

@@ -57,5 +57,7 @@ def environment_file(out: Output) -> Path:
     lines = [line for file in own if file.is_file() for line in file.read_text().splitlines() if line]
     passed = _settings(out.runtime.compute) | {name: os.environ[name] for name in FORWARDED if name in os.environ}
     path = out.scratch / "environment"
+    path.touch(mode=0o600)
+    path.chmod(0o600)  # the user's own may hold tokens
     path.write_text("".join(f"{line}\n" for line in (*lines, *(f"{name}={value}" for name, value in passed.items()))))
     return path

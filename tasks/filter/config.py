@@ -16,6 +16,7 @@ from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, G
 from tasks.filter.language.rules import LanguageRules
 from tasks.filter.perplexity.rules import PerplexityRules
 from tasks.filter.pii.rules import PiiRules
+from tasks.filter.pii_metadata.config import Fields
 from tasks.filter.quality.rules import QualityRules
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.rules import Section
@@ -49,8 +50,17 @@ class FilterConfig(StageConfig):
     )
     toxicity: ToxicityRules | None = Field(default_factory=ToxicityRules, description="abusive language")
     pii: PiiRules = Field(default_factory=PiiRules, description="personal data")
+    pii_metadata: Fields = Field(
+        "all",
+        description="fields of the documents' metadata in which personal data is looked for, with the actions of "
+        "`pii`; all: every field that is text, []: none",
+    )
     contamination: ContaminationRules = Field(
         default_factory=ContaminationRules, description="overlap of the training text with benchmark questions"
+    )
+    keep_removed: bool = Field(
+        True,
+        description="keep the removed documents in the artifact, in the folder removed/, which only its owner can read",
     )
     max_quarantined_share: float = Field(
         0.05,

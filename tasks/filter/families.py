@@ -17,13 +17,14 @@ from tasks.filter.form.family import FAMILY as FORM
 from tasks.filter.language.family import FAMILY as LANGUAGE
 from tasks.filter.perplexity.family import FAMILY as PERPLEXITY
 from tasks.filter.pii.family import FAMILY as PII
+from tasks.filter.pii_metadata.family import FAMILY as METADATA
 from tasks.filter.quality.family import FAMILY as QUALITY
 from tasks.filter.rules import Rule
 from tasks.filter.toxicity.family import FAMILY as TOXICITY
 from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
 
-FAMILIES: tuple[Family, ...] = (LANGUAGE, FORM, QUALITY, PERPLEXITY, TOXICITY, PII, CONTAMINATION)
+FAMILIES: tuple[Family, ...] = (LANGUAGE, FORM, QUALITY, PERPLEXITY, TOXICITY, PII, METADATA, CONTAMINATION)
 
 
 def measure(config: StageConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> dict[str, Artifact]:

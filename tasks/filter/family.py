@@ -30,17 +30,22 @@ class Change(NamedTuple):
 
 
 class Mender(Protocol):
-    """Changes the texts of documents that are kept. One that changes measured places must take its turn first."""
+    """Changes the texts or the metadata of documents that are kept. One that changes measured places must take its
+    turn first."""
 
     @property
     def turn(self) -> Turn:
         """When it is applied."""
 
+    @property
+    def column(self) -> str:
+        """What it changes: the documents' text, or their metadata."""
+
     def touches(self, signals: pa.RecordBatch) -> Bool:
         """Which documents it changes."""
 
     def mend(self, text: str, signals: pa.RecordBatch, row: int) -> Change:
-        """Change the text of the document in this row."""
+        """Change what stands in its column in this row."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tasks.filter.side_files import IdDigest, check_aligned, read_signals
 from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage.output import Output
 
-FOLDERS = ("documents", "removed", "ledger")
+KEPT, REMOVED, LEDGER = "documents", "removed", "ledger"
 
 
 class Shard(NamedTuple):
@@ -39,7 +39,7 @@ class Shard(NamedTuple):
 def filter_shards(
     config: FilterConfig, documents: Artifact, repairs: Artifact | None, measured: Mapping[str, Artifact], out: Output
 ) -> Tally:
-    """Decide on every document; write documents/, removed/ and ledger/, and return the counts."""
+    """Decide on every document; write documents/, ledger/ and, if they are kept, removed/, and return the counts."""
     shards = documents.files("*.parquet")
     repaired = repairs.files("*.parquet") if repairs else [None] * len(shards)
     side_files = {family: artifact.files("*.parquet") for family, artifact in measured.items()}
@@ -54,13 +54,15 @@ def filter_shards(
         for number, shard in enumerate(shards)
     ]
     decided = map_shards(functools.partial(filter_shard, config, fingerprints(config)), jobs, out, "decide")
-    for folder in FOLDERS:
+    for folder in (KEPT, LEDGER, *([REMOVED] if config.keep_removed else [])):
         collect(decided, f"{folder}.parquet", out.path / folder)
+    if config.keep_removed:
+        _keep_private(out.path / REMOVED)
     return _sum(decided)
 
 
 def filter_shard(config: FilterConfig, outside: Mapping[str, str], shard: Shard, folder: Path) -> dict[str, Any]:
-    """Decide on the documents of a shard; the counts of a `Tally`. Written: a Parquet file per name in FOLDERS.
+    """Decide on the documents of a shard; the counts of a `Tally`. Written: a Parquet file for each folder.
 
     `outside` are the fingerprints that the key holds. Raises ConfigError where this process reads something else, such
     as another salt on another host, and DamagedArtifact for signals of other documents.
@@ -76,10 +78,9 @@ def filter_shard(config: FilterConfig, outside: Mapping[str, str], shard: Shard,
     tally = Tally()
     digest = IdDigest()
     with ExitStack() as stack:
-        kept, removed, verdicts = (
-            stack.enter_context(BatchWriter(folder / f"{name}.parquet", *schema))
-            for name, schema in zip(FOLDERS, ((), (), (LEDGER_SCHEMA,)), strict=True)
-        )
+        kept = stack.enter_context(BatchWriter(folder / f"{KEPT}.parquet"))
+        verdicts = stack.enter_context(BatchWriter(folder / f"{LEDGER}.parquet", LEDGER_SCHEMA))
+        removed = stack.enter_context(BatchWriter(folder / f"{REMOVED}.parquet")) if config.keep_removed else None
         for _, batch in read_batches(shard.repairs, LEDGER_SCHEMA.names) if shard.repairs else ():
             verdicts.add(batch)
             tally.add_repairs(batch)
@@ -89,7 +90,8 @@ def filter_shard(config: FilterConfig, outside: Mapping[str, str], shard: Shard,
             mask = pa.array(decisions.kept)
             mended, changes = mend(batch.filter(mask), signals.filter(mask), changers)
             kept.add(mended)
-            removed.add(batch.filter(pa.array(~decisions.kept)))
+            if removed is not None:
+                removed.add(batch.filter(pa.array(~decisions.kept)))
             for rows in (*ledger(batch, signals, decisions, tests), *ledger_batches(changes)):
                 verdicts.add(rows)
             tally.add(batch, signals, decisions, tests, changes)
@@ -112,6 +114,13 @@ def _beside(path: Path, side_files: Mapping[str, Path]) -> Iterator[tuple[pa.Rec
                 )
             columns |= dict(zip(signals.schema.names, signals.columns, strict=True))
         yield batch, pa.record_batch(columns)
+
+
+def _keep_private(folder: Path) -> None:
+    """For its owner only: what was removed for the personal data in it stands there in clear."""
+    folder.chmod(0o700)
+    for path in folder.iterdir():
+        path.chmod(0o600)
 
 
 def _sum(decided: list[ShardResult]) -> Tally:

@@ -42,14 +42,17 @@ class IdDigest:
         return self._hash.hexdigest()
 
 
-def write_signals(measure: Measure, documents: Artifact, out: Output, *, threads: bool = False) -> None:
-    """Measure every document of an artifact into side files with the numbers of the shards.
+def write_signals(
+    measure: Measure, documents: Artifact, out: Output, *, column: str = "text", threads: bool = False
+) -> None:
+    """Measure the text (or another `column`) of every document of an artifact into side files with the numbers of the
+    shards.
 
     `measure` must be importable in a worker (a module-level function or a `partial` of one) and return the same columns
     for every batch; `threads` is for one that releases the GIL.
     """
     shards = documents.files("*.parquet")
-    measured = map_shards(functools.partial(_measure_shard, measure), shards, out, "measure", threads=threads)
+    measured = map_shards(functools.partial(_measure_shard, measure, column), shards, out, "measure", threads=threads)
     collect(measured, FILE, out.path)
     out.count(measured=sum(shard.counts["documents"] for shard in measured))
 
@@ -72,13 +75,13 @@ def check_aligned(path: Path, digest: IdDigest) -> None:
         )
 
 
-def _measure_shard(measure: Measure, shard: Path, folder: Path) -> dict[str, int]:
+def _measure_shard(measure: Measure, column: str, shard: Path, folder: Path) -> dict[str, int]:
     digest = IdDigest()
     empty = measure(pa.array([], pa.string()))
     rows = 0
     with parquet_writer(folder / FILE, empty.schema, compression="zstd") as writer:
-        for _, batch in read_batches(shard, ["id", "text"]):
-            writer.write_batch(measure(batch["text"]))
+        for _, batch in read_batches(shard, ["id", column]):
+            writer.write_batch(measure(batch[column]))
             digest.update(batch["id"])
             rows += batch.num_rows
         writer.add_key_value_metadata({IDS: digest.hex()})

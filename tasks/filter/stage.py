@@ -28,12 +28,12 @@ def check_adopted(config: FilterConfig, folder: Artifact, inputs: Mapping[str, A
 
 @stage(version=3, name="filter", runtime=("data", "compute"), sources=fingerprints, check=check, adopted=check_adopted)
 def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
-    """Keep the documents that pass every rule, with personal data in them replaced.
+    """Keep the documents that pass every rule, with personal data in them and in their metadata replaced.
 
     Each family of signals is an artifact of its own, measured once; this stage only applies thresholds. Writes
-    documents/, removed/ (the removed texts), ledger/ with the first failing rule, the value and the threshold of each
-    removed document, contamination/ with the benchmark questions found in the text, report.md and funnel.png with what
-    each rule removed. With `repair`, texts are repaired before anything is measured.
+    documents/, removed/ (the removed texts, for their owner only), ledger/ with the first failing rule, the value and
+    the threshold of each removed document, contamination/ with the benchmark questions found in the text, report.md and
+    funnel.png with what each rule removed. With `repair`, texts are repaired before anything is measured.
     """
     from tasks.filter.report import publish
     from tasks.filter.run import filter_shards

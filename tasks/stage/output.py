@@ -75,27 +75,39 @@ class Output:
         """As `table`, of circumstances: what another run of the same would measure otherwise."""
         self.facts.setdefault("tables", {})[title] = [dict(row) for row in rows]
 
-    def account(self, *, documents_in: int, kept: int, removed: Mapping[str, int], quarantined: int = 0) -> None:
-        """Account for every document (law 2): in = kept + removed by reason + quarantined. Raises AccountingError."""
+    def account(
+        self,
+        *,
+        documents_in: int,
+        kept: int,
+        removed: Mapping[str, int],
+        quarantined: int = 0,
+        what: str = "documents",
+        section: str = "",
+    ) -> None:
+        """Account for every document, or `what` else the stage reads (law 2): in = kept + removed by reason +
+        quarantined. `section` has the thresholds, if it isn't the stage's own. Raises AccountingError, EmptyOutput."""
         total = kept + sum(removed.values()) + quarantined
         if total != documents_in:
             raise AccountingError(
-                f"{self.stage} saw {documents_in:,} documents and accounts for {total:,} "
+                f"{self.stage} saw {documents_in:,} {what} and accounts for {total:,} "
                 f"({kept:,} kept, {sum(removed.values()):,} removed, {quarantined:,} quarantined).",
                 "This is a defect in the stage; nothing was published.",
             )
         self.count(
-            documents={
-                "in": documents_in,
-                "kept": kept,
-                "removed": dict(sorted(removed.items())),
-                "quarantined": quarantined,
+            **{
+                what: {
+                    "in": documents_in,
+                    "kept": kept,
+                    "removed": dict(sorted(removed.items())),
+                    "quarantined": quarantined,
+                }
             }
         )
         if kept == 0:
             raise EmptyOutput(
-                f"{self.stage} kept none of {documents_in:,} documents (removed: {dict(removed)}).",
-                f"Loosen the thresholds under `{self.stage}:` or look at the source.",
+                f"{self.stage} kept none of {documents_in:,} {what} (removed: {dict(removed)}).",
+                f"Loosen the thresholds under `{section or self.stage}:` or look at the source.",
             )
 
     def progress(self, done: float, total: float, unit: str, note: str = "") -> None:

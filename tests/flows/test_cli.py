@@ -198,6 +198,19 @@ def test_a_document_does_not_steer_the_terminal_of_who_reads_it(tmp_path: Path) 
     assert not set(told) & set("\x1b\x07\x9b")
 
 
+def test_explain_tells_the_story_of_a_pair_too(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    pair = {"id": "abcdef12", "source": "mine", "messages": [{"role": "user", "content": "Who is jane.doe@mail.com?"}]}
+    write_json_lines(tmp_path / "pairs.jsonl", [pair])
+    write_ledger(tmp_path / "l.parquet", [Verdict("abcdef12", "mine", "removed", "pii.email_address", 1.0, 0.4, "")])
+    publish(store, "download", {"instructions/pairs.jsonl": (tmp_path / "pairs.jsonl").read_bytes()})
+    publish(store, "pairs", {"ledger/instructions-00000.parquet": (tmp_path / "l.parquet").read_bytes()})
+    told = gristmill("explain", "abcd", "tiny", f"--set=runtime.store={store.root}").stdout
+    assert "abcdef12 from mine" in told
+    assert "Who is jane.doe@mail.com?" in told
+    assert "pairs      removed: pii.email_address 1 (threshold 0.4)" in told
+
+
 def test_explain_counts_the_copies_of_a_text(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     document = Document.new("A text about a river.", "mine")

@@ -13,9 +13,15 @@ from typing import Any
 from storage.store import Store
 
 ROOT = Path(__file__).parents[2]
-SIGNALS = ("form", "language", "pii", "contamination", "toxicity_model", "toxicity")
+SIGNALS = ("form", "language", "pii", "pii_metadata", "contamination", "toxicity_model", "toxicity")
 DATA_STAGES = ("download", "sketches", "dedup", *SIGNALS, "filter", "tokenizer", "tokenize")
 SMALL = "download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 200}]"  # where the text is not the point
+SECRETS = {  # as a user gives them, and as no run may keep or print them
+    "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/aSecretOfTests",
+    "HF_TOKEN": "hf_ASecretOfTestsASecretOfTestsASecret",
+    "FSSPEC_FTP_PASSWORD": "correct-horse-battery",
+    "WANDB_API_KEY": "0123456789abcdefASecretOfTests",
+}
 
 
 def mind_signals() -> None:
@@ -29,7 +35,7 @@ def start(store: Path, *arguments: str, sets: tuple[str, ...] = ()) -> subproces
     """`gristmill run smoke` on a store."""
     overrides = [f"--set={value}" for value in (f"runtime.store={store}", *sets)]
     command = [sys.executable, "-m", "flows.cli", "run", "smoke", *arguments, *overrides]
-    environment = {**os.environ, "COLUMNS": "200"}
+    environment = {**os.environ, **SECRETS, "COLUMNS": "200"}
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

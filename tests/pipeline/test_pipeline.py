@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from pathlib import Path
@@ -14,9 +15,9 @@ from storage.inspect import verify
 from storage.store import Store
 from tests.flows.test_cli import gristmill
 from tests.pipeline.pin_losses import PINNED, first_losses
-from tests.pipeline.runs import DATA_STAGES, SIGNALS, digests, finish, fork, start
+from tests.pipeline.runs import DATA_STAGES, SECRETS, SIGNALS, digests, finish, fork, start
 
-MODEL_STAGES = STAGE_NAMES[5:]
+MODEL_STAGES = ("pretrain", "pii_pairs", "pairs", *STAGE_NAMES[6:])
 ALL_STAGES = (*DATA_STAGES, *MODEL_STAGES)
 
 
@@ -38,6 +39,16 @@ def test_raw_text_becomes_a_release(undisturbed: tuple[Path, str]) -> None:
         assert verify(opened, location) == []
 
 
+def test_no_secret_of_the_environment_is_printed_or_kept(undisturbed: tuple[Path, str]) -> None:
+    store, said = undisturbed
+    prefect = Path(os.environ["PREFECT_HOME"])
+    assert (prefect / "prefect.db").is_file()
+    kept = b"".join(path.read_bytes() for folder in (store, prefect) for path in folder.rglob("*") if path.is_file())
+    for secret in SECRETS.values():
+        assert secret not in said
+        assert secret.encode() not in kept
+
+
 def test_the_first_losses_are_those_that_they_were(undisturbed: tuple[Path, str]) -> None:
     assert first_losses(undisturbed[0]) == pytest.approx(json.loads(PINNED.read_text()), abs=1e-5)
 
@@ -46,7 +57,7 @@ def test_a_second_run_takes_everything_from_the_store(undisturbed: tuple[Path, s
     store, _ = undisturbed
     before = digests(store)
     said = finish(start(store))
-    assert len(re.findall(r"cached", said)) == len(STAGE_NAMES)
+    assert len(re.findall(r"cached", said)) == len(STAGE_NAMES) + 1, "and the pairs"
     assert digests(store) == before
 
 

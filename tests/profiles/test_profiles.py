@@ -24,7 +24,7 @@ def test_every_profile_parses_plans_and_builds_its_model(name: str, tmp_path: Pa
     profile = load(name, [f"runtime.store={tmp_path / 'store'}"])
     assert profile.name == name
     lines = plan(profile)
-    assert [line.name for line in lines] == list(STAGE_NAMES)
+    assert [line.name for line in lines if line.name != "pairs"] == list(STAGE_NAMES)
     assert not any(line.hit for line in lines)
     shape = derive(profile.pretrain.model, profile.tokenizer.vocab_size)
     with torch.device("meta"):

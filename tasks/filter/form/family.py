@@ -26,6 +26,7 @@ class LineMender:
 
     lines: C4LineRules
     turn: Turn = Turn.USUAL
+    column: str = "text"
 
     def touches(self, signals: pa.RecordBatch) -> Bool:
         """See `Mender`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,11 +27,12 @@ class NoFinding:
     name: str
     entity: str
     threshold: float
+    signal: str = "pii"
     turn: Turn = Turn.LAST
 
     def test(self, signals: pa.RecordBatch) -> Tested:
         """See `Rule`."""
-        findings = signals["pii"]
+        findings = signals[self.signal]
         rows = pc.list_parent_indices(findings).to_numpy()
         parts = pc.list_flatten(findings)
         scores = parts.field("score").to_numpy(zero_copy_only=False)
@@ -53,24 +54,34 @@ class PiiMender:
 
     rules: PiiRules
     salt: str = field(repr=False)
+    signal: str = "pii"
     turn: Turn = Turn.FIRST
+    column: str = "text"
 
     def touches(self, signals: pa.RecordBatch) -> Bool:
         """See `Mender`."""
         mask = np.zeros(signals.num_rows, np.bool_)
-        parts = pc.list_flatten(signals["pii"])
+        parts = pc.list_flatten(signals[self.signal])
         wanted = pc.is_in(parts.field("entity"), pa.array(self.rules.kinds("redact", "surrogate"), pa.string()))
         sure = pc.and_(wanted, pc.greater_equal(parts.field("score"), self.rules.confidence))
-        mask[pc.list_parent_indices(signals["pii"]).filter(sure).to_numpy()] = True
+        mask[pc.list_parent_indices(signals[self.signal]).filter(sure).to_numpy()] = True
         return mask
 
     def mend(self, text: str, signals: pa.RecordBatch, row: int) -> Change:
         """See `Mender`."""
-        found = signals["pii"][row].as_py()
-        sure = [Finding(**finding) for finding in found if finding["score"] >= self.rules.confidence]
+        new, kinds = self.replace(text, (Finding(**finding) for finding in signals[self.signal][row].as_py()))
+        return Change(new, self.signal, kinds.total(), describe(kinds))
+
+    def replace(self, text: str, findings: Iterable[Finding]) -> tuple[str, Counter[str]]:
+        """The text with those findings replaced that are sure enough, and how many there were of each kind."""
+        sure = [finding for finding in findings if finding.score >= self.rules.confidence]
         new, done = replace(text, sure, lambda finding: self.rules.action_of(finding.entity), self.salt)
-        kinds = Counter(replacement.finding.entity for replacement in done)
-        return Change(new, "pii", len(done), ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
+        return new, Counter(replacement.finding.entity for replacement in done)
+
+
+def describe(kinds: Counter[str]) -> str:
+    """Kinds of findings with their numbers, as the ledger has them."""
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
 
 
 def _rules(pii: PiiRules) -> Iterator[Rule]:
@@ -83,7 +94,8 @@ def _mender(pii: PiiRules) -> PiiMender:
     return PiiMender(pii, read_salt(pii.salt))
 
 
-def _fingerprints(pii: PiiRules) -> dict[str, str]:
+def fingerprints(pii: PiiRules) -> dict[str, str]:
+    """The digest of the salt, if there is one. Raises ConfigError for one that can't be read."""
     return {} if pii.salt is None else {"pii.salt": salt_digest(read_salt(pii.salt))}
 
 
@@ -94,5 +106,5 @@ def _redact(text: str, signals: pa.RecordBatch, row: int) -> str:
 
 
 FAMILY = Family(
-    ("pii",), pii_signals, measuring_half, _rules, fingerprints=_fingerprints, mender=_mender, redact=_redact
+    ("pii",), pii_signals, measuring_half, _rules, fingerprints=fingerprints, mender=_mender, redact=_redact
 )

@@ -196,6 +196,19 @@ def test_the_report_shows_a_funnel_and_examples_without_personal_data(tmp_path: 
         assert f"| {reason} |" in report
 
 
+def test_what_was_removed_is_for_its_owner_only_or_kept_nowhere(tmp_path: Path) -> None:
+    secret = f"Write to jane.doe@example.com. {FRENCH}"
+    kept = run(tmp_path / "kept", [GOOD, secret])
+    assert texts_in(kept, "removed") == [secret]
+    assert oct((kept.path / "removed").stat().st_mode)[-3:] == "700"
+    assert {oct(path.stat().st_mode)[-3:] for path in (kept.path / "removed").iterdir()} == {"600"}
+    gone = run(tmp_path / "gone", [GOOD, secret], keep_removed=False)
+    assert not (gone.path / "removed").exists()
+    assert not list(gone.scratch.rglob("removed*"))
+    assert [verdict.reason for verdict in ledger_of(gone)] == ["language"]
+    assert gone.counts["documents"] == kept.counts["documents"]
+
+
 def test_a_source_that_loses_too_much_ends_the_run(tmp_path: Path) -> None:
     texts, sources = [GOOD, FRENCH], ["english", "french"]
     run(tmp_path, texts, sources)
@@ -216,7 +229,9 @@ def test_a_changed_threshold_measures_nothing_and_a_new_family_only_itself(tmp_p
         return {location.partition("/")[0] for location in set(store.locations()) - before}
 
     with open_session(Session(store, runtime_of(workers=1))):
-        assert made() == {"form", "language", "pii", "contamination", "toxicity_model", "toxicity", "filter"}
+        families = {"form", "language", "pii", "pii_metadata", "contamination", "toxicity_model", "toxicity"}
+        assert made() == {*families, "filter"}
+        assert made(pii={"action": "surrogate"}) == {"filter"}
         assert made(toxicity={"max_score": 0.5}) == {"filter"}
         assert made(perplexity={"measure": {"model": {"order": 2}}}) == {
             "perplexity_model",

@@ -1,0 +1,117 @@
+"""Passwords and tokens: found in what a person configures, and taken out of what is printed, logged or kept.
+
+A profile is kept in Git, in manifests and in Prefect's database, so it holds no credentials: whoever reads a setting
+refuses one that does (`has_credentials`). Libraries quote in their errors what they were given, by URL or by the
+environment; every error of ours and every line of a log goes through `redact`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+HIDDEN = "***"
+REMEDY = (
+    "Leave it out and give it by the environment, as a profile is kept in manifests and in Prefect's database: "
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for S3, FSSPEC_PROTOCOL_OPTION (such as FSSPEC_FTP_PASSWORD) for any "
+    "file system, HF_TOKEN for the hub."
+)
+LEAST = 8  # characters of a secret in the environment: shorter ones are words, such as `false`
+
+# A password may hold slashes and @. A port is none; a lone name before @ is a secret only in HTTP, where it is a token
+_USERINFO = re.compile(
+    r"([a-z][a-z0-9+.\-]*://)(?:[^\s/?#@:\[]*:(?!\d+(?:[/?#\s\"',;)\]}]|$))\S*@|(?<=http://)[^\s/?#@]+@"
+    r"|(?<=https://)[^\s/?#@]+@)",
+    re.IGNORECASE,
+)
+_URL = re.compile(r"[a-z][a-z0-9+.\-]*://\S+", re.IGNORECASE)
+_NAMED = r"\w*(?:token|secret|passw|credential|signature|connection.string|authori[sz]ation)\w*|\w*access.?key\w*"
+_PARAMETER = re.compile(
+    rf"([?&;#](?:[\w\-.%]*[\-.])?(?:{_NAMED}|(?:api|account|private)?[_\-]?key|pwd|sig|sas|auth)=)[^&;#\s\"'<>]+",
+    re.IGNORECASE,
+)
+_TOKEN = re.compile(  # as their issuers document them for scanners
+    r"\b(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{60,}|A(?:KI|SI)A[A-Z2-7]{16}\b|pnu_\w{30,}"
+    r"|sk-[\w\-]{32,}|xox[abeoprs]-[\w\-]{10,})"
+)
+# The same for JSON schemas, short as it is shown to whoever fails it: what a text without credentials matches
+NO_CREDENTIALS = r"^(?![\s\S]*://([^\s/?#@:\[]*:(?!\d+[/,])\S*@|\S*[?&]\S*([Tt]oken|[Ss]ecret|[Pp]assw|[Ss]ignature|[Kk]ey|sig)\w*=))"
+_VARIABLE = re.compile(
+    r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|SALT|AUTH_STRING|CONNECTION_STRING|ACCESS_KEY_ID|SAS"
+    r"|(?:API|ACCESS|ACCOUNT|PRIVATE|SECRET)_?KEY)$|^FSSPEC_\w+_(?:KEY|USERNAME)$"
+)
+_OPTION = re.compile(rf"{_NAMED}|key|sas", re.IGNORECASE)
+
+
+def has_credentials(value: str) -> bool:
+    """Whether a setting holds a password or a token: in a URL's user part or query, or by its form."""
+    joined = re.sub(r"\s", "_", value) if re.match(r"\S+://", value) else value  # a password may hold a space
+    return _in_text(joined) != joined
+
+
+def redact(text: str) -> str:
+    """A text without the credentials of its URLs, without known tokens and without this process's own secrets."""
+    text = _in_text(text)
+    for secret in sorted(set(_of_environment(os.environ)), key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
+def _in_text(text: str) -> str:
+    if "://" in text:
+        text = _USERINFO.sub(rf"\1{HIDDEN}@", text)
+        text = _URL.sub(lambda url: _PARAMETER.sub(rf"\1{HIDDEN}", url[0]), text)
+    return _TOKEN.sub(HIDDEN, text)
+
+
+def _of_environment(environment: Mapping[str, str]) -> Iterator[str]:
+    """The values of variables that are named as secrets are, and those in the JSON of FSSPEC_PROTOCOL."""
+    for name, value in environment.items():
+        if _VARIABLE.search(name) and len(value) >= LEAST:
+            yield value
+        elif name.startswith("FSSPEC_") and value.lstrip().startswith("{"):
+            try:
+                yield from _options(json.loads(value))
+            except ValueError:
+                continue  # fsspec will say so
+
+
+def _options(options: Any) -> Iterator[str]:
+    if isinstance(options, dict):
+        for name, value in options.items():
+            if isinstance(value, str) and len(value) >= LEAST and _OPTION.fullmatch(name):
+                yield value
+            yield from _options(value)
+
+
+def guard() -> None:
+    """From now on log records and uncaught exceptions of this process are redacted, those of libraries too."""
+    plain = logging.getLogRecordFactory()
+    if getattr(plain, "func", None) is not _redacted_record:
+        logging.setLogRecordFactory(functools.partial(_redacted_record, plain))
+    sys.excepthook = print_exception
+
+
+def _redacted_record(plain: Callable[..., logging.LogRecord], *arguments: Any, **named: Any) -> logging.LogRecord:
+    record = plain(*arguments, **named)
+    said = record.getMessage()
+    if (clean := redact(said)) != said:
+        record.msg, record.args = clean, ()
+    if record.exc_info and record.exc_info[0] is not None:
+        trace = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
+        if (clean := redact(trace)) != trace:
+            record.exc_text = clean  # formatters take it for what they would write
+    return record
+
+
+def print_exception(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+    """Write an exception with its traceback to standard error, redacted."""
+    sys.stderr.write(redact("".join(traceback.format_exception(kind, value, trace))))

@@ -1,0 +1,1 @@
+"""Personal data in instruction and preference pairs, which no document stage reads."""

@@ -1,0 +1,38 @@
+"""The texts of pairs: what each message of a conversation, or of a prompt and its two answers, says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from storage.errors import DamagedArtifact
+from storage.lines import read_json_lines
+
+Pair = dict[str, Any]
+ROLES = ("instructions", "preferences")
+TURNS = ("messages", "prompt", "chosen", "rejected")  # the lists of messages that a pair may have
+GROUP = 1024  # pairs in memory at a time, and in a row group of their signals
+
+
+def groups(path: Path) -> Iterator[list[Pair]]:
+    """The pairs of a file, in order, `GROUP` at a time. Raises DamagedArtifact."""
+    rows = read_json_lines(path)
+    try:
+        while group := list(islice(rows, GROUP)):
+            yield group
+    except ValueError as error:
+        raise DamagedArtifact(f"{path} is not JSON: {error}.", "Make it again with --refresh download.") from error
+
+
+def texts_of(pair: Pair) -> list[str]:
+    """What its messages say, in order."""
+    return [message["content"] for turn in TURNS for message in pair.get(turn, ())]
+
+
+def with_texts(pair: Pair, texts: Sequence[str]) -> Pair:
+    """The pair with other words: as many texts as `texts_of` gives, in their order."""
+    left = iter(texts)
+    turns = {turn: [{**message, "content": next(left)} for message in pair[turn]] for turn in TURNS if turn in pair}
+    return {**pair, **turns}

@@ -1,0 +1,105 @@
+"""The stages for personal data in pairs: `pii_pairs` finds it, `pairs` decides.
+
+Pairs are no documents: neither dedup nor the rules over texts see them, and new ones must not make the filter copy the
+corpus again. So they have a stage of their own, with the section `filter.pii` as its config.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from storage.artifact import Artifact
+from storage.errors import DamagedArtifact
+from tasks.filter.pairs.contents import ROLES
+from tasks.filter.pii.config import PiiConfig
+from tasks.filter.pii.family import fingerprints
+from tasks.filter.pii.rules import PiiRules
+from tasks.filter.side_files import FILE
+from tasks.shards import ShardResult, collect, map_shards
+from tasks.stage import stage
+from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
+
+
+@stage(version=1, name="pii_pairs", part_of="pairs", runtime=("data",))
+def pair_signals(config: PiiConfig, instructions: Artifact, preferences: Artifact, out: Output) -> None:
+    """Find personal data in instruction and preference pairs, as `pii` does in documents.
+
+    Written for each role and file: `pii`, a list of (entity, start, end, score), and `pii_findings`, a row per message.
+    """
+    from tasks.filter.pairs.measure import measure_pairs
+
+    for role, pairs in zip(ROLES, (instructions, preferences), strict=True):
+        measured = map_shards(functools.partial(measure_pairs, config), pairs.files("*.jsonl"), out, role, "files")
+        collect(measured, FILE, out.path / role)
+
+
+def check(config: PiiRules, runtime: Runtime) -> None:
+    """Raises ConfigError for a salt that can't be read."""
+    fingerprints(config)
+
+
+@stage(version=1, name="pairs", part_of="filter", runtime=("data",), sources=fingerprints, check=check)
+def filter_pairs(config: PiiRules, instructions: Artifact, preferences: Artifact, out: Output) -> None:
+    """Look for personal data in instruction and preference pairs, with the rules and the actions for documents.
+
+    Writes instructions/ and preferences/ under the names of the files that came in, and ledger/ with a verdict for each
+    pair that was changed or removed. What was removed stands nowhere else than in the artifact of `download`.
+    """
+    from tasks.filter.pairs.decide import LEDGER, PAIRS, Job, decide_pairs
+
+    signals = out.obtain(pair_signals, config.measure, instructions, preferences)
+    decided: dict[str, list[ShardResult]] = {}
+    for role, pairs in zip(ROLES, (instructions, preferences), strict=True):
+        files, side_files = pairs.files("*.jsonl"), signals.part(role).files("*.parquet")
+        if len(files) != len(side_files):
+            raise DamagedArtifact(
+                f"There are signals of {len(side_files)} files for {len(files)} files of {role}.",
+                "Measure again: --refresh pii_pairs.",
+            )
+        jobs = [Job(*both) for both in zip(files, side_files, strict=True)]
+        decided[role] = map_shards(functools.partial(decide_pairs, config), jobs, out, role, "files")
+        for number, (file, result) in enumerate(zip(files, decided[role], strict=True)):
+            _link(result.folder / PAIRS, out.path / role / file.name)
+            _link(result.folder / LEDGER, out.path / "ledger" / f"{role}-{number:05d}.parquet")
+    _report(config, decided, out)
+
+
+def _link(made: Path, path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.hardlink_to(made)
+
+
+def _report(config: PiiRules, decided: dict[str, list[ShardResult]], out: Output) -> None:
+    by_source: list[dict[str, Any]] = []
+    found: dict[str, Counter[str]] = {}
+    for role, results in decided.items():
+        total: dict[str, Counter[str]] = {}
+        for result in results:
+            for name, count in result.counts.items():
+                total.setdefault(name, Counter()).update(count)
+        seen, kept, changed = total["seen"], total["kept"], total["changed"]
+        found[role] = total["found"]
+        if seen:  # a profile may have none
+            out.account(
+                what=role, section="filter.pii",
+                documents_in=seen.total(), kept=kept.total(), removed=total["removed"],
+            )  # fmt: skip
+        out.count(**{f"{role}_changed": changed.total()})
+        by_source += [
+            {"pairs": role, "source": source, "in": count, "kept": kept[source], "changed": changed[source],
+             "removed": count - kept[source]}
+            for source, count in sorted(seen.items())
+        ]  # fmt: skip
+    out.table("Pairs", by_source)
+    kinds = sorted(set().union(*found.values()))
+    out.table(
+        "Personal data",
+        [
+            {"kind": kind, "action": config.action_of(kind), **{role: found[role][kind] for role in ROLES}}
+            for kind in kinds
+        ],
+    )

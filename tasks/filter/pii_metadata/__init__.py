@@ -1,0 +1,1 @@
+"""Personal data in the metadata of documents."""

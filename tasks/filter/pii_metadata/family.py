@@ -1,0 +1,67 @@
+"""Personal data in metadata as a filter family: the actions are those for texts (`filter.pii`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from storage.arrays import Bool
+from tasks.filter.family import Change, Family
+from tasks.filter.pii.family import NoFinding, PiiMender
+from tasks.filter.pii.findings import Finding
+from tasks.filter.pii.rules import PiiRules
+from tasks.filter.pii.salt import read_salt
+from tasks.filter.pii_metadata.config import Fields, MetadataConfig
+from tasks.filter.pii_metadata.fields import replace_fields
+from tasks.filter.pii_metadata.stage import metadata_signals
+from tasks.filter.rules import Rule, Turn
+
+SIGNAL = "pii_metadata"
+
+
+@dataclass(frozen=True)
+class MetadataMender:
+    """Replaces findings in the fields of metadata."""
+
+    inner: PiiMender
+    turn: Turn = Turn.FIRST
+    column: str = "metadata"
+
+    def touches(self, signals: pa.RecordBatch) -> Bool:
+        """See `Mender`."""
+        return self.inner.touches(signals)
+
+    def mend(self, text: str, signals: pa.RecordBatch, row: int) -> Change:
+        """See `Mender`."""
+        found: dict[str, list[Finding]] = {}
+        for finding in signals[SIGNAL][row].as_py():
+            found.setdefault(finding.pop("field"), []).append(Finding(**finding))
+        done: Counter[str] = Counter()
+
+        def change(name: str, value: str) -> str:
+            new, kinds = self.inner.replace(value, found.get(name, []))
+            done.update({f"{kind} in {name or 'metadata'}": count for kind, count in kinds.items()})
+            return new
+
+        new = replace_fields(text, change)
+        told = ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
+        return Change(new, SIGNAL, done.total(), told)
+
+
+def _measured_by(pii: PiiRules, fields: Fields) -> MetadataConfig | None:
+    return MetadataConfig(measure=pii.measure, fields=fields) if fields else None
+
+
+def _rules(pii: PiiRules, fields: Fields) -> Iterator[Rule]:
+    for entity in pii.kinds("drop") if fields else ():
+        yield NoFinding(f"{SIGNAL}.{entity.lower()}", entity, pii.confidence, SIGNAL)
+
+
+def _mender(pii: PiiRules, fields: Fields) -> MetadataMender | None:
+    return MetadataMender(PiiMender(pii, read_salt(pii.salt), SIGNAL)) if fields else None
+
+
+FAMILY = Family(("pii", "pii_metadata"), metadata_signals, _measured_by, _rules, mender=_mender)

@@ -1,0 +1,23 @@
+"""The stage that finds personal data in metadata."""
+
+from __future__ import annotations
+
+import functools
+
+from storage.artifact import Artifact
+from tasks.filter.pii_metadata.config import MetadataConfig
+from tasks.filter.side_files import write_signals
+from tasks.stage import stage
+from tasks.stage.output import Output
+
+
+@stage(version=1, name="pii_metadata", part_of="filter", runtime=("data",))
+def metadata_signals(config: MetadataConfig, documents: Artifact, out: Output) -> None:
+    """Find personal data in the documents' metadata, as the signals `pii` do in their texts.
+
+    Column: `pii_metadata`, a list of (field, entity, start, end, score), in characters of the field's value.
+    """
+    from tasks.filter.pii_metadata.measure import measure_metadata
+
+    # In threads: metadata is so short that it is measured before worker processes would have started
+    write_signals(functools.partial(measure_metadata, config), documents, out, column="metadata", threads=True)
