@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from profiles.schema import STAGE_NAMES
 from tests.faults.bucket import IN_BUCKET, BucketScene, s3_server
 from tests.faults.command import OF_COMMANDS
 from tests.faults.kinds import ON_DISK, Kind
-from tests.faults.scene import Scene
+from tests.faults.scene import Scene, before
 from tests.faults.storm import Fault, storm, undisturbed
 
 # What is disturbed, with its share of the faults
@@ -37,6 +38,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=20, help="faults that strike")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--on", choices=ON, action="append", help="what is disturbed; all without")
+    parser.add_argument("--to", choices=STAGE_NAMES, default=STAGE_NAMES[-1], help="the last stage to be disturbed")
     parser.add_argument("--fault", type=int, action="append", help="only the faults of these numbers")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
     parser.add_argument("--folder", type=Path, help="where the stores lie; by default a temporary folder")
@@ -47,8 +49,8 @@ def main() -> int:
 
 def weather(folder: Path, given: argparse.Namespace) -> int:
     """Faults until enough have struck, a line for each, then the table."""
-    print("The whole pipeline undisturbed …", flush=True)
-    base = undisturbed(folder)
+    print("The pipeline undisturbed …", flush=True)
+    base = undisturbed(folder, [*before(given.to), given.to])
     print(f"{sum(base.seconds.values()):.0f} s. Seed {given.seed}.", flush=True)
     met: list[Fault] = []
     chosen = given.on or list(ON)

@@ -46,8 +46,8 @@ class Fault:
     log: str = ""
 
 
-def undisturbed(folder: Path) -> Undisturbed:
-    """Run the whole pipeline once, a stage at a time, counting what it does to files; kept in the folder."""
+def undisturbed(folder: Path, stages: Sequence[str] = STAGE_NAMES) -> Undisturbed:
+    """Run the first stages of the pipeline once, one at a time, counting what each does to files; kept in the folder."""
     store, measured = folder / "reference" / "store", folder / "undisturbed.json"
     if measured.exists():
         seconds, counted = json.loads(measured.read_text())
@@ -56,7 +56,7 @@ def undisturbed(folder: Path) -> Undisturbed:
     seconds, operations = {}, {}
     with Scene(folder / "reference") as scene:
         scene.temporary.mkdir()
-        for stage in STAGE_NAMES:
+        for stage in stages:
             scene.layer.arm(store)
             started = time.monotonic()
             scene.begin(stage)
@@ -94,7 +94,8 @@ def storm(
 def strike(scene: Scene, base: Undisturbed, kinds: Sequence[Kind], seed: int, number: int) -> Fault:
     """Meet one fault, and say what is wrong afterwards."""
     chance = random.Random(f"{seed}-{number}")
-    stage = chance.choices(STAGE_NAMES, [WEIGHTS.get(name, USUAL_WEIGHT) for name in STAGE_NAMES])[0]
+    stages = [*base.seconds]
+    stage = chance.choices(stages, [WEIGHTS.get(name, USUAL_WEIGHT) for name in stages])[0]
     fault = Fault(number, stage, chance.choice(kinds))
     scene.lay_out(base, stage)
     known = digests(scene.open())

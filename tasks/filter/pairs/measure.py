@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from storage.parquet import open_parquet, parquet_writer
 from tasks.filter.pairs.contents import groups, texts_of
 from tasks.filter.pii.config import PiiConfig
 from tasks.filter.pii.findings import SCHEMA
@@ -19,7 +19,7 @@ def measure_pairs(config: PiiConfig, path: Path, folder: Path) -> dict[str, int]
     """Write the signals of a file of pairs, a row group for each of its groups; return the number of pairs."""
     digest = IdDigest()
     pairs = 0
-    with pq.ParquetWriter(folder / FILE, SCHEMA, compression="zstd") as writer:
+    with parquet_writer(folder / FILE, SCHEMA, compression="zstd") as writer:
         for group in groups(path):
             texts = [text for pair in group for text in texts_of(pair)]
             writer.write_batch(measure_pii(config, pa.array(texts, pa.string())))
@@ -31,7 +31,7 @@ def measure_pairs(config: PiiConfig, path: Path, folder: Path) -> dict[str, int]
 
 def read_messages(path: Path) -> Iterator[pa.RecordBatch]:
     """The signals of a file of pairs, a batch per group."""
-    with pq.ParquetFile(path) as file:
+    with open_parquet(path) as file:
         for number in range(file.num_row_groups):
             table = file.read_row_group(number, use_threads=False).combine_chunks()
             yield pa.record_batch([column.chunk(0) for column in table.columns], SCHEMA)

@@ -1,0 +1,52 @@
+"""A few faults of every storm; `python -m tests.faults` has the others."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from profiles.schema import STAGE_NAMES
+from tests.faults.__main__ import ON, scenes
+from tests.faults.layer import compiler
+from tests.faults.scene import Undisturbed
+from tests.faults.storm import storm, undisturbed
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="needs a C compiler for the layer between runs and files")
+SEED = 7
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    return undisturbed(tmp_path_factory.mktemp("undisturbed"), STAGE_NAMES[:5])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    return undisturbed(tmp_path_factory.mktemp("undisturbed"))
+
+
+def meet(base: Undisturbed, where: str, folder: Path, count: int) -> None:
+    """So many faults strike, and after none of them is anything wrong."""
+    kinds, _ = ON[where]
+    struck = 0
+    with scenes(where, folder, 1) as places:
+        for fault in storm(base, places, kinds, SEED, itertools.count(1)):
+            assert not fault.problems, f"number {fault.number}, {fault.stage}, {fault.kind.name}\n{fault.log}"
+            struck += fault.struck
+            if struck >= count:
+                break
+
+
+@pytest.mark.parametrize(("where", "count"), [("disk", 8), ("bucket", 2)])
+def test_a_run_that_meets_a_fault_loses_nothing_and_ends_with_the_same_bytes(
+    where: str, count: int, base: Undisturbed, tmp_path: Path
+) -> None:
+    meet(base, where, tmp_path, count)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("where", "count"), [("disk", 40), ("bucket", 20), ("command", 10)])
+def test_so_it_is_in_every_stage(where: str, count: int, whole: Undisturbed, tmp_path: Path) -> None:
+    meet(whole, where, tmp_path, count)
