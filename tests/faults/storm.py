@@ -47,7 +47,7 @@ class Fault:
 
 
 def undisturbed(folder: Path, stages: Sequence[str] = STAGE_NAMES) -> Undisturbed:
-    """Run the first stages of the pipeline once, one at a time, counting what each does to files; kept in the folder."""
+    """Run the first stages of the pipeline once, one at a time, counting what each does to files. It is kept."""
     store, measured = folder / "reference" / "store", folder / "undisturbed.json"
     if measured.exists():
         seconds, counted = json.loads(measured.read_text())
