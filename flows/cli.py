@@ -30,6 +30,7 @@ from rich.markup import escape  # noqa: E402
 
 from flows.options import DEFAULT_STORE, Overrides, Paranoid, ProfileName, StoreUrl, settings  # noqa: E402
 from storage.credentials import guard  # noqa: E402
+from storage.disk import DiskFaults  # noqa: E402
 from storage.errors import GristmillError  # noqa: E402
 
 app = typer.Typer(
@@ -231,7 +232,8 @@ def main() -> None:
     _add_groups()
     errors = Console(stderr=True)
     try:
-        app(standalone_mode=True)
+        with DiskFaults():
+            app(standalone_mode=True)
     except GristmillError as error:
         errors.print(f"[bold red]Error:[/] {escape(error.message)}", highlight=False, soft_wrap=True)
         if error.remedy:

@@ -1,29 +1,96 @@
-"""Disks: where a folder's begins, and a full one recognised, from the operating system's error or a library's."""
+"""Disks: where a folder's begins, and faults recognised: full, not writable or broken, by error number or by words."""
 
 from __future__ import annotations
 
 import errno
+import os
+import re
+from collections.abc import Container
+from contextlib import AbstractContextManager
 from pathlib import Path
+from types import TracebackType
 
-from storage.errors import causes
+from storage.errors import GristmillError, StoreError, causes
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, the user's quota, the limit of a single file
-SAID = (  # messages of libraries that lose the error number
-    "No space left on device",
-    "Disk quota exceeded",
-    "PytorchStreamWriter failed writing file",
-    ". unexpected pos ",  # torch.save, when it has written less than it expected
+CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM)
+BROKEN = (errno.EIO, errno.ESTALE, errno.EUCLEAN, errno.EBADMSG)
+# Messages of libraries that lose the error number. Those in Rust (safetensors, tokenizers) quote the system's
+SAID_FULL = re.compile(
+    r"No space left on device|Disk quota exceeded|File too large \(os error"
+    r"|\d+ requested and \d+ written"  # numpy, which also writes GGUF files
+    r"|database or disk is full"  # SQLite
+    r"|PytorchStreamWriter failed writing file|\. unexpected pos "  # torch.save; the latter where it wrote a part
 )
+SAID_CLOSED = re.compile(r"Read-only file system|readonly database")
+SAID_BROKEN = re.compile(r"Input/output error|disk I/O error")
 
 
 def disk_full(error: BaseException) -> BaseException | None:
     """The innermost error that says that a file could not grow, among an error, its causes, and the errors of several
     ranks that it may have collected; None if there is none."""
+    return _innermost(error, FULL, SAID_FULL)
+
+
+def cant_write(error: BaseException) -> bool:
+    """Whether an error says that a file system or a folder may not be written."""
+    return _innermost(error, CLOSED, SAID_CLOSED) is not None
+
+
+def disk_fault(error: BaseException, folder: Path | None = None, doing: str = "") -> StoreError | None:
+    """What a user should know of an error that comes from a disk: which file, what is wrong, what to do; None for any
+    other error. `folder` is where was written, as far as is known, and `doing` what was done, such as a stage's name.
+    """
+    stopped = f" {doing} stopped; nothing half-made was published." if doing else ""
+    if found := disk_full(error):
+        where = f"The disk of {folder} is full." if folder else f"The disk is full: {_first_line(found)}"
+        remedy = "Free space (`gristmill store gc`) and run again: finished shards and checkpoints are kept."
+        return StoreError(f"{where}{stopped}", remedy)
+    if found := _innermost(error, CLOSED, SAID_CLOSED):
+        remedy = (
+            "Give this user access, or choose another store (--set runtime.store=…). A run that finds all "
+            "its artifacts in a store only reads it."
+        )
+        return StoreError(f"{_named(found, folder)}.{stopped}", remedy)
+    if found := _innermost(error, BROKEN, SAID_BROKEN):
+        remedy = "Look at the disk and its log (`dmesg`); then `gristmill store verify` says what was damaged."
+        return StoreError(f"{_named(found, folder)}.{stopped}", remedy)
+    return None
+
+
+class DiskFaults(AbstractContextManager[None]):
+    """Turns what `disk_fault` knows into its StoreError, whatever type a library raises inside."""
+
+    def __init__(self, folder: Path | None = None, doing: str = "") -> None:
+        self.folder, self.doing = folder, doing
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, Exception) or isinstance(error, GristmillError):
+            return
+        found = disk_fault(error, self.folder, self.doing)
+        if found is not None:
+            raise found from error
+
+
+def _innermost(error: BaseException, numbers: Container[int | None], said: re.Pattern[str]) -> BaseException | None:
     found = None
     for one in causes(error):
-        if (isinstance(one, OSError) and one.errno in FULL) or any(said in str(one) for said in SAID):
+        if (isinstance(one, OSError) and one.errno in numbers) or said.search(str(one)):
             found = one
     return found
+
+
+def _named(error: BaseException, folder: Path | None) -> str:
+    """`FILE can't be used: REASON`."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{os.fsdecode(error.filename)} can't be used: {error.strerror}"
+    return f"{folder or 'A file'} can't be used: {_first_line(error)}"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def mount(folder: Path) -> Path:

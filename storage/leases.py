@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from storage import locks
+from storage.disk import cant_write
 from storage.store import Store
 
 FOLDER = "leases"
@@ -29,11 +30,20 @@ class Lease:
         self.path = store.local / FOLDER / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.keys: set[str] = set()
         self._held = locks.hold(self.path)
+        self._needless = False
 
     def add(self, key: str) -> None:
-        """Lease `stage/key`, all its generations."""
-        if key in self.keys:
+        """Lease `stage/key`, all its generations. A store that can only be read needs no lease to be read."""
+        if key in self.keys or self._needless:
             return
+        try:
+            self._add(key)
+        except OSError as error:
+            if not cant_write(error):
+                raise
+            self._needless = True
+
+    def _add(self, key: str) -> None:
         self.store.begin()
         with locks.hold(_collection(self.store)):
             if not self.keys:

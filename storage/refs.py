@@ -14,6 +14,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from storage import locks
+from storage.disk import cant_write
 from storage.errors import DamagedArtifact, StoreError
 from storage.store import Store
 
@@ -45,10 +46,20 @@ def history(store: Store, name: str) -> list[RefEntry]:
 
 
 def move(store: Store, name: str, location: str, digest: str) -> int:
-    """Point `name` at an artifact, unless it already does, and return its number in the history (from 1)."""
+    """Point `name` at an artifact, unless it already does, and return its number in the history (from 1). A store that
+    can only be read keeps its refs."""
     known = history(store, name)
-    if known and known[-1].location == location:  # nothing to write: a store that can only be read serves hits, too
+    if known and known[-1].location == location:
         return len(known)
+    try:
+        return _append(store, name, location, digest)
+    except OSError as error:
+        if not cant_write(error):
+            raise
+        return len(known)
+
+
+def _append(store: Store, name: str, location: str, digest: str) -> int:
     with locks.hold(store.local / "locks" / f"ref-{name.replace('/', '-')}"):
         entries = history(store, name)
         if not entries or entries[-1].location != location:

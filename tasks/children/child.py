@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from storage.credentials import guard, print_exception, redact
-from storage.disk import disk_full
+from storage.disk import disk_fault
 from storage.errors import GristmillError
 from tasks.children.parent import die_with_parent
 
@@ -38,11 +38,10 @@ def run_as_child(function: Callable[[Path], None]) -> None:
 
 
 def _crash(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-    """Any other exception; a full disk, however it is wrapped, as what it is: beginning again would not help."""
-    full = disk_full(value)
-    if full is not None:
-        remedy = "Free space (`gristmill store gc`) and run again: it goes on from the last checkpoint."
-        emit(error="StoreError", message=f"The disk is full: {full}".splitlines()[0], remedy=remedy)
+    """Any other exception; that of a disk, however it is wrapped, as what it is: beginning again would not help."""
+    fault = disk_fault(value)
+    if fault is not None:
+        emit(error=type(fault).__name__, message=fault.message, remedy=fault.remedy)
     else:
         rank = f"rank {os.environ['RANK']}: " if "RANK" in os.environ else ""
         emit(crash=redact(f"{rank}{kind.__name__}: {value}").splitlines()[0])

@@ -26,7 +26,7 @@ from typing import Any
 from storage import refs
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
-from storage.disk import disk_full
+from storage.disk import DiskFaults
 from storage.errors import ConfigError, EmptyOutput, SourceError, StoreError, TokenizerMismatch
 from storage.keys import KeyPayload
 from storage.manifest import InputRef, Manifest
@@ -200,8 +200,13 @@ class Stage:
             raise ConfigError(
                 f"{self.name} was called outside a session.", "Call its .function on an Output, or use a flow."
             )
+        with DiskFaults(session.store.local, self.name):
+            return self._materialize(session, config, inputs, refresh or self.name in session.refresh)
+
+    def _materialize(
+        self, session: Session, config: StageConfig, inputs: Sequence[Input], refresh: bool
+    ) -> tuple[Artifact, bool]:
         payload = self.payload(config, inputs)
-        refresh = refresh or self.name in session.refresh
         started = time.monotonic()
         session.use(self.name, payload.key())
         artifact = None if refresh else session.store.find(self.name, payload.key(), session.checking(self.name))
@@ -228,15 +233,7 @@ class Stage:
             if found is not None:
                 return found, True
             session.observer.started(self.name, explain_miss(session.store, payload, refresh))
-            try:
-                return self._make(session, payload, config, inputs, refresh), False
-            except OSError as error:
-                if disk_full(error) is None:
-                    raise
-                raise StoreError(
-                    f"The disk of {session.store.local} is full; {self.name} stopped, nothing half-made was published.",
-                    "Free space (`gristmill store gc`) and run again: finished shards and checkpoints are kept.",
-                ) from error
+            return self._make(session, payload, config, inputs, refresh), False
 
     def _make(
         self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Input], refresh: bool

@@ -24,6 +24,7 @@ from tasks.stage.history import explain_miss, nearest
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, open_session
+from tests.file_systems import read_only, small
 from tests.runtimes import runtime_of
 
 
@@ -286,6 +287,24 @@ def test_what_breaks_a_law_is_never_published(
     with pytest.raises(error, match=message):
         broken.materialize(SourceConfig(text=text), ())
     assert list(session.store.locations("demo-broken")) == []
+
+
+def test_a_disk_that_is_full_from_the_first_byte_is_named(tmp_path: Path) -> None:
+    full = pytest.raises(StoreError, match=r"full/store is full\. demo-source stopped")
+    with small(tmp_path / "full", size="4k", files=1) as folder:
+        session = Session(Store(str(folder / "store")), Runtime(), "test")
+        with full, open_session(session):
+            source.materialize(SourceConfig(), ())
+
+
+def test_a_store_that_can_only_be_read_serves_what_it_has(session: Session) -> None:
+    made, _ = source.materialize(SourceConfig(), ())
+    with read_only(session.store.local), open_session(replace(session, profile="another")) as reading:
+        found, cached = source.materialize(SourceConfig(), ())
+        assert (found.location, cached) == (made.location, True)
+        with pytest.raises(StoreError, match=r"locks/demo-copy.* can't be used: (Read-only|Permission denied)"):
+            copy.materialize(CopyConfig(), (found.part("documents"),))
+        assert refs.history(reading.store, "another/demo-source") == []
 
 
 def test_a_config_is_frozen_and_refuses_unknown_keys_and_nan() -> None:
