@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from storage.errors import StoreError
 
@@ -22,7 +22,7 @@ class FileEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    sha256: str
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
     size: int
 
 

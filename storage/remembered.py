@@ -83,7 +83,7 @@ def _recall(cache: Path, states: Iterable[tuple[Path, State]]) -> dict[tuple[Pat
                 row = connection.execute(query, (str(file),)).fetchone()
                 if row and tuple(row[:4]) == state:
                     known[file, state] = str(row[4])
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):
         return {}
     return known
 

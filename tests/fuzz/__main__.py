@@ -10,6 +10,7 @@ from pathlib import Path
 
 from storage.errors import GristmillError
 from tests.fuzz.doors import DOORS
+from tests.fuzz.guided import run_guided
 from tests.fuzz.run import run_door
 
 
@@ -20,6 +21,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="for each door")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--found", type=Path, default=Path("fuzz-found"), help="folder for inputs that fail")
+    parser.add_argument("--guided", action="store_true", help="by coverage, one door: needs `pip install atheris`")
     parser.add_argument("--file", type=Path, help="read this input alone, by one door")
     chosen = parser.parse_args()
     if chosen.file:
@@ -29,6 +31,8 @@ def main() -> int:
             except GristmillError as error:
                 print(f"{type(error).__name__}: {error}")
         return 0
+    if chosen.guided:
+        run_guided(chosen.doors[0], chosen.seconds, chosen.seed, chosen.found)
     failed = 0
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads do not survive a fork
     for name in chosen.doors or DOORS:

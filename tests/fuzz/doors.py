@@ -461,14 +461,6 @@ def _template(data: bytes, folder: Path) -> None:
     check_adopted(CONFIG, Artifact(path=folder, digest=""), {})
 
 
-@door("sentencepiece", lambda: [_pieces()])
-def _read_sentencepiece(data: bytes, folder: Path) -> None:
-    from tasks.tokenizer.compare import load_reference
-
-    written(data, folder / "pieces" / "tokenizer.model")
-    load_reference("pieces", str(folder / "pieces")).encode("A text é")
-
-
 @functools.cache
 def _pieces() -> bytes:
     import sentencepiece
@@ -479,6 +471,14 @@ def _pieces() -> bytes:
         sentence_iterator=iter(lines), model_writer=model, vocab_size=60, minloglevel=2, hard_vocab_limit=False
     )
     return model.getvalue()
+
+
+@door("sentencepiece", lambda: [_pieces()])
+def _read_sentencepiece(data: bytes, folder: Path) -> None:
+    from tasks.tokenizer.compare import load_reference
+
+    written(data, folder / "pieces" / "tokenizer.model")
+    load_reference("pieces", str(folder / "pieces")).encode("A text é")
 
 
 # --- models -------------------------------------------------------------------------------------------------------

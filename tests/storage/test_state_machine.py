@@ -426,7 +426,7 @@ def test_nothing_that_happens_to_a_store_loses_or_changes_what_is_needed(machine
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("machine", "examples"),
-    [(StoreMachine, 1000), (BucketMachine, 1000), (S3Machine, 60)],
+    [(StoreMachine, 300), (BucketMachine, 300), (S3Machine, 30)],
     ids=["folder", "memory", "s3"],
 )
 def test_nor_does_anything_that_happens_to_it_for_long(
@@ -437,4 +437,4 @@ def test_nor_does_anything_that_happens_to_it_for_long(
         import s3fs
 
         s3fs.S3FileSystem().mkdir(S3Machine.url.removeprefix("s3://").rstrip("/"))
-    run(machine, examples, 60)
+    run(machine, examples, 40)
