@@ -317,7 +317,7 @@ def stage(
 ) -> Callable[[Callable[..., None]], Stage]:
     """Make a stage of a function `(config, inputs…, out) -> None`.
 
-    `version` is raised by hand when results change. `part_of` names the stage that obtains this one while it works.
+    `version` is raised by hand when results change. `part_of` names the stage that obtains this one while it works, or whose section of the profile it has.
     `runtime` names the groups of the runtime that it reads. `sources(config)` gives a digest for everything that the
     stage reads from outside the store; those digests enter the key. `forecast(config, documents, runtime)` says what
     the stage will need; a plan shows it. `check(config, runtime)` raises ConfigError for settings of the runtime that

@@ -209,3 +209,7 @@ def test_kill_9_at_any_instant_leaves_the_store_sound(tmp_path: Path) -> None:
         child.wait()
         for location in store.locations():
             assert inspect.verify(store, location) == []
+
+
+def test_unfinished_work_is_for_its_owner_only(tmp_path: Path) -> None:
+    assert Store(str(tmp_path / "store")).workspace("filter", "0" * 32).stat().st_mode & 0o077 == 0
