@@ -323,8 +323,8 @@ def stage(
     `forecast(config, documents, runtime)` says what the stage will need; a plan shows it. `check(config, runtime)`
     raises ConfigError for settings of the runtime that the stage can't honour; a run asks it of every stage before the
     first one starts. `check_here` does so for what this machine has not; a plan, which may be for another machine,
-    leaves it out. `adopted(config, folder, inputs)` raises a GristmillError for a folder made elsewhere that can't stand
-    for the stage's artifact; without it, none can.
+    leaves it out. `adopted(config, folder, inputs)` raises a GristmillError for a folder made elsewhere that can't
+    stand for the stage's artifact; without it, none can.
     """
 
     def wrap(function: Callable[..., None]) -> Stage:
