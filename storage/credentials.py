@@ -40,7 +40,7 @@ _PARAMETER = re.compile(
 )
 _TOKEN = re.compile(  # as their issuers document them for scanners
     r"\b(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{60,}|A(?:KI|SI)A[A-Z2-7]{16}\b|pnu_\w{30,}"
-    r"|sk-[\w\-]{32,}|xox[abeoprs]-[\w\-]{10,})"
+    r"|sk-(?:(?:proj|ant|svcacct)-[\w\-]{20,}|[A-Za-z0-9]{32,})|xox[abeoprs]-[\w\-]{10,})"
 )
 # The same for JSON schemas, short as it is shown to whoever fails it: what a text without credentials matches
 NO_CREDENTIALS = r"^(?![\s\S]*://([^\s/?#@:\[]*:(?!\d+[/,])\S*@|\S*[?&]\S*([Tt]oken|[Ss]ecret|[Pp]assw|[Ss]ignature|[Kk]ey|sig)\w*=))"

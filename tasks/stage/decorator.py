@@ -314,13 +314,14 @@ def stage(
 ) -> Callable[[Callable[..., None]], Stage]:
     """Make a stage of a function `(config, inputs…, out) -> None`.
 
-    `version` is raised by hand when results change. `part_of` names the stage that obtains this one while it works.
-    `runtime` names the groups of the runtime that it reads. `sources(config)` gives a digest for everything that the
-    stage reads from outside the store; those digests enter the key. `forecast(config, documents, runtime)` says what
-    the stage will need; a plan shows it. `check(config, runtime)` raises ConfigError for settings of the runtime that
-    the stage can't honour; a run asks it of every stage before the first one starts. `check_here` does so for what
-    this machine has not; a plan, which may be for another machine, leaves it out. `adopted(config, folder, inputs)`
-    raises a GristmillError for a folder made elsewhere that can't stand for the stage's artifact; without it, none can.
+    `version` is raised by hand when results change. `part_of` names the stage that obtains this one while it works, or
+    whose section of the profile it has. `runtime` names the groups of the runtime that it reads. `sources(config)`
+    gives a digest for everything that the stage reads from outside the store; those digests enter the key.
+    `forecast(config, documents, runtime)` says what the stage will need; a plan shows it. `check(config, runtime)`
+    raises ConfigError for settings of the runtime that the stage can't honour; a run asks it of every stage before the
+    first one starts. `check_here` does so for what this machine has not; a plan, which may be for another machine,
+    leaves it out. `adopted(config, folder, inputs)` raises a GristmillError for a folder made elsewhere that can't
+    stand for the stage's artifact; without it, none can.
     """
 
     def wrap(function: Callable[..., None]) -> Stage:

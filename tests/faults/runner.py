@@ -80,6 +80,7 @@ class Runner:
 def live(given: dict[str, str]) -> None:
     """One run, in the forked process."""
     from flows.stop import stoppable
+    from storage.disk import DiskFaults
     from storage.errors import GristmillError
     from tests.pipeline.forked import run
 
@@ -91,7 +92,8 @@ def live(given: dict[str, str]) -> None:
     announce()
     with stoppable() as stop:
         try:
-            run(given["store"], given["overrides"], given["to"])
+            with DiskFaults():
+                run(given["store"], given["overrides"], given["to"])
         except KeyboardInterrupt:
             sys.exit(stop.exit_code)
         except GristmillError as error:

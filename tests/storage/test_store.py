@@ -250,3 +250,13 @@ def test_a_draft_that_was_never_renamed_is_garbage(folder_store: Store, make: Ma
     assert garbage.drafts == drafts
     maintain.collect(folder_store, garbage)
     assert not any(path.exists() for path in drafts)
+
+
+def test_unfinished_work_is_for_its_owner_only(tmp_path: Path) -> None:
+    assert Store(str(tmp_path / "store")).workspace("filter", "0" * 32).stat().st_mode & 0o077 == 0
+
+
+def test_local_copies_of_a_buckets_artifacts_are_for_their_owner_only(make: Make, tmp_path: Path) -> None:
+    made = make(Store("memory://owner", cache=tmp_path / "here"), "filter", {"removed/0.txt": b"personal"})
+    Store("memory://owner", cache=tmp_path / "there").get(made.location)
+    assert (tmp_path / "there").stat().st_mode & 0o077 == 0

@@ -80,5 +80,6 @@ def test_telemetry_that_is_on_and_a_slow_machine_are_named() -> None:
     assert quiet(NO_TELEMETRY).state == "passed"
     assert quiet({**NO_TELEMETRY, "DO_NOT_TRACK": "0"}).value == "DO_NOT_TRACK not set"
     assert "http://here" in quiet({**NO_TELEMETRY, "PREFECT_API_URL": "http://here/api"}).value
+    assert "hunter2" not in quiet({**NO_TELEMETRY, "PREFECT_API_URL": "http://me:hunter2@here/api"}).value
     assert judge_speed(50.0, "float32", 2).state == "passed"
     assert judge_speed(1.0, "float32", 2).state == "advice"
