@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
+import httpx
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -28,6 +29,7 @@ LINE_SECONDS = 10.0
 LIVE_SECONDS = 0.25
 PREFECT_SECONDS = 2.0
 PAGE_SECONDS = 30.0
+AWAY_SECONDS = 60.0  # until a server that did not answer is told again
 NAME = 18  # characters of the longest name of a stage, with the indent of a part
 
 
@@ -57,7 +59,7 @@ class PrefectObserver(Observer):
 
     def __init__(self) -> None:
         self.artifacts: dict[str, UUID] = {}
-        self.pages: dict[str, tuple[UUID, float]] = {}  # and when each was shown
+        self.pages: dict[str, tuple[UUID | None, float]] = {}  # and when each was shown
         self.shown = time.monotonic()
 
     def noted(self, stage: str, message: str) -> None:
@@ -70,12 +72,19 @@ class PrefectObserver(Observer):
         """At most one update every `PREFECT_SECONDS`; short stages never make an artifact."""
         if time.monotonic() - self.shown < PREFECT_SECONDS or not progress.total:
             return
-        from prefect.artifacts import create_progress_artifact, update_progress_artifact
         from prefect.context import TaskRunContext
 
         if TaskRunContext.get() is None:
             return
-        self.shown = time.monotonic()
+        try:
+            self._show(progress)
+            self.shown = time.monotonic()
+        except httpx.HTTPError:  # a server that is gone for a while is no reason to end the work
+            self.shown = time.monotonic() + AWAY_SECONDS
+
+    def _show(self, progress: Progress) -> None:
+        from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
         percent = 100.0 * progress.done / progress.total
         made = self.artifacts.get(progress.stage)
         if made is None:
@@ -89,22 +98,29 @@ class PrefectObserver(Observer):
     def paged(self, stage: str, name: str, write: Callable[[], str], *, last: bool) -> None:
         """One artifact a page and run, `STAGE-NAME`: made at once, then changed in place (a version for each change
         would fill the database) at most every `PAGE_SECONDS`, and when it is the last time."""
-        from prefect.artifacts import create_markdown_artifact
-        from prefect.client.orchestration import get_client
-        from prefect.client.schemas.actions import ArtifactUpdate
         from prefect.context import TaskRunContext
 
         key, now = prefect_key(f"{stage}-{name}"), time.monotonic()
         made, shown = self.pages.get(key, (None, -math.inf))
         if TaskRunContext.get() is None or (now - shown < PAGE_SECONDS and not last):
             return
+        try:
+            self.pages[key] = self._write_page(key, stage, write(), made), now
+        except httpx.HTTPError:
+            self.pages[key] = made, time.monotonic() + AWAY_SECONDS
+
+    def _write_page(self, key: str, stage: str, text: str, made: UUID | None) -> UUID:
+        from prefect.artifacts import create_markdown_artifact
+        from prefect.client.orchestration import get_client
+        from prefect.client.schemas.actions import ArtifactUpdate
+
         if made is None:
-            made = create_markdown_artifact(markdown=write(), key=key, description=stage)  # type: ignore[assignment]
+            made = create_markdown_artifact(markdown=text, key=key, description=stage)  # type: ignore[assignment]
             assert isinstance(made, UUID)
         else:
             with get_client(sync_client=True) as client:
-                client.update_artifact(made, ArtifactUpdate(data=write()))
-        self.pages[key] = made, now
+                client.update_artifact(made, ArtifactUpdate(data=text))
+        return made
 
 
 class TerminalObserver(PrefectObserver):

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 START_SECONDS = 180
 STOP_SECONDS = 15
 LAST_LINES = 10
+START_RETRIES = 2  # 6 seconds
+AGAIN = "Run it again: finished work is taken from the store, and the rest resumes."
+GIVEN = "Start it, correct PREFECT_API_URL, or unset it: a run then has a server of its own."
 SEE_WHY = "Mend what it names, or run `prefect server start` to see more."
 
 
@@ -40,8 +43,9 @@ def temporary_server(stop_run: Stop) -> Iterator[None]:
 
     When it ends before the run, the run is stopped: Prefect would repeat each request for a minute, then fail.
     """
-    if os.environ.get("PREFECT_API_URL"):
-        yield
+    if address := os.environ.get("PREFECT_API_URL"):
+        with given_server(address, stop_run):
+            yield
         return
     import prefect
     from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -68,6 +72,47 @@ def temporary_server(stop_run: Stop) -> Iterator[None]:
 
 
 @contextmanager
+def given_server(address: str, stop_run: Stop) -> Iterator[None]:
+    """The server that PREFECT_API_URL names. One that goes away for a while is waited for: Prefect repeats a request
+    for about a minute (PREFECT_CLIENT_MAX_RETRIES).
+
+    Raises ServerError for one that does not answer, at the beginning or later, and for one of another version.
+    """
+    from prefect.settings import PREFECT_INTERNAL_LOGGING_LEVEL, temporary_settings
+
+    _check_given(address)
+    try:
+        # Prefect's own threads need not complain of it beside the sentence
+        with temporary_settings({PREFECT_INTERNAL_LOGGING_LEVEL: "CRITICAL"}):
+            yield
+    except httpx.HTTPError as error:
+        if stop_run.reason is not None:
+            raise
+        status = f"answered {error.response.status_code}" if isinstance(error, httpx.HTTPStatusError) else "is gone"
+        raise ServerError(
+            f"The Prefect server at {address} {status} during the run: {_said(error)}.", f"{GIVEN} {AGAIN}"
+        ) from error
+
+
+def _check_given(address: str) -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+    with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: START_RETRIES}), get_client(sync_client=True) as client:
+        error = client.api_healthcheck()
+        if error is not None:
+            raise ServerError(f"No Prefect server answers at {address}: {_said(error)}.", GIVEN) from error
+        try:
+            client.raise_for_api_version_mismatch()
+        except RuntimeError as wrong:
+            raise ServerError(f"The Prefect server at {address} can't be used: {_said(wrong)}.", GIVEN) from wrong
+
+
+def _said(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+@contextmanager
 def watched(server: subprocess.Popen[bytes], settings: Settings, said: IO[bytes], stop_run: Stop) -> Iterator[None]:
     """Within the block, the end of the server stops the run, and no request is repeated then."""
     over = threading.Event()
@@ -77,8 +122,7 @@ def watched(server: subprocess.Popen[bytes], settings: Settings, said: IO[bytes]
         if not over.is_set():
             settings.client.max_retries = 0  # nobody will answer
             settings.internal.logging_level = "CRITICAL"  # nor need Prefect's own threads complain of it
-            remedy = "Run it again: finished work is taken from the store, and the rest resumes."
-            stop_run.because(ServerError(f"The Prefect server ended during the run.{last_lines(said)}", remedy))
+            stop_run.because(ServerError(f"The Prefect server ended during the run.{last_lines(said)}", AGAIN))
 
     watcher = threading.Thread(target=watch, name="prefect-server", daemon=True)
     watcher.start()

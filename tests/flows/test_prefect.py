@@ -54,6 +54,24 @@ def test_a_failing_stage_fails_the_run_with_its_own_error(server: None, tmp_path
         pipeline("smoke", [missing, f"runtime.store={tmp_path / 'store'}"], to="download")
 
 
+def test_a_server_that_a_user_named_and_that_goes_away_is_told_in_a_sentence(server: None) -> None:
+    import httpx
+    from prefect.settings import PREFECT_API_URL
+
+    from flows.server import given_server
+    from flows.stop import Stop
+    from storage.errors import ServerError
+
+    address = PREFECT_API_URL.value()
+    assert address is not None
+    with given_server(address, Stop()):
+        pass
+    gone = pytest.raises(ServerError, match=f"server at {address} is gone during the run: refused")
+    with gone as caught, given_server(address, Stop()):
+        raise httpx.ConnectError("refused")
+    assert "the rest resumes" in caught.value.remedy
+
+
 def test_prefects_refresh_cache_is_honoured(server: None, tmp_path: Path) -> None:
     from prefect import flow
 

@@ -51,6 +51,15 @@ def test_a_server_that_exits_at_once_is_quoted() -> None:
             wait("http://127.0.0.1:9", server, said)
 
 
+def test_a_server_that_is_not_there_is_named_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    done = gristmill("run", "smoke", "--to=download", "--store", "/nowhere/store")
+    assert done.returncode == 1
+    assert "No Prefect server answers at http://127.0.0.1:9/api" in done.stderr
+    assert "correct PREFECT_API_URL" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_interrupts_once_and_is_the_reason(number: signal.Signals) -> None:
     before = signal.signal(number, signal.SIG_DFL)  # these tests may run under nohup

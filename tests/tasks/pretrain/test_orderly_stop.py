@@ -23,7 +23,7 @@ from tests.tasks.tiny_model import make_instructions, make_model
 
 ROOT = Path(__file__).parents[3]
 CONFIG = PretrainConfig.model_validate(
-    {"model": MODEL, "steps": 80, "global_batch": 8, "warmup_steps": 2, "validation_every": 80, "sample_tokens": 4}
+    {"model": MODEL, "steps": 80, "global_batch": 64, "warmup_steps": 2, "validation_every": 80, "sample_tokens": 4}
 )
 SETTINGS: dict[str, Any] = {"checkpoint_every": 1000, "log_every": 1}
 
