@@ -21,7 +21,7 @@ from profiles.schema import STAGE_NAMES
 from tests.faults.bucket import IN_BUCKET, BucketScene, s3_server
 from tests.faults.command import OF_COMMANDS
 from tests.faults.kinds import ON_DISK, Kind
-from tests.faults.scene import Scene, before
+from tests.faults.scene import Scene
 from tests.faults.storm import Fault, storm, undisturbed
 
 # What is disturbed, with its share of the faults
@@ -50,7 +50,7 @@ def main() -> int:
 def weather(folder: Path, given: argparse.Namespace) -> int:
     """Faults until enough have struck, a line for each, then the table."""
     print("The pipeline undisturbed …", flush=True)
-    base = undisturbed(folder, [*before(given.to), given.to])
+    base = undisturbed(folder, STAGE_NAMES[: STAGE_NAMES.index(given.to) + 1])
     print(f"{sum(base.seconds.values()):.0f} s. Seed {given.seed}.", flush=True)
     met: list[Fault] = []
     chosen = given.on or list(ON)

@@ -8,7 +8,7 @@ from pathlib import Path
 from storage import leases, maintain, refs
 from storage.inspect import verify, verify_refs
 from storage.store import STORE_FILE, Store
-from tests.faults.scene import Scene, Undisturbed, before, owner
+from tests.faults.scene import Scene, Undisturbed
 
 
 def digests(store: Store) -> dict[str, str]:
@@ -63,11 +63,7 @@ def _remote(store: Store) -> list[str]:
 def finished(scene: Scene, base: Undisturbed, stage: str) -> Iterator[str]:
     """What is wrong after the run was repeated undisturbed: other bytes than in a store that knew no fault, or traces
     of work."""
-    expected = {
-        location: digest
-        for location, digest in base.digests.items()
-        if owner(location.split("/")[0]) in (*before(stage), stage)
-    }
+    expected = base.before(stage) | base.made[stage]
     now = digests(scene.open())
     for location in sorted(expected.keys() | now.keys()):
         if now.get(location) != expected.get(location):

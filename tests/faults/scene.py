@@ -16,9 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiles.schema import STAGE_NAMES
 from storage.store import STORE_FILE, Store
-from tasks.stage.decorator import STAGES
 from tests.faults.layer import Layer, What
 from tests.faults.runner import Runner
 
@@ -36,22 +34,20 @@ ORPHAN_SECONDS = 10
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """A store that knew no fault, and what it took to make each stage: seconds, and operations on files."""
+    """A store that knew no fault; for each stage, the digest of every artifact that a run to its end made (by
+    location), and what that took: seconds, and operations on files."""
 
     store: Path
-    digests: dict[str, str]
+    made: dict[str, dict[str, str]]
     seconds: dict[str, float]
     operations: dict[str, dict[What, int]]
 
-
-def owner(stage: str) -> str:
-    """The stage of the pipeline within which this one is made."""
-    return STAGES[stage].part_of or stage
-
-
-def before(stage: str) -> tuple[str, ...]:
-    """The stages of the pipeline before this one."""
-    return STAGE_NAMES[: STAGE_NAMES.index(stage)]
+    def before(self, stage: str) -> dict[str, str]:
+        """The digests of what is there before a stage, by location."""
+        stages = [*self.made]
+        return {
+            location: digest for name in stages[: stages.index(stage)] for location, digest in self.made[name].items()
+        }
 
 
 class Scene:
@@ -85,11 +81,14 @@ class Scene:
         self.log.write_text("")
         self._limit = HANG_SECONDS + 20 * base.seconds[stage]
         shutil.copy2(base.store / STORE_FILE, self.local)
-        for source in sorted((base.store / "artifacts").iterdir()):
-            if owner(source.name) in before(stage):
-                shutil.copytree(source, self.local / "artifacts" / source.name, copy_function=os.link)
+        locations = base.before(stage)
+        for location in locations:
+            shutil.copytree(
+                base.store / "artifacts" / location, self.local / "artifacts" / location, copy_function=os.link
+            )
+        stages = {location.partition("/")[0] for location in locations}
         for ref in sorted((base.store / "refs").rglob("*.json")):
-            if owner(ref.stem) in before(stage):
+            if ref.stem in stages:
                 copied = self.local / ref.relative_to(base.store)
                 copied.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ref, copied)

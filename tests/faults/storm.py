@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from profiles.schema import STAGE_NAMES
-from storage.store import Store
 from tests.faults.checks import digests, finished, problems
 from tests.faults.kinds import Kind
 from tests.faults.layer import What
@@ -50,21 +49,22 @@ def undisturbed(folder: Path, stages: Sequence[str] = STAGE_NAMES) -> Undisturbe
     """Run the first stages of the pipeline once, one at a time, counting what each does to files. It is kept."""
     store, measured = folder / "reference" / "store", folder / "undisturbed.json"
     if measured.exists():
-        seconds, counted = json.loads(measured.read_text())
+        made, seconds, counted = json.loads(measured.read_text())
         operations = {stage: {What(int(what)): count for what, count in of.items()} for stage, of in counted.items()}
-        return Undisturbed(store, digests(Store(str(store))), seconds, operations)
-    seconds, operations = {}, {}
+        return Undisturbed(store, made, seconds, operations)
+    made, seconds, operations = {}, {}, {}
     with Scene(folder / "reference") as scene:
         scene.temporary.mkdir()
         for stage in stages:
             scene.layer.arm(store)
-            started = time.monotonic()
+            started, known = time.monotonic(), digests(scene.open())
             scene.begin(stage)
             code = scene.end()
             seconds[stage], operations[stage] = time.monotonic() - started, scene.layer.disarm()
             assert code == 0, scene.log.read_text()
-    measured.write_text(json.dumps([seconds, operations]))
-    return Undisturbed(store, digests(scene.open()), seconds, operations)
+            made[stage] = {place: digest for place, digest in digests(scene.open()).items() if place not in known}
+    measured.write_text(json.dumps([made, seconds, operations]))
+    return Undisturbed(store, made, seconds, operations)
 
 
 def storm(
