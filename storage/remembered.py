@@ -97,5 +97,5 @@ def _remember(cache: Path, learned: Mapping[tuple[Path, State], str]) -> None:
             connection.execute(CREATE)
             rows = [(str(file), *state, digest) for (file, state), digest in learned.items()]
             connection.executemany("REPLACE INTO digests VALUES (?, ?, ?, ?, ?, ?)", rows)
-    except (OSError, sqlite3.Error):
+    except (OSError, sqlite3.Error, UnicodeDecodeError):
         return

@@ -426,7 +426,7 @@ def test_nothing_that_happens_to_a_store_loses_or_changes_what_is_needed(machine
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("machine", "examples"),
-    [(StoreMachine, 300), (BucketMachine, 300), (S3Machine, 30)],
+    [(StoreMachine, 300), (BucketMachine, 300), (S3Machine, 4)],
     ids=["folder", "memory", "s3"],
 )
 def test_nor_does_anything_that_happens_to_it_for_long(
