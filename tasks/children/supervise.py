@@ -23,6 +23,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -235,7 +236,8 @@ class _Ending:
         """Have it write a checkpoint, and wait for its end as long as the runtime says."""
         seconds = self.out.runtime.training.stop_grace_seconds
         limits = _Limits(self.out.stage, None, resumes=True, leaves_by=time.monotonic() + seconds)
-        with contextlib.suppress(OSError):  # of a terminal that is closed, or a disk that is full
+        # An OSError is that of a terminal that is closed, or of a disk that is full
+        with _signals_interrupt(), contextlib.suppress(OSError):
             stop.touch()
             told = f"stopping after this step with a checkpoint, within {seconds:g} s; a second signal ends it at once"
             self.out.note(told)
@@ -254,6 +256,22 @@ class _Ending:
         if process.stdout is not None:
             process.stdout.close()
         return code
+
+
+@contextlib.contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Within the block another SIGTERM or SIGHUP interrupts too, although the command has begun to end."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    mine = [number for number, handler in before.items() if handler != signal.SIG_IGN]  # by nohup
+    if threading.current_thread() is not threading.main_thread():
+        mine = []
+    for number in mine:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, before[number])
 
 
 def _signal(group: int, number: signal.Signals) -> None:

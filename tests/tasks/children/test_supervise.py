@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flows.stop import stoppable
 from storage.errors import LostProcess, OutOfMemory, ParityError, TrainingError
 from tasks.children.environment import environment_file, training_environment
 from tasks.children.supervise import run_child
@@ -48,6 +50,32 @@ def test_json_lines_reach_the_stage_and_the_rest_goes_to_the_log(tmp_path: Path)
     script = "print('noise'); from tasks.children.child import emit; emit(step=1, loss=2.5); print('{broken')"
     assert run(tmp_path, script) == [{"step": 1, "loss": 2.5}]
     assert "noise" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_a_child_that_is_writing_its_last_checkpoint(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    out = Output.at(tmp_path, stage="demo", runtime=runtime_of(stop_grace_seconds=60))
+    script = "import time; from tasks.children.child import emit; emit(stoppable=True); emit(step=1); time.sleep(60)"
+    environment = {**training_environment(out.runtime.compute), "PYTHONPATH": str(ROOT)}
+
+    def interrupt(message: dict[str, Any]) -> None:
+        threading.Timer(1, os.kill, [os.getpid(), number]).start()
+        signal.raise_signal(number)
+
+    started = time.monotonic()
+    with stoppable(), pytest.raises(KeyboardInterrupt):
+        run_child(
+            [sys.executable, "-c", script],
+            out=out,
+            environment=environment,
+            log=tmp_path / "log",
+            on_line=interrupt,
+            stop=tmp_path / "stop",
+        )
+    assert (tmp_path / "stop").exists(), "it was asked"
+    assert time.monotonic() - started < 30
 
 
 def test_a_host_is_heard_through_a_launcher_that_puts_its_name_before_each_line(tmp_path: Path) -> None:
