@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from storage.documents import Document, read_documents, shard_name, write_documents
+from storage.shards.documents import Document, read_documents, shard_name, write_documents
 from tasks.download.config import EmbeddedSource
 from tasks.download.sources.embedded import documents as embedded_documents
 

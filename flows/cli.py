@@ -30,8 +30,8 @@ from rich.markup import escape  # noqa: E402
 
 from flows.options import DEFAULT_STORE, Overrides, Paranoid, ProfileName, StoreUrl, settings  # noqa: E402
 from storage.credentials import guard  # noqa: E402
-from storage.disk import DiskFaults  # noqa: E402
 from storage.errors import GristmillError  # noqa: E402
+from storage.files.disk import DiskFaults  # noqa: E402
 
 app = typer.Typer(
     help="Raw text in; a quantized, aligned, benchmarked language model out.",

@@ -15,9 +15,9 @@ from flows.session import session_of
 from profiles.schema import Profile
 from storage import refs
 from storage.artifact import Artifact
-from storage.documents import count_rows
 from storage.keys import KeyPayload
 from storage.manifest import Manifest
+from storage.shards.documents import count_rows
 from storage.store import Store
 from tasks.stage.config import StageConfig
 from tasks.stage.history import explain_miss, nearest

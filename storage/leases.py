@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from storage import locks
-from storage.disk import cant_write
+from storage.files import locks
+from storage.files.disk import cant_write
 from storage.store import Store
 
 FOLDER = "leases"

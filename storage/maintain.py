@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from storage import leases, locks, refs
+from storage import leases, refs
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import DamagedArtifact, EmptyOutput, StoreError
+from storage.files import locks
 from storage.keys import KeyPayload
 from storage.manifest import InputRef, Manifest
 from storage.store import Store

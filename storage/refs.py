@@ -13,9 +13,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from storage import locks
-from storage.disk import cant_write
 from storage.errors import DamagedArtifact, StoreError
+from storage.files import locks
+from storage.files.disk import cant_write
 from storage.store import Store
 
 

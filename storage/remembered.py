@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from storage.cache import cache_folder
 from storage.digests import file_digest
+from storage.files.cache import cache_folder
 
 SETTLED_SECONDS = 2.0
 CREATE = """

@@ -26,17 +26,17 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import TypeAdapter, ValidationError
 
-from storage import locks
 from storage.artifact import Artifact
-from storage.cache import cache_folder
 from storage.credentials import REMEDY, has_credentials
 from storage.damage import find_damage, local_sizes
 from storage.digests import sums
 from storage.errors import ConfigError, DamagedArtifact, StoreError
-from storage.flush import flush, flush_tree
+from storage.files import locks
+from storage.files.cache import cache_folder
+from storage.files.flush import flush, flush_tree
+from storage.files.remote import Remote, reaching
 from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
 from storage.remembered import remember, remembered_digests
-from storage.remote import Remote, reaching
 
 STORE_FILE = "gristmill.json"
 _FORMAT = TypeAdapter(dict[str, int])

@@ -62,7 +62,7 @@ def write_questions(folder: Path) -> int:
 
 def texts_of(folder: Path, asked: list[str]) -> Iterator[list[str]]:
     """The texts of each row group, every `PLANTED`th document with a question at its end."""
-    from storage.documents import read_batches
+    from storage.shards.documents import read_batches
 
     seen = 0
     for path in sorted(folder.glob("*.parquet")):

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from benchmarks import peer_environment
 from benchmarks.measure import Failed, Run, corpus, corpus_parser, environment, measure
-from storage.documents import read_batches
+from storage.shards.documents import read_batches
 from tasks.filter.perplexity import kernels
 from tasks.filter.perplexity.estimate import estimate
 from tasks.filter.perplexity.model import NgramModel

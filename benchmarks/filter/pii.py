@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.corpus import build, build_part
 from benchmarks.filter.pii_tools import SIX, TOOLS
 from benchmarks.measure import Run, corpus_parser, environment, measure, median
-from storage.documents import Document, shard_name, write_documents
+from storage.shards.documents import Document, shard_name, write_documents
 
 LABELLED = Path("pii_presidio_synth") / "generated_large.json"
 E_MAILS = Path("spam_assassin") / "docs.jsonl.gz"

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.documents import read_batches
+from storage.shards.documents import read_batches
 
 Span = tuple[str, int, int]
 Tool = Callable[[pa.Array], list[list[Span]]]

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.measure import ROOT, corpus, corpus_parser, environment
 from storage.artifact import Artifact
-from storage.documents import Document, document_id, write_documents
+from storage.shards.documents import Document, document_id, write_documents
 from tasks.filter.fasttext_model.calibration import area_under_curve
 from tasks.filter.fasttext_model.sample import draw
 from tasks.filter.toxicity.config import LabelledFile, PackageModelConfig, ToxicityConfig, TrainedModelConfig

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.pretrain.sizes import Task, token_files
 
-HEADER_BYTES, COUNT_AT = 256, 24  # of a token shard, see storage/tokens.py
+HEADER_BYTES, COUNT_AT = 256, 24  # of a token shard, see storage/shards/tokens.py
 
 
 def ids_of(task: Task) -> np.memmap[Any, np.dtype[np.uint16]]:

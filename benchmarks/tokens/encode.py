@@ -52,7 +52,7 @@ def measured(tool: str, text: Corpus, tokenizer: Path) -> Run:
 
 def digest(folder: Path) -> dict[str, str]:
     """Of the ids of all shards: of token shards, or of bare arrays of 16 bits."""
-    from storage.tokens import open_tokens
+    from storage.shards.tokens import open_tokens
 
     found = hashlib.sha256()
     for split in ("train", "validation"):

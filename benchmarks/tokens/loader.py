@@ -41,8 +41,8 @@ def write_shards(folder: Path) -> None:
     """Documents of random ids and lengths (mean 640 tokens), with their sources."""
     import numpy as np
 
-    from storage.token_sources import write_sources
-    from storage.tokens import write_tokens
+    from storage.shards.token_sources import write_sources
+    from storage.shards.tokens import write_tokens
 
     generator = np.random.default_rng(0)
     for number in range(SHARDS):

@@ -76,7 +76,7 @@ def _measured(side: str, vocab_size: int, whole: Corpus) -> Run:
 
 def ours(shards: list[Path], vocab_size: int, threads: int) -> tuple[float, Any]:
     """CPU seconds from shards to a tokenizer, and the tokenizer."""
-    from storage.documents import Document, write_documents
+    from storage.shards.documents import Document, write_documents
     from tasks.stage.output import Output
     from tasks.stage.runtime import DataRuntime, Runtime
     from tasks.tokenizer import TokenizerConfig
@@ -123,7 +123,7 @@ def library(shards: list[Path], vocab_size: int) -> tuple[float, Any]:
 
 
 def _texts(shards: list[Path]) -> Iterator[list[str]]:
-    from storage.documents import read_batches
+    from storage.shards.documents import read_batches
 
     for path in shards:
         for _, batch in read_batches(path, ["text"]):

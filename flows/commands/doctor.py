@@ -73,7 +73,7 @@ def _shown(console: Console, lines: Iterable[dict[str, Any]]) -> list[dict[str, 
 
 
 def _profile(console: Console, profile: Profile) -> list[dict[str, Any]]:
-    from storage.disk import existing
+    from storage.files.disk import existing
     from tasks.pretrain.preflight.by_hand import check_by_hand
     from tasks.stage.output import Output
 

@@ -14,9 +14,9 @@ from flows.session import session_of
 from flows.tables import harmless
 from profiles.load import load
 from storage import refs
-from storage.documents import Document, Verdict, read_batches, read_documents, read_ledger
 from storage.errors import ConfigError
-from storage.lines import read_json_lines
+from storage.shards.documents import Document, Verdict, read_batches, read_documents, read_ledger
+from storage.shards.lines import read_json_lines
 from tasks.filter.pairs.contents import ROLES, texts_of
 
 DOCUMENT_STAGES = ("download", "dedup", "filter", "pairs")

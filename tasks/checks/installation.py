@@ -19,8 +19,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from storage.credentials import redact
-from storage.disk import existing, mount
 from storage.errors import StoreError
+from storage.files.disk import existing, mount
 from storage.store import Store
 from storage.units import size_of
 from tasks.checks.check import Check, advice, verdict

@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Any
 
 from storage.credentials import guard, print_exception, redact
-from storage.disk import disk_fault
 from storage.errors import GristmillError
+from storage.files.disk import disk_fault
 from tasks.children.parent import die_with_parent
 
 

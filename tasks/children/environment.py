@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from storage.cache import cache_folder
+from storage.files.cache import cache_folder
 from tasks.stage.output import Output
 from tasks.stage.runtime import ComputeRuntime
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Int64, UInt32, UInt64
+from storage.shards.arrays import Int64, UInt32, UInt64
 from tasks.dedup.parts import PartWriter, range_of, read_part
 from tasks.shards import ShardResult
 

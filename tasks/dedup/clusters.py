@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Int64
+from storage.shards.arrays import Int64
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.preference import standing

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Bool, Int64, UInt32
 from storage.artifact import Artifact
-from storage.documents import read_batches
 from storage.errors import DamagedArtifact
-from storage.parquet import open_parquet, read_columns
+from storage.shards.arrays import Bool, Int64, UInt32
+from storage.shards.documents import read_batches
+from storage.shards.parquet import open_parquet, read_columns
 from tasks.dedup.sketch import CONTENT, SCHEMA, shard_files
 
 

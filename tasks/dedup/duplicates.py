@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.arrays import Int64, UInt64
+from storage.shards.arrays import Int64, UInt64
 from tasks.dedup.buckets import grouped, ranges_needed, spill
 from tasks.dedup.clusters import Components, choose_keepers, unique_edges
 from tasks.dedup.config import DedupConfig, SimHashConfig

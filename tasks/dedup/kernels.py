@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from storage.arrays import Int64, UInt32, UInt64
+from storage.shards.arrays import Int64, UInt32, UInt64
 from tasks.text.kernels import mix64
 from tasks.text.ngram_kernels import key_of
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import AnyArray, UInt64
-from storage.parquet import open_parquet, parquet_writer
+from storage.shards.arrays import AnyArray, UInt64
+from storage.shards.parquet import open_parquet, parquet_writer
 from tasks.shards import ShardResult
 
 FILE = "parts.parquet"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Int64
+from storage.shards.arrays import Int64
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 

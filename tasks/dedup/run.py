@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Bool, Int64
 from storage.artifact import Artifact
-from storage.documents import LEDGER_SCHEMA, Verdict, ledger_batches, read_batches, write_batches
 from storage.errors import AccountingError
-from storage.parquet import read_columns
+from storage.shards.arrays import Bool, Int64
+from storage.shards.documents import LEDGER_SCHEMA, Verdict, ledger_batches, read_batches, write_batches
+from storage.shards.parquet import read_columns
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.duplicates import REASONS, find_duplicates

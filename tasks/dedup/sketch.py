@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from storage.arrays import Int64, UInt32
 from storage.artifact import Artifact
-from storage.documents import count_rows, read_batches, shard_name
-from storage.parquet import parquet_writer
+from storage.shards.arrays import Int64, UInt32
+from storage.shards.documents import count_rows, read_batches, shard_name
+from storage.shards.parquet import parquet_writer
 from tasks.dedup import kernels
 from tasks.dedup.config import SketchConfig
 from tasks.shards import collect, map_shards

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from storage.artifact import Artifact
-from storage.documents import Document, Verdict, shard_name, write_documents, write_ledger
 from storage.errors import BadDocument, EmptyOutput, SourceError
-from storage.lines import write_json_lines
+from storage.shards.documents import Document, Verdict, shard_name, write_documents, write_ledger
+from storage.shards.lines import write_json_lines
 from tasks.download import benchmarks, pairs
 from tasks.download.config import DownloadConfig, EmbeddedSource, FileSource, HubSource, Source
 from tasks.download.sources import embedded, files, hub

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import ConfigError, SourceError
-from storage.lines import read_json_lines, write_json_lines
+from storage.shards.lines import read_json_lines, write_json_lines
 
 PREFIX = "gristmill_"  # keeps them apart from the harness's own tasks of the same name
 

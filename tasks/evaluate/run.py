@@ -11,8 +11,8 @@ import torch
 from models.convert import load
 from models.pretrained import load_pretrained
 from models.tokenizer import load_tokenizer
-from storage.lines import read_json_lines
-from storage.token_stream import TokenStream
+from storage.shards.lines import read_json_lines
+from storage.shards.token_stream import TokenStream
 from tasks.children.child import emit, run_as_child
 from tasks.children.spec import ChildSpec
 from tasks.evaluate.benchmarks import PREFIX, write_questions, write_tasks

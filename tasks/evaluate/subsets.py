@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from storage.errors import DamagedArtifact
-from storage.lines import read_json_lines
+from storage.shards.lines import read_json_lines
 
 FILE = "questions.jsonl"
 

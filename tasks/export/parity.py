@@ -19,9 +19,9 @@ import numpy as np
 
 from models.runtimes.protocol import Message, ModelRuntime
 from models.runtimes.transformers import TransformersRuntime
-from storage.arrays import Float64
 from storage.errors import ParityError
-from storage.token_stream import TokenStream
+from storage.shards.arrays import Float64
+from storage.shards.token_stream import TokenStream
 from tasks.export.config import ExportConfig
 from tasks.export.tolerance import Tolerance
 

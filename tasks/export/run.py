@@ -9,7 +9,7 @@ import torch
 
 from models.runtimes.protocol import RuntimeFault
 from storage.errors import ParityError
-from storage.token_stream import TokenStream
+from storage.shards.token_stream import TokenStream
 from tasks.children.child import emit, run_as_child
 from tasks.children.spec import ChildSpec
 from tasks.export.config import ExportConfig

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Bool, Float64, Int64
-from storage.documents import LEDGER_SCHEMA
+from storage.shards.arrays import Bool, Float64, Int64
+from storage.shards.documents import LEDGER_SCHEMA
 from tasks.filter.rules import Rule, reason
 
 KEPT = -1

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from storage.arrays import Bool
 from storage.artifact import Artifact
+from storage.shards.arrays import Bool
 from tasks.filter.rules import Rule, Turn
 from tasks.stage.config import StageConfig
 from tasks.stage.output import Output

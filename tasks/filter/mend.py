@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.documents import DOCUMENT_SCHEMA, Verdict
+from storage.shards.documents import DOCUMENT_SCHEMA, Verdict
 from tasks.filter.family import Mender
 
 

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.documents import Verdict
 from storage.errors import AccountingError
+from storage.shards.documents import Verdict
 from tasks.filter.config import FilterConfig
 from tasks.filter.decide import Decisions
 from tasks.filter.families import redact, rules

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.arrays import Bool, Float64
+from storage.shards.arrays import Bool, Float64
 from tasks.stage.config import StageConfig
 
 DIRECTIONS = ("min", "max")

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from storage.artifact import Artifact
-from storage.documents import LEDGER_SCHEMA, BatchWriter, ledger_batches, read_batches
 from storage.errors import ConfigError, DamagedArtifact
+from storage.shards.documents import LEDGER_SCHEMA, BatchWriter, ledger_batches, read_batches
 from tasks.filter.config import FilterConfig
 from tasks.filter.decide import decide, ledger
 from tasks.filter.families import fingerprints, menders, rules

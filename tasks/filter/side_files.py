@@ -15,9 +15,9 @@ import pyarrow as pa
 import xxhash
 
 from storage.artifact import Artifact
-from storage.documents import read_batches
 from storage.errors import DamagedArtifact
-from storage.parquet import open_parquet, parquet_writer
+from storage.shards.documents import read_batches
+from storage.shards.parquet import open_parquet, parquet_writer
 from tasks.shards import collect, map_shards
 from tasks.stage.output import Output
 

@@ -13,7 +13,7 @@ import torch
 from models.cross_entropy import IGNORED
 from models.tokenizer import EOS, load_tokenizer
 from models.transformer import Transformer
-from storage.token_stream import TokenStream
+from storage.shards.token_stream import TokenStream
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.engines import Engine
 from tasks.pretrain.world import World

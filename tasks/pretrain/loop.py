@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from storage.arrays import Int64
+from storage.shards.arrays import Int64
 from tasks.children.child import emit
 from tasks.children.orderly_stop import OrderlyStop
 from tasks.pretrain.checkpoints.manager import Checkpoints

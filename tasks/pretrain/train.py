@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from models.convert import save
-from storage.token_stream import TokenStream
+from storage.shards.token_stream import TokenStream
 from tasks.children.child import emit, run_as_child
 from tasks.children.orderly_stop import OrderlyStop
 from tasks.pretrain.checkpoints.background import saves_async

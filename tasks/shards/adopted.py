@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from storage.artifact import Artifact
-from storage.documents import read_batches
 from storage.errors import DamagedArtifact, EmptyOutput
-from storage.lines import read_json_lines
+from storage.shards.documents import read_batches
+from storage.shards.lines import read_json_lines
 
 
 def check_documents(folder: Artifact) -> None:

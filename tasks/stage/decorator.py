@@ -26,8 +26,8 @@ from typing import Any
 from storage import refs
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
-from storage.disk import DiskFaults
 from storage.errors import ConfigError, EmptyOutput, SourceError, StoreError, TokenizerMismatch
+from storage.files.disk import DiskFaults
 from storage.keys import KeyPayload
 from storage.manifest import InputRef, Manifest
 from tasks.stage.config import StageConfig

@@ -21,8 +21,9 @@ NO_BYTES = {  # modules, and packages with all that is in them
     "tasks.stage.protocol", "tasks.stage.history", "tasks.stage.environment", "tasks.stage.machine",
     "tasks.stage.runtime", "tasks.shards.seam", "tasks.shards.processes", "tasks.shards.threads", "tasks.children",
     "tasks.checks", "tasks.pretrain.insight", "tasks.pretrain.preflight",
-    "storage.store", "storage.refs", "storage.locks", "storage.manifest", "storage.artifact", "storage.errors",
-    "storage.keys", "storage.digests", "storage.flush", "storage.disk", "storage.units", "storage.cache",
+    "storage.store", "storage.refs", "storage.manifest", "storage.artifact", "storage.errors", "storage.keys",
+    "storage.digests", "storage.units", "storage.credentials", "storage.damage", "storage.leases", "storage.remembered",
+    "storage.files",
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.arrays import UInt8, UInt32
+from storage.shards.arrays import UInt8, UInt32
 
 OTHER, WORD, SPACE, HARD = 0, 1, 2, 4  # HARD: a text with this character must be normalised by Python
 SIZE = 0x40000  # no letter is assigned above it, which a test checks

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from storage.arrays import Bool, Int64, UInt8, UInt32, UInt64
+from storage.shards.arrays import Bool, Int64, UInt8, UInt32, UInt64
 from tasks.text.characters import HARD, SIZE
 
 Bytes = UInt8  # tasks/filter takes these by the old names

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import AnyArray, Bool, Int64, UInt8, UInt64
+from storage.shards.arrays import AnyArray, Bool, Int64, UInt8, UInt64
 from tasks.text import kernels
 from tasks.text.characters import SIZE, characters
 

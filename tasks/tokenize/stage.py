@@ -34,12 +34,12 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from models.tokenizer import tokenizer_digest
-from storage.arrays import Bool, Int64
 from storage.artifact import Artifact
-from storage.documents import read_batches
 from storage.errors import EmptyOutput
-from storage.token_sources import SUFFIX, source_runs, write_sources
-from storage.tokens import TokenWriter, open_tokens
+from storage.shards.arrays import Bool, Int64
+from storage.shards.documents import read_batches
+from storage.shards.token_sources import SUFFIX, source_runs, write_sources
+from storage.shards.tokens import TokenWriter, open_tokens
 from tasks.shards import ShardResult, collect
 from tasks.shards.incremental import map_new_shards
 from tasks.stage import stage

@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.documents import Document, read_batches, read_documents, write_documents
 from storage.errors import EmptyOutput
+from storage.shards.documents import Document, read_batches, read_documents, write_documents
 from tasks.shards import map_shards
 from tasks.stage.output import Output
 from tasks.tokenizer.config import TokenizerConfig

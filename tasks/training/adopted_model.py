@@ -7,7 +7,7 @@ from pathlib import Path
 from models.tokenizer import NEEDED_FILES, load_tokenizer, tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, TokenizerMismatch
-from storage.lines import parse_json
+from storage.shards.lines import parse_json
 from tasks.training.model_folder import check_tokenizer
 
 LONGEST_HEADER = 100_000_000  # as the library has it

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from models.cross_entropy import IGNORED
-from storage.token_stream import TokenStream
+from storage.shards.token_stream import TokenStream
 
 WINDOWS = 8  # per forward pass
 

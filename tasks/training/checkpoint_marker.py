@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from storage.digests import FileEntry, file_digest
 from storage.errors import TrainingError
-from storage.flush import flush
+from storage.files.flush import flush
 
 MARKER = "complete.json"
 FOLDERS = "*-[0-9]*"  # of checkpoints: the name ends in the step

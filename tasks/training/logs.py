@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import TrainingError
-from storage.lines import parse_json
+from storage.shards.lines import parse_json
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from models.tokenizer import DIGEST_FIELD, tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, TokenizerMismatch
-from storage.lines import parse_json
-from storage.token_sources import SUFFIX
-from storage.tokens import TokenHeader, open_tokens
+from storage.shards.lines import parse_json
+from storage.shards.token_sources import SUFFIX
+from storage.shards.tokens import TokenHeader, open_tokens
 
 
 def check_tokenizer(folder: Path, *, expected: str | None = None) -> str:

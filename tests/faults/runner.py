@@ -80,8 +80,8 @@ class Runner:
 def live(given: dict[str, str]) -> None:
     """One run, in the forked process."""
     from flows.stop import stoppable
-    from storage.disk import DiskFaults
     from storage.errors import GristmillError
+    from storage.files.disk import DiskFaults
     from tests.pipeline.forked import run
 
     os.setsid()

@@ -15,10 +15,10 @@ import pytest
 from flows.cli import main
 from storage import refs
 from storage.digests import list_files, tree_digest
-from storage.documents import Document, Verdict, shard_name, write_documents, write_ledger
 from storage.keys import KeyPayload
-from storage.lines import write_json_lines
 from storage.manifest import Manifest
+from storage.shards.documents import Document, Verdict, shard_name, write_documents, write_ledger
+from storage.shards.lines import write_json_lines
 from storage.store import Store
 
 ROOT = Path(__file__).parents[2]

@@ -210,7 +210,8 @@ def _read_remembered(data: bytes, folder: Path) -> None:
 
 @door("lease", lambda: [b"dedup/0123\nfilter/4567\n", b""])
 def _lease(data: bytes, folder: Path) -> None:
-    from storage import leases, locks
+    from storage import leases
+    from storage.files import locks
     from storage.store import Store
 
     store = Store(str(folder / "store"))
@@ -230,7 +231,7 @@ def _shards() -> list[bytes]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from storage.documents import Document, Verdict, write_documents, write_ledger
+    from storage.shards.documents import Document, Verdict, write_documents, write_ledger
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -244,7 +245,7 @@ def _shards() -> list[bytes]:
 
 @door("documents", _shards, b"PAR1")
 def _documents(data: bytes, folder: Path) -> None:
-    from storage.documents import count_rows, read_batches, read_documents, read_ledger
+    from storage.shards.documents import count_rows, read_batches, read_documents, read_ledger
     from tasks.text.scan import Scanner
 
     path = written(data, folder / "documents" / "00000.parquet")
@@ -372,7 +373,7 @@ def _token_shards() -> list[bytes]:
 
     import numpy as np
 
-    from storage.tokens import write_tokens
+    from storage.shards.tokens import write_tokens
 
     found = []
     with tempfile.TemporaryDirectory() as folder:
@@ -386,8 +387,8 @@ def _token_shards() -> list[bytes]:
 
 @door("tokens", _token_shards, b"GRISTTOK")
 def _tokens(data: bytes, folder: Path) -> None:
-    from storage.token_stream import TokenStream
-    from storage.tokens import open_tokens
+    from storage.shards.token_stream import TokenStream
+    from storage.shards.tokens import open_tokens
 
     path = written(data, folder / "00000.tokens")
     shard = open_tokens(path, verify=True)
@@ -398,7 +399,7 @@ def _tokens(data: bytes, folder: Path) -> None:
 
 @door("sources", lambda: as_json({"names": ["a", "b"], "sources": [0, 1], "documents": [2, 1]}))
 def _sources(data: bytes, folder: Path) -> None:
-    from storage.token_stream import source_streams
+    from storage.shards.token_stream import source_streams
 
     path = written(_token_shards()[0], folder / "00000.tokens")
     written(data, path.with_suffix(".sources"))

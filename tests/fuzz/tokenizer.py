@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from storage.artifact import Artifact
-from storage.documents import Document, shard_name, write_documents
+from storage.shards.documents import Document, shard_name, write_documents
 from tasks.stage.output import Output
 from tasks.tokenizer import TokenizerConfig, train_tokenizer
 from tests.runtimes import runtime_of

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage.disk import DiskFaults, cant_write, disk_full
 from storage.errors import StoreError
+from storage.files.disk import DiskFaults, cant_write, disk_full
 from tests.file_systems import read_only, small
 
 DATA = np.random.default_rng(0).integers(0, 255, 1 << 20, dtype=np.uint8)

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.documents import (
+from storage.errors import DamagedArtifact, StoreError, TokenizerMismatch
+from storage.shards.documents import (
     DOCUMENT_SCHEMA,
     Document,
     Verdict,
@@ -25,8 +26,7 @@ from storage.documents import (
     write_documents,
     write_ledger,
 )
-from storage.errors import DamagedArtifact, StoreError, TokenizerMismatch
-from storage.tokens import open_tokens, write_tokens
+from storage.shards.tokens import open_tokens, write_tokens
 
 DIGEST, OTHER = "ab" * 32, "cd" * 32
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))

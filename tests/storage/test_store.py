@@ -188,7 +188,7 @@ def test_adopt_takes_a_folder_made_elsewhere(store: Store, make: Make, tmp_path:
 HOLD = """
 import sys, time
 from pathlib import Path
-from storage import locks
+from storage.files import locks
 with locks.hold(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
@@ -196,7 +196,7 @@ with locks.hold(Path(sys.argv[1])):
 
 
 def test_a_lock_is_waited_for_and_freed_by_kill_9(tmp_path: Path) -> None:
-    from storage import locks
+    from storage.files import locks
 
     path = tmp_path / "locks" / "dedup-abc"
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from storage.errors import DamagedArtifact
-from storage.token_sources import write_sources
-from storage.token_stream import MAPPED, Stretches, TokenStream, source_streams
-from storage.tokens import write_tokens
+from storage.shards.token_sources import write_sources
+from storage.shards.token_stream import MAPPED, Stretches, TokenStream, source_streams
+from storage.shards.tokens import write_tokens
 
 DIGEST = "ab" * 32
 SHARDS, TOKENS = 3 * MAPPED, 5  # tokens of a shard

@@ -13,8 +13,8 @@ from models.config import ModelConfig
 from models.presets import derive
 from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
-from storage.documents import Document, write_documents
-from storage.tokens import write_tokens
+from storage.shards.documents import Document, write_documents
+from storage.shards.tokens import write_tokens
 from tasks.stage.output import Output
 from tasks.tokenizer import TokenizerConfig, load_for_documents, train_tokenizer
 from tests.runtimes import runtime_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.arrays import Int64
+from storage.shards.arrays import Int64
 from tasks.dedup.buckets import Groups, grouped, ranges_needed, spill
 from tasks.dedup.clusters import unique_edges
 from tasks.dedup.config import DedupConfig

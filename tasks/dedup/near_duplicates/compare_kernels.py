@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from storage.arrays import Float64, Int32, Int64, UInt32, UInt64
+from storage.shards.arrays import Float64, Int32, Int64, UInt32, UInt64
 from tasks.text.kernels import GOLDEN
 
 

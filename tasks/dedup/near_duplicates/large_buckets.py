@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.arrays import Int64, UInt32, UInt64
+from storage.shards.arrays import Int64, UInt32, UInt64
 from tasks.dedup.clusters import Components, unique_edges
 from tasks.dedup.near_duplicates import compare_kernels
 from tasks.dedup.near_duplicates.candidates import Candidates

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.arrays import Int64, UInt64
-from storage.documents import read_batches
+from storage.shards.arrays import Int64, UInt64
+from storage.shards.documents import read_batches
 from tasks.dedup import kernels
 from tasks.dedup.buckets import group
 from tasks.dedup.clusters import unique_edges

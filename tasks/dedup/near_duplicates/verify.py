@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from storage.arrays import Float64, Int64, UInt64
-from storage.documents import read_batches
+from storage.shards.arrays import Float64, Int64, UInt64
+from storage.shards.documents import read_batches
 from tasks.dedup import kernels
 from tasks.dedup.config import SketchConfig
 from tasks.dedup.corpus import Corpus, Shard

@@ -29,9 +29,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.arrays import Bool, Int64
-from storage.documents import Verdict, read_batches
-from storage.parquet import parquet_writer
+from storage.shards.arrays import Bool, Int64
+from storage.shards.documents import Verdict, read_batches
+from storage.shards.parquet import parquet_writer
 from tasks.dedup.buckets import group, ranges_needed
 from tasks.dedup.config import DedupConfig, SpansConfig
 from tasks.dedup.corpus import Corpus, Shard

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from storage.arrays import Bool, Int64, UInt8, UInt32, UInt64
+from storage.shards.arrays import Bool, Int64, UInt8, UInt32, UInt64
 from tasks.text.characters import SIZE, WORD
 from tasks.text.kernels import FNV_OFFSET, GOLDEN, code_point, fnv, mix64
 from tasks.text.ngram_kernels import weight_of

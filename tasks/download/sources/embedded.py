@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import yaml
 
-from storage.documents import Document
+from storage.shards.documents import Document
 from tasks.download.config import LANGUAGES, EmbeddedSource
 from tasks.text.packages import DATA_PACKAGES, package_file, package_version, required_packages
 

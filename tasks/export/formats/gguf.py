@@ -18,8 +18,8 @@ import numpy as np
 
 from models.presets import ModelShape
 from models.tokenizer import END, EOS, FIM_TOKENS, PAD
-from storage.arrays import AnyArray, Float32
 from storage.errors import ConfigError
+from storage.shards.arrays import AnyArray, Float32
 from tasks.export.formats.format import Format
 from tasks.export.tolerance import EIGHT_BIT, FOUR_BIT, HALF, Tolerance
 from tasks.tokenizer.patterns import PATTERNS, pattern_of

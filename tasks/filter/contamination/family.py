@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from storage.artifact import Artifact
-from storage.lines import read_json_lines, write_json_lines
+from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.filter.contamination.config import QUESTIONS
 from tasks.filter.contamination.rules import ContaminationRules
 from tasks.filter.contamination.stage import contamination_signals

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Bool, Int64, UInt64
 from storage.artifact import Artifact
-from storage.documents import read_batches
-from storage.parquet import parquet_writer
+from storage.shards.arrays import Bool, Int64, UInt64
+from storage.shards.documents import read_batches
+from storage.shards.parquet import parquet_writer
 from tasks.filter.contamination import kernels
 from tasks.filter.contamination.config import QUESTIONS, ContaminationConfig
 from tasks.filter.contamination.questions import Index, index_questions, read_questions, unique_pairs

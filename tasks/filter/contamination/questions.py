@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Bool, Int64, UInt8, UInt64
+from storage.shards.arrays import Bool, Int64, UInt8, UInt64
 from tasks.filter.contamination import kernels
 from tasks.filter.contamination.config import ContaminationConfig
 from tasks.text.scan import Scanner

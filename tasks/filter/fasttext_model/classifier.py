@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.arrays import Float32, Int32, Int64, UInt8
 from storage.errors import SourceError
+from storage.shards.arrays import Float32, Int32, Int64, UInt8
 from tasks.filter.fasttext_model import kernels
 from tasks.filter.fasttext_model.file import ModelFile
 

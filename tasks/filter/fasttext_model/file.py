@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from storage.arrays import AnyArray, Float32, Int32, UInt8
 from storage.errors import SourceError
+from storage.shards.arrays import AnyArray, Float32, Int32, UInt8
 
 MAGIC, VERSION = 793712314, 12
 SUPERVISED = 3

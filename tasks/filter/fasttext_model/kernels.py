@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from storage.arrays import Float32, Float64, Int32, Int64, UInt8
+from storage.shards.arrays import Float32, Float64, Int32, Int64, UInt8
 from tasks.filter.fasttext_model.word_kernels import BREAK, FNV_OFFSET, LETTER, find, step
 from tasks.text.kernels import decode
 

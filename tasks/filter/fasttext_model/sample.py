@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import xxhash
 
 from storage.artifact import Artifact
-from storage.documents import read_batches
 from storage.errors import ConfigError
+from storage.shards.documents import read_batches
 
 
 class Sample(NamedTuple):

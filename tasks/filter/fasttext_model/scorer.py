@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Float64, Int64
+from storage.shards.arrays import Float64, Int64
 from tasks.filter.fasttext_model.calibration import Sigmoid
 from tasks.filter.fasttext_model.classifier import Classifier, difference
 from tasks.filter.fasttext_model.file import read_model

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Int64, UInt8
+from storage.shards.arrays import Int64, UInt8
 from tasks.filter.fasttext_model.word_kernels import ALONE, BREAK, LETTER
 from tasks.text.characters import SIZE, WORD, characters
 from tasks.text.scan import Scanner

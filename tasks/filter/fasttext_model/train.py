@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Bool, Float64
 from storage.errors import SourceError
+from storage.shards.arrays import Bool, Float64
 from tasks.children.supervise import run_child
 from tasks.filter.fasttext_model.calibration import Sigmoid, area_under_curve, fit_sigmoid, threshold_table
 from tasks.filter.fasttext_model.child import Spec

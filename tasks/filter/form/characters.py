@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.arrays import UInt16
+from storage.shards.arrays import UInt16
 
 SIZE = 0x40000  # no letter, white space or digit is assigned beyond; a test checks
 

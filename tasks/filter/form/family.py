@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.arrays import Bool
+from storage.shards.arrays import Bool
 from tasks.filter.family import Change, Family
 from tasks.filter.form.c4 import keep_c4_lines
 from tasks.filter.form.config import C4LineRules, FormConfig

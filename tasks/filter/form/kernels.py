@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from storage.arrays import Int32, Int64, UInt8, UInt16, UInt64
+from storage.shards.arrays import Int32, Int64, UInt8, UInt16, UInt64
 from tasks.filter.form.characters import (
     ALPHABETIC,
     BRACKET,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage.arrays import Int32, Int64, UInt64
+from storage.shards.arrays import Int32, Int64, UInt64
 from tasks.filter.form.characters import character_classes
 from tasks.filter.form.config import FormConfig
 from tasks.filter.form.kernels import (

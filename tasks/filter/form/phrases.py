@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.arrays import Int64, UInt8
+from storage.shards.arrays import Int64, UInt8
 
 LOREM_IPSUM, JAVASCRIPT, POLICY = 1, 2, 4
 

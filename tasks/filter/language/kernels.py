@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from storage.arrays import Bool, Int64, UInt8
+from storage.shards.arrays import Bool, Int64, UInt8
 from tasks.text.kernels import decode
 
 NEWLINE = np.uint8(ord("\n"))

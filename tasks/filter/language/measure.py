@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Bool, Float32, Float64, Int64
+from storage.shards.arrays import Bool, Float32, Float64, Int64
 from tasks.filter.fasttext_model import kernels as model_kernels
 from tasks.filter.fasttext_model.classifier import Classifier, LabelTree, label_tree
 from tasks.filter.fasttext_model.file import read_model

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import DamagedArtifact
-from storage.lines import read_json_lines
+from storage.shards.lines import read_json_lines
 
 Pair = dict[str, Any]
 ROLES = ("instructions", "preferences")

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.documents import LEDGER_SCHEMA, BatchWriter, Verdict, ledger_batches
 from storage.errors import DamagedArtifact
-from storage.lines import write_json_lines
+from storage.shards.documents import LEDGER_SCHEMA, BatchWriter, Verdict, ledger_batches
+from storage.shards.lines import write_json_lines
 from tasks.filter.decide import decide, ledger
 from tasks.filter.pairs.contents import Pair, groups, texts_of, with_texts
 from tasks.filter.pairs.measure import read_messages

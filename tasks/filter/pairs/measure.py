@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from storage.parquet import open_parquet, parquet_writer
+from storage.shards.parquet import open_parquet, parquet_writer
 from tasks.filter.pairs.contents import groups, texts_of
 from tasks.filter.pii.config import PiiConfig
 from tasks.filter.pii.findings import SCHEMA

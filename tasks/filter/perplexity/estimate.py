@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.arrays import Bool, Float64, Int64, UInt64
+from storage.shards.arrays import Bool, Float64, Int64, UInt64
 from tasks.filter.perplexity import kernels
 from tasks.filter.perplexity.model import NgramModel
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Float64
+from storage.shards.arrays import Float64
 from tasks.filter.perplexity.model import NgramModel, load, perplexity, score_unseen
 
 BUCKETS = ("head", "middle", "tail")

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from storage.arrays import Float32, Float64, Int64, UInt64
+from storage.shards.arrays import Float32, Float64, Int64, UInt64
 from tasks.filter.perplexity import kernels
 from tasks.filter.perplexity.sentences import scan_sentences, split_lines
 from tasks.text.scan import utf8

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from storage.arrays import Int64, UInt64
 from storage.artifact import Artifact
-from storage.documents import read_batches
 from storage.errors import SourceError
+from storage.shards.arrays import Int64, UInt64
+from storage.shards.documents import read_batches
 from tasks.filter.perplexity.config import PerplexityModelConfig
 from tasks.shards import map_shards
 from tasks.stage.output import Output

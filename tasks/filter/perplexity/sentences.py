@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Int64, UInt64
+from storage.shards.arrays import Int64, UInt64
 from tasks.filter.perplexity import kernels
 from tasks.text.scan import Scanned, Scanner, utf8
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Float64, Int64
 from storage.artifact import Artifact
 from storage.errors import SourceError
+from storage.shards.arrays import Float64, Int64
 from tasks.filter.perplexity.config import PerplexityModelConfig
 from tasks.filter.perplexity.estimate import estimate
 from tasks.filter.perplexity.model import HALVES, NgramModel, halves, perplexity, save, score_unseen

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.arrays import Bool
+from storage.shards.arrays import Bool
 from tasks.filter.family import Change, Family, measuring_half
 from tasks.filter.pii.findings import Finding
 from tasks.filter.pii.replace import replace

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from storage.arrays import Bool
+from storage.shards.arrays import Bool
 from tasks.filter.family import Change, Family
 from tasks.filter.pii.family import NoFinding, PiiMender
 from tasks.filter.pii.findings import Finding

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.artifact import Artifact
-from storage.documents import LEDGER_SCHEMA, Verdict, ledger_batches, read_batches, write_batches
+from storage.shards.documents import LEDGER_SCHEMA, Verdict, ledger_batches, read_batches, write_batches
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.repair.text import Repair, chosen, repair_texts
 from tasks.shards import ShardResult, collect, map_shards

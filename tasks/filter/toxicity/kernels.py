@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from storage.arrays import Float64, Int32, Int64, UInt8
+from storage.shards.arrays import Float64, Int32, Int64, UInt8
 from tasks.filter.fasttext_model.word_kernels import ALONE, BREAK, FNV_OFFSET, LETTER, find, step
 from tasks.text.kernels import decode
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Int64
+from storage.shards.arrays import Int64
 from tasks.filter.fasttext_model.scorer import Scorer, load_scorer
 from tasks.filter.fasttext_model.tokens import word_kinds
 from tasks.filter.toxicity import kernels

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Float64, Int64
+from storage.shards.arrays import Float64, Int64
 from tasks.filter.fasttext_model.classifier import word_table
 from tasks.filter.fasttext_model.tokens import fold, term_kinds
 from tasks.filter.toxicity import kernels

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from storage.artifact import Artifact
-from storage.documents import document_id
 from storage.errors import SourceError
-from storage.lines import parse_json
+from storage.shards.documents import document_id
+from storage.shards.lines import parse_json
 from tasks.filter.fasttext_model.sample import Sample, draw, sample_documents
 from tasks.filter.fasttext_model.train import Example, train_classifier
 from tasks.filter.toxicity.config import LabelledFile, TrainedModelConfig

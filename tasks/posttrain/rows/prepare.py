@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from storage.errors import EmptyOutput, SourceError
-from storage.lines import read_json_lines
+from storage.shards.lines import read_json_lines
 from tasks.posttrain.rows.form import Dropped, Row
 
 

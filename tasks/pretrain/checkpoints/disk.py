@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from models.memory import checkpoint_bytes
 from models.presets import ModelShape, count_parameters
-from storage.disk import existing, mount
 from storage.errors import StoreError
+from storage.files.disk import existing, mount
 from storage.units import size_of
 from tasks.pretrain.setup import setup_of
 from tasks.pretrain.spec import TrainSpec

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.flush import flush
+from storage.files.flush import flush
 from tasks.pretrain.spec import TrainSpec
 
 if TYPE_CHECKING:

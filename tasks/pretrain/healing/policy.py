@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from storage.errors import Divergence, LostProcess, OutOfMemory, TrainingError
-from storage.flush import flush
+from storage.files.flush import flush
 from tasks.pretrain.config import HealingConfig
 from tasks.pretrain.healing.skipped_batches import BatchSchedule
 from tasks.stage.runtime import PretrainRuntime, Runtime

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from models.cross_entropy import IGNORED
-from storage.arrays import Int64
+from storage.shards.arrays import Int64
 
 
 class Batch(NamedTuple):

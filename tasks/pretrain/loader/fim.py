@@ -29,7 +29,7 @@ import hashlib
 
 import numpy as np
 
-from storage.arrays import Float64, Int64, UInt64
+from storage.shards.arrays import Float64, Int64, UInt64
 from tasks.pretrain.fim_tokens import FimTokens
 from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.permutation import mix

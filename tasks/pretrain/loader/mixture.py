@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.arrays import Int64
 from storage.errors import ConfigError
+from storage.shards.arrays import Int64
 from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.permutation import permute
 from tasks.pretrain.loader.windows import ShuffledWindows, Windows

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.arrays import Bool, Int32, Int64
 from storage.errors import ConfigError, EmptyOutput
-from storage.token_stream import Stretches
+from storage.shards.arrays import Bool, Int32, Int64
+from storage.shards.token_stream import Stretches
 
 MOST_PIECES = np.iinfo(np.int32).max
 

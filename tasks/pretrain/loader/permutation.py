@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from storage.arrays import UInt64
+from storage.shards.arrays import UInt64
 
 ROUNDS = 6  # Luby & Rackoff 1988: four make a Feistel network a pseudo-random permutation; two to spare
 

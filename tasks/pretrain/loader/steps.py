@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from storage.errors import ConfigError
-from storage.token_stream import Stretches, TokenStream, source_streams
-from storage.tokens import read_header
+from storage.shards.token_stream import Stretches, TokenStream, source_streams
+from storage.shards.tokens import read_header
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.fim_tokens import FimTokens
 from tasks.pretrain.loader.batch import Batch, isolate, mask, shorten

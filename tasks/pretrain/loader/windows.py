@@ -16,9 +16,9 @@ from typing import Protocol
 
 import numpy as np
 
-from storage.arrays import Int64, UInt64
 from storage.errors import EmptyOutput
-from storage.token_stream import Stretches
+from storage.shards.arrays import Int64, UInt64
+from storage.shards.token_stream import Stretches
 from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.loader.packing import PackedWindows
 from tasks.pretrain.loader.permutation import permute

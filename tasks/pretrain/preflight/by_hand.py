@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from models.presets import derive
-from storage.tokens import read_header, write_tokens
+from storage.shards.tokens import read_header, write_tokens
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.fim_tokens import default_fim_tokens
 from tasks.pretrain.preflight import Line, preflight

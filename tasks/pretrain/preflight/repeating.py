@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from storage.errors import DamagedArtifact, TokenizerMismatch, TrainingError
-from storage.tokens import open_tokens
+from storage.shards.tokens import open_tokens
 from tasks.checks.check import Check, verdict
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.engines import open_engine

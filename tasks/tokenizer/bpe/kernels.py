@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from storage.arrays import Int32, Int64, UInt8
+from storage.shards.arrays import Int32, Int64, UInt8
 from tasks.text.kernels import mix64
 from tasks.text.table_kernels import probe
 from tasks.tokenizer.bpe.queue_kernels import COUNT, FIRST, PAIR, PLACES, Queue, drop_first, push, refill

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.arrays import Int64, UInt8
+from storage.shards.arrays import Int64, UInt8
 from tasks.tokenizer.bpe.count_kernels import LENGTH, PLACE, TIMES, count_words, rehash_words
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from storage.arrays import Int64
+from storage.shards.arrays import Int64
 
 COUNT, PAIR, FIRST, PLACES = range(4)  # columns of the queue
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from storage.arrays import Int32, Int64, UInt8
 from storage.errors import ConfigError
+from storage.shards.arrays import Int32, Int64, UInt8
 from tasks.tokenizer.bpe.alphabet import BYTE_ORDER, BYTES, spell, unspell
 from tasks.tokenizer.bpe.kernels import NONE, Words, lay_out, learn
 

@@ -10,7 +10,7 @@ import functools
 
 import numpy as np
 
-from storage.arrays import UInt8
+from storage.shards.arrays import UInt8
 
 OTHER, LETTER, NUMBER, SPACE = 0, 1, 2, 3
 SIZE = 0x40000  # no letter, number or white space is assigned above it, which a test checks

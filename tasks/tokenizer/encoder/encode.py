@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from models.tokenizer import EOS
-from storage.arrays import Int64, UInt32
 from storage.errors import DamagedArtifact
+from storage.shards.arrays import Int64, UInt32
 from tasks.text.scan import at_least
 from tasks.tokenizer.encoder import kernels
 from tasks.tokenizer.encoder.split import Splitter

@@ -17,7 +17,7 @@ import heapq
 import numpy as np
 from numba import njit
 
-from storage.arrays import Int64, UInt8, UInt32, UInt64
+from storage.shards.arrays import Int64, UInt8, UInt32, UInt64
 from tasks.text.kernels import GOLDEN, decode, same_bytes
 from tasks.text.table_kernels import free_row, probe
 from tasks.tokenizer.encoder.characters import LETTER, NUMBER, OTHER, SIZE, SPACE

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.arrays import Int64, UInt8, UInt64
+from storage.shards.arrays import Int64, UInt8, UInt64
 from tasks.text.scan import at_least, utf8
 from tasks.tokenizer.encoder import kernels
 from tasks.tokenizer.encoder.characters import character_classes

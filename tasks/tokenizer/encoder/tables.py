@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.tokenizer import EOS
-from storage.arrays import UInt32, UInt64
-from storage.lines import parse_json
+from storage.shards.arrays import UInt32, UInt64
+from storage.shards.lines import parse_json
 from tasks.tokenizer.bpe.alphabet import BYTE_SYMBOLS
 from tasks.tokenizer.encoder import kernels
 from tasks.tokenizer.patterns import PatternName, pattern_of

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from storage.artifact import Artifact
-from storage.documents import Document, Verdict, read_documents, read_ledger, shard_name, write_documents
 from storage.errors import AccountingError, ConfigError
+from storage.shards.documents import Document, Verdict, read_documents, read_ledger, shard_name, write_documents
 from storage.store import Store
 from tasks.dedup import DedupConfig, dedup
 from tasks.dedup.forecast import forecast_dedup

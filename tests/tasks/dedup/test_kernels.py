@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from storage.arrays import Int64
+from storage.shards.arrays import Int64
 from tasks.dedup import kernels
 from tasks.dedup.near_duplicates import compare_kernels
 from tasks.dedup.spans import word_kernels

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage.documents import read_documents, read_ledger
 from storage.errors import SourceError
+from storage.shards.documents import read_documents, read_ledger
 from tasks.download import DownloadConfig, download
 from tasks.download.config import EmbeddedSource, FileSource
 from tasks.download.sources.embedded import documents, held_out_questions, instructions, masked, preferences, purpose

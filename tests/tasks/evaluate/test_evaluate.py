@@ -17,7 +17,7 @@ from models.convert import load
 from models.tokenizer import load_tokenizer, tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import ConfigError, DamagedArtifact, SourceError, TokenizerMismatch
-from storage.token_stream import TokenStream
+from storage.shards.token_stream import TokenStream
 from tasks.evaluate import EvaluateConfig, evaluate
 from tasks.evaluate.benchmarks import select, write_questions
 from tasks.evaluate.scores import assemble, side_by_side, verdict

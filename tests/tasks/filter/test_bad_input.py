@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from storage.artifact import Artifact
-from storage.documents import Document, document_id, read_documents, read_ledger, shard_name, write_documents
+from storage.shards.documents import Document, document_id, read_documents, read_ledger, shard_name, write_documents
 from tasks.filter import FilterConfig, filter_documents
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.repair.stage import repair

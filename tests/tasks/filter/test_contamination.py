@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from storage.artifact import Artifact
-from storage.documents import Document, read_batches, shard_name, write_documents
+from storage.shards.documents import Document, read_batches, shard_name, write_documents
 from tasks.filter.contamination.config import ContaminationConfig
 from tasks.filter.contamination.stage import contamination_signals
 from tasks.filter.side_files import IDS, IdDigest

@@ -14,9 +14,9 @@ import pytest
 from pydantic import Field
 
 import tasks.filter
-from storage.arrays import Bool
 from storage.artifact import Artifact
-from storage.documents import Document
+from storage.shards.arrays import Bool
+from storage.shards.documents import Document
 from storage.store import Store
 from tasks.filter import FilterConfig, families, filter_documents
 from tasks.filter.family import Change, Family, measuring_half

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage.artifact import Artifact
-from storage.documents import Document, Verdict, read_documents, read_ledger, shard_name, write_documents
 from storage.errors import AccountingError, DamagedArtifact, EmptyOutput
+from storage.shards.documents import Document, Verdict, read_documents, read_ledger, shard_name, write_documents
 from storage.store import Store
 from tasks.filter import FilterConfig, filter_documents
 from tasks.filter.families import measure

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.artifact import Artifact
-from storage.documents import Document, shard_name, write_documents
+from storage.shards.documents import Document, shard_name, write_documents
 from tasks.filter.form import measure as measuring
 from tasks.filter.form.c4 import c4_lines, count_sentences, keep_c4_lines
 from tasks.filter.form.characters import SIZE, SYMBOLS, TERMINALS

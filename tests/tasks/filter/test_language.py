@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.artifact import Artifact
-from storage.documents import Document, shard_name, write_documents
 from storage.errors import SourceError
+from storage.shards.documents import Document, shard_name, write_documents
 from tasks.filter.fasttext_model.file import read_model
 from tasks.filter.language.config import PACKAGE, LanguageConfig
 from tasks.filter.language.measure import MODEL, SCHEMA, measure_language

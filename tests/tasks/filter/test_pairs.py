@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from storage.artifact import Artifact
-from storage.documents import Verdict, read_ledger
 from storage.errors import DamagedArtifact, EmptyOutput
-from storage.lines import read_json_lines, write_json_lines
+from storage.shards.documents import Verdict, read_ledger
+from storage.shards.lines import read_json_lines, write_json_lines
 from storage.store import Store
 from tasks.filter import filter_pairs
 from tasks.filter.pairs.contents import GROUP

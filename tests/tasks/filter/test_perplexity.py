@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.artifact import Artifact
-from storage.documents import Document, shard_name, write_documents
 from storage.errors import SourceError
+from storage.shards.documents import Document, shard_name, write_documents
 from tasks.filter.perplexity.config import PerplexityConfig, PerplexityModelConfig
 from tasks.filter.perplexity.estimate import CHUNK, estimate
 from tasks.filter.perplexity.measure import percentile_of

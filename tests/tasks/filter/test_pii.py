@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.artifact import Artifact
-from storage.documents import Document, shard_name, write_documents
+from storage.shards.documents import Document, shard_name, write_documents
 from tasks.filter.pii.config import PATTERN_ENTITIES, Action, PiiConfig
 from tasks.filter.pii.findings import SCHEMA, Finding, in_order
 from tasks.filter.pii.measure import measure_pii

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from storage.artifact import Artifact
-from storage.documents import Document, Verdict, read_documents, read_ledger, shard_name, write_documents
+from storage.shards.documents import Document, Verdict, read_documents, read_ledger, shard_name, write_documents
 from tasks.filter import FilterConfig, filter_documents
 from tasks.filter.pii_metadata.config import MetadataConfig
 from tasks.filter.pii_metadata.measure import measure_metadata

@@ -16,8 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage.artifact import Artifact
-from storage.documents import Document, shard_name, write_documents
 from storage.errors import ConfigError, SourceError
+from storage.shards.documents import Document, shard_name, write_documents
 from tasks.filter.fasttext_model.calibration import Sigmoid, area_under_curve, fit_sigmoid, threshold_table
 from tasks.filter.fasttext_model.scorer import MODEL, load_scorer
 from tasks.filter.fasttext_model.tokens import tokens

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.artifact import Artifact
-from storage.documents import Document, Verdict, read_documents, read_ledger, shard_name, write_documents
 from storage.errors import EmptyOutput
+from storage.shards.documents import Document, Verdict, read_documents, read_ledger, shard_name, write_documents
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.repair.encoding import mojibake, repair_encoding
 from tasks.filter.repair.stage import repair

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from flows.commands import profile, store
 from profiles.load import load
 from storage.artifact import Artifact
-from storage.documents import read_documents
 from storage.errors import ConfigError
 from storage.keys import differences
+from storage.shards.documents import read_documents
 from storage.store import Store
 from tasks.filter import FilterConfig, filter_documents
 from tasks.filter.pii.salt import SaltSource, read_salt, salt_digest

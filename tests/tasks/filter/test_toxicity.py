@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from storage.artifact import Artifact
-from storage.documents import Document, shard_name, write_documents
 from storage.errors import SourceError
+from storage.shards.documents import Document, shard_name, write_documents
 from storage.store import Store
 from tasks.filter.toxicity.config import (
     LabelledFile,

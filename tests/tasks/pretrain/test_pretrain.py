@@ -20,7 +20,7 @@ from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, DamagedArtifact, EmptyOutput, TokenizerMismatch, TrainingError
-from storage.token_stream import TokenStream
+from storage.shards.token_stream import TokenStream
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.healing.divergence import DivergenceMonitor

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from models.presets import derive
 from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
-from storage.token_sources import write_sources
+from storage.shards.token_sources import write_sources
 from tasks.pretrain import PretrainConfig
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from storage.artifact import Artifact
-from storage.documents import Document, write_documents
 from storage.errors import ConfigError, GristmillError
-from storage.lines import write_json_lines
-from storage.token_sources import write_sources
+from storage.shards.documents import Document, write_documents
+from storage.shards.lines import write_json_lines
+from storage.shards.token_sources import write_sources
 from tasks.dedup import DedupConfig, dedup
 from tasks.download import DownloadConfig, download
 from tasks.export import ExportConfig, export

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from storage.artifact import Artifact
-from storage.documents import Document, shard_name, write_documents
 from storage.errors import ConfigError, DamagedArtifact
 from storage.manifest import Manifest
+from storage.shards.documents import Document, shard_name, write_documents
 from storage.store import Store
 from tasks.shards.incremental import _link
 from tasks.stage.progress import Observer

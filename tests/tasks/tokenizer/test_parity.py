@@ -22,8 +22,8 @@ from models.convert import load
 from models.runtimes.llama_cpp import LlamaCppRuntime
 from models.tokenizer import SPECIAL_TOKENS, load_tokenizer
 from storage.artifact import Artifact
-from storage.documents import Document, shard_name, write_documents
-from storage.tokens import open_tokens
+from storage.shards.documents import Document, shard_name, write_documents
+from storage.shards.tokens import open_tokens
 from tasks.download.config import EmbeddedSource
 from tasks.download.sources.embedded import documents as embedded_documents
 from tasks.export.formats.gguf import write_gguf

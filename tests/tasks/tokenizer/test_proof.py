@@ -22,8 +22,8 @@ from models.convert import load
 from models.tokenizer import SPECIAL_TOKENS, load_tokenizer
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
-from storage.documents import Document, shard_name, write_documents
 from storage.errors import ConfigError, DamagedArtifact, SourceError, TokenizerMismatch
+from storage.shards.documents import Document, shard_name, write_documents
 from tasks.export.formats.gguf import write_gguf
 from tasks.posttrain.rows.form import Dropped
 from tasks.posttrain.rows.instruction import render_instruction

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from models.tokenizer import EOS, SPECIAL_TOKENS, load_tokenizer, tokenizer_digest
 from storage.artifact import Artifact
-from storage.documents import Document, shard_name, write_documents
 from storage.errors import DamagedArtifact, EmptyOutput, TokenizerMismatch
+from storage.shards.documents import Document, shard_name, write_documents
+from storage.shards.token_stream import TokenStream
+from storage.shards.tokens import open_tokens
 from storage.store import Store
-from storage.token_stream import TokenStream
-from storage.tokens import open_tokens
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.stage.output import Output
 from tasks.stage.session import Session, open_session

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from storage.arrays import Int64, UInt8
+from storage.shards.arrays import Int64, UInt8
 
 AT, DIGITS, DOTTED, COLONS, CODE, TOKEN, PEM = range(7)  # kinds of candidates
 FIELDS = 4  # document, kind, first character, character after the last

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.arrays import Bool, Int64
 from storage.artifact import Artifact
-from storage.documents import Document, shard_name, write_documents
+from storage.shards.arrays import Bool, Int64
+from storage.shards.documents import Document, shard_name, write_documents
 from tasks.dedup import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.duplicates import near_edges

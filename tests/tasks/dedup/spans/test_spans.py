@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.artifact import Artifact
-from storage.documents import Document, Verdict, read_batches, shard_name, write_documents
+from storage.shards.documents import Document, Verdict, read_batches, shard_name, write_documents
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.spans import find, word_kernels

@@ -17,8 +17,8 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from storage.artifact import Artifact
-from storage.disk import disk_full
 from storage.errors import OutOfMemory, StoreError
+from storage.files.disk import disk_full
 from tasks.pretrain import pretrain
 from tasks.pretrain.config import HealingConfig
 from tasks.pretrain.healing.fault_injection import VARIABLE

@@ -16,11 +16,11 @@ from pydantic import ValidationError
 
 from models.convert import load
 from models.tokenizer import FIM_TOKENS, SPECIAL_TOKENS, load_tokenizer, tokenizer_digest
-from storage.arrays import Int64
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError
-from storage.token_stream import TokenStream
+from storage.shards.arrays import Int64
+from storage.shards.token_stream import TokenStream
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.fim_tokens import FimTokens, read_fim_tokens
 from tasks.pretrain.loader import Batch, open_loader

@@ -20,11 +20,11 @@ from pydantic import ValidationError
 
 from models.cross_entropy import IGNORED
 from storage.artifact import Artifact
-from storage.documents import Document, shard_name, write_documents
 from storage.errors import ConfigError, DamagedArtifact, EmptyOutput
-from storage.token_sources import write_sources
-from storage.token_stream import Stretches, TokenStream, source_streams
-from storage.tokens import open_tokens, write_tokens
+from storage.shards.documents import Document, shard_name, write_documents
+from storage.shards.token_sources import write_sources
+from storage.shards.token_stream import Stretches, TokenStream, source_streams
+from storage.shards.tokens import open_tokens, write_tokens
 from tasks.pretrain import PretrainConfig
 from tasks.pretrain.fim_tokens import FimTokens
 from tasks.pretrain.loader import Batch, MixtureLoader, Phase, WindowLoader, ahead, open_loader

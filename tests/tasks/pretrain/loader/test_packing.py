@@ -18,9 +18,9 @@ from models.cross_entropy import IGNORED
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, EmptyOutput
-from storage.token_sources import write_sources
-from storage.token_stream import TokenStream, source_streams
-from storage.tokens import open_tokens, write_tokens
+from storage.shards.token_sources import write_sources
+from storage.shards.token_stream import TokenStream, source_streams
+from storage.shards.tokens import open_tokens, write_tokens
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.fim_tokens import FimTokens
 from tasks.pretrain.healing.skipped_batches import BatchSchedule, learned

@@ -24,10 +24,10 @@ from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 
 from models.tokenizer import SPECIAL_TOKENS
-from storage.arrays import Int64, UInt8
 from storage.artifact import Artifact
-from storage.documents import Document, shard_name, write_documents
 from storage.errors import ConfigError
+from storage.shards.arrays import Int64, UInt8
+from storage.shards.documents import Document, shard_name, write_documents
 from tasks.stage.output import Output
 from tasks.tokenizer import TokenizerConfig, train_tokenizer
 from tasks.tokenizer.bpe.alphabet import spell, unspell

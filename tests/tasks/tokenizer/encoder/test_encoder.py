@@ -19,8 +19,8 @@ from tokenizers.pre_tokenizers import Split
 
 from models.tokenizer import EOS, SPECIAL_TOKENS, load_tokenizer, tokenizer_digest
 from storage.artifact import Artifact
-from storage.documents import Document, shard_name, write_documents
-from storage.tokens import write_tokens
+from storage.shards.documents import Document, shard_name, write_documents
+from storage.shards.tokens import write_tokens
 from tasks.stage.output import Output
 from tasks.tokenize import stage
 from tasks.tokenize.stage import TokenizeConfig, in_validation, tokenize

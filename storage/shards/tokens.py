@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.arrays import AnyInt, UInt16, UInt32, UInt64
 from storage.errors import DamagedArtifact, StoreError, TokenizerMismatch
+from storage.shards.arrays import AnyInt, UInt16, UInt32, UInt64
 
 MAGIC = b"GRISTTOK"
 FORMAT = 1

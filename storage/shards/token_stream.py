@@ -18,9 +18,9 @@ from typing import Protocol
 
 import numpy as np
 
-from storage.arrays import Int64
-from storage.token_sources import source_runs
-from storage.tokens import TokenArray, TokenHeader, check_header, map_ids, open_tokens
+from storage.shards.arrays import Int64
+from storage.shards.token_sources import source_runs
+from storage.shards.tokens import TokenArray, TokenHeader, check_header, map_ids, open_tokens
 
 MAPPED = 128  # shards of a stream mapped at a time; remapping one costs less than reading a page of it from disk
 

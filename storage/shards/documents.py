@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from storage.parquet import open_parquet, parquet_writer
+from storage.shards.parquet import open_parquet, parquet_writer
 
 ROWS_PER_GROUP = 1024
 CHARACTERS_PER_GROUP = 1 << 21

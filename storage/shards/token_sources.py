@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.arrays import Int64
 from storage.errors import DamagedArtifact
-from storage.lines import parse_json
-from storage.tokens import TokenShard
+from storage.shards.arrays import Int64
+from storage.shards.lines import parse_json
+from storage.shards.tokens import TokenShard
 
 SUFFIX = ".sources"
 
