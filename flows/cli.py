@@ -7,8 +7,14 @@ next run resumes. Prefect is imported only by the commands that run something.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Annotated
+
+# While the imports below take their time, Ctrl-C ends the process without a traceback
+_INTERRUPT = signal.getsignal(signal.SIGINT)
+if _INTERRUPT is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 # Nothing leaves the machine unless a profile says so: set before any library reads its environment.
 ENVIRONMENT = {
@@ -32,6 +38,8 @@ from flows.options import DEFAULT_STORE, Overrides, Paranoid, ProfileName, Store
 from storage.credentials import guard  # noqa: E402
 from storage.errors import GristmillError  # noqa: E402
 from storage.files.disk import DiskFaults  # noqa: E402
+
+signal.signal(signal.SIGINT, _INTERRUPT)
 
 app = typer.Typer(
     help="Raw text in; a quantized, aligned, benchmarked language model out.",
@@ -229,11 +237,13 @@ def _add_groups() -> None:
 def main() -> None:
     """The entry point: errors that a user can mend are two sentences, not a traceback."""
     guard()
-    _add_groups()
     errors = Console(stderr=True)
     try:
+        _add_groups()
         with DiskFaults():
             app(standalone_mode=True)
+    except KeyboardInterrupt:  # between two commands of typer's, which minds it itself
+        sys.exit(130)
     except GristmillError as error:
         errors.print(f"[bold red]Error:[/] {escape(error.message)}", highlight=False, soft_wrap=True)
         if error.remedy:

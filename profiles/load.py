@@ -35,6 +35,9 @@ def load(name: str, overrides: Sequence[str] = ()) -> Profile:
             f"Profile {name}: {stem} can't be its name.", "Add a `name:` of lower-case letters, digits, - and _."
         )
     check_credentials(data, f"Profile {name}")
+    for path, text in _texts(data, ""):
+        if not text.isprintable() and re.search("[\ud800-\udfff]", text):
+            raise ConfigError(f"Profile {name}: {path} has half of a surrogate pair.", "Write the character itself.")
     try:
         return Profile.model_validate(data)
     except ValidationError as error:
@@ -46,23 +49,23 @@ def load(name: str, overrides: Sequence[str] = ()) -> Profile:
 def check_credentials(data: Any, what: str) -> None:
     """Raises ConfigError, which names the keys, for values that hold a password or a token. Before anything else looks
     at them: errors quote their input."""
-    found = sorted(set(_credentials(data, "")))
+    found = sorted({path for path, text in _texts(data, "") if has_credentials(text)})
     if found:
         raise ConfigError(f"{what}: {', '.join(found)} holds a password or a token.", REMEDY)
 
 
-def _credentials(value: Any, path: str) -> Iterator[str]:
-    if isinstance(value, str) and has_credentials(value):
-        yield path
+def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Every text with the path of its key; a key itself is `a key of` the section that it stands in."""
+    if isinstance(value, str):
+        yield path, value
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            if has_credentials(str(key)):
-                yield f"a key of {path}" if path else "a key"
-            else:
-                yield from _credentials(inner, f"{path}.{key}".lstrip("."))
+            yield f"a key of {path}" if path else "a key", str(key)
+            named = "a key" if has_credentials(str(key)) else key
+            yield from _texts(inner, f"{path}.{named}".lstrip("."))
     elif isinstance(value, list):
         for number, inner in enumerate(value):
-            yield from _credentials(inner, f"{path}.{number}")
+            yield from _texts(inner, f"{path}.{number}")
 
 
 def names() -> list[str]:
@@ -77,6 +80,8 @@ def _find(name: str, relative_to: Path | None = None) -> Path:
     for candidate in (path, relative_to.parent / path if relative_to else path):
         if candidate.suffix in (".yaml", ".yml") and candidate.is_file():
             return candidate
+    if path.exists():
+        raise ConfigError(f"{name} is no profile.", "A profile is a file whose name ends in .yaml.")
     nearest = difflib.get_close_matches(name, names(), 1)
     hint = (
         f"Did you mean {nearest[0]}?" if nearest else f"There are {', '.join(names())}, or give a path to a .yaml file."
@@ -183,7 +188,8 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def _set(data: dict[str, Any], override: str) -> None:
     path, separator, text = override.partition("=")
     if not separator or not path:
-        raise ConfigError(f"--set {override} has no value.", "Write --set section.key=value.")
+        lacks = "value" if path else "key"
+        raise ConfigError(f"--set {override} has no {lacks}.", "Write --set section.key=value.")
     *parents, last = path.split(".")
     here = data
     for parent in parents:

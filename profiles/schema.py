@@ -25,7 +25,7 @@ from tasks.tokenizer import TokenizerConfig
 STAGE_NAMES = (
     "download", "dedup", "filter", "tokenizer", "tokenize", "pretrain", "sft", "dpo", "evaluate", "export",
 )  # fmt: skip
-NAME = r"^[a-z0-9][a-z0-9_-]*$"
+NAME = r"^[a-z0-9][a-z0-9_-]{0,99}$"  # it is part of names of files
 
 
 class Profile(BaseModel):

@@ -49,7 +49,7 @@ def move(store: Store, name: str, location: str, digest: str) -> int:
     """Point `name` at an artifact, unless it already does, and return its number in the history (from 1). A store that
     can only be read keeps its refs."""
     known = history(store, name)
-    if known and known[-1].location == location:
+    if known and (known[-1].location, known[-1].digest) == (location, digest):
         return len(known)
     try:
         return _append(store, name, location, digest)
@@ -62,7 +62,7 @@ def move(store: Store, name: str, location: str, digest: str) -> int:
 def _append(store: Store, name: str, location: str, digest: str) -> int:
     with locks.hold(store.local / "locks" / f"ref-{name.replace('/', '-')}"):
         entries = history(store, name)
-        if not entries or entries[-1].location != location:
+        if not entries or (entries[-1].location, entries[-1].digest) != (location, digest):
             entries.append(RefEntry(location=location, digest=digest, time=datetime.now(UTC).isoformat()))
             store.write_text(f"refs/{name}.json", json.dumps([entry.model_dump() for entry in entries], indent=1))
         return len(entries)

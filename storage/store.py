@@ -39,6 +39,7 @@ from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
 from storage.remembered import remember, remembered_digests
 
 STORE_FILE = "gristmill.json"
+OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "az"}  # they have no folders: making one would make a bucket
 _FORMAT = TypeAdapter(dict[str, int])
 Heard = Callable[[int, int], None]  # bytes hashed so far, and the most that there can be
 
@@ -60,6 +61,7 @@ class Store:
             ) from error
         self.root = root.rstrip("/")
         self.is_folder = isinstance(fs, LocalFileSystem)
+        self._has_folders = not OBJECT_STORES & set([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
         self.fs: Any = fs if self.is_folder else Remote(fs, url)
         name = hashlib.sha256(url.encode()).hexdigest()[:12]
         self.local = Path(self.root) if self.is_folder else cache or cache_folder() / name
@@ -109,7 +111,8 @@ class Store:
     def begin(self) -> None:
         """Create the store before the first write, so that merely opening one leaves nothing on disk."""
         if not self.fs.exists(f"{self.root}/{STORE_FILE}"):
-            self.fs.makedirs(self.root, exist_ok=True)
+            if self._has_folders:
+                self.fs.makedirs(self.root, exist_ok=True)
             self._write(STORE_FILE, json.dumps({"format": FORMAT}))
 
     # --- small files (refs, the marker) -------------------------------------------------------------------------
@@ -121,7 +124,10 @@ class Store:
 
     def _write(self, name: str, text: str) -> None:
         if not self.is_folder:
-            self.fs.pipe_file(f"{self.root}/{name}", text.encode())
+            try:
+                self.fs.pipe_file(f"{self.root}/{name}", text.encode())
+            except FileNotFoundError as error:
+                raise StoreError(f"There is no bucket for {self.url}.", "Create it, or correct the address.") from error
             return
         path = self.local / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -122,7 +122,7 @@ def verify(
         stage, key = location.split("/")
         console.print(f"{number}/{len(locations)} {stage}/{key[:12]} {state}", highlight=False)
     if problems:
-        raise DamagedArtifact("; ".join(problems) + ".", _remedy(opened, damaged))
+        raise DamagedArtifact("; ".join(dict.fromkeys(problems)) + ".", _remedy(opened, damaged))
 
 
 def _remedy(store: Store, damaged: list[str]) -> str:
@@ -137,9 +137,17 @@ def _remedy(store: Store, damaged: list[str]) -> str:
         f"gristmill run {profile} --store {store.url} {' '.join(f'--refresh {stage}' for stage in sorted(stages))}"
         for profile, stages in profiles.items()
     ]
-    if not runs:
-        return "Delete refs that are damaged; `gristmill store gc` removes what no profile's run names."
-    return f"Make them again (a profile of your own by its file): {'; '.join(runs)}"
+    if runs:
+        return (
+            f"Make them again: {'; '.join(runs)}. Name a profile of your own by its file, and repeat the --set "
+            "that they were made with: with others the run makes other artifacts."
+        )
+    if damaged:
+        return "`gristmill store gc` removes them: no profile's run names them."
+    return (
+        f"Run the profile again, which writes its refs anew; one that can't be read must be deleted before "
+        f"({store.root}/refs). Leave `gristmill store gc` for afterwards: it removes what no ref names."
+    )
 
 
 @app.command()

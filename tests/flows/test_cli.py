@@ -148,11 +148,16 @@ def test_verify_names_the_damaged_file_and_the_way_out(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"{location}/documents/a" in done.stderr
     assert f"gristmill run tiny --store {store.root} --refresh dedup" in done.stderr
+    assert "repeat the --set that they were made with" in done.stderr
     again = publish(store, "dedup", {"documents/a": b"one", "b": b"two"})
     assert again == f"{location}.2"
     done = gristmill("store", "verify", f"--store={store.root}")
     assert (done.returncode, done.stderr) == (0, "")
     assert "damaged, made again since: gc removes it" in done.stdout
+    ref = Path(store.root, "refs", "tiny", "dedup.json")
+    ref.write_text(ref.read_text().replace('"digest": "', '"digest": "0'))
+    done = gristmill("store", "verify", f"--store={store.root}")
+    assert "Run the profile again, which writes its refs anew" in done.stderr
     assert gristmill("store", "verify", f"--store={store.root}x").returncode == 1
 
 

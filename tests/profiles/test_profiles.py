@@ -88,6 +88,9 @@ def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
         ("pretrain.tokens=5", "steps or tokens, not both"),
         ("pretrain.model.heads=5", "128 is not a multiple of 5 heads"),
         ("filter", "has no value"),
+        ("=1", "has no key"),
+        (f"name={'a' * 200}", "name = .*should match pattern"),
+        ('pretrain.sample_prompts=["\\ud800"]', r"pretrain\.sample_prompts\.0 has half of a surrogate pair"),
         ("pretrain.steps=yes", "valid integer"),
         ("filter=[1", "the value is not YAML"),
         ("tokenizer.vocab_size=100000000", "less than or equal to 1048576"),
@@ -124,6 +127,15 @@ def test_yaml_that_says_a_thing_twice_or_extends_no_name_is_refused(text: str, n
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(ConfigError, match=named):
         load(str(tmp_path / "mine.yaml"))
+
+
+@pytest.mark.parametrize("name", ["folder", "folder.yaml", "notes.txt"])
+def test_what_is_there_and_no_profile_is_not_said_to_be_missing(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder.yaml").mkdir()
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ConfigError, match=f"{name} is no profile"):
+        load(str(tmp_path / name))
 
 
 def test_sources_that_bring_in_no_documents_are_refused_all_at_once(tmp_path: Path) -> None:

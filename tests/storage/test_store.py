@@ -17,7 +17,7 @@ from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, StoreError
 from storage.manifest import MANIFEST
 from storage.store import Store
-from tests.storage.conftest import Make
+from tests.storage.conftest import Make, use_s3
 
 
 def key_of(artifact: Artifact) -> str:
@@ -105,13 +105,14 @@ def test_refs_keep_their_history(store: Store, make: Make) -> None:
     second = make(store, "dedup", {"a.txt": b"2"}, {"a": 2})
     assert refs.move(store, "tiny/dedup", first.location, first.digest) == 1
     assert refs.move(store, "tiny/dedup", first.location, first.digest) == 1
-    assert refs.move(store, "tiny/dedup", second.location, second.digest) == 2
+    assert refs.move(store, "tiny/dedup", second.location, "0" * 64) == 2
+    assert refs.move(store, "tiny/dedup", second.location, second.digest) == 3, "a damaged digest is written anew"
     assert refs.resolve(store, "tiny/dedup") == second.location
     assert refs.resolve(store, "tiny/dedup@1") == first.location
     assert refs.resolve(store, first.location[:14]) == first.location
     assert list(refs.names(store)) == ["tiny/dedup"]
-    with pytest.raises(StoreError, match="no version @3"):
-        refs.resolve(store, "tiny/dedup@3")
+    with pytest.raises(StoreError, match="no version @4"):
+        refs.resolve(store, "tiny/dedup@4")
     with pytest.raises(StoreError, match="neither a ref nor an artifact"):
         refs.resolve(store, "tiny/nothing")
 
@@ -237,6 +238,15 @@ def test_kill_9_at_any_instant_leaves_the_store_sound(tmp_path: Path) -> None:
         child.wait()
         for location in store.locations():
             assert inspect.verify(store, location) == []
+
+
+def test_no_bucket_is_made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_s3(request, monkeypatch)
+    import s3fs
+
+    with pytest.raises(StoreError, match="There is no bucket for s3://mistyped/store"):
+        Store("s3://mistyped/store").begin()
+    assert not s3fs.S3FileSystem(skip_instance_cache=True).exists("mistyped")
 
 
 def test_a_draft_that_was_never_renamed_is_garbage(folder_store: Store, make: Make) -> None:
