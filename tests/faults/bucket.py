@@ -168,16 +168,23 @@ class _Relay(BaseHTTPRequestHandler):
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """A local S3 server; its address."""
+    """A local S3 server, which this process uses within the block; its address."""
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
+    before = dict(os.environ)
+    os.environ |= CLIENT | {"AWS_ENDPOINT_URL_S3": f"http://{host}:{port}"}
+    s3fs.S3FileSystem.clear_instance_cache()
     try:
         yield f"http://{host}:{port}"
     finally:
+        s3fs.S3FileSystem.clear_instance_cache()
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ |= before
         server.stop()
 
 
@@ -186,7 +193,6 @@ class BucketScene(Scene):
 
     def __init__(self, folder: Path, upstream: str) -> None:
         self.proxy = Proxy(upstream)
-        os.environ |= CLIENT | {"AWS_ENDPOINT_URL_S3": upstream}
         super().__init__(folder, {**CLIENT, "AWS_ENDPOINT_URL_S3": self.proxy.url})
         self.bucket = f"storm-{self.proxy.server_port}"
         self.fs = s3fs.S3FileSystem(skip_instance_cache=True)

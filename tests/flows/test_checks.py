@@ -48,7 +48,7 @@ def test_a_plan_for_another_machine_works(setting: str, tmp_path: Path) -> None:
     with console.capture() as captured:
         show_plan(console, "smoke", [setting, f"runtime.store={tmp_path / 'store'}"])
     text = captured.get()
-    assert "10 to make" in text
+    assert "11 to make" in text
     assert ("does not exist on this machine" in text) == ("hostfile" in setting)
 
 
