@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -85,6 +86,8 @@ def live(given: dict[str, str]) -> None:
     from tests.pipeline.forked import run
 
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     log = os.open(given["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
