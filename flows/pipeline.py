@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect import flow
 
 from flows.report import publish_report
-from flows.session import Settings, start
+from flows.session import Settings, Word, start
 from profiles.schema import Profile
 from storage.artifact import Artifact
 from tasks.dedup import dedup
@@ -23,10 +23,10 @@ from tasks.tokenizer import train_tokenizer
 
 @flow(flow_run_name="{profile}")
 def pipeline(
-    profile: str = "tiny",
+    profile: Word = "tiny",
     overrides: Settings | None = None,
-    to: str | None = None,
-    refresh: list[str] | None = None,
+    to: Word | None = None,
+    refresh: list[Word] | None = None,
 ) -> str:
     """Raw text to release. `overrides` are `section.key=value`; `to` ends early; `refresh` makes stages anew."""
     with start(profile, overrides or (), to, refresh or ()) as chosen:

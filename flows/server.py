@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import httpx
+from pydantic import AnyHttpUrl, TypeAdapter, ValidationError
 
 from flows.stop import Stop
 from storage.errors import ServerError
@@ -35,6 +36,18 @@ START_RETRIES = 2  # 6 seconds
 AGAIN = "Run it again: finished work is taken from the store, and the rest resumes."
 GIVEN = "Start it, correct PREFECT_API_URL, or unset it: a run then has a server of its own."
 SEE_WHY = "Mend what it names, or run `prefect server start` to see more."
+
+
+def check_address() -> None:
+    """Raises ServerError for a PREFECT_API_URL that is no URL, before Prefect is imported: it would not be."""
+    address = os.environ.get("PREFECT_API_URL")
+    if address is None:
+        return
+    try:
+        TypeAdapter(AnyHttpUrl).validate_python(address)
+    except ValidationError as error:
+        problem = "PREFECT_API_URL is no URL of a server."
+        raise ServerError(problem, "Give one such as http://127.0.0.1:4200/api.") from error
 
 
 @contextmanager

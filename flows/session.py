@@ -25,7 +25,8 @@ from tasks.stage.progress import Observer
 from tasks.stage.session import Session, open_session
 
 # Of a flow, as its deployments declare it: Prefect's server keeps parameters, and refuses these before it does
-Settings = list[Annotated[str, Field(json_schema_extra={"pattern": NO_CREDENTIALS})]]
+Word = Annotated[str, Field(json_schema_extra={"pattern": NO_CREDENTIALS})]
+Settings = list[Word]
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ def check_stages(profile: Profile, names: Collection[str]) -> None:
     Raises ConfigError as the first that can't.
     """
     for name in names:
-        if STAGES[name].part_of:
-            continue  # it has the section of the stage that it is a part of, which is asked
+        if _whole(name) != name:
+            continue  # it has the section of another stage, which is asked
         config = getattr(profile, name)
         STAGES[name].check_runtime(config, profile.runtime)
         STAGES[name].check_here(config, profile.runtime)
@@ -92,11 +93,13 @@ def session_of(
         refreshed.add(name)
         while whole := _stage(profile, name).part_of:
             refreshed.add(name := whole)
+    names = profile.stage_names
     if until is not None and (whole := _stage(profile, until).part_of):
         raise ConfigError(
             f"{until} is made within {whole}; a run can't end there.", f"End after {whole}, or name it in --refresh."
         )
-    names = profile.stage_names
+    if until is not None and until not in names:
+        raise ConfigError(f"A run can't end with {until}.", f"End with one of {', '.join(names)}.")
     late = sorted(refreshed & set(names[names.index(until) + 1 :])) if until else []
     if late:
         raise ConfigError(f"{late[0]} comes after {until}, where the run ends.", "Leave it out, or end the run later.")
@@ -107,8 +110,8 @@ def session_of(
 
 
 def _whole(name: str) -> str:
-    """The stage that this one is a part of in the end, or the stage itself."""
-    whole = STAGES[name].part_of
+    """The stage whose section of the profile this one has: that which it is a part of, or the stage itself."""
+    whole = STAGES[name].part_of or STAGES[name].section
     return _whole(whole) if whole else name
 
 

@@ -6,7 +6,9 @@ from collections.abc import Collection
 
 from rich.table import Table
 
-STEERING = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+# Control characters, and those that reorder what is shown (Unicode, UAX #9)
+_CODES = (*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+STEERING = {code: "\N{REPLACEMENT CHARACTER}" for code in _CODES if chr(code) not in "\n\t"}
 
 
 def harmless(text: str) -> str:

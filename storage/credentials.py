@@ -33,17 +33,24 @@ _USERINFO = re.compile(
     re.IGNORECASE,
 )
 _URL = re.compile(r"[a-z][a-z0-9+.\-]*://\S+", re.IGNORECASE)
-_NAMED = r"\w*(?:token|secret|passw|credential|signature|connection.string|authori[sz]ation)\w*|\w*access.?key\w*"
+_NAMED = (
+    r"\w*(?:token|secret|passw|passphrase|jwt|bearer|oauth|credential|signature|connection.string|authori[sz]ation)\w*"
+    r"|\w*access.?key\w*"
+)
 _PARAMETER = re.compile(
-    rf"([?&;#](?:[\w\-.%]*[\-.])?(?:{_NAMED}|(?:api|account|private)?[_\-]?key|pwd|sig|sas|auth)=)[^&;#\s\"'<>]+",
+    rf"([?&;#](?:[\w\-.%]*[\-.])?(?:{_NAMED}|(?:api|account|private)?[_\-]?key|pwd|pass|session|sig|sas|auth)=)[^&;#\s\"'<>]+",
     re.IGNORECASE,
 )
 _TOKEN = re.compile(  # as their issuers document them for scanners
     r"\b(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{60,}|A(?:KI|SI)A[A-Z2-7]{16}\b|pnu_\w{30,}"
+    r"|(?<=AccountKey=)[\w+/=]{20,}|(?<=SharedAccessKey=)[\w+/=]{20,}|(?<=[Bb]earer )[\w\-.~+/=]{16,}"
     r"|sk-(?:(?:proj|ant|svcacct)-[\w\-]{20,}|[A-Za-z0-9]{32,})|xox[abeoprs]-[\w\-]{10,})"
 )
 # The same for JSON schemas, short as it is shown to whoever fails it: what a text without credentials matches
-NO_CREDENTIALS = r"^(?![\s\S]*://([^\s/?#@:\[]*:(?!\d+[/,])\S*@|\S*[?&]\S*([Tt]oken|[Ss]ecret|[Pp]assw|[Ss]ignature|[Kk]ey|sig)\w*=))"
+NO_CREDENTIALS = (
+    r"^(?![\s\S]*://([^\s/?#@:\[]*:(?!\d+[/,])\S*@|\S*[?&]\S*([Tt]oken|[Ss]ecret|[Pp]ass|[Ss]ignature|[Kk]ey|sig|jwt)\w*=)"
+    r"|filter\.pii\.salt=(?!\{|null))"
+)
 _VARIABLE = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|SALT|AUTH_STRING|CONNECTION_STRING|ACCESS_KEY_ID|SAS"
     r"|(?:API|ACCESS|ACCOUNT|PRIVATE|SECRET)_?KEY)$|^FSSPEC_\w+_(?:KEY|USERNAME)$"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from storage.manifest import InputRef, Manifest
 from storage.store import Store
 
 DAY = 86_400.0
+REAL_FILES = "Put the file itself there (`cp -rL` copies what links lead to)."
 
 
 @dataclass(frozen=True)
@@ -120,13 +122,18 @@ def collect(store: Store, garbage: Garbage) -> None:
 
 def adoptable(store: Store, folder: Path) -> Artifact:
     """A folder made elsewhere, for a stage to check before `adopt`; it is not hashed, so its digest is empty. Raises
-    StoreError for what is no folder, or lies in the store or around it: a copy of it would contain itself."""
+    StoreError for what is no folder, lies in the store or around it (a copy of it would contain itself), or holds
+    links, which lead to what nobody has given, or pipes and the like."""
     if not folder.is_dir():
         raise StoreError(f"{folder} is not a folder.", "Give the folder that contains the artifact's files.")
     given, root = folder.resolve(), store.local.resolve()
     if given == root or given in root.parents or root in given.parents:
         where = "contains" if given in root.parents else "is in" if given != root else "is"
         raise StoreError(f"{folder} {where} the store {store.local}.", "Copy the files to a folder of their own first.")
+    for place, folders, names in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *names)):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                raise StoreError(f"{path} is a {'link' if path.is_symlink() else 'pipe or a device'}.", REAL_FILES)
     return Artifact(path=folder, digest="")
 
 

@@ -53,7 +53,8 @@ class Store:
             raise ConfigError(f"The store's URL {url} holds a password or a token.", REMEDY)
         self.url, self.paranoid = url, paranoid
         try:
-            fs, root = fsspec.core.url_to_fs(os.path.expanduser(url))
+            with reaching(url):
+                fs, root = fsspec.core.url_to_fs(os.path.expanduser(url))
         except (ValueError, ImportError) as error:
             raise StoreError(
                 f"The store {url} can't be opened: {error}.",
@@ -298,6 +299,15 @@ class Store:
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o700)  # texts that will be removed or changed stand there as they were
         return path
+
+    def clear_workspace(self, stage: str, key: str) -> None:
+        """Remove the working folder of a key that has its artifact: it is left of a process that was killed once it had
+        published. One that another process works in stays, and so does all in a store that can only be read."""
+        path = self.local / "work" / f"{stage}-{key}"
+        if path.exists():
+            with suppress(OSError), locks.hold_if_free(self.local / "locks" / path.name) as mine:
+                if mine:
+                    shutil.rmtree(path)
 
     def aside(self, stage: str, key: str) -> Path:
         """Where a stage keeps what it observed of its own run, beside the artifact; created by the first writer."""

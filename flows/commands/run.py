@@ -17,7 +17,7 @@ from rich.console import Console
 from flows.plan import PlannedStage, plan
 from flows.progress import TerminalObserver
 from flows.report import newest, stages_until, summary
-from flows.server import temporary_server
+from flows.server import check_address, temporary_server
 from flows.session import Run, check_stages, handed_on, session_of
 from flows.stop import Stop, stoppable
 from flows.tables import new_table
@@ -59,6 +59,7 @@ def _take_from_store(run: Run, lines: list[PlannedStage], observer: TerminalObse
 def _run_in_prefect(
     run: Run, observer: TerminalObserver, name: str, overrides: list[str], to: str | None, refresh: list[str]
 ) -> None:
+    check_address()
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     from flows.pipeline import pipeline
 

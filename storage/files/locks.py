@@ -37,6 +37,17 @@ def hold(path: Path, waiting: Callable[[str], None] = lambda holder: None) -> It
         os.close(descriptor)  # releases the lock
 
 
+@contextmanager
+def hold_if_free(path: Path) -> Iterator[bool]:
+    """Hold the lock at `path`; False where another process has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        yield _try(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def is_held(path: Path) -> bool:
     """Whether a running process holds the lock at `path`."""
     if not path.exists():

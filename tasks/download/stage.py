@@ -78,8 +78,12 @@ def download(config: DownloadConfig, out: Output) -> None:
     for role, rows in sets.items():
         write_json_lines(out.path / role / "pairs.jsonl", rows)
     _write_benchmarks(config, out)
-    out.account(documents_in=writer.seen + len(bad), kept=writer.seen, removed={}, quarantined=len(bad))
-    out.count(instructions=len(sets["instructions"]), preferences=len(sets["preferences"]))
+    roles = {source.name: source.role for source in config.sources if not isinstance(source, EmbeddedSource)}
+    lost = Counter(roles[name] for name, rows in refused.items() for _ in rows)
+    documents = lost.pop("documents", 0)
+    out.account(documents_in=writer.seen + documents, kept=writer.seen, removed={}, quarantined=documents)
+    out.count(**{role: len(rows) for role, rows in sets.items()})
+    out.count(**{f"{role}_quarantined": number for role, number in sorted(lost.items())})
     names = sorted(writer.documents | Counter({name: len(rows) for name, rows in refused.items()}))
     rows = [
         {

@@ -61,6 +61,7 @@ class Stage:
         version: int,
         *,
         part_of: str | None = None,
+        section: str | None = None,
         runtime: Sequence[str] = (),
         sources: Callable[[Any], Mapping[str, str]] | None = None,
         forecast: Forecaster | None = None,
@@ -73,6 +74,7 @@ class Stage:
         self.name = name
         self.version = version
         self.part_of = part_of
+        self.section = section
         self.runtime = tuple(runtime)
         self.sources = sources
         self.forecast = forecast
@@ -211,7 +213,9 @@ class Stage:
         session.use(self.name, payload.key())
         artifact = None if refresh else session.store.find(self.name, payload.key(), session.checking(self.name))
         cached = artifact is not None
-        if artifact is None:
+        if cached:
+            session.store.clear_workspace(self.name, payload.key())
+        else:
             artifact, cached = self._make_alone(session, payload, config, inputs, refresh)
         manifest = artifact.manifest
         if cached and manifest and not manifest.adopted and manifest.source_digest != self.source:
@@ -305,6 +309,7 @@ def stage(
     *,
     name: str | None = None,
     part_of: str | None = None,
+    section: str | None = None,
     runtime: Sequence[str] = (),
     sources: Callable[[Any], Mapping[str, str]] | None = None,
     forecast: Forecaster | None = None,
@@ -314,20 +319,20 @@ def stage(
 ) -> Callable[[Callable[..., None]], Stage]:
     """Make a stage of a function `(config, inputs…, out) -> None`.
 
-    `version` is raised by hand when results change. `part_of` names the stage that obtains this one while it works, or
-    whose section of the profile it has. `runtime` names the groups of the runtime that it reads. `sources(config)`
-    gives a digest for everything that the stage reads from outside the store; those digests enter the key.
-    `forecast(config, documents, runtime)` says what the stage will need; a plan shows it. `check(config, runtime)`
-    raises ConfigError for settings of the runtime that the stage can't honour; a run asks it of every stage before the
-    first one starts. `check_here` does so for what this machine has not; a plan, which may be for another machine,
-    leaves it out. `adopted(config, folder, inputs)` raises a GristmillError for a folder made elsewhere that can't
-    stand for the stage's artifact; without it, none can.
+    `version` is raised by hand when results change. `part_of` names the stage that obtains this one while it works,
+    `section` the stage whose section of the profile it has, if none is its own. `runtime` names the groups of the
+    runtime that it reads. `sources(config)` gives a digest for everything that the stage reads from outside the store;
+    those digests enter the key. `forecast(config, documents, runtime)` says what the stage will need; a plan shows it.
+    `check(config, runtime)` raises ConfigError for settings of the runtime that the stage can't honour; a run asks it
+    of every stage before the first one starts. `check_here` does so for what this machine has not; a plan, which may be
+    for another machine, leaves it out. `adopted(config, folder, inputs)` raises a GristmillError for a folder made
+    elsewhere that can't stand for the stage's artifact; without it, none can.
     """
 
     def wrap(function: Callable[..., None]) -> Stage:
         made = Stage(
-            function, name or function.__name__, version, part_of=part_of, runtime=runtime, sources=sources,
-            forecast=forecast, check=check, check_here=check_here, adopted=adopted,
+            function, name or function.__name__, version, part_of=part_of, section=section, runtime=runtime,
+            sources=sources, forecast=forecast, check=check, check_here=check_here, adopted=adopted,
         )  # fmt: skip
         STAGES[made.name] = made
         return made

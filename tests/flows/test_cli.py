@@ -195,12 +195,12 @@ def test_explain_tells_a_documents_whole_story(tmp_path: Path) -> None:
 
 def test_a_document_does_not_steer_the_terminal_of_who_reads_it(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
-    document = Document.new("A river\x1b]0;title\x07 and\x9b2J a fox.", "mine")
+    document = Document.new("A river\x1b]0;title\x07 and\x9b2J a \u202efox.", "mine")
     write_documents(tmp_path / "d.parquet", [document])
     publish(store, "download", {f"documents/{shard_name(0)}": (tmp_path / "d.parquet").read_bytes()})
     told = gristmill("explain", document.id[:8], "tiny", f"--set=runtime.store={store.root}").stdout
     assert "A river\N{REPLACEMENT CHARACTER}]0;title" in told
-    assert not set(told) & set("\x1b\x07\x9b")
+    assert not set(told) & set("\x1b\x07\x9b\u202e")
 
 
 def test_explain_tells_the_story_of_a_pair_too(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from flows.deployments import deploy
-from flows.server import start, wait, watched
+from flows.server import check_address, start, wait, watched
 from flows.stop import stoppable
 from storage.errors import ServerError
 from tests.flows.test_cli import gristmill
@@ -101,6 +101,16 @@ def test_deployments_are_registered_with_the_password_of_the_server() -> None:
         with pytest.raises(ServerError, match="gave no list"):
             deploy({"PREFECT_API_URL": address, "PREFECT_API_AUTH_STRING": "me:secret"})
     assert given == [f"Basic {base64.b64encode(b'me:secret').decode()}"]
+
+
+@pytest.mark.parametrize("address", ["http://user:secret@[bad/api", "127.0.0.1:4200", "http://"])
+def test_an_address_that_is_none_is_said_so_before_prefect_looks_at_it(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", address)
+    with pytest.raises(ServerError, match="PREFECT_API_URL is no URL") as raised:
+        check_address()
+    assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize("port", ["0", "99999"])

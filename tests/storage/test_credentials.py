@@ -27,6 +27,8 @@ HELD = {
     "https://host/file?X-Amz-Credential=AK&X-Amz-Signature=ab": "https://host/file?X-Amz-Credential=***&X-Amz-Signature=***",
     "https://host/file?api_key=abc": "https://host/file?api_key=***",
     "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH": "***",
+    "s3://bucket/x?pass=abcdef123": "s3://bucket/x?pass=***",
+    "s3://bucket/x?jwt=abcdef123": "s3://bucket/x?jwt=***",
 }
 FREE = [
     "data/sk-wikipedia-articles-of-2026-without-duplicates.jsonl",
@@ -52,6 +54,18 @@ def test_what_has_no_credentials_is_left_as_it_is(text: str) -> None:
 @pytest.mark.parametrize("url", [url for url in HELD if "://" in url and "//token" not in url])
 def test_the_pattern_for_parameters_of_flows_refuses_them_too(url: str) -> None:
     assert not re.search(NO_CREDENTIALS, f"runtime.store={url}")
+
+
+def test_connection_strings_and_headers_are_tokens_wherever_they_stand() -> None:
+    key = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo="
+    assert redact(f"AccountName=me;AccountKey={key};a") == "AccountName=me;AccountKey=***;a"
+    assert redact(f"Authorization: Bearer {key}") == "Authorization: Bearer ***"
+
+
+def test_a_deployment_refuses_a_salt_that_stands_in_the_open() -> None:
+    assert not re.search(NO_CREDENTIALS, "filter.pii.salt=a secret")
+    for given in ("filter.pii.salt={env: SALT}", "filter.pii.salt.env=SALT", "filter.pii.salt=null"):
+        assert re.search(NO_CREDENTIALS, given)
 
 
 def test_a_password_with_a_space_is_one(tmp_path: Path) -> None:

@@ -240,6 +240,21 @@ def test_kill_9_at_any_instant_leaves_the_store_sound(tmp_path: Path) -> None:
             assert inspect.verify(store, location) == []
 
 
+def test_a_folder_with_links_or_pipes_is_not_adopted(folder_store: Store, tmp_path: Path) -> None:
+    """A link would bring in files that nobody has given."""
+    (tmp_path / "secret").write_text("of somebody")
+    for name in ("to a file", "to a folder", "pipe"):
+        folder = tmp_path / name
+        (folder / "inner").mkdir(parents=True)
+        (folder / "a.txt").write_text("given")
+        if name == "pipe":
+            os.mkfifo(folder / "inner" / "strange")
+        else:
+            (folder / "inner" / "strange").symlink_to(tmp_path / "secret" if name == "to a file" else tmp_path)
+        with pytest.raises(StoreError, match=r"inner/strange is a (link|pipe)"):
+            maintain.adoptable(folder_store, folder)
+
+
 def test_no_bucket_is_made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     use_s3(request, monkeypatch)
     import s3fs

@@ -42,7 +42,7 @@ def check(config: PiiRules, runtime: Runtime) -> None:
     fingerprints(config)
 
 
-@stage(version=1, name="pairs", part_of="filter", runtime=("data",), sources=fingerprints, check=check)
+@stage(version=1, name="pairs", section="filter", runtime=("data",), sources=fingerprints, check=check)
 def filter_pairs(config: PiiRules, instructions: Artifact, preferences: Artifact, out: Output) -> None:
     """Look for personal data in instruction and preference pairs, with the rules and the actions for documents.
 

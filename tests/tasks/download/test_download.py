@@ -151,6 +151,8 @@ def test_a_pair_that_cant_be_used_is_quarantined(row: dict[str, object], reason:
     out = run(tmp_path, *asked, max_quarantined_share=0.9)
     (verdict,) = (verdict for shard in out.path.glob("ledger/*") for verdict in read_ledger(shard))
     assert (verdict.reason, verdict.detail) == (reason, f"{tmp_path / 'pairs.jsonl'}:2")
+    assert out.counts["documents"]["in"] == len(GOOD), "a pair is no document"
+    assert (out.counts["instructions"], out.counts["instructions_quarantined"]) == (1, 1)
     (kept,) = read_rows([out.path / "instructions" / "pairs.jsonl"])
     assert [message["content"] for message in kept["messages"]] == [good["instruction"], good["output"]]
 

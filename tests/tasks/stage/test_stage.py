@@ -339,6 +339,18 @@ def test_of_two_runs_at_once_one_works_and_the_other_takes_it(tmp_path: Path) ->
     assert Path(log).read_text() == "ran\n"
 
 
+def test_work_that_a_killed_run_has_left_of_a_finished_stage_goes_with_the_next_hit(session: Session) -> None:
+    made, _ = source.materialize(SourceConfig(), ())
+    assert made.manifest is not None
+    left = session.store.workspace("demo-source", made.manifest.key)
+    (left / "scratch").mkdir()
+    with session.store.lock("demo-source", made.manifest.key):
+        source.materialize(SourceConfig(), ())
+        assert left.exists(), "another process works there"
+    source.materialize(SourceConfig(), ())
+    assert not left.exists()
+
+
 def test_a_hit_made_by_other_source_code_says_so(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
     monkeypatch.setattr(session.observer, "noted", lambda name, message: notes.append(message))
