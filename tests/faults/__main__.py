@@ -22,7 +22,7 @@ from tests.faults.bucket import IN_BUCKET, BucketScene, s3_server
 from tests.faults.command import OF_COMMANDS
 from tests.faults.kinds import ON_DISK, Kind
 from tests.faults.scene import Scene
-from tests.faults.storm import Fault, storm, undisturbed
+from tests.faults.storm import Fault, at_every_commit, drawn, storm, undisturbed
 
 # What is disturbed, with its share of the faults
 ON: dict[str, tuple[Sequence[Kind], float]] = {
@@ -40,6 +40,7 @@ def main() -> int:
     parser.add_argument("--on", choices=ON, action="append", help="what is disturbed; all without")
     parser.add_argument("--to", choices=STAGE_NAMES, default=STAGE_NAMES[-1], help="the last stage to be disturbed")
     parser.add_argument("--fault", type=int, action="append", help="only the faults of these numbers")
+    parser.add_argument("--every-commit", choices=STAGE_NAMES, action="append", metavar="STAGE", help="kill -9 at each")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
     parser.add_argument("--folder", type=Path, help="where the stores lie; by default a temporary folder")
     given = parser.parse_args()
@@ -53,14 +54,19 @@ def weather(folder: Path, given: argparse.Namespace) -> int:
     base = undisturbed(folder, STAGE_NAMES[: STAGE_NAMES.index(given.to) + 1])
     print(f"{sum(base.seconds.values()):.0f} s. Seed {given.seed}.", flush=True)
     met: list[Fault] = []
-    chosen = given.on or list(ON)
+    if given.every_commit:
+        with scenes("disk", folder, given.jobs) as places:
+            for fault in storm(base, places, at_every_commit(base, given.every_commit)):
+                tell("disk", fault, False)
+                met.append(fault)
+    chosen = [] if given.every_commit else given.on or list(ON)
     for name in chosen:
         kinds, share = ON[name]
         due = given.count if len(chosen) == 1 else round(given.count * share)
-        numbers = iter(given.fault) if given.fault else itertools.count(1)
+        numbers = given.fault or itertools.count(1)
         with scenes(name, folder, given.jobs) as places:
             struck = 0
-            for fault in storm(base, places, kinds, given.seed, numbers):
+            for fault in storm(base, places, drawn(base, kinds, given.seed, numbers)):
                 tell(name, fault, given.fault is not None)
                 met.append(fault)
                 struck += fault.struck

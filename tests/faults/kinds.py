@@ -45,18 +45,19 @@ class Kind:
 
 @dataclass(frozen=True)
 class AtOperation(Kind):
-    """A fault in the file layer."""
+    """A fault in the file layer, at the operation number `at` of those classes, or at one that is drawn."""
 
     name: str
     effect: Effect
     what: What
     codes: frozenset[int]
     values: tuple[int, ...] = (0,)
+    at: int | None = None
 
     def meet(self, scene: Scene, base: Undisturbed, stage: str, chance: random.Random) -> Met:
         """The operation is drawn among those that the stage makes undisturbed."""
-        total = sum(number for what, number in base.operations[stage].items() if what & self.what)
-        fault = Armed(self.effect, self.what, chance.randint(1, max(1, total)), chance.choice(self.values))
+        at = self.at or chance.randint(1, max(1, base.count(stage, self.what)))
+        fault = Armed(self.effect, self.what, at, chance.choice(self.values))
         scene.layer.arm(scene.local, fault)
         try:
             scene.begin(stage)
@@ -90,6 +91,13 @@ class Kill(Kind):
 
 def _at(name: str, effect: Effect, what: What, codes: Iterable[int], values: Iterable[int] = (0,)) -> AtOperation:
     return AtOperation(name, effect, what, frozenset(codes), tuple(values))
+
+
+def killed_at(commit: int) -> AtOperation:
+    """Kill -9 at the commit of this number."""
+    return AtOperation(
+        f"kill -9 at commit {commit}", Effect.KILL, What.COMMITS, frozenset({KILLED, TYPED, 0}), at=commit
+    )
 
 
 # A child that is killed, or refused a write, is reported by its stage, or replaced

@@ -42,6 +42,10 @@ class Undisturbed:
     seconds: dict[str, float]
     operations: dict[str, dict[What, int]]
 
+    def count(self, stage: str, what: What) -> int:
+        """How many operations of these classes a stage makes."""
+        return sum(number for one, number in self.operations[stage].items() if one & what)
+
     def before(self, stage: str) -> dict[str, str]:
         """The digests of what is there before a stage, by location."""
         stages = [*self.made]

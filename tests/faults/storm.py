@@ -14,7 +14,7 @@ import json
 import queue
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from profiles.schema import STAGE_NAMES
 from tests.faults.checks import digests, finished, problems
-from tests.faults.kinds import Kind
+from tests.faults.kinds import Kind, killed_at
 from tests.faults.layer import What
 from tests.faults.scene import Scene, Undisturbed
 
@@ -39,6 +39,7 @@ class Fault:
     number: int
     stage: str
     kind: Kind
+    chance: random.Random
     code: int = 0
     struck: bool = False
     problems: list[str] = field(default_factory=list)
@@ -67,39 +68,48 @@ def undisturbed(folder: Path, stages: Sequence[str] = STAGE_NAMES) -> Undisturbe
     return Undisturbed(store, made, seconds, operations)
 
 
-def storm(
-    base: Undisturbed,
-    scenes: Sequence[Callable[[], Scene]],
-    kinds: Sequence[Kind],
-    seed: int,
-    numbers: Iterator[int],
-) -> Iterator[Fault]:
-    """The faults of these numbers, which need not end, one at a time on each scene."""
+def drawn(base: Undisturbed, kinds: Sequence[Kind], seed: int, numbers: Iterable[int]) -> Iterator[Fault]:
+    """The faults of these numbers, each of a kind and in a stage that its number and the seed decide."""
+    stages = [*base.seconds]
+    weights = [WEIGHTS.get(name, USUAL_WEIGHT) for name in stages]
+    for number in numbers:
+        chance = random.Random(f"{seed}-{number}")
+        stage = chance.choices(stages, weights)[0]
+        yield Fault(number, stage, chance.choice(kinds), chance)
+
+
+def at_every_commit(base: Undisturbed, stages: Iterable[str]) -> Iterator[Fault]:
+    """Kill -9 at each commit that each of these stages makes, one fault for each."""
+    number = itertools.count(1)
+    for stage in stages:
+        for commit in range(1, base.count(stage, What.COMMITS) + 1):
+            yield Fault(next(number), stage, killed_at(commit), random.Random(0))
+
+
+def storm(base: Undisturbed, scenes: Sequence[Callable[[], Scene]], faults: Iterator[Fault]) -> Iterator[Fault]:
+    """These faults, which need not end, one at a time on each scene."""
     idle: queue.SimpleQueue[Scene] = queue.SimpleQueue()
 
-    def meet(number: int) -> Fault:
+    def meet(fault: Fault) -> Fault:
         scene = idle.get()
         try:
-            return strike(scene, base, kinds, seed, number)
+            return strike(scene, base, fault)
         finally:
             idle.put(scene)
 
     with ExitStack() as stack, ThreadPoolExecutor(len(scenes)) as pool:
         for scene in scenes:
             idle.put(stack.enter_context(scene()))
-        while batch := list(itertools.islice(numbers, BATCH * len(scenes))):
+        while batch := list(itertools.islice(faults, BATCH * len(scenes))):
             yield from pool.map(meet, batch)
 
 
-def strike(scene: Scene, base: Undisturbed, kinds: Sequence[Kind], seed: int, number: int) -> Fault:
-    """Meet one fault, and say what is wrong afterwards."""
-    chance = random.Random(f"{seed}-{number}")
-    stages = [*base.seconds]
-    stage = chance.choices(stages, [WEIGHTS.get(name, USUAL_WEIGHT) for name in stages])[0]
-    fault = Fault(number, stage, chance.choice(kinds))
+def strike(scene: Scene, base: Undisturbed, fault: Fault) -> Fault:
+    """Meet a fault, and say what is wrong afterwards."""
+    stage = fault.stage
     scene.lay_out(base, stage)
     known = digests(scene.open())
-    met = fault.kind.meet(scene, base, stage, chance)
+    met = fault.kind.meet(scene, base, stage, fault.chance)
     fault.code, fault.struck = met.code, met.struck
     fault.log = scene.log.read_text(errors="replace")
     if scene.hung:
