@@ -256,7 +256,7 @@ def test_a_folder_with_links_or_pipes_is_not_adopted(folder_store: Store, tmp_pa
 
 
 def test_a_server_of_files_that_does_not_answer_is_a_sentence() -> None:
-    with pytest.raises(StoreError, match="The store ftp://127.0.0.1:9/store can't be reached"):
+    with pytest.raises(StoreError, match=r"The store ftp://127\.0\.0\.1:9/store can't be reached"):
         Store("ftp://127.0.0.1:9/store")
 
 
