@@ -7,9 +7,11 @@ import os
 import pty
 import random
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from flows import server
 from tests.faults.kinds import KILLED, Kind, Met
 from tests.faults.runner import TYPED
 from tests.faults.scene import OVERRIDES, Scene, Undisturbed
@@ -32,11 +35,12 @@ Strike = Callable[["Command"], bool]
 class Command:
     """A run of the command line in a session of its own, on a terminal of its own."""
 
-    def __init__(self, scene: Scene, stage: str) -> None:
+    def __init__(self, scene: Scene, stage: str, **settings: str) -> None:
         self.scene, self.home = scene, scene.local.parent / "prefect"
         arguments = [f"--set={value}" for value in (f"runtime.store={scene.url}", *OVERRIDES)]
         name, _, folder = scene.runner.mark.partition("=")
         environment = {**os.environ, name: folder, "PREFECT_HOME": str(self.home), "TMPDIR": str(scene.temporary)}
+        environment |= settings
         self.terminal, theirs = pty.openpty()
 
         def take_terminal() -> None:
@@ -93,6 +97,36 @@ class OfCommand(Kind):
         return Met(command.wait(), struck)
 
 
+@dataclass(frozen=True)
+class NamedServerRestarts(Kind):
+    """The server that PREFECT_API_URL names is killed at a random instant, and started again."""
+
+    name: str
+    codes: frozenset[int]
+
+    def meet(self, scene: Scene, base: Undisturbed, stage: str, chance: random.Random) -> Met:
+        """The database is the same before and after."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        address = f"http://127.0.0.1:{port}"
+        start = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", port]
+        environment = {**os.environ, "PREFECT_HOME": str(scene.local.parent / "named")}
+        with tempfile.TemporaryFile() as said:
+            servers = [server.start(start, environment, said)]
+            try:
+                server.wait(address, servers[0], said)
+                command = Command(scene, stage, PREFECT_API_URL=f"{address}/api")
+                time.sleep(chance.uniform(1, START_SECONDS + base.seconds[stage]))
+                struck = command.process.poll() is None
+                os.killpg(servers[0].pid, signal.SIGKILL)
+                servers[0].wait()
+                servers.append(server.start(start, environment, said))
+                return Met(command.wait(), struck)
+            finally:
+                server.stop(servers[-1:])
+
+
 def _press_ctrl_c(command: Command) -> bool:
     os.write(command.terminal, b"\x03")
     return True
@@ -107,19 +141,19 @@ def _signal(number: signal.Signals, *, group: bool = False) -> Strike:
 
 
 def _kill_server(command: Command) -> bool:
-    server = command.server()
-    if server:
-        os.kill(server, signal.SIGKILL)
-    return bool(server)
+    pid = command.server()
+    if pid:
+        os.kill(pid, signal.SIGKILL)
+    return bool(pid)
 
 
 def _freeze_server(command: Command) -> bool:
-    server = command.server()
-    if server:
-        os.kill(server, signal.SIGSTOP)
+    pid = command.server()
+    if pid:
+        os.kill(pid, signal.SIGSTOP)
         time.sleep(HOLD_SECONDS)
-        os.kill(server, signal.SIGCONT)
-    return bool(server)
+        os.kill(pid, signal.SIGCONT)
+    return bool(pid)
 
 
 def _freeze_group(command: Command) -> bool:
@@ -156,5 +190,6 @@ OF_COMMANDS: list[Kind] = [
     _of("command: SIGSTOP to the process group, then SIGCONT", _freeze_group, 0),
     _of("command: kill -9 of Prefect's server", _kill_server, TYPED, 0),
     _of("command: Prefect's server stands still for seconds", _freeze_server, 0),
+    NamedServerRestarts("command: the server of PREFECT_API_URL is restarted", frozenset({TYPED, 0})),
     _of("command: Prefect's database is locked for seconds", _lock_database, 0),
 ]
