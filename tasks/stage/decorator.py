@@ -213,7 +213,7 @@ class Stage:
         session.use(self.name, payload.key())
         artifact = None if refresh else session.store.find(self.name, payload.key(), session.checking(self.name))
         cached = artifact is not None
-        if cached:
+        if artifact is not None:
             session.store.clear_workspace(self.name, payload.key())
         else:
             artifact, cached = self._make_alone(session, payload, config, inputs, refresh)
