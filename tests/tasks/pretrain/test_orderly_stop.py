@@ -22,8 +22,16 @@ from tests.tasks.pretrain.tiny_training import MODEL, output
 from tests.tasks.tiny_model import make_instructions, make_model
 
 ROOT = Path(__file__).parents[3]
+STEPS = 50
 CONFIG = PretrainConfig.model_validate(
-    {"model": MODEL, "steps": 80, "global_batch": 64, "warmup_steps": 2, "validation_every": 80, "sample_tokens": 4}
+    {
+        "model": MODEL,
+        "steps": STEPS,
+        "global_batch": 64,
+        "warmup_steps": 2,
+        "validation_every": STEPS,
+        "sample_tokens": 4,
+    }
 )
 SETTINGS: dict[str, Any] = {"checkpoint_every": 1000, "log_every": 1}
 
@@ -38,7 +46,7 @@ def test_a_stopped_training_goes_on_from_that_step_to_the_same_bytes(
     pretrain.function(CONFIG, *data, undisturbed)
     stopped = output(tmp_path / "stopped", **settings)
     interrupt_and_resume(pretrain, CONFIG, data, stopped, at=10, grace=30.0)
-    assert 10 <= stopped.facts["resumed_from_step"] < 80
+    assert 10 <= stopped.facts["resumed_from_step"] < STEPS
     assert stopped.facts["restarts"] == 0
     assert tree_digest(list_files(stopped.path)) == tree_digest(list_files(undisturbed.path))
 
