@@ -242,7 +242,7 @@ def main() -> None:
         _add_groups()
         with DiskFaults():
             app(standalone_mode=True)
-    except KeyboardInterrupt:  # between two commands of typer's, which minds it itself
+    except KeyboardInterrupt:  # before typer runs the command; it minds the rest itself
         sys.exit(130)
     except GristmillError as error:
         errors.print(f"[bold red]Error:[/] {escape(error.message)}", highlight=False, soft_wrap=True)

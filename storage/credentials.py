@@ -82,13 +82,19 @@ def _in_text(text: str) -> str:
 def _of_environment(environment: Mapping[str, str]) -> Iterator[str]:
     """The values of variables that are named as secrets are, and those in the JSON of FSSPEC_PROTOCOL."""
     for name, value in environment.items():
-        if _VARIABLE.search(name) and len(value) >= LEAST:
+        if _names_a_secret(name) and len(value) >= LEAST:
             yield value
         elif name.startswith("FSSPEC_") and value.lstrip().startswith("{"):
             try:
                 yield from _options(json.loads(value))
             except ValueError:
                 continue  # fsspec will say so
+
+
+@functools.cache
+def _names_a_secret(variable: str) -> bool:
+    """Cached, as every error is redacted, that of each row that is quarantined too."""
+    return _VARIABLE.search(variable) is not None
 
 
 def _options(options: Any) -> Iterator[str]:

@@ -52,11 +52,8 @@ def is_held(path: Path) -> bool:
     """Whether a running process holds the lock at `path`."""
     if not path.exists():
         return False
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        return not _try(descriptor)
-    finally:
-        os.close(descriptor)
+    with hold_if_free(path) as free:
+        return not free
 
 
 def _try(descriptor: int) -> bool:

@@ -13,8 +13,7 @@ from tests.faults.scene import Scene, Undisturbed
 
 def digests(store: Store) -> dict[str, str]:
     """The digest of every artifact, by location."""
-    found = {location: store.manifest(location) for location in store.locations()}
-    return {location: manifest.digest for location, manifest in found.items() if manifest}
+    return {location: manifest.digest for location, manifest in store.manifests()}
 
 
 def problems(store: Store, known: dict[str, str]) -> Iterator[str]:
