@@ -24,6 +24,7 @@ from pydantic import AnyHttpUrl, TypeAdapter, ValidationError
 
 from flows.stop import Stop
 from storage.errors import ServerError
+from storage.files.locks import hold
 from tasks.children.parent import tied_to
 
 if TYPE_CHECKING:
@@ -69,19 +70,23 @@ def temporary_server(stop_run: Stop) -> Iterator[None]:
     # As Prefect starts its own: without pages, and without services that no single run needs
     command = [sys.executable, "-m", "uvicorn", "--app-dir", str(Path(prefect.__file__).parents[1]), "--factory"]
     command += ["prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", port, "--log-level", "error"]
+    command += ["--lifespan", "on"]
     given = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+    environment = {**only_own_pages(port), **os.environ, **given}
     with tempfile.TemporaryFile() as said:
-        server = start([*command, "--lifespan", "on"], {**only_own_pages(port), **os.environ, **given}, said)
+        address = f"http://127.0.0.1:{port}"
+        children: list[subprocess.Popen[bytes]] = []
         try:
-            address = f"http://127.0.0.1:{port}"
-            wait(address, server, said)
+            with starting_alone():
+                children.append(start(command, environment, said))
+                wait(address, children[0], said)
             with (
                 temporary_settings({PREFECT_API_URL: f"{address}/api"}) as settings,
-                watched(server, settings, said, stop_run),
+                watched(children[0], settings, said, stop_run),
             ):
                 yield
         finally:
-            stop([server])
+            stop(children)
 
 
 @contextmanager
@@ -146,6 +151,20 @@ def watched(server: subprocess.Popen[bytes], settings: Settings, said: IO[bytes]
         raise
     finally:
         over.set()
+
+
+@contextmanager
+def starting_alone() -> Iterator[None]:
+    """Within the block, no other run starts a server on the same database: the first one creates its tables, and two
+    that do so at once break each other's."""
+    from prefect.settings import get_current_settings
+
+    home = get_current_settings().home
+    if not os.access(home, os.W_OK):  # the server itself says what is wrong
+        yield
+        return
+    with hold(home / "gristmill-server.lock"):
+        yield
 
 
 def only_own_pages(port: int | str) -> dict[str, str]:

@@ -13,7 +13,7 @@ import tempfile
 from rich.console import Console
 
 from flows.deployments import POOL, deploy
-from flows.server import answers, last_lines, only_own_pages, start, stop, wait
+from flows.server import answers, last_lines, only_own_pages, start, starting_alone, stop, wait
 from flows.stop import stoppable
 from storage.errors import ConfigError, ServerError
 
@@ -40,8 +40,9 @@ def serve(console: Console, port: int) -> None:
     children: list[subprocess.Popen[bytes]] = []
     with stoppable() as stopped, tempfile.TemporaryFile() as said:
         try:
-            children.append(start([*prefect, "server", "start"], environment, said))
-            wait(address, children[0], said)
+            with starting_alone():
+                children.append(start([*prefect, "server", "start"], environment, said))
+                wait(address, children[0], said)
             deploy(environment)
             children.append(start([*prefect, "worker", "start", "--pool", POOL], environment))
             console.print(f"Prefect is at [bold]{address}[/]  (Ctrl-C stops it)")

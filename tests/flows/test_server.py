@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from flows.deployments import deploy
 from flows.server import check_address, start, wait, watched
 from flows.stop import stoppable
 from storage.errors import ServerError
+from storage.files.locks import hold
 from tests.flows.test_cli import gristmill
 
 SAY = [sys.executable, "-c", "import sys; print('on the way'); sys.exit('port taken')"]
@@ -49,6 +51,21 @@ def test_a_server_that_exits_at_once_is_quoted() -> None:
         server.wait()
         with pytest.raises(ServerError, match=r"exited at once\.\nIt said last:\non the way\nport taken"):
             wait("http://127.0.0.1:9", server, said)
+
+
+def test_servers_on_one_database_start_one_after_the_other(tmp_path: Path) -> None:
+    """Two that create the tables of a new database at once break each other's."""
+    home = tmp_path / "home"
+    script = "from flows.server import starting_alone\nwith starting_alone(): print('alone', flush=True)"
+    home.mkdir()
+    with hold(home / "gristmill-server.lock"):
+        other = subprocess.Popen(
+            [sys.executable, "-c", script], env={**os.environ, "PREFECT_HOME": str(home)}, stdout=subprocess.PIPE
+        )
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.communicate(timeout=4)
+    said, _ = other.communicate(timeout=60)
+    assert said == b"alone\n"
 
 
 def test_a_server_that_is_not_there_is_named_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
