@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Before anything imports prefect or a Hugging Face library: they read these once.
 _HOME = tempfile.mkdtemp(prefix="gristmill-tests-")
@@ -21,6 +22,10 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
+
+# On a machine that is busy an example may take long: no property here is one of time
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 TESTS = Path(__file__).resolve().parent
 DATA = TESTS.parents[1] / "shared" / "data"

@@ -18,11 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from profiles.schema import STAGE_NAMES
-from tests.faults.bucket import IN_BUCKET, BucketScene, s3_server
+from tests.faults.bucket import IN_BUCKET, BucketScene, used_here
 from tests.faults.command import OF_COMMANDS
 from tests.faults.kinds import ON_DISK, Kind
 from tests.faults.scene import Scene
 from tests.faults.storm import Fault, at_every_commit, drawn, storm, undisturbed
+from tests.s3_server import s3_server
 
 # What is disturbed, with its share of the faults
 ON: dict[str, tuple[Sequence[Kind], float]] = {
@@ -83,7 +84,7 @@ def scenes(name: str, folder: Path, jobs: int) -> Iterator[list[Callable[[], Sce
     if name != "bucket":
         yield [functools.partial(Scene, place) for place in places]
         return
-    with s3_server() as address:
+    with s3_server() as address, used_here(address):
         yield [functools.partial(BucketScene, place, address) for place in places]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import logging
 import math
 import os
 import random
@@ -24,14 +23,10 @@ from storage.store import Store
 from tests.faults.kinds import KILLED, Kind, Met
 from tests.faults.runner import TYPED
 from tests.faults.scene import Scene, Undisturbed
+from tests.s3_server import client_of
 
 PATIENCE = 2  # seconds that a client of these tests waits for an answer
-CLIENT = {
-    "AWS_ACCESS_KEY_ID": "test",
-    "AWS_SECRET_ACCESS_KEY": "test",
-    "AWS_DEFAULT_REGION": "us-east-1",
-    "FSSPEC_S3": f'{{"config_kwargs": {{"read_timeout": {PATIENCE}, "connect_timeout": {PATIENCE}}}}}',
-}
+PATIENT = {"FSSPEC_S3": f'{{"config_kwargs": {{"read_timeout": {PATIENCE}, "connect_timeout": {PATIENCE}}}}}'}
 MOST_REQUESTS = 200  # the numbers that are drawn; a run of few requests is over before a late one
 
 
@@ -167,25 +162,18 @@ class _Relay(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def s3_server() -> Iterator[str]:
-    """A local S3 server, which this process uses within the block; its address."""
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
+def used_here(address: str) -> Iterator[None]:
+    """Let this process use the S3 server at an address within the block."""
     before = dict(os.environ)
-    os.environ |= CLIENT | {"AWS_ENDPOINT_URL_S3": f"http://{host}:{port}"}
+    os.environ |= client_of(address) | PATIENT
     s3fs.S3FileSystem.clear_instance_cache()
     try:
-        yield f"http://{host}:{port}"
+        yield
     finally:
         s3fs.S3FileSystem.clear_instance_cache()
         for name in os.environ.keys() - before.keys():
             del os.environ[name]
         os.environ |= before
-        server.stop()
 
 
 class BucketScene(Scene):
@@ -193,7 +181,7 @@ class BucketScene(Scene):
 
     def __init__(self, folder: Path, upstream: str) -> None:
         self.proxy = Proxy(upstream)
-        super().__init__(folder, {**CLIENT, "AWS_ENDPOINT_URL_S3": self.proxy.url})
+        super().__init__(folder, client_of(self.proxy.url) | PATIENT)
         self.bucket = f"storm-{self.proxy.server_port}"
         self.fs = s3fs.S3FileSystem(skip_instance_cache=True)
         self.fs.mkdir(self.bucket)

@@ -64,7 +64,7 @@ KEYS = ("messages", "instruction", "input", "output", "prompt", "chosen", "rejec
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(KEYS, VALUES)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_row_is_a_pair_or_a_bad_document(row: dict[str, Any]) -> None:
     for take in (instruction, preference):
         with suppress(BadDocument):

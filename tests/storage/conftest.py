@@ -14,25 +14,19 @@ from storage.digests import list_files, tree_digest
 from storage.keys import KeyPayload
 from storage.manifest import InputRef, Manifest
 from storage.store import Store
+from tests.s3_server import client_of, s3_server
 
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with s3_server() as address:
+        yield address
 
 
 def use_s3(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let S3 be the local server."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", request.getfixturevalue("s3_endpoint"))
+    for name, value in client_of(request.getfixturevalue("s3_endpoint")).items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(params=["folder", "memory", "s3"])

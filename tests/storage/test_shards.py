@@ -32,7 +32,7 @@ DIGEST, OTHER = "ab" * 32, "cd" * 32
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(texts=st.lists(TEXT, max_size=20))
 def test_documents_round_trip(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("documents") / "00000.parquet"

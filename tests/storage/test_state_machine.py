@@ -412,9 +412,7 @@ class S3Machine(StoreMachine):
 
 
 def run(machine: type[StoreMachine], examples: int, steps: int) -> None:
-    choices = settings(
-        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+    choices = settings(max_examples=examples, stateful_step_count=steps, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(machine, settings=choices)
 
 

@@ -65,7 +65,7 @@ def parted(values: Any, ends: Int64) -> list[list[int]]:
 
 @pytest.mark.shadow("tasks.dedup.kernels.sign", "tasks.dedup.kernels.shingle_sets", "tasks.dedup.kernels.simhashes")
 @given(WORDS, st.integers(1, 9), st.lists(st.tuples(UINT32, UINT32), min_size=1, max_size=9))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_sketches_are_those_of_the_sets_of_shingles(
     texts: list[list[int]], n: int, steps: list[tuple[int, int]]
 ) -> None:
@@ -95,7 +95,7 @@ def agreement(one: Sequence[int], other: Sequence[int]) -> int:
 
 @pytest.mark.shadow("tasks.dedup.near_duplicates.compare_kernels.similar_pairs")
 @given(SIGNATURES, st.lists(st.lists(st.integers(0, 11), max_size=6), max_size=4), st.integers(0, 5))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_pairs_that_agree_are_found_in_each_group(
     signatures: list[list[int]], groups: list[list[int]], least: int
 ) -> None:
@@ -115,7 +115,7 @@ def test_pairs_that_agree_are_found_in_each_group(
 
 @pytest.mark.shadow("tasks.dedup.near_duplicates.compare_kernels.crossing_pairs")
 @given(SIGNATURES, st.lists(st.integers(0, 3), min_size=12, max_size=12), st.integers(1, 5), st.integers(0, 60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_each_member_of_a_large_group_crosses_to_the_component_that_agrees_most(
     signatures: list[list[int]], components: list[int], least: int, budget: int
 ) -> None:
@@ -141,7 +141,7 @@ def test_each_member_of_a_large_group_crosses_to_the_component_that_agrees_most(
 
 @pytest.mark.shadow("tasks.dedup.near_duplicates.compare_kernels.band_keys")
 @given(st.lists(st.lists(UINT32, min_size=6, max_size=6), max_size=5), st.sampled_from([1, 2, 3, 6]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_key_of_a_band_is_of_its_rows(signatures: list[list[int]], rows: int) -> None:
     array = np.array(signatures, np.uint32).reshape(len(signatures), 6)
     for band in range(6 // rows):
@@ -163,7 +163,7 @@ def test_the_key_of_a_band_is_of_its_rows(signatures: list[list[int]], rows: int
     st.integers(0, 64),
     st.integers(0, 30),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_hashes_that_differ_in_few_bits_are_counted_beyond_the_room_for_them(
     groups: list[list[int]], most: int, room: int
 ) -> None:
@@ -203,7 +203,7 @@ def words_of(text: str) -> list[tuple[int, int]]:
 @pytest.mark.shadow("tasks.dedup.spans.word_kernels.find_words", "tasks.dedup.spans.word_kernels.find_windows")
 @given(st.lists(TEXTS, min_size=1, max_size=6), st.integers(1, 6))
 @example(["a", "", "a a a a", "é a", "İ \U0001d400\U0010ffff"], 1)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_words_start_where_they_do_and_windows_are_of_as_many(texts: list[str], size: int) -> None:
     hashes, starts, ends = word_kernels.find_words(*utf8(pa.array(texts, pa.string())), *characters(True, True))
     words = [words_of(text) for text in texts]
@@ -222,7 +222,7 @@ def test_words_start_where_they_do_and_windows_are_of_as_many(texts: list[str], 
 
 @pytest.mark.shadow("tasks.dedup.spans.word_kernels.may_repeat")
 @given(st.lists(st.one_of(st.integers(0, 40), UINT64), max_size=60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_key_may_repeat_if_its_counter_is_shared(keys: list[int]) -> None:
     slots = 4
     while slots < word_kernels.SLOTS * len(keys):

@@ -182,7 +182,7 @@ TEXT = st.lists(st.sampled_from(["a", "b", "C", "d,", "e\n"]), max_size=30).map(
     "tasks.filter.contamination.kernels.fill",
     "tasks.filter.contamination.kernels.find",
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(TEXT, min_size=1, max_size=8), st.lists(TEXT, min_size=1, max_size=8), st.data())
 def test_counts_are_those_of_sets_of_tuples(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], queries: list[str], data: st.DataObject

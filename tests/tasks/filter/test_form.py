@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.artifact import Artifact
@@ -164,7 +164,6 @@ def by_python(text: str, config: FormConfig) -> dict[str, Any]:
 
 
 @pytest.mark.shadow("tasks.filter.form.kernels.count_form", "tasks.filter.form.kernels.hash_words")
-@settings(deadline=None)  # the first example compiles the kernels
 @given(st.lists(TEXTS, max_size=4), CONFIGS)
 def test_the_kernels_measure_what_plain_python_does(texts: list[str], config: FormConfig) -> None:
     for text, row in zip(texts, measure(*texts, config=config), strict=True):
@@ -173,7 +172,6 @@ def test_the_kernels_measure_what_plain_python_does(texts: list[str], config: Fo
         assert set(row) - set(expected) <= {"c4_removed_lines", "c4_citations"}
 
 
-@settings(deadline=None)  # the first example compiles the kernels
 @given(st.lists(st.sampled_from(["a", "b", "c", "dd", "\n"]), max_size=80).map(" ".join))
 def test_repetition_is_found_wherever_it_stands(text: str) -> None:
     (row,) = measure(text)
@@ -262,7 +260,6 @@ def test_odd_text_is_measured_in_linear_time(kind: str) -> None:
         assert (row["words"], row["mean_word_length"]) == (1, 10_000_000)
 
 
-@settings(deadline=None)  # the first example compiles the kernels
 @given(TEXTS, LINE_RULES)
 def test_what_c4_leaves_is_what_was_counted(text: str, rules: C4LineRules) -> None:
     config = FormConfig(c4=rules)

@@ -84,7 +84,7 @@ def addresses(data: bytes) -> list[tuple[int, int, int]]:
 @pytest.mark.shadow("tasks.filter.pii.patterns.kernels.scan")
 @given(st.lists(PERSONAL, max_size=5))
 @example(["1.1.1.1.1.1.1.1.1", "a@a.a@a.a@a.a", "aa11,bb22,cc33", "::1::2", "-----BEGIN "])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_whatever_can_be_personal_data_is_a_candidate(texts: list[str]) -> None:
     data, offsets = utf8(pa.array(texts, pa.string()))
     hits = np.empty((int(offsets[-1]) // 2 + 8, pii.FIELDS), np.int64)  # as `candidates` allots it
@@ -116,7 +116,7 @@ def cut(text: str, least: int) -> list[str]:
 
 @pytest.mark.shadow("tasks.filter.language.kernels.cut")
 @given(st.lists(TEXTS, max_size=6), st.integers(1, 40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_documents_are_cut_at_line_ends_and_their_letters_counted(texts: list[str], least: int) -> None:
     data, offsets = utf8(pa.array(texts, pa.string()))
     alphabetic = np.array([chr(code).isalpha() for code in range(0x3100)], np.bool_)

@@ -75,7 +75,7 @@ def test_the_language_is_fasttexts_own_of_the_whole_text() -> None:
     "tasks.filter.fasttext_model.kernels.sum_pieces",
     "tasks.filter.fasttext_model.kernels.two_likeliest",
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.text(max_size=200), max_size=4))
 def test_any_text_is_read_as_fasttext_reads_it(texts: list[str]) -> None:
     assert_as_the_library(texts)

@@ -142,7 +142,7 @@ SENTENCE = st.lists(st.sampled_from(list("abcdefg")), min_size=1, max_size=9).ma
     "tasks.filter.perplexity.kernels.sentences",
     "tasks.filter.perplexity.kernels.score",
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(SENTENCE, min_size=1, max_size=25), st.integers(2, 4), st.integers(1, 3), st.lists(SENTENCE, min_size=1)
 )

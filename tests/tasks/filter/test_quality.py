@@ -113,7 +113,7 @@ def test_training_is_repeatable_whatever_the_order_and_the_memory(
     assert again.counts == trained.counts
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.one_of(st.sampled_from([*GOOD, *POOR, "the"]), st.text(max_size=20)), max_size=30).map(" ".join))
 @example("__label__positive river __label__negative")
 @example("İstanbul STRASSE Straße ﬁne e\u0301t\u00e9 日本語のテキスト です")
@@ -173,7 +173,7 @@ def test_a_sigmoid_stays_finite_where_classes_part_cleanly(scale: float) -> None
     assert 0 < float(found(np.array([-2.0 * scale]))[0]) < 0.5 < float(found(np.array([2.0 * scale]))[0]) < 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=40))
 def test_the_area_under_the_curve_is_sklearns(pairs: list[tuple[int, bool]]) -> None:
     from sklearn.metrics import roc_auc_score

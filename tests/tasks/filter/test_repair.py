@@ -198,14 +198,14 @@ PIECES = st.sampled_from(
 TEXTS = st.lists(PIECES | st.text(max_size=3), max_size=30).map("".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(TEXTS, st.sampled_from([ALL, RepairConfig(), RepairConfig(encoding=False, line_breaks=True, white_space=False)]))
 def test_repairing_twice_changes_nothing(text: str, config: RepairConfig) -> None:
     once = repaired(text, config)
     assert repaired(once, config) == once
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(TEXTS)
 def test_encoding_is_repaired_as_ftfy_does_line_by_line(text: str) -> None:
     from ftfy import fix_encoding
@@ -218,7 +218,7 @@ def test_encoding_is_repaired_as_ftfy_does_line_by_line(text: str) -> None:
     assert seen or not any(map(is_bad, lines)), "the test of whole columns misses nothing"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(TEXTS, max_size=8))
 def test_a_column_is_repaired_as_its_texts_are(texts: list[str]) -> None:
     found = repair_texts(pa.array(texts, pa.string()), chosen(ALL))

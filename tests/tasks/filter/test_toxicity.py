@@ -92,7 +92,7 @@ def measure(model: Path, texts: Sequence[str], config: ToxicityConfig = CONFIG) 
 
 
 @pytest.mark.shadow("tasks.filter.toxicity.kernels.sum_terms")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.one_of(st.sampled_from(WORDS), st.text(st.characters(codec="ascii"), max_size=8)), max_size=40))
 @example(["FUCK", "you_idiot", "naïve", "日本語のテキスト", "x" * 100])
 def test_the_given_model_scores_as_its_package_does(package: Path, words: list[str]) -> None:
@@ -119,7 +119,7 @@ def test_a_document_has_the_mean_of_its_paragraphs_by_length_and_the_worst(packa
 
 
 @pytest.mark.shadow("tasks.filter.toxicity.kernels.cut_paragraphs")
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.one_of(st.text(max_size=40), st.text("a b\n\t河。", max_size=80)), max_size=5), st.integers(1, 30))
 def test_paragraphs_are_the_text_and_nothing_else(texts: list[str], most: int) -> None:
     parts, characters, firsts = paragraphs(pa.array(texts, pa.string()), most)

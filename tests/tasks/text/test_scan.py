@@ -74,7 +74,7 @@ def test_texts_are_normalised_as_python_would(case: bool, space: bool) -> None:
 
 @pytest.mark.shadow("tasks.text.kernels.scan")
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), max_size=12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_text_is_normalised_as_python_would(drawn: list[str]) -> None:
     texts, words = scanned(drawn, SketchConfig())
     assert texts == [normal(text) for text in drawn]
@@ -136,7 +136,7 @@ def test_signatures_are_datasketchs(seed: int) -> None:
 
 @pytest.mark.shadow("tasks.dedup.near_duplicates.compare_kernels.jaccards")
 @given(st.lists(st.frozensets(st.integers(0, 30), min_size=1), min_size=2, max_size=8))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_jaccard_is_exact(sets: list[frozenset[int]]) -> None:
     flat = np.array([value for one in sets for value in sorted(one)], np.uint64)
     ends = np.cumsum([len(one) for one in sets])
@@ -148,7 +148,7 @@ def test_jaccard_is_exact(sets: list[frozenset[int]]) -> None:
 
 
 @given(st.lists(st.text(max_size=20), max_size=12), st.integers(0, 5), st.integers(0, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_slice_is_read_as_what_it_is(texts: list[str], before: int, after: int) -> None:
     column = pa.array(["x" * 7] * before + texts + ["y"] * after, pa.string()).slice(before, len(texts))
     data, offsets = scan.utf8(column)

@@ -290,7 +290,7 @@ def test_tokens_are_shown_so_that_they_can_be_told_apart(token: bytes, expected:
     st.binary(max_size=40) | st.text(max_size=15).map(str.encode) | st.text(r"\|` x4n0u␣", max_size=15).map(str.encode)
 )
 @example(b"\\x41")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_what_is_shown_is_all_of_a_token_and_breaks_no_table(token: bytes) -> None:
     shown = show(token)[1:-1]
     assert shown.isprintable()

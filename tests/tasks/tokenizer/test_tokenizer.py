@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(st.text())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_every_text_comes_back(folder: Path, text: str) -> None:
     tokenizer = load_for_documents(folder)
     ids = tokenizer.encode(text).ids

@@ -229,7 +229,6 @@ def test_order_shards_workers_and_memory_decide_nothing(tmp_path: Path, seed: in
         st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from("a _é字\u0301ßǅ"))), min_size=1
     )
 )
-@settings(deadline=None)
 def test_words_start_where_python_finds_them(texts: list[str]) -> None:
     hashes, starts, ends = word_kernels.find_words(*utf8(pa.array(texts, pa.string())), *characters(True, True))
     begins = np.concatenate(([0], ends[:-1]))
@@ -317,7 +316,7 @@ def test_a_shard_is_worked_through_in_portions(tmp_path: Path, monkeypatch: pyte
 
 
 @given(small_corpora())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_no_window_is_left_in_two_places_and_no_word_is_lost(documents: list[Document]) -> None:
     """Equal windows that remain overlap; and what was cut is found by following its owners.
 

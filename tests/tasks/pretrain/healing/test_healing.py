@@ -108,7 +108,7 @@ def falling(steps: int, end: float) -> Floats:
     return end + (9 - end) * np.exp(-np.arange(steps) / 60)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.sampled_from([0.01, 0.1, 0.5]), st.sampled_from([0.02, 2.0, 6.0]))
 def test_the_noise_of_small_batches_is_no_spike(seed: int, noise: float, end: float) -> None:
     random = np.random.default_rng(seed)

@@ -82,7 +82,7 @@ def undone(document: list[int]) -> list[int]:
 TOKENS = st.sampled_from([EOS, *range(20, 40)])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     rows=st.integers(1, 40).flatmap(
         lambda width: st.lists(st.lists(TOKENS, min_size=width + 1, max_size=width + 1), min_size=1, max_size=6)
@@ -162,7 +162,7 @@ def test_documents_of_a_sample_and_samples_and_seeds_are_drawn_apart() -> None:
     assert rows_of(filler(spm_share=0.0, seed=1).rearrange(batch_of(rows), 7, 1)) != served
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(count=st.integers(1, 9), first=st.integers(0, 1 << 40), parts=st.sampled_from([1, 2, 8]), seed=st.integers(0, 9))
 def test_what_is_drawn_does_not_depend_on_what_is_read_with_it(count: int, first: int, parts: int, seed: int) -> None:
     rows = np.random.default_rng(seed).integers(-40, 100, (count, 65))

@@ -89,7 +89,7 @@ def test_without_options_the_order_is_that_of_the_first_release(shards: list[Pat
     assert digest(served) == "987812f2cdb2782b35b76e65cff9397f0cc7a0d743b922db29f7eb8006971333"
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     sizes=st.lists(st.integers(2 * CONTEXT, 40 * CONTEXT), min_size=1, max_size=4),
     weights=st.lists(st.lists(st.floats(0.05, 10), min_size=4, max_size=4), min_size=1, max_size=3),
@@ -132,7 +132,7 @@ def test_an_epoch_of_a_source_has_an_order_of_its_own() -> None:
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(first=st.integers(0, 3 * BLOCK), count=st.integers(1, 60))
 def test_what_a_sample_is_does_not_depend_on_what_is_read_with_it(first: int, count: int) -> None:
     phases = [Phase(0, {"code": 1, "web": 2}), Phase(BLOCK + 11, {"news": 1, "web": 1})]

@@ -85,7 +85,7 @@ def plan_of(lengths: list[int], context: int) -> Packing:
     "tasks.pretrain.loader.packing_kernels.best_fit",
     "tasks.pretrain.loader.packing_kernels.arrange",
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     lengths=st.lists(st.one_of(st.integers(1, 20), st.integers(1, 150)), max_size=120),
     context=st.sampled_from([1, 2, 7, 8, 15, 16, 31, 64]),
@@ -100,7 +100,7 @@ def test_the_plan_is_that_of_best_fit_decreasing(lengths: list[int], context: in
     assert plan.padding().tolist() == [context - one for one in filled]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(lengths=st.lists(st.integers(1, 90), min_size=1, max_size=80), context=st.integers(1, 40))
 def test_no_window_is_over_full_no_document_that_fits_is_cut_and_no_prediction_is_lost(
     lengths: list[int], context: int
@@ -120,7 +120,7 @@ def test_no_window_is_over_full_no_document_that_fits_is_cut_and_no_prediction_i
 
 
 @pytest.mark.shadow("tasks.pretrain.loader.packing_kernels.survey")
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(lengths=st.lists(st.integers(2, 90), min_size=1, max_size=60), context=st.integers(1, 40))
 def test_what_a_stream_would_cut_is_counted(lengths: list[int], context: int) -> None:
     tokens = sum(lengths)

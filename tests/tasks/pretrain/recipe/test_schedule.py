@@ -46,7 +46,7 @@ def test_each_schedule_has_the_rates_that_it_had(name: str) -> None:
 schedules = st.sampled_from(["cosine", "wsd", "linear", "constant"])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     schedules, st.sampled_from(["linear", "1-sqrt"]), st.floats(0, 1), st.floats(0.05, 0.9), st.integers(0, 40),
     st.integers(60, 400),
@@ -80,7 +80,6 @@ def test_wsd_stays_at_the_peak_until_the_share_begins() -> None:
     assert rates[30:] == pytest.approx([1 - (n / 10) ** 0.5 for n in range(1, 11)])
 
 
-@settings(deadline=None)
 @given(st.integers(0, 5), st.integers(0, 90), st.integers(1, 5), st.integers(1, 200))
 def test_the_batch_doubles_in_equal_intervals_and_samples_are_its_sum(
     doublings: int, warm: int, more: int, steps: int
@@ -104,7 +103,6 @@ def test_without_a_warmup_every_batch_is_whole() -> None:
     assert [grown.batch(step) for step in range(1, 9)] == [4, 4, 8, 8, 16, 16, 32, 32]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40_000), st.integers(0, 50), st.sampled_from([2, 8, 16]))
 def test_the_run_is_as_long_as_its_tokens_need(tokens: int, warm: int, parts: int) -> None:
     config = config_of(

@@ -121,7 +121,7 @@ def test_real_text_gives_the_file_that_the_library_would_save(
     min_frequency=st.sampled_from([0, 1, 2, 5]),
     special_tokens=st.sampled_from([(), SPECIAL_TOKENS]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_ties_and_overlaps_are_decided_as_the_library_does(
     words: list[str], vocab_size: int, min_frequency: int, special_tokens: Sequence[str]
 ) -> None:
@@ -130,7 +130,7 @@ def test_ties_and_overlaps_are_decided_as_the_library_does(
 
 
 @given(words=st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=12), seed=st.integers(0, 9))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_merges_do_not_depend_on_the_order_of_words(words: list[bytes], seed: int) -> None:
     shuffled = words.copy()
     random.Random(seed).shuffle(shuffled)
@@ -141,7 +141,7 @@ def test_merges_do_not_depend_on_the_order_of_words(words: list[bytes], seed: in
 
 @pytest.mark.shadow("tasks.tokenizer.bpe.count_kernels.count_words", "tasks.tokenizer.bpe.count_kernels.rehash_words")
 @given(portions=st.lists(st.lists(st.binary(max_size=9), max_size=30), max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_words_are_counted_as_a_counter_counts_them(portions: list[list[bytes]]) -> None:
     def splitter(words: list[bytes]) -> tuple[UInt8, Int64, Int64]:
         ends = np.cumsum([len(word) for word in words], dtype=np.int64)
@@ -206,7 +206,7 @@ def test_a_word_of_a_megabyte_costs_what_is_merged_in_it() -> None:
     workers=st.sampled_from([1, 2, 4]),
     seed=st.integers(0, 9),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_counts_do_not_depend_on_shards_order_or_workers(
     documents: list[str], shards: int, workers: int, seed: int
 ) -> None:
@@ -242,7 +242,7 @@ def test_counts_of_shards_add_up_beyond_32_bits() -> None:
     vocab_size=st.integers(256, 280),
     min_frequency=st.sampled_from([1, 2, 5]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_word_commoner_than_the_last_merge_is_one_token(
     words: list[str], vocab_size: int, min_frequency: int
 ) -> None:

@@ -93,7 +93,7 @@ def library_cuts(pattern: PatternName, text: str) -> list[str]:
 @pytest.mark.parametrize("pattern", PATTERNS)
 @given(given=st.lists(ODD_TEXT, max_size=4))
 @example(given=["a  b\n\n  c", "don't DON'T 'sam '\u017f", "", "1234567 ½²³４", "x!\r\n\r\n y", "(a ((b  \n\t ", " '"])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_texts_are_cut_as_the_library_cuts_them(pattern: PatternName, given: list[str]) -> None:
     assert cuts(pattern, given) == [library_cuts(pattern, text) for text in given]
 
@@ -125,7 +125,7 @@ def both(folder: Path) -> tuple[encode.Encoder, encode.Encoder]:
 @pytest.mark.shadow("tasks.tokenizer.encoder.kernels.encode", "tasks.tokenizer.encoder.kernels.fill_pairs")
 @given(given=st.lists(st.one_of(ODD_TEXT, st.text(alphabet="aet hs\n"), st.text(alphabet="-= ")), max_size=5))
 @example(given=list(HARD_TEXTS))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_ids_equal_the_librarys(both: tuple[encode.Encoder, encode.Encoder], given: list[str]) -> None:
     ours, library = both
     assert ids_of(ours, given) == ids_of(library, given)
