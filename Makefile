@@ -19,8 +19,9 @@ test: $(STAMP) ## everything that must hold; `make soak` has the longer proofs
 	wait $$types && exit $$tests
 
 soak: $(STAMP) ## longer proofs: a kill in every stage, every engine killed and resumed, hosts that meet again
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m soak
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$$(mktemp -d) $(BIN)/python -m pytest -n 2 --dist loadfile $(COMPILED)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m soak --hypothesis-profile explore
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$$(mktemp -d) $(BIN)/python -m pytest -n 2 --dist loadfile --hypothesis-profile explore $(COMPILED)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --hypothesis-profile explore tests/storage
 
 lint: $(STAMP) ## ruff on all, mypy --strict on all
 	$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .

@@ -71,7 +71,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.folder = Path(self._temporary.name)
         self.made: dict[str, Made] = {}
         self.fragments: set[str] = set()
-        self.refs: dict[str, list[str]] = {}
+        self.refs: dict[str, list[tuple[str, str]]] = {}  # location and digest
         self.leases: list[tuple[int, str, Lease]] = []
         self.locks: list[tuple[int, str, AbstractContextManager[None]]] = []
         self.workspaces: set[tuple[int, str]] = set()
@@ -107,7 +107,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def needed(self, keep_last: int) -> set[str]:
         found: set[str] = set()
-        waiting = [location for entries in self.refs.values() for location in entries[-keep_last:]]
+        waiting = [location for entries in self.refs.values() for location, _ in entries[-keep_last:]]
         while waiting:
             location = self.twin(waiting.pop())
             if location in found:
@@ -230,10 +230,11 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.made)
     def move_ref(self, writer: int, name: str, data: st.DataObject) -> None:
         location = data.draw(st.sampled_from(sorted(self.made)))
-        number = refs.move(self.stores[writer], name, location, self.made[location].digest)
+        entry = location, self.made[location].digest
+        number = refs.move(self.stores[writer], name, *entry)
         entries = self.refs.setdefault(name, [])
-        if entries[-1:] != [location]:
-            entries.append(location)
+        if entries[-1:] != [entry]:
+            entries.append(entry)
         assert number == len(entries)
 
     @rule(writer=WRITERS, data=st.data())
@@ -371,7 +372,7 @@ class StoreMachine(RuleBasedStateMachine):
             for store in self.stores:
                 assert list(store.locations()) == sorted(self.made)
                 for name, entries in self.refs.items():
-                    assert [entry.location for entry in refs.history(store, name)] == entries
+                    assert [(entry.location, entry.digest) for entry in refs.history(store, name)] == entries
 
 
 @contextmanager
