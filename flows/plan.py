@@ -7,6 +7,7 @@ times are guessed from the nearest earlier artifact of the stage.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from flows.session import session_of
 from profiles.schema import Profile
 from storage import refs
 from storage.artifact import Artifact
+from storage.errors import DamagedArtifact
 from storage.keys import KeyPayload
 from storage.manifest import Manifest
 from storage.shards.documents import count_rows
@@ -74,9 +76,10 @@ def _ask(
 ) -> tuple[PlannedStage, Artifact]:
     pending = Pending(path=Path(), digest="", location=stage.name)
     stage.check_runtime(config, session.runtime)
+    entries = refs.history(session.store, f"{session.profile}/{stage.name}")  # one that is damaged ends the run here
     waiting = sorted({given.location for given in stage.named(inputs).values() if isinstance(given, Pending)})
     if waiting:
-        guess = _latest(session.store, f"{session.profile}/{stage.name}")
+        guess = _readable(session.store, entries[-1].location) if entries else None
         waits = PlannedStage(stage.name, False, f"waits for {', '.join(waiting)}", None, guess, inputs)
         return replace(waits, forecast=_forecast(session, stage, config, inputs, guess)), pending
     payload = stage.payload(config, inputs)
@@ -107,6 +110,8 @@ def _forecast(
     return stage.forecast(config, count, session.runtime)
 
 
-def _latest(store: Store, ref: str) -> Manifest | None:
-    entries = refs.history(store, ref)
-    return store.manifest(entries[-1].location) if entries else None
+def _readable(store: Store, location: str) -> Manifest | None:
+    """A manifest to guess from: a damaged one is none."""
+    with suppress(DamagedArtifact):
+        return store.manifest(location)
+    return None

@@ -41,7 +41,7 @@ def history(store: Store, name: str) -> list[RefEntry]:
     except ValidationError as error:
         raise DamagedArtifact(
             f"The ref {name} is damaged: {error.errors()[0]['msg']}.",
-            f"Delete {store.root}/refs/{name}.json; the next run writes it anew, without its history.",
+            f"Delete {store.address(f'refs/{name}.json')}; the next run writes it anew, without its history.",
         ) from error
 
 

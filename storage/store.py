@@ -83,7 +83,7 @@ class Store:
             found = _FORMAT.validate_json(marker)["format"]
         except (ValidationError, KeyError) as error:
             raise StoreError(
-                f"{self.root}/{STORE_FILE} is damaged.",
+                f"{self.address(STORE_FILE)} is damaged.",
                 f'If this is a store of format {FORMAT}, write {{"format": {FORMAT}}} into that file.',
             ) from error
         if found != FORMAT:
@@ -99,10 +99,14 @@ class Store:
             return
         if "artifacts" in strange:
             raise StoreError(
-                f"{self.root}/{STORE_FILE} is missing.",
+                f"{self.address(STORE_FILE)} is missing.",
                 f'If this is a store, write {{"format": {FORMAT}}} into that file.',
             )
         raise StoreError(f"{self.url} is not empty and not a store.", "Set runtime.store to another folder.")
+
+    def address(self, name: str) -> str:
+        """Where a person finds what lies at `name`: a path, or in a bucket the URL."""
+        return f"{self.root if self.is_folder else self.url.rstrip('/')}/{name}"
 
     def check_exists(self) -> None:
         """Raises StoreError if nothing was ever written there: a mistyped address looks like an empty store."""
@@ -145,7 +149,7 @@ class Store:
         except FileNotFoundError:
             return None
         except IsADirectoryError as error:
-            raise DamagedArtifact(f"{self.root}/{name} is a folder.", "Remove it: a file is due there.") from error
+            raise DamagedArtifact(f"{self.address(name)} is a folder.", "Remove it: a file is due there.") from error
 
     # --- reading ------------------------------------------------------------------------------------------------
 

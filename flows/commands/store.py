@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -126,27 +125,34 @@ def verify(
 
 
 def _remedy(store: Store, damaged: list[str]) -> str:
-    """The command that makes damaged artifacts again: with a profile whose refs name them."""
+    """What to do: delete the refs that can't be read, then make damaged artifacts again by the profiles whose refs name
+    them."""
     profiles: dict[str, set[str]] = {}
+    unreadable = []
     for name in refs.names(store):
-        with suppress(DamagedArtifact):
-            profile, _, stage = name.rpartition("/")
+        profile, _, stage = name.rpartition("/")
+        try:
             if {entry.location for entry in refs.history(store, name)} & set(damaged):
                 profiles.setdefault(profile, set()).add(stage)
+        except DamagedArtifact:
+            unreadable.append(store.address(f"refs/{name}.json"))
+            if stage in {location.partition("/")[0] for location in damaged}:  # it may have named that one
+                profiles.setdefault(profile, set()).add(stage)
+    first = f"Delete {', '.join(unreadable)}. " if unreadable else ""
     runs = [
         f"gristmill run {profile} --store {store.url} {' '.join(f'--refresh {stage}' for stage in sorted(stages))}"
         for profile, stages in profiles.items()
     ]
     if runs:
         return (
-            f"Make them again: {'; '.join(runs)}. Name a profile of your own by its file, and repeat the --set "
+            f"{first}Make them again: {'; '.join(runs)}. Name a profile of your own by its file, and repeat the --set "
             "that they were made with: with others the run makes other artifacts."
         )
     if damaged:
-        return "`gristmill store gc` removes them: no profile's run names them."
+        return f"{first}`gristmill store gc` removes what is damaged: no profile's run names it."
     return (
-        f"Run the profile again, which writes its refs anew; one that can't be read must be deleted before "
-        f"({store.root}/refs). Leave `gristmill store gc` for afterwards: it removes what no ref names."
+        f"{first}Run the profile again, which writes its refs anew. Leave `gristmill store gc` for afterwards: it "
+        "removes what no ref names."
     )
 
 

@@ -158,7 +158,30 @@ def test_verify_names_the_damaged_file_and_the_way_out(tmp_path: Path) -> None:
     ref.write_text(ref.read_text().replace('"digest": "', '"digest": "0'))
     done = gristmill("store", "verify", f"--store={store.root}")
     assert "Run the profile again, which writes its refs anew" in done.stderr
+    ref.write_text("")
+    path = store.get(again).path / "b"
+    path.chmod(0o644)
+    path.write_bytes(b"owt")
+    done = gristmill("store", "verify", f"--store={store.root}")
+    assert f"Delete {ref}. Make them again: gristmill run tiny --store {store.root} --refresh dedup" in done.stderr
     assert gristmill("store", "verify", f"--store={store.root}x").returncode == 1
+
+
+def test_a_plan_reads_past_a_damaged_manifest_of_what_is_made_anew_but_not_past_a_damaged_ref(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    location = publish(store, "tokenizer", {"tokenizer.json": b"{}"})
+    path = Path(store.root, "artifacts", location, "manifest.json")
+    path.chmod(0o644)
+    path.write_text("{")
+    planned = gristmill("plan", "tiny", f"--store={store.root}")
+    assert (planned.returncode, planned.stderr) == (0, "")
+    assert "waits for" in planned.stdout
+    ref = Path(store.root, "refs", "tiny", "tokenizer.json")
+    ref.write_text("[]")
+    for command in ("plan", "run"):
+        done = gristmill(command, "tiny", f"--store={store.root}")
+        assert done.returncode == 1
+        assert f"Delete {ref}" in done.stderr
 
 
 def test_ls_show_lineage_diff_and_gc_tell_what_is_there(tmp_path: Path) -> None:
