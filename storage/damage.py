@@ -7,7 +7,7 @@ the size would otherwise give other rows, weights or tokens, and their result wo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from storage.digests import tree_digest
@@ -17,14 +17,20 @@ from storage.manifest import MANIFEST, SUMS, Manifest
 Digests = Callable[[Iterable[str]], Mapping[str, str]]
 
 
-def find_damage(manifest: Manifest, location: str, sizes: Mapping[str, int], digests: Digests | None) -> Iterator[str]:
+def find_damage(
+    manifest: Manifest, location: str, sizes: Mapping[str, int], digests: Digests | None, closed: Sequence[str] = ()
+) -> Iterator[str]:
     """A phrase for each thing that is not as it was published. `sizes` are the bytes of every file that is there, by
-    its path in the artifact; `digests` hashes some of them, and None compares sizes only."""
+    its path in the artifact; `digests` hashes some of them, and None compares sizes only. Of the files in `closed`
+    folders nothing can be said."""
     yield from _contradictions(manifest, location)
     expected = {SUMS: manifest.digest} | {name: entry.sha256 for name, entry in manifest.files.items()}
     whole = []
+    hidden = tuple(f"{folder}/" for folder in closed)
     for name in expected:
         entry = manifest.files.get(name)
+        if name.startswith(hidden):
+            continue
         if name not in sizes:
             yield f"{location}/{name} is missing"
         elif entry and sizes[name] != entry.size:
@@ -33,7 +39,9 @@ def find_damage(manifest: Manifest, location: str, sizes: Mapping[str, int], dig
             whole.append(name)
     found = digests(whole) if digests else expected
     for name in whole:
-        if found[name] != expected[name]:
+        if name not in found:
+            yield f"{location}/{name} can't be read"
+        elif found[name] != expected[name]:
             yield f"{location}/{name} changed: SHA-256 {found[name][:12]}… instead of {expected[name][:12]}…"
     for name in sorted(sizes.keys() - expected.keys() - {MANIFEST}):
         if not name.rpartition("/")[2].startswith("."):  # else of a file manager or of NFS, and read by no stage
@@ -54,7 +62,18 @@ def _contradictions(manifest: Manifest, location: str) -> Iterator[str]:
         yield f"the manifest of {location} has another digest than its files"
 
 
-def local_sizes(folder: Path) -> dict[str, int]:
-    """Bytes of every file below a folder, by its POSIX path. Raises OSError."""
-    paths = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
-    return {path.relative_to(folder).as_posix(): path.lstat().st_size for path in paths}
+def local_sizes(folder: Path) -> tuple[dict[str, int], list[str]]:
+    """Bytes of every file below a folder, by its POSIX path, and the folders below that this user may not enter, such
+    as the removed texts in a store of another user. Raises OSError."""
+    sizes: dict[str, int] = {}
+    closed: list[str] = []
+
+    def failed(error: OSError) -> None:
+        if not isinstance(error, PermissionError) or Path(error.filename) == folder:
+            raise error
+        closed.append(Path(error.filename).relative_to(folder).as_posix())
+
+    for place, _, names in os.walk(folder, onerror=failed):
+        for path in (Path(place, name) for name in names):
+            sizes[path.relative_to(folder).as_posix()] = path.lstat().st_size
+    return sizes, closed

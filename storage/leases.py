@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -69,18 +69,23 @@ class Lease:
 def deleting(store: Store) -> Iterator[set[str]]:
     """`stage/key` of everything that a running process has leased; none is added within the block. Leases of dead
     processes are removed."""
-    folder = store.local / FOLDER
-    if not folder.is_dir():  # so that looking at a store writes nothing
+    if not (store.local / FOLDER).is_dir():  # so that looking at a store writes nothing
         yield set()
         return
     with locks.hold(_collection(store)):
-        keys: set[str] = set()
-        for path in sorted(folder.iterdir()):
+        yield leased(store, remove=True)
+
+
+def leased(store: Store, *, remove: bool = False) -> set[str]:
+    """`stage/key` of everything that a running process has leased now; leases of dead ones can be removed."""
+    keys: set[str] = set()
+    for path in sorted((store.local / FOLDER).glob("*")):
+        with suppress(FileNotFoundError):
             if locks.is_held(path):
                 keys |= set(path.read_text(errors="replace").split())
-            else:
+            elif remove:
                 path.unlink()
-        yield keys
+    return keys
 
 
 def _collection(store: Store) -> Path:

@@ -48,8 +48,7 @@ def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
     needed, unreadable = _needed(store, keep_last)
     sizes = {location: manifest.size for location, manifest in store.manifests()}
     unreadable += sorted((needed - sizes.keys()) & set(store.locations()))
-    with leases.deleting(store) as leased:
-        used = set(leased)
+    used = leases.leased(store)
     fragments = _fragments(store, settled)
     artifacts = {}
     for location in [*store.locations(), *fragments]:

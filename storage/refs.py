@@ -7,6 +7,7 @@ A ref only moves forward and its history is kept, so that last week's model can 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated
@@ -91,10 +92,22 @@ def resolve(store: Store, text: str) -> str:
 
 
 def names(store: Store) -> Iterator[str]:
-    """The names of all refs, sorted."""
+    """The names of all refs, sorted, among them what lies in the place of one without being a file. Raises OSError for
+    a folder that can't be listed: a ref that is overlooked is one whose artifact a collection would delete."""
     folder = f"{store.root}/refs"
-    if store.fs.isdir(folder):
-        for path in sorted(store.fs.find(folder)):
-            relative = str(path).removeprefix(folder).lstrip("/")
-            if relative.endswith(".json") and not relative.rsplit("/", 1)[-1].startswith("."):
-                yield relative.removesuffix(".json")
+    for path in sorted(_listed(folder) if store.is_folder else store.fs.find(folder)):
+        relative = path.removeprefix(folder).lstrip("/")
+        if relative.endswith(".json") and not relative.rsplit("/", 1)[-1].startswith("."):
+            yield relative.removesuffix(".json")
+
+
+def _listed(folder: str) -> Iterator[str]:
+    """All that lies below a folder, and of folders those named like a ref; nothing where there is none. No link is
+    followed."""
+
+    def failed(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # removed meanwhile, as a profile's last ref may be
+            raise error
+
+    for place, folders, files in os.walk(folder, onerror=failed):
+        yield from (os.path.join(place, name) for name in [*files, *folders])

@@ -4,7 +4,8 @@ A run names its inputs by their content, and every file of an artifact is checke
 minutes to hash. So the digest of a file is kept in `digests.sqlite` in the cache folder under its path, and taken from
 there while inode, size, and the times of the last change of content and of inode are the same. A file that changed
 within the last seconds is not remembered: it could change again within the resolution of its times (the "racy git"
-problem). Losing the file of digests costs time only, so one that can't be read or written is gone without.
+problem). Losing the file of digests costs time only: one that can't be read or written is gone without, one that
+another process keeps locked is not waited for again, and one that is damaged is removed.
 """
 
 from __future__ import annotations
@@ -12,19 +13,23 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from storage.digests import file_digest
 from storage.files.cache import cache_folder
 
 SETTLED_SECONDS = 2.0
+PATIENCE_SECONDS = 5.0  # others write for milliseconds
 CREATE = """
 CREATE TABLE IF NOT EXISTS digests (
     path TEXT PRIMARY KEY, inode INTEGER, size INTEGER, mtime_ns INTEGER, ctime_ns INTEGER, sha256 TEXT
 )
 """
 State = tuple[int, int, int, int]
+_locked: set[Path] = set()
+T = TypeVar("T")
 
 
 def remembered_digest(path: Path, cache: Path | None = None) -> str:
@@ -73,29 +78,48 @@ def _state(file: Path) -> State:
 
 
 def _recall(cache: Path, states: Iterable[tuple[Path, State]]) -> dict[tuple[Path, State], str]:
-    known: dict[tuple[Path, State], str] = {}
-    if not cache.is_file():
-        return known
-    try:
-        with closing(sqlite3.connect(cache, timeout=10)) as connection:
+    def ask(connection: sqlite3.Connection) -> dict[tuple[Path, State], str]:
+        known = {}
+        for file, state in states:
             query = "SELECT inode, size, mtime_ns, ctime_ns, sha256 FROM digests WHERE path = ?"
-            for file, state in states:
-                row = connection.execute(query, (str(file),)).fetchone()
-                if row and tuple(row[:4]) == state:
-                    known[file, state] = str(row[4])
-    except (sqlite3.Error, UnicodeDecodeError):
-        return {}
-    return known
+            row = connection.execute(query, (str(file),)).fetchone()
+            if row and tuple(row[:4]) == state:
+                known[file, state] = str(row[4])
+        return known
+
+    return _asked(cache, ask) or {} if cache.is_file() else {}
 
 
 def _remember(cache: Path, learned: Mapping[tuple[Path, State], str]) -> None:
-    if not learned:
-        return
+    def keep(connection: sqlite3.Connection) -> None:
+        connection.execute(CREATE)
+        rows = [(str(file), *state, digest) for (file, state), digest in learned.items()]
+        connection.executemany("REPLACE INTO digests VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    if learned:
+        with suppress(OSError):
+            cache.parent.mkdir(parents=True, exist_ok=True)
+        _asked(cache, keep)
+
+
+def _asked(cache: Path, ask: Callable[[sqlite3.Connection], T]) -> T | None:
+    """What `ask` returns, in a transaction of its own; None where the database can't be used."""
+    if cache in _locked:
+        return None
     try:
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(cache, timeout=10)) as connection, connection:
-            connection.execute(CREATE)
-            rows = [(str(file), *state, digest) for (file, state), digest in learned.items()]
-            connection.executemany("REPLACE INTO digests VALUES (?, ?, ?, ?, ?, ?)", rows)
-    except (OSError, sqlite3.Error, UnicodeDecodeError):
-        return
+        with closing(sqlite3.connect(cache, timeout=PATIENCE_SECONDS)) as connection, connection:
+            return ask(connection)
+    except UnicodeDecodeError:
+        _discard(cache)
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without what extends it
+        if code == sqlite3.SQLITE_BUSY:
+            _locked.add(cache)
+        elif code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            _discard(cache)
+    return None
+
+
+def _discard(cache: Path) -> None:
+    with suppress(OSError):
+        cache.unlink()

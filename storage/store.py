@@ -13,6 +13,7 @@ in a local cache, and publishing is an upload with the manifest last.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -29,10 +30,11 @@ from pydantic import TypeAdapter, ValidationError
 from storage.artifact import Artifact
 from storage.credentials import REMEDY, has_credentials
 from storage.damage import find_damage, local_sizes
-from storage.digests import sums
+from storage.digests import file_digest, sums
 from storage.errors import ConfigError, DamagedArtifact, StoreError
 from storage.files import locks
 from storage.files.cache import cache_folder
+from storage.files.disk import open_up
 from storage.files.flush import flush, flush_tree
 from storage.files.remote import Remote, reaching
 from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
@@ -40,6 +42,7 @@ from storage.remembered import remember, remembered_digests
 
 STORE_FILE = "gristmill.json"
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "az"}  # they have no folders: making one would make a bucket
+NO_PATH = (errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _FORMAT = TypeAdapter(dict[str, int])
 Heard = Callable[[int, int], None]  # bytes hashed so far, and the most that there can be
 
@@ -66,7 +69,12 @@ class Store:
         self.fs: Any = fs if self.is_folder else Remote(fs, url)
         name = hashlib.sha256(url.encode()).hexdigest()[:12]
         self.local = Path(self.root) if self.is_folder else cache or cache_folder() / name
-        self._open()
+        try:
+            self._open()
+        except (ValueError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in NO_PATH:
+                raise
+            raise StoreError(f"The store {url} can't be opened: {error}.", "Set runtime.store to a folder.") from error
 
     def _open(self) -> None:
         if self.is_folder and self.local.exists() and not self.local.is_dir():
@@ -144,6 +152,8 @@ class Store:
 
     def read_bytes(self, name: str) -> bytes | None:
         """The bytes of a small file, or None if it does not exist. Raises DamagedArtifact for a folder in its place."""
+        if self.is_folder and os.path.lexists(path := self.local / name) and not path.is_file():
+            raise DamagedArtifact(f"{self.address(name)} is no file.", "Remove it: a file is due there.")
         try:
             return bytes(self.fs.cat_file(f"{self.root}/{name}"))
         except FileNotFoundError:
@@ -243,24 +253,39 @@ class Store:
             found = remembered_digests((folder / name for name in names), anew=self.paranoid, hashed=on_hashed)
             return {path.relative_to(folder).as_posix(): digest for path, digest in found.items()}
 
-        return list(find_damage(manifest, location, local_sizes(folder), digests if hashed else None))
+        sizes, closed = local_sizes(folder)
+        return list(find_damage(manifest, location, sizes, digests if hashed else None, closed))
 
     def damage(self, manifest: Manifest, location: str) -> list[str]:
         """A phrase for each thing that is not as it was published, every file hashed anew. In a bucket the files there
         count, not their copies on this machine."""
+        return list(self._damage_here(manifest, location) if self.is_folder else self._damage_there(manifest, location))
+
+    def _damage_here(self, manifest: Manifest, location: str) -> Iterator[str]:
+        folder = self.local / "artifacts" / location
+
+        def digests(names: Iterable[str]) -> dict[str, str]:
+            found = {}
+            for name in names:
+                with suppress(OSError):
+                    found[name] = file_digest(folder / name)
+            return found
+
+        sizes, closed = local_sizes(folder)
+        yield from (f"{location}/{name} is closed to this user" for name in closed)
+        yield from find_damage(manifest, location, sizes, digests, closed)
+
+    def _damage_there(self, manifest: Manifest, location: str) -> Iterator[str]:
         root = f"{self.root}/artifacts/{location}"
-        if self.is_folder:
-            sizes = local_sizes(self.local / "artifacts" / location)
-        else:
-            self.fs.invalidate_cache()
-            found = self.fs.find(root, detail=True)
-            sizes = {name.rpartition(f"artifacts/{location}/")[2]: entry["size"] for name, entry in found.items()}
 
         def digest(name: str) -> str:
             with reaching(self.url), self.fs.open(f"{root}/{name}", "rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
 
-        return list(find_damage(manifest, location, sizes, lambda names: {name: digest(name) for name in names}))
+        self.fs.invalidate_cache()
+        found = self.fs.find(root, detail=True)
+        sizes = {name.rpartition(f"artifacts/{location}/")[2]: entry["size"] for name, entry in found.items()}
+        yield from find_damage(manifest, location, sizes, lambda names: {name: digest(name) for name in names})
 
     def _download(self, manifest: Manifest, location: str, path: Path) -> None:
         draft = self.local / "work" / f"fetch-{location.replace('/', '-')}"
@@ -304,14 +329,16 @@ class Store:
         path.chmod(0o700)  # texts that will be removed or changed stand there as they were
         return path
 
-    def clear_workspace(self, stage: str, key: str) -> None:
-        """Remove the working folder of a key that has its artifact: it is left of a process that was killed once it had
-        published. One that another process works in stays, and so does all in a store that can only be read."""
-        path = self.local / "work" / f"{stage}-{key}"
-        if path.exists():
-            with suppress(OSError), locks.hold_if_free(self.local / "locks" / path.name) as mine:
-                if mine:
-                    shutil.rmtree(path)
+    def clear_workspaces(self) -> None:
+        """Remove the working folders of keys that have their artifacts: they are left of processes that could not
+        remove them once they had published. One that a process works in stays, and so do all in a store that can only
+        be read."""
+        for path in list((self.local / "work").glob("*")):
+            stage, _, key = path.name.rpartition("-")
+            if self.fs.exists(f"{self.root}/artifacts/{stage}/{key}/{MANIFEST}"):
+                with suppress(OSError), locks.hold_if_free(self.local / "locks" / path.name) as mine:
+                    if mine:
+                        shutil.rmtree(path)
 
     def aside(self, stage: str, key: str) -> Path:
         """Where a stage keeps what it observed of its own run, beside the artifact; created by the first writer."""
@@ -334,6 +361,7 @@ class Store:
                     return newest
             location = f"{location}.{int(made[-1].partition('.')[2] or 1) + 1}"
         (folder / SUMS).write_text(sums(manifest.files))
+        open_up(folder, (folder / SUMS).stat().st_mode)
         flush_tree(folder)
         (folder / MANIFEST).write_text(manifest.to_json())
         flush(folder / MANIFEST)

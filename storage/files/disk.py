@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from collections.abc import Container
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -104,3 +105,13 @@ def mount(folder: Path) -> Path:
 def existing(folder: Path) -> Path:
     """The folder, or its nearest existing parent."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+
+
+def open_up(folder: Path, mode: int) -> None:
+    """Let whoever may read a file of `mode` read every file below the folder: libraries that write by way of a
+    temporary file leave it to its owner alone. What a folder of mode 0700 holds stays private by that."""
+    readable = stat.S_IMODE(mode) & (stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH)
+    for path in folder.rglob("*"):
+        found = stat.S_IMODE(path.lstat().st_mode)
+        if path.is_file() and found & readable != readable:
+            path.chmod(found | readable)

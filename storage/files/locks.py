@@ -49,11 +49,15 @@ def hold_if_free(path: Path) -> Iterator[bool]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a running process holds the lock at `path`."""
-    if not path.exists():
+    """Whether a running process holds the lock at `path`, which need not be writable."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
         return False
-    with hold_if_free(path) as free:
-        return not free
+    try:
+        return not _try(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _try(descriptor: int) -> bool:

@@ -214,7 +214,7 @@ class Stage:
         artifact = None if refresh else session.store.find(self.name, payload.key(), session.checking(self.name))
         cached = artifact is not None
         if artifact is not None:
-            session.store.clear_workspace(self.name, payload.key())
+            session.store.clear_workspaces()
         else:
             artifact, cached = self._make_alone(session, payload, config, inputs, refresh)
         manifest = artifact.manifest

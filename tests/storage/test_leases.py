@@ -52,7 +52,9 @@ def test_a_killed_run_holds_nothing(folder_store: Store, make: Make) -> None:
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    assert set(maintain.find_garbage(folder_store, keep_last=1).artifacts) == {made.location}
+    garbage = maintain.find_garbage(folder_store, keep_last=1)
+    assert set(garbage.artifacts) == {made.location}
+    maintain.collect(folder_store, garbage)
     assert not list((folder_store.local / "leases").iterdir())
 
 

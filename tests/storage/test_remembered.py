@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,19 @@ def test_what_remembers_may_be_damaged_or_have_no_place(tmp_path: Path) -> None:
     damaged.write_bytes(b"no database" * 500)
     for cache in (damaged, file / "digests.sqlite"):
         assert remembered_digest(file, cache) == hashlib.sha256(b"one").hexdigest()
+    assert remembered_digest(file, damaged) == hashlib.sha256(b"one").hexdigest()
+    assert damaged.read_bytes().startswith(b"SQLite format 3"), "a damaged one is replaced"
+
+
+def test_what_another_process_keeps_locked_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, cache = tmp_path / "data.jsonl", tmp_path / "digests.sqlite"
+    file.write_text("one")
+    settle(file)
+    remembered_digest(file, cache)
+    monkeypatch.setattr(remembered, "PATIENCE_SECONDS", 1.0)
+    with closing(sqlite3.connect(cache)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        started = time.monotonic()
+        for _ in range(5):
+            assert remembered_digest(file, cache) == hashlib.sha256(b"one").hexdigest()
+        assert time.monotonic() - started < 4
