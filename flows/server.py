@@ -36,7 +36,6 @@ LAST_LINES = 10
 START_RETRIES = 2  # 6 seconds
 AGAIN = "Run it again: finished work is taken from the store, and the rest resumes."
 GIVEN = "Start it, correct PREFECT_API_URL, or unset it: a run then has a server of its own."
-SEE_WHY = "Mend what it names, or run `prefect server start` to see more."
 
 
 def check_address() -> None:
@@ -106,9 +105,8 @@ def given_server(address: str, stop_run: Stop) -> Iterator[None]:
     except httpx.HTTPError as error:
         if stop_run.reason is not None:
             raise
-        status = f"answered {error.response.status_code}" if isinstance(error, httpx.HTTPStatusError) else "is gone"
         raise ServerError(
-            f"The Prefect server at {address} {status} during the run: {_said(error)}.", f"{GIVEN} {AGAIN}"
+            f"The Prefect server at {address} {_status(error)} during the run: {_said(error)}.", f"{GIVEN} {AGAIN}"
         ) from error
 
 
@@ -124,6 +122,10 @@ def _check_given(address: str) -> None:
             client.raise_for_api_version_mismatch()
         except RuntimeError as wrong:
             raise ServerError(f"The Prefect server at {address} can't be used: {_said(wrong)}.", GIVEN) from wrong
+
+
+def _status(error: httpx.HTTPError) -> str:
+    return f"answered {error.response.status_code}" if isinstance(error, httpx.HTTPStatusError) else "is gone"
 
 
 def _said(error: Exception) -> str:
@@ -146,8 +148,11 @@ def watched(server: subprocess.Popen[bytes], settings: Settings, said: IO[bytes]
     watcher.start()
     try:
         yield
-    except httpx.HTTPError:
+    except httpx.HTTPError as error:
         watcher.join(1)  # a request can fail before the watcher has noticed why
+        if stop_run.reason is None:
+            problem = f"The Prefect server {_status(error)} during the run.{last_lines(said)}"
+            raise ServerError(problem, f"{see_why()} {AGAIN}") from error
         raise
     finally:
         over.set()
@@ -165,6 +170,14 @@ def starting_alone() -> Iterator[None]:
         return
     with hold(home / "gristmill-server.lock"):
         yield
+
+
+def see_why() -> str:
+    """What to do about a server that fails."""
+    from prefect.settings import get_current_settings
+
+    home = get_current_settings().home
+    return f"Mend what it names: its database is in {home}, where there must be room and leave to write."
 
 
 def only_own_pages(port: int | str) -> dict[str, str]:
@@ -188,9 +201,11 @@ def start(
 
 
 def last_lines(said: IO[bytes]) -> str:
-    """The end of what a server said, to be put after a sentence; nothing for a silent one."""
+    """The end of what a server said, to be put after a sentence; nothing for a silent one. Of tracebacks only their
+    errors are quoted, which are not indented."""
     said.seek(0)
-    lines = [line.rstrip() for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+    text = said.read().decode(errors="replace")
+    lines = [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith("  ")]
     return "".join(f"\n{line}" for line in ["It said last:", *lines[-LAST_LINES:]]) if lines else ""
 
 
@@ -210,11 +225,11 @@ def wait(address: str, server: subprocess.Popen[bytes], said: IO[bytes]) -> None
     started = time.monotonic()
     while time.monotonic() - started < START_SECONDS:
         if server.poll() is not None:
-            raise ServerError(f"The Prefect server exited at once.{last_lines(said)}", SEE_WHY)
+            raise ServerError(f"The Prefect server exited at once.{last_lines(said)}", see_why())
         if answers(address):
             return
         time.sleep(0.1)
-    raise ServerError(f"No Prefect server after {START_SECONDS} s.{last_lines(said)}", SEE_WHY)
+    raise ServerError(f"No Prefect server after {START_SECONDS} s.{last_lines(said)}", see_why())
 
 
 def answers(address: str) -> bool:

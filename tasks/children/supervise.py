@@ -42,6 +42,7 @@ GRACE_SECONDS = 5.0  # between TERM and KILL
 LEAVE_SECONDS = 20.0  # between a child's error and its end; a rank may wait for others that will never come
 POLL_SECONDS = 0.5
 LAUNCHER_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)  # as 256 − signal
+TORCHRUN_KILLED = re.compile(r"rank +: (\d+) .*\n +exitcode +: -(\d+)")  # in its table of failures
 MESSAGE = re.compile(rb"(?:[\w.-]+: )?(\{.*\})\s*")  # pdsh, which a hostfile asks for, begins each line with the host
 # What a rerun does, by whether the child keeps checkpoints
 RERUN = {True: "a rerun goes on from the last checkpoint", False: "a rerun begins the stage anew"}
@@ -108,7 +109,7 @@ def run_child(
     if reported:
         raise _typed(reported, code, _last_lines(log, begun))
     if code != 0:
-        raise _failed(limits, code, crash, log, _last_lines(log, begun))
+        raise _failed(limits, code, crash, log, begun)
 
 
 def run_module(
@@ -285,27 +286,40 @@ def _typed(message: Mapping[str, Any], code: int, last_lines: list[str]) -> Gris
     return kind(message.get("message", ""), message.get("remedy", ""), **facts)
 
 
-def _failed(limits: _Limits, code: int, crash: str, log: Path, last_lines: list[str]) -> LostProcess:
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    killed = signal.SIGKILL in (-code, 256 - code)
+def _failed(limits: _Limits, code: int, crash: str, log: Path, begun: int) -> LostProcess:
+    how, last_lines = _how(code, crash, log, begun), _last_lines(log, begun)
     # The kernel leaves no word in the process itself
     memory = "The system often kills a process like this because memory ran out: close other programs, "
     memory += "lower the stage's micro_batch, " if limits.resumes else ""
     memory += "or give the run more memory. "
-    if 256 - code in LAUNCHER_SIGNALS:
-        how += f" (one of its ranks was killed by {signal.Signals(256 - code).name})"
-    how += f", {crash}" if crash else ""
     return LostProcess(
         f"The child process of {limits.stage} {how}:\n" + "\n".join(f"  {line}" for line in last_lines),
-        f"\n{memory if killed else ''}The whole log is {log}; {RERUN[limits.resumes]}.",
+        f"\n{memory if 'SIGKILL' in how else ''}The whole log is {log}; {RERUN[limits.resumes]}.",
         how=how,
         exit_code=code,
         last_lines=last_lines,
     )
 
 
-def _last_lines(log: Path, begun: int) -> list[str]:
-    """The end of what this child, which began at a byte of the log, wrote into it."""
+def _how(code: int, crash: str, log: Path, begun: int) -> str:
+    """How a child ended. What other ranks say of one that was killed is not the reason."""
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    how = f"ended with exit code {code}"
+    for rank, number in TORCHRUN_KILLED.findall(_log_text(log, begun)):
+        if int(number) != signal.SIGTERM:  # which torchrun itself sends to those that are left
+            return f"{how} (rank {rank} was killed by {signal.Signals(int(number)).name})"
+    if 256 - code in LAUNCHER_SIGNALS:
+        how += f" (one of its ranks was killed by {signal.Signals(256 - code).name})"
+    return f"{how}, {crash}" if crash else how
+
+
+def _log_text(log: Path, begun: int) -> str:
+    """What this child, which began at a byte of the log, wrote into it."""
     with log.open("rb") as file:
         file.seek(begun)
-        return file.read().decode(errors="replace").splitlines()[-LAST_LINES:]
+        return file.read().decode(errors="replace")
+
+
+def _last_lines(log: Path, begun: int) -> list[str]:
+    return _log_text(log, begun).splitlines()[-LAST_LINES:]

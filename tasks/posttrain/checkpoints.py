@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tasks.children.child import emit
 from tasks.posttrain.spec import PosttrainSpec
-from tasks.training.checkpoint_marker import CheckpointMarker, flush_and_digest, newest_sound, refusal
+from tasks.training.checkpoint_marker import CheckpointMarker, dropped_note, flush_and_digest, newest_sound, refusal
 
 
 class PosttrainMarker(CheckpointMarker):
@@ -27,7 +28,11 @@ def latest_checkpoint(spec: PosttrainSpec, processes: int) -> tuple[Path | None,
 
     Raises TrainingError for a checkpoint of another run, or one that this engine can't read.
     """
-    folder, step = newest_sound(spec.checkpoints, spec.identity)
+
+    def dropped(step: int, sound: int, damage: str) -> None:
+        emit(note=dropped_note(step, sound, damage))
+
+    folder, step = newest_sound(spec.checkpoints, spec.identity, dropped=dropped)
     if folder is not None and (found := PosttrainMarker.read(folder).layout) != _layout(spec, processes):
         raise refusal(folder, f"runtime.posttrain.engine {found}")
     return folder, step

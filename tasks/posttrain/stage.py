@@ -35,6 +35,8 @@ def posttrain(method: Method[Any], config: PosttrainConfig, model: Artifact, pai
     out.progress(0, 1, "steps", "starting")
 
     def on_line(line: dict[str, Any]) -> None:
+        if "note" in line:
+            return out.note(line["note"])
         out.progress(line["step"], line["steps"], "steps", f"loss {line['loss']:.2f}")
 
     result = run_module("tasks.posttrain.train", spec, out, on_line=on_line)

@@ -14,7 +14,7 @@ import torch
 from models.pretrained import load_pretrained
 from models.tokenizer import copy_tokenizer, load_tokenizer
 from storage.errors import ConfigError
-from tasks.children.child import run_as_child
+from tasks.children.child import emit, run_as_child
 from tasks.posttrain.arguments import training_arguments
 from tasks.posttrain.callback import LogCallback
 from tasks.posttrain.checkpoints import latest_checkpoint
@@ -138,6 +138,8 @@ def _resume_point(trainer: Trainer, spec: PosttrainSpec) -> tuple[Path | None, i
     ((checkpoint, begun),) = found
     if trainer.is_world_process_zero():
         cut_log(spec.log, begun)
+        if begun:
+            emit(note=f"goes on from the checkpoint of step {begun:,}")
     return checkpoint, begun
 
 

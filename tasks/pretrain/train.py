@@ -77,6 +77,8 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
     world.wait()  # no rank may read the log while it is being cut
     if begun:
         checkpoints.load(engine, begun)
+        if world.reports:
+            emit(note=f"goes on from the checkpoint of step {begun:,}")
     monitor = DivergenceMonitor(spec.config, spec.batch_schedule)
     log = Log(spec.log, world, monitor, read_log(spec.log), may_skip=engine.precision == "float16")
     if world.reports:

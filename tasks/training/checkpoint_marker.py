@@ -137,6 +137,11 @@ def newest_sound(
     return None, 0
 
 
+def dropped_note(step: int, sound: int, damage: str) -> str:
+    """What a run says of a checkpoint that it leaves out."""
+    return f"the checkpoint of step {step:,} is damaged ({damage}): resuming from step {sound:,}"
+
+
 def damage(folder: Path, *, ranks: Ranks | None = None) -> str | None:
     """What is wrong with a checkpoint's files, None for nothing: each must be there, as its marker says, and no other.
 
@@ -148,7 +153,9 @@ def damage(folder: Path, *, ranks: Ranks | None = None) -> str | None:
         found = [f"{path.name} is a link" for path in sorted(folder.rglob("*")) if path.is_symlink()]
         found += [f"{name} is not in {MARKER}" for name in sorted(_names(folder) - files.keys())]
         found += _damages(folder, {name: files[name] for name in sorted(files)[ranks.rank :: ranks.size]})
-    except (ValueError, OSError) as error:
+    except ValueError:
+        found = [f"{MARKER} is not as a checkpoint's is written"]
+    except OSError as error:
         found = [f"{MARKER} or what it names can't be read: {error}"]
     return next((what for share in ranks.gathered(found) for what in share), None)
 

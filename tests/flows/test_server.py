@@ -13,10 +13,11 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 
 from flows.deployments import deploy
-from flows.server import check_address, start, wait, watched
+from flows.server import check_address, start, stop, wait, watched
 from flows.stop import stoppable
 from storage.errors import ServerError
 from storage.files.locks import hold
@@ -43,6 +44,36 @@ def test_a_server_that_dies_interrupts_the_run_and_no_request_is_repeated() -> N
         assert "Run it again" in stop.reason.remedy
         assert settings.client.max_retries == 0
     assert time.monotonic() - started < 20
+
+
+FAIL = """
+import sys, time, traceback
+try:
+    open("/nowhere")
+except OSError:
+    traceback.print_exc()
+time.sleep(60)
+"""
+
+
+def test_a_server_that_answers_with_an_error_is_quoted_without_its_tracebacks() -> None:
+    from prefect.settings import get_current_settings, temporary_settings
+
+    request = httpx.Request("GET", "http://127.0.0.1:9")
+    failed = httpx.HTTPStatusError("no", request=request, response=httpx.Response(500, request=request))
+    with tempfile.TemporaryFile() as said, temporary_settings({}) as settings, stoppable() as stopped:
+        server = start([sys.executable, "-c", FAIL], dict(os.environ), said)
+        try:
+            while b"Error: " not in os.pread(said.fileno(), 10_000, 0):
+                time.sleep(0.1)
+            with pytest.raises(ServerError) as caught, watched(server, settings, said, stopped):
+                raise failed
+        finally:
+            stop([server])
+    assert caught.value.message.startswith("The Prefect server answered 500 during the run.\nIt said last:\nTraceback")
+    assert caught.value.message.endswith("FileNotFoundError: [Errno 2] No such file or directory: '/nowhere'")
+    assert "  File" not in caught.value.message
+    assert str(get_current_settings().home) in caught.value.remedy
 
 
 def test_a_server_that_exits_at_once_is_quoted() -> None:

@@ -27,6 +27,7 @@ from tasks.training.checkpoint_marker import (
     SingleProcess,
     complete_checkpoints,
     damage,
+    dropped_note,
     flush_and_digest,
     newest_sound,
     refusal,
@@ -179,5 +180,5 @@ class Checkpoints:
             remove(complete[old])
 
     def _drop(self, step: int, sound: int, damage: str) -> None:
-        self.tell(f"the checkpoint of step {step:,} is damaged ({damage}): resuming from step {sound:,}")
+        self.tell(dropped_note(step, sound, damage))
         self.dropped(step, sound, damage)

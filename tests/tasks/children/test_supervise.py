@@ -16,6 +16,7 @@ import pytest
 from flows.stop import stoppable
 from storage.errors import LostProcess, OutOfMemory, ParityError, TrainingError
 from tasks.children.environment import environment_file, training_environment
+from tasks.children.launchers import training_command
 from tasks.children.supervise import run_child
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
@@ -151,6 +152,28 @@ def test_the_first_crash_of_several_ranks_is_named(tmp_path: Path) -> None:
         run(tmp_path, script)
     assert caught.value.facts["how"] == "ended with exit code 1, rank 1: OSError: torn"
     assert (tmp_path / "log").read_text().count("OSError: torn") == 2
+
+
+def test_a_killed_rank_is_named_and_not_what_the_others_say_of_it(tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text(
+        "import os, signal, time\n"
+        "from tasks.children.child import run_as_child\n"
+        "def fail(spec):\n"
+        "    if os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    time.sleep(0.5)\n"
+        "    raise RuntimeError('connection closed by peer')\n"
+        "run_as_child(fail)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path.cwd()}"}
+    with pytest.raises(LostProcess) as caught:
+        run_child(
+            training_command("ranks", tmp_path / "spec", runtime_of(processes=2).training, {}),
+            out=Output.at(tmp_path),
+            environment=environment,
+            log=tmp_path / "log",
+        )
+    assert caught.value.facts["how"] == "ended with exit code 1 (rank 1 was killed by SIGKILL)"
+    assert "because memory ran out" in caught.value.remedy
 
 
 def test_a_child_that_runs_too_long_is_ended_with_its_own_children(

@@ -148,7 +148,9 @@ def test_what_does_not_belong_together_is_refused(model: Artifact, tmp_path: Pat
         list(read_rows([tmp_path / "broken.jsonl"]))
 
 
-def test_a_checkpoint_of_another_run_or_engine_is_refused_and_a_torn_one_removed(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_or_engine_is_refused_and_a_torn_one_removed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     def spec(identity: str, **runtime: Any) -> PosttrainSpec:
         return PosttrainSpec(
             method="sft", config=SFT.model_dump(mode="json"), runtime=runtime_of(group="posttrain", **runtime),
@@ -162,6 +164,12 @@ def test_a_checkpoint_of_another_run_or_engine_is_refused_and_a_torn_one_removed
     mark_whole(mine, 4, 1)
     assert latest_checkpoint(mine, 2) == (mine.checkpoints / "checkpoint-4", 4), "DDP may change its processes"
     assert not (mine.checkpoints / "checkpoint-8").exists()
+    (mine.checkpoints / "checkpoint-6").mkdir()
+    mark_whole(mine, 6, 1)
+    (mine.checkpoints / "checkpoint-6" / "more").write_text("m")
+    assert latest_checkpoint(mine, 1) == (mine.checkpoints / "checkpoint-4", 4)
+    told = "the checkpoint of step 6 is damaged (more is not in complete.json): resuming from step 4"
+    assert json.loads(capfd.readouterr().out) == {"note": told}
     with pytest.raises(TrainingError, match="refused"):
         latest_checkpoint(spec("other"), 1)
     with pytest.raises(TrainingError, match=r"made with runtime\.posttrain\.engine ddp"):

@@ -52,7 +52,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda folder: (folder / "states" / "of-rank-0").unlink(), "states/of-rank-0 is missing"),
     (lambda folder: (folder / "states" / "of-rank-1").touch(), "states/of-rank-1 is not in complete.json"),
     (lambda folder: (folder / "more").symlink_to(folder.parent), "more is a link"),
-    (lambda folder: (folder / MARKER).write_text("{}"), "complete.json or what it names can't be read"),
+    (lambda folder: (folder / MARKER).write_text("{}"), "complete.json is not as a checkpoint's is written"),
 ]
 
 
