@@ -17,7 +17,16 @@ from storage.credentials import REMEDY, has_credentials
 from storage.errors import ConfigError
 
 FOLDER = Path(__file__).parent
-BOOLEAN = "tag:yaml.org,2002:bool"
+# By tag: how a value is written, and its first characters. YAML 1.1, which PyYAML reads, also knows 010 for eight and
+# 1:30 for ninety, and does not know 1e9
+CORE_SCHEMA = {
+    "tag:yaml.org,2002:bool": ("true|True|TRUE|false|False|FALSE", "tTfF"),
+    "tag:yaml.org,2002:int": ("[-+]?(?:0|[1-9][0-9_]*)", "-+0123456789"),
+    "tag:yaml.org,2002:float": (
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+}
 MOST_NODES = 100_000  # a profile has some hundred values
 
 
@@ -146,11 +155,11 @@ def _problem(error: yaml.YAMLError) -> str:
 
 class _UniqueKeys(yaml.SafeLoader):
     """YAML in which a mapping holds each key once, as a second one would replace the first without a word, and in which
-    `on`, `off`, `yes` and `no` are words, as in YAML 1.2: they are values of some keys, and no number. A value that is
-    not what it looks like, such as the date 2026-13-01, is an error with a place."""
+    numbers and booleans are those of YAML 1.2: `on` and `no` are words, 010 is ten and 1:30 no number, 1e9 is one. A
+    value that is not what it looks like, such as the date 2026-13-01, is an error with a place."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML's own, which belong to the class
-        first: [(tag, pattern) for tag, pattern in known if tag != BOOLEAN]
+        first: [(tag, pattern) for tag, pattern in known if tag not in CORE_SCHEMA]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -173,7 +182,8 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_UniqueKeys.add_implicit_resolver(BOOLEAN, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+for _tag, (_pattern, _first) in CORE_SCHEMA.items():
+    _UniqueKeys.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), list(_first))
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

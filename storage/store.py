@@ -79,8 +79,7 @@ class Store:
     def _open(self) -> None:
         if self.is_folder and self.local.exists() and not self.local.is_dir():
             raise StoreError(f"The store {self.url} is a file.", "Set runtime.store to a folder.")
-        with reaching(self.url):
-            marker = self.read_bytes(STORE_FILE)
+        marker = self.read_bytes(STORE_FILE)
         if marker is not None:
             self._check_format(marker)
         elif self.is_folder and self.local.is_dir():

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from tasks.stage.config import StageConfig
 
 LANGUAGES = {"en": "en-us", "fr": "fr-fr", "es": "es-es"}  # of the encyclopedia, with its package's names for them
+NAME = r"^[^\x00-\x1f\x7f]+$"  # it stands in lines of ledgers and tables
 Role = Literal["documents", "instructions", "preferences"]
 
 
@@ -47,8 +48,10 @@ class FileSource(StageConfig):
     """Local files: .jsonl, .jsonl.gz, .jsonl.zst, .parquet, .txt, .md."""
 
     kind: Literal["files"] = "files"
-    name: str = Field(description="name of the source in counts and ledgers")
-    paths: list[str] = Field(min_length=1, description="files and globs (** matches subfolders)")
+    name: str = Field(pattern=NAME, description="name of the source in counts and ledgers")
+    paths: list[Annotated[str, Field(min_length=1)]] = Field(
+        min_length=1, description="files and globs (** matches subfolders)"
+    )
     role: Role = Field("documents", description="use of the rows")
     text_column: str = Field("text", description="column of the text in .jsonl and .parquet")
 
@@ -62,7 +65,7 @@ class HubSource(StageConfig):
     """A data set of the Hugging Face hub, at a fixed revision. This source uses the network."""
 
     kind: Literal["hub"] = "hub"
-    name: str = Field(description="name of the source in counts and ledgers")
+    name: str = Field(pattern=NAME, description="name of the source in counts and ledgers")
     dataset: str = Field(description="name of the data set, such as HuggingFaceFW/fineweb-edu")
     revision: str = Field(min_length=7, description="commit of the data set; not a branch, which could change")
     subset: str | None = Field(None, description="configuration (subset) of the data set")

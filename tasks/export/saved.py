@@ -24,6 +24,7 @@ from storage.artifact import Artifact
 from storage.digests import file_digest
 from storage.errors import DamagedArtifact, SignatureError, StoreError
 from storage.manifest import MANIFEST, SUMS, check_name
+from storage.store import STORE_FILE
 from tasks.export.signature import sign, signer
 
 SIGNATURE = f"{SUMS}.sig"
@@ -36,6 +37,8 @@ def save(artifact: Artifact, folder: Path) -> None:
     """Copy a release to a new folder and check every byte of the copy. Raises StoreError, DamagedArtifact."""
     if folder.exists() or folder.is_symlink():
         raise StoreError(f"{folder} is there already.", "Name a folder that is not.")
+    if any((parent / STORE_FILE).is_file() for parent in folder.absolute().parents):
+        raise StoreError(f"{folder} lies in a store, which has its own files only.", "Name a folder outside of it.")
     assert artifact.manifest is not None
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
@@ -132,11 +135,16 @@ def _problems(folder: Path, expected: Mapping[str, str]) -> Iterator[str]:
 
 
 def _entries(folder: Path) -> Iterator[tuple[str, bool]]:
-    """All that lies below a folder but folders, by name, and whether it is a plain file. No link is followed."""
+    """All that lies below a folder but folders that are not empty, by name, and whether it is a plain file. No link is
+    followed."""
     waiting = [folder]
     while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
+        here = waiting.pop()
+        with os.scandir(here) as entries:
+            inner = list(entries)
+            if not inner:
+                yield f"{here.relative_to(folder).as_posix()}/", True
+            for entry in inner:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(Path(entry.path))
                 else:

@@ -24,7 +24,11 @@ def sign(data: bytes, key: Path) -> bytes:
         raise ConfigError(f"There is no key {key}.", "Give one with --key, or make one: ssh-keygen -t ed25519")
     done = _ssh_keygen("sign", "-f", str(key), "-n", NAMESPACE, data=data, quiet=False)
     if done.returncode:
-        raise SignatureError(f"ssh-keygen could not sign with {key}.", "It says why above.")
+        public = f"ssh-keygen -y -f {key} > {key}.pub"
+        raise SignatureError(
+            f"ssh-keygen could not sign with {key}.",
+            f"It says why above. A key that is not in OpenSSH's own format needs its public half beside it: {public}",
+        )
     return done.stdout
 
 

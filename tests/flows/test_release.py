@@ -161,6 +161,7 @@ def _swap_folder_for_link(folder: Path) -> None:
         (lambda folder: (folder / "safetensors" / "modeling.py").write_text("print()"), "safetensors/modeling.py is"),
         (lambda folder: (folder / ".hidden").write_text(""), ".hidden is not part of it"),
         (lambda folder: (folder / "\x1b[2J").write_text(""), r"'\x1b[2J' is not part of it"),
+        (lambda folder: (folder / "safetensors" / "more").mkdir(), "safetensors/more/ is not part of it"),
         (lambda folder: os.mkfifo(folder / "pipe"), "pipe is no plain file"),
         (_swap_for_link, "README.md is no plain file"),
         (_swap_folder_for_link, "safetensors is no plain file"),
@@ -231,6 +232,8 @@ def test_only_a_sound_copy_outside_the_store_is_signed(made: Signed, folder: Pat
 def test_save_writes_nothing_over_and_takes_only_a_sound_release(made: Signed, tmp_path: Path) -> None:
     at = f"--store={made.store}"
     assert "is there already" in gristmill("release", "save", "tiny/export", str(made.folder), at).stderr
+    inside = f"{made.store}/artifacts/export/copy"
+    assert "lies in a store" in gristmill("release", "save", "tiny/export", inside, at).stderr
     store = Store(str(tmp_path / "store"))
     publish(store, "pretrain", {"model": b""})
     at = f"--store={store.root}"

@@ -63,6 +63,15 @@ def test_on_and_off_are_words_and_true_and_false_are_none() -> None:
     assert load("tiny", ["runtime.tracking.wandb_online=true"]).runtime.tracking.wandb_online is True
 
 
+def test_numbers_are_those_of_yaml_1_2() -> None:
+    written = {"0": 0, "12": 12, "010": 10, "1_000": 1000, "1e3": 1000, "+5": 5, "2.0": 2}
+    assert {text: load("tiny", [f"pretrain.seed={text}"]).pretrain.seed for text in written} == written
+    assert load("tiny", ["pretrain.decay_share=.5e0"]).pretrain.decay_share == 0.5
+    for text in ("1:30", "1e-3", "0x10", "1.5", "-"):
+        with pytest.raises(ConfigError, match="valid integer"):
+            load("tiny", [f"pretrain.seed={text}"])
+
+
 def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
     tiny = load("tiny")
     other = load("tiny", ["runtime.data.workers=7", "runtime.store=elsewhere", "runtime.training.checkpoint_every=3"])

@@ -207,6 +207,12 @@ def test_what_is_no_store_is_refused_in_a_sentence(tmp_path: Path) -> None:
         Store(str(tmp_path / "file"))
     with pytest.raises(StoreError, match="can't be opened"):
         Store("nothing://bucket")
+    (tmp_path / "loop").symlink_to("loop")
+    for place in (tmp_path / "file" / "store", tmp_path / ("long" * 100), f"{tmp_path}/a\0b", tmp_path / "loop" / "a"):
+        with pytest.raises(StoreError, match="can't be opened"):
+            Store(str(place)).begin()
+    (tmp_path / "loop").unlink()
+    (tmp_path / "file").unlink()
     for text in ("", "[]", "{}", '{"format": "one"}'):
         (tmp_path / "gristmill.json").write_text(text)
         with pytest.raises(StoreError, match=r"gristmill\.json is damaged"):

@@ -11,6 +11,7 @@ import glob
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,10 +51,22 @@ def find_files(source: FileSource) -> list[Path]:
 
 
 def _no_files(source: FileSource, pattern: str, met: list[Path]) -> SourceError:
-    if met:
-        what = "is a folder" if glob.escape(pattern) == pattern else "matches folders only"
+    told, literal = f"Source {source.name}: {pattern}", glob.escape(pattern) == pattern
+    if any(path.is_dir() for path in met):
+        what = "is a folder" if literal else "matches folders only"
         remedy = f"Write {pattern.rstrip('/')}/**/*.jsonl for the .jsonl files in it and below."
-        return SourceError(f"Source {source.name}: {pattern} {what}.", remedy)
+        return SourceError(f"{told} {what}.", remedy)
+    if met:
+        broken = any(path.is_symlink() for path in met) and not any(path.exists() for path in met)
+        what = "a link that leads nowhere" if broken else "a pipe or a device"
+        return SourceError(
+            f"{told} {'is' if literal else 'matches only'} {what}.", "Give plain files: each is read several times."
+        )
+    if re.match(r"[a-z][a-z0-9+.-]+://", pattern):
+        return SourceError(
+            f"{told} is a URL, which is not read.",
+            "Download it, or use a source of `kind: hub` for a data set of the Hugging Face hub.",
+        )
     path = Path(pattern).expanduser()
     where = "" if path.is_absolute() else f" in {Path.cwd()}, where the run started"
     return SourceError(
@@ -62,8 +75,18 @@ def _no_files(source: FileSource, pattern: str, met: list[Path]) -> SourceError:
 
 
 def fingerprint(source: FileSource) -> dict[str, str]:
-    """The SHA-256 of every file, by source name and path."""
-    return {f"{source.name}/{path}": remembered_digest(path) for path in find_files(source)}
+    """The SHA-256 of every file, by source name and path. Raises SourceError for one that can't be read."""
+    digests = {}
+    for path in find_files(source):
+        try:
+            digests[f"{source.name}/{path}"] = remembered_digest(path)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+    return digests
+
+
+def _unreadable(path: Path, error: Exception) -> SourceError:
+    return SourceError(f"{path} can't be read: {error}.", "Replace the file, or remove it from `paths`.")
 
 
 def read_rows(source: FileSource, limit: int) -> Iterator[Row | Refused]:
@@ -162,7 +185,7 @@ def _guard(read: Callable[[], bytes], path: Path) -> bytes:
     try:
         return read()
     except (zlib.error, EOFError, OSError) as error:
-        raise SourceError(f"{path} can't be read: {error}.", "Replace the file, or remove it from `paths`.") from error
+        raise _unreadable(path, error) from error
 
 
 def text_of(row: dict[str, Any], column: str, limit: int) -> str:

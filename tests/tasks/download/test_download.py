@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
 from storage.errors import SourceError
 from storage.shards.documents import read_documents, read_ledger
 from tasks.download import DownloadConfig, download
 from tasks.download.config import EmbeddedSource, FileSource
 from tasks.download.sources.embedded import documents, held_out_questions, instructions, masked, preferences, purpose
-from tasks.download.sources.files import find_files
+from tasks.download.sources.files import find_files, fingerprint
 from tasks.posttrain.rows.prepare import read_rows
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
@@ -207,8 +209,14 @@ def test_a_folder_instead_of_files_and_a_relative_path_say_what_to_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "data" / "inner").mkdir(parents=True)
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
     monkeypatch.chdir(tmp_path)
     for pattern, message, remedy in (
+        ("pipe.jsonl", "pipe.jsonl is a pipe or a device", "plain files"),
+        ("p*.jsonl", "p*.jsonl matches only a pipe or a device", "plain files"),
+        ("loop.jsonl", "loop.jsonl is a link that leads nowhere", "plain files"),
+        ("s3://bucket/a.jsonl", "s3://bucket/a.jsonl is a URL, which is not read", "Download it"),
         ("data", "data is a folder", "data/**/*.jsonl"),
         ("data/", "is a folder", "data/**/*.jsonl"),
         ("data/*", "matches folders only", "data/*/**/*.jsonl"),
@@ -275,6 +283,22 @@ def test_a_broken_archive_and_an_unknown_ending_are_named(tmp_path: Path) -> Non
     for name in ("a.jsonl.gz", "b.docx"):
         with pytest.raises(SourceError, match=name):
             run(tmp_path, source(tmp_path / name))
+
+
+def test_a_file_that_fails_to_be_read_is_named_with_its_source(tmp_path: Path) -> None:
+    broken = Path("/proc/self/mem")
+    if not broken.exists():
+        pytest.skip("no file here fails to be read")
+    (tmp_path / "a.jsonl").symlink_to(broken)
+    with pytest.raises(SourceError, match=r"a\.jsonl can't be read: .*Input/output error") as caught:
+        fingerprint(FileSource(name="mine", paths=[str(tmp_path / "*.jsonl")]))
+    assert "remove it from `paths`" in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["", "two\nlines", "\x1b[31mred"])
+def test_a_name_that_no_line_of_a_ledger_can_hold_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="should match pattern"):
+        FileSource(name=name, paths=["a.jsonl"])
 
 
 def test_a_changed_file_is_another_identity(tmp_path: Path) -> None:
