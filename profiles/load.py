@@ -27,6 +27,7 @@ CORE_SCHEMA = {
         "-+.0123456789",
     ),
 }
+SCHEMA = "`gristmill profile schema` lists every key."
 MOST_NODES = 100_000  # a profile has some hundred values
 
 
@@ -48,11 +49,24 @@ def load(name: str, overrides: Sequence[str] = ()) -> Profile:
         if not text.isprintable() and re.search("[\ud800-\udfff]", text):
             raise ConfigError(f"Profile {name}: {path} has half of a surrogate pair.", "Write the character itself.")
     try:
-        return Profile.model_validate(data)
+        profile = Profile.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(
-            f"Profile {name}: {_explain(error)}", "`gristmill profile schema` lists every key."
-        ) from error
+        raise ConfigError(f"Profile {name}: {_explain(error)}", SCHEMA) from error
+    for path in _numbers_from_booleans(data, profile.model_dump(), ""):
+        raise ConfigError(f"Profile {name}: {path} is true or false, where a number is due.", SCHEMA)
+    return profile
+
+
+def _numbers_from_booleans(given: Any, taken: Any, path: str) -> Iterator[str]:
+    """The keys at which `true` or `false` was taken for 1 or 0, as pydantic does."""
+    if isinstance(given, Mapping) and isinstance(taken, Mapping):
+        for key in given.keys() & taken.keys():
+            yield from _numbers_from_booleans(given[key], taken[key], f"{path}.{key}".lstrip("."))
+    elif isinstance(given, list) and isinstance(taken, list | tuple):
+        for number, (one, other) in enumerate(zip(given, taken, strict=False)):
+            yield from _numbers_from_booleans(one, other, f"{path}.{number}")
+    elif isinstance(given, bool) and isinstance(taken, int | float) and not isinstance(taken, bool):
+        yield path
 
 
 def check_credentials(data: Any, what: str) -> None:

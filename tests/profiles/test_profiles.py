@@ -63,6 +63,17 @@ def test_on_and_off_are_words_and_true_and_false_are_none() -> None:
     assert load("tiny", ["runtime.tracking.wandb_online=true"]).runtime.tracking.wandb_online is True
 
 
+@pytest.mark.parametrize(
+    "key",
+    ["pretrain.steps", "dedup.threshold", "runtime.training.log_every", "download.sources=[{kind: embedded, limit"],
+)
+def test_true_is_no_number(key: str) -> None:
+    setting = f"{key}: true}}]" if key.endswith("limit") else f"{key}=true"
+    named = "download.sources.0.limit" if key.endswith("limit") else key
+    with pytest.raises(ConfigError, match=f"{named} is true or false, where a number is due"):
+        load("tiny", [setting])
+
+
 def test_numbers_are_those_of_yaml_1_2() -> None:
     written = {"0": 0, "12": 12, "010": 10, "1_000": 1000, "1e3": 1000, "+5": 5, "2.0": 2}
     assert {text: load("tiny", [f"pretrain.seed={text}"]).pretrain.seed for text in written} == written
