@@ -95,6 +95,7 @@ def names(store: Store) -> Iterator[str]:
     """The names of all refs, sorted, among them what lies in the place of one without being a file. Raises OSError for
     a folder that can't be listed: a ref that is overlooked is one whose artifact a collection would delete."""
     folder = f"{store.root}/refs"
+    store.fs.invalidate_cache()
     for path in sorted(_listed(folder) if store.is_folder else store.fs.find(folder)):
         relative = path.removeprefix(folder).lstrip("/")
         if relative.endswith(".json") and not relative.rsplit("/", 1)[-1].startswith("."):

@@ -194,9 +194,9 @@ class Store:
 
     def _names(self, folder: str) -> list[str]:
         path = f"{self.root}/{folder}"
+        self.fs.invalidate_cache()
         if not self.fs.isdir(path):
             return []
-        self.fs.invalidate_cache()
         return sorted(str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in self.fs.ls(path, detail=False))
 
     def find(self, stage: str, key: str, heard: Heard = lambda done, total: None) -> Artifact | None:

@@ -40,6 +40,21 @@ def test_a_fresh_machine_fetches_from_the_bucket(store: Store, make: Make, tmp_p
     assert (elsewhere.get(made.location).path / "a/b.txt").read_bytes() == b"text"
 
 
+def test_what_another_machine_publishes_is_seen_by_one_that_has_looked_before(
+    store: Store, make: Make, tmp_path: Path
+) -> None:
+    for _ in range(2):  # what a bucket's client has listed it remembers
+        store.begin()
+        store.fs.find(store.root)
+        assert (list(store.locations()), list(refs.names(store))) == ([], [])
+    type(store.fs._fs if not store.is_folder else store.fs).clear_instance_cache()
+    other = Store(store.url, cache=tmp_path / "other")
+    made = make(other, "dedup", {"a.txt": b"one"})
+    refs.move(other, "tiny/dedup", made.location, made.digest)
+    assert (list(store.locations()), list(refs.names(store))) == ([made.location], ["tiny/dedup"])
+    assert store.find("dedup", made.location.split("/")[1]) is not None
+
+
 def test_without_a_manifest_an_artifact_does_not_exist(store: Store, make: Make) -> None:
     made = make(store, "dedup", {"a.txt": b"text"})
     store.fs.rm_file(f"{store.root}/artifacts/{made.location}/{MANIFEST}")
