@@ -69,9 +69,6 @@ class Lease:
 def deleting(store: Store) -> Iterator[set[str]]:
     """`stage/key` of everything that a running process has leased; none is added within the block. Leases of dead
     processes are removed."""
-    if not (store.local / FOLDER).is_dir():  # so that looking at a store writes nothing
-        yield set()
-        return
     with locks.hold(_collection(store)):
         yield leased(store, remove=True)
 

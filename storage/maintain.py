@@ -21,6 +21,7 @@ from storage.manifest import InputRef, Manifest
 from storage.store import Store
 
 DAY = 86_400.0
+BATCH_SECONDS = 2.0  # of deletions, while runs wait to lease
 REAL_FILES = "Put the file itself there (`cp -rL` copies what links lead to)."
 
 
@@ -34,6 +35,7 @@ class Garbage:
     workspaces: dict[Path, int]
     drafts: dict[Path, int]
     unreadable: list[str]
+    keep_last: int
 
     @property
     def size(self) -> int:
@@ -45,10 +47,9 @@ def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
     """Everything that the last `keep_last` versions of no ref need, directly or as an ancestor, and that no running
     stage uses. Another machine may be at work where no lock tells of it: what has no manifest in a bucket, and a draft
     of a ref, count once they are `settled` seconds old."""
+    used = leases.leased(store)  # before the refs, which a run moves before it gives back its leases
     needed, unreadable = _needed(store, keep_last)
     sizes = {location: manifest.size for location, manifest in store.manifests()}
-    unreadable += sorted((needed - sizes.keys()) & set(store.locations()))
-    used = leases.leased(store)
     fragments = _fragments(store, settled)
     artifacts = {}
     for location in [*store.locations(), *fragments]:
@@ -60,15 +61,13 @@ def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
     workspaces = {
         path: _size(path)
         for path in sorted((store.local / "work").glob("*"))
-        if not locks.is_held(store.local / "locks" / path.name)
+        if not locks.is_held(_lock_of(store, path))
     }
     kept = {location.partition(".")[0] for location in store.locations() if location not in artifacts}
     for path in sorted((store.local / "insight").glob("*/*")):
-        if f"{path.parent.name}/{path.name}" not in kept and not locks.is_held(
-            store.local / "locks" / f"{path.parent.name}-{path.name}"
-        ):
+        if f"{path.parent.name}/{path.name}" not in kept and not locks.is_held(_lock_of(store, path)):
             workspaces[path] = _size(path)
-    return Garbage(artifacts, workspaces, _drafts(store, settled), unreadable)
+    return Garbage(artifacts, workspaces, _drafts(store, settled), unreadable, keep_last)
 
 
 def _fragments(store: Store, settled: float) -> dict[str, int]:
@@ -93,9 +92,9 @@ def _drafts(store: Store, settled: float) -> dict[Path, int]:
 
 
 def _needed(store: Store, keep_last: int) -> tuple[set[str], list[str]]:
-    """What the last versions of all refs need, and the refs that can't be read."""
+    """What the last versions of all refs need, and the refs and artifacts among it that can't be read."""
     needed: set[str] = set()
-    unreadable = []
+    unreadable: list[str] = []
     for name in refs.names(store):
         try:
             entries = refs.history(store, name)[-keep_last:]
@@ -103,20 +102,41 @@ def _needed(store: Store, keep_last: int) -> tuple[set[str], list[str]]:
             unreadable.append(f"refs/{name}.json")
             continue
         for entry in entries:
-            _mark(store, entry.location, needed)
+            _mark(store, entry.location, needed, unreadable)
     return needed, unreadable
 
 
 def collect(store: Store, garbage: Garbage) -> None:
-    """Delete what `find_garbage` found."""
-    for location in garbage.artifacts:
+    """Delete what `find_garbage` found and is garbage still: a run may have begun, or ended, meanwhile."""
+    waiting = list(garbage.artifacts)
+    while waiting:
+        # What has ended since has moved its refs, what runs is leased, and nothing is leased anew within the block
         with leases.deleting(store) as leased:
-            if location.partition(".")[0] not in leased:  # a run may have taken it meanwhile
-                store.remove(location)
+            needed, unreadable = _needed(store, garbage.keep_last)
+            if set(unreadable) - set(garbage.unreadable):
+                return
+            began = time.monotonic()
+            while waiting and time.monotonic() - began < BATCH_SECONDS:
+                location = waiting.pop(0)
+                if location not in needed and location.partition(".")[0] not in leased:
+                    store.remove(location)
     for path in garbage.workspaces:
-        shutil.rmtree(path, ignore_errors=True)
+        with locks.hold_if_free(_lock_of(store, path)) as free:
+            if free and not (path.parent.parent.name == "insight" and _is_made(store, path)):
+                shutil.rmtree(path, ignore_errors=True)
     for path in garbage.drafts:
         path.unlink(missing_ok=True)
+
+
+def _lock_of(store: Store, folder: Path) -> Path:
+    """The lock of whoever makes the artifact that a folder of `work/` or `insight/` belongs to."""
+    parts = folder.relative_to(store.local).parts[1:]
+    return store.local / "locks" / "-".join(parts)
+
+
+def _is_made(store: Store, insight: Path) -> bool:
+    stage, key = insight.parts[-2:]
+    return any(location.partition(".")[0] == f"{stage}/{key}" for location in store.locations(stage))
 
 
 def adoptable(store: Store, folder: Path) -> Artifact:
@@ -167,14 +187,16 @@ def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def _mark(store: Store, location: str, needed: set[str]) -> None:
+def _mark(store: Store, location: str, needed: set[str], unreadable: list[str]) -> None:
     location = store.twin(location)
     if location in needed:
         return
     needed.add(location)
-    manifest = None
-    with suppress(DamagedArtifact):
+    try:
         manifest = store.manifest(location)
+    except DamagedArtifact:
+        unreadable.append(location)
+        return
     if manifest:
         for origin in [*manifest.origins.values(), *manifest.uses.values()]:
-            _mark(store, origin.location, needed)
+            _mark(store, origin.location, needed, unreadable)

@@ -24,6 +24,7 @@ from flows.tables import new_table
 from profiles.load import load
 from storage import refs
 from storage.errors import GristmillError
+from storage.leases import Lease
 from storage.units import duration
 
 
@@ -38,22 +39,31 @@ def run_pipeline(
     console.print(f"[bold]{profile.name}[/] [dim]store {profile.runtime.store}[/]")
     lines = plan(profile, run.session)
     check_stages(profile, [line.name for line in lines if not line.hit])
-    if all(line.hit for line in lines) and not os.environ.get("PREFECT_API_URL"):
-        # Nothing to run: a temporary Prefect server, gone a second later, would cost more than all else together.
-        _take_from_store(run, lines, observer)
-    else:
+    # Where there is nothing to run, a temporary Prefect server, gone a second later, would cost more than all else
+    if os.environ.get("PREFECT_API_URL") or not _take_from_store(run, lines, observer):
         _run_in_prefect(run, observer, name, overrides, to, refresh)
     summarize(console, run, time.monotonic() - started)
 
 
-def _take_from_store(run: Run, lines: list[PlannedStage], observer: TerminalObserver) -> None:
+def _take_from_store(run: Run, lines: list[PlannedStage], observer: TerminalObserver) -> bool:
+    """Whether everything is there; the refs are moved to it then. A collection may have deleted some of it since it was
+    planned, but nothing that is leased."""
+    if not all(line.hit for line in lines):
+        return False
     store = run.session.store
-    for line in lines:
-        assert line.payload is not None
-        found = store.find(line.name, line.payload.key())
-        assert found is not None
-        refs.move(store, f"{run.profile.name}/{line.name}", found.location, found.digest)
-        observer.finished(line.name, found, cached=True, seconds=0)
+    with Lease(store) as lease:
+        found = []
+        for line in lines:
+            assert line.payload is not None
+            lease.add(f"{line.name}/{line.payload.key()}")
+            artifact = store.find(line.name, line.payload.key())
+            if artifact is None:
+                return False
+            found.append((line.name, artifact))
+        for name, artifact in found:
+            refs.move(store, f"{run.profile.name}/{name}", artifact.location, artifact.digest)
+            observer.finished(name, artifact, cached=True, seconds=0)
+    return True
 
 
 def _run_in_prefect(

@@ -15,6 +15,7 @@ from flows.options import StoreUrl as RunStore
 from flows.tables import new_table
 from storage import inspect, maintain, refs
 from storage.errors import ConfigError, DamagedArtifact
+from storage.leases import Lease
 from storage.store import Store
 from storage.units import duration, size_of
 
@@ -199,13 +200,21 @@ def adopt(
 
     chosen = load(profile, settings(overrides, store))
     session = session_of(chosen, stage)
-    opened, line = session.store, plan(chosen, session)[-1]
+    opened, lines = session.store, plan(chosen, session)
+    line = lines[-1]
     if line.payload is None:
-        raise ConfigError(f"{stage} {line.why}, so its key is not known yet.", f"Run first: gristmill run {profile}")
+        last = [line.name for line in lines[:-1] if line.name in chosen.stage_names][-1]
+        before = f"gristmill run {profile} --store {opened.url} --to {last}"
+        raise ConfigError(
+            f"{stage} {line.why}, so its key is not known yet.",
+            f"Run what comes before it first: {before}, with the same --set.",
+        )
     STAGES[stage].check_adopted(getattr(chosen, stage), maintain.adoptable(opened, folder), line.inputs)
     origins = STAGES[stage].origins(line.inputs)
-    artifact = maintain.adopt(opened, folder, line.payload, origins, f"adopted from {folder.name}")
-    number = refs.move(opened, f"{chosen.name}/{stage}", artifact.location, artifact.digest)
+    with Lease(opened) as lease:
+        lease.add(f"{stage}/{line.payload.key()}")
+        artifact = maintain.adopt(opened, folder, line.payload, origins, f"adopted from {folder.name}")
+        number = refs.move(opened, f"{chosen.name}/{stage}", artifact.location, artifact.digest)
     console.print(f"{chosen.name}/{stage}@{number} is now {artifact.location[: len(stage) + 13]} (adopted).")
 
 

@@ -6,8 +6,12 @@ import multiprocessing
 import multiprocessing.synchronize
 import os
 import signal
+from collections.abc import Iterator
+from dataclasses import replace
 
-from storage import maintain
+import pytest
+
+from storage import maintain, refs
 from storage.leases import Lease
 from storage.store import Store
 from tests.storage.conftest import Make
@@ -39,6 +43,51 @@ def test_what_is_leased_after_the_search_is_not_deleted(store: Store, make: Make
     assert list(store.locations()) == [taken.location]
     maintain.collect(store, garbage)
     assert list(store.locations()) == []
+
+
+def test_what_a_run_has_named_after_the_search_is_not_deleted(store: Store, make: Make) -> None:
+    """It may have ended since, and given back its leases."""
+    source = make(store, "download", {"a.txt": b"1"})
+    taken = make(store, "dedup", {"a.txt": b"2"}, documents=source)
+    garbage = maintain.find_garbage(store, keep_last=1)
+    assert set(garbage.artifacts) == {source.location, taken.location}
+    refs.move(store, "tiny/dedup", taken.location, taken.digest)
+    maintain.collect(store, garbage)
+    assert set(store.locations()) == {source.location, taken.location}
+
+
+def test_a_run_that_ends_during_the_search_loses_nothing(
+    folder_store: Store, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(folder_store, "dedup", {"a.txt": b"1"})
+    with Lease(folder_store) as lease:
+        lease.add(made.location)
+        names = refs.names
+
+        def ends_afterwards(store: Store) -> Iterator[str]:
+            yield from names(store)
+            refs.move(store, "tiny/dedup", made.location, made.digest)
+            lease.__exit__(None, None, None)
+
+        monkeypatch.setattr(refs, "names", ends_afterwards)
+        assert maintain.find_garbage(folder_store, keep_last=1).artifacts == {}
+
+
+def test_work_that_a_run_has_begun_after_the_search_is_not_deleted(folder_store: Store, make: Make) -> None:
+    key = "0" * 32
+    work, insight = folder_store.workspace("pretrain", key), folder_store.aside("pretrain", key)
+    insight.mkdir(parents=True)
+    garbage = maintain.find_garbage(folder_store, keep_last=1)
+    assert set(garbage.workspaces) == {work, insight}
+    with folder_store.lock("pretrain", key):
+        maintain.collect(folder_store, garbage)
+    assert (work.is_dir(), insight.is_dir()) == (True, True)
+    made = make(folder_store, "pretrain", {"a.txt": b"1"})
+    aside = folder_store.aside(*made.location.split("/"))
+    refs.move(folder_store, "tiny/pretrain", made.location, made.digest)
+    aside.mkdir(parents=True)
+    maintain.collect(folder_store, replace(garbage, workspaces={work: 0, insight: 0, aside: 0}))
+    assert (work.is_dir(), insight.is_dir(), aside.is_dir()) == (False, False, True)
 
 
 def test_a_killed_run_holds_nothing(folder_store: Store, make: Make) -> None:
