@@ -21,7 +21,8 @@ Overrides = Annotated[
 Paranoid = Annotated[
     bool,
     typer.Option(
-        "--paranoid", help="hash every artifact's files again, even if their inode, size and times are the same"
+        "--paranoid",
+        help="hash every artifact's files again, those in a bucket too, even if inode, size and times are the same",
     ),
 ]
 

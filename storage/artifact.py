@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage.digests import file_digest, list_files, part_of, tree_digest
-from storage.errors import DamagedArtifact, StoreError
+from storage.errors import DamagedArtifact, StoreError, make_again
 from storage.manifest import InputRef, Manifest
 from storage.remembered import remembered_digest
 
@@ -58,7 +58,7 @@ class Artifact:
         if not found:
             raise DamagedArtifact(
                 f"{self.location or self.path} has no file {pattern}.",
-                "Run `gristmill store verify`, then rerun the stage with --refresh.",
+                make_again(self.location.partition("/")[0]) if self.location else "Give the folder of an artifact.",
             )
         return found
 
@@ -81,7 +81,7 @@ class Artifact:
         if self.manifest is not None and remembered_digest(path) != self.file_digest(path):
             raise DamagedArtifact(
                 f"{path.name} of artifact {self.location} has changed bytes.",
-                f"Make it again with --refresh {self.manifest.stage}.",
+                make_again(self.manifest.stage),
             )
 
     @property

@@ -103,3 +103,17 @@ def _causes(error: BaseException | None, seen: set[int]) -> Iterator[BaseExcepti
     yield from _causes(error.__cause__ or error.__context__, seen)
     for failure, *_ in getattr(error, "failures", {}).values():  # torch.distributed.checkpoint's, by rank
         yield from _causes(failure, seen)
+
+
+def no_artifact(location: str, url: str) -> StoreError:
+    """The error for an artifact that is not in a store."""
+    return StoreError(
+        f"There is no artifact {location} in {url}.",
+        "`gristmill store ls` lists what is there; a run of the profile that made it makes it again.",
+    )
+
+
+def make_again(*stages: str) -> str:
+    """The remedy for what a stage has made and is damaged since."""
+    refreshed = " ".join(f"--refresh {stage}" for stage in stages)
+    return f"Make it again: gristmill run PROFILE {refreshed}. `gristmill store verify` prints the whole command."

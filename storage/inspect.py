@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage import refs
-from storage.errors import DamagedArtifact, StoreError
+from storage.errors import DamagedArtifact, make_again, no_artifact
 from storage.keys import differences
 from storage.manifest import Manifest
 from storage.store import Store
@@ -88,11 +88,11 @@ def check(store: Store, location: str) -> None:
     problems = verify(store, location)
     if problems:
         stage = location.partition("/")[0]
-        raise DamagedArtifact("; ".join(problems) + ".", f"Make it again with --refresh {stage}.")
+        raise DamagedArtifact("; ".join(problems) + ".", make_again(stage))
 
 
 def _manifest(store: Store, location: str) -> Manifest:
     manifest = store.manifest(location)
     if manifest is None:
-        raise StoreError(f"There is no artifact {location} in {store.url}.", "`gristmill store ls` lists them.")
+        raise no_artifact(location, store.url)
     return manifest

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from storage.digests import FileEntry
-from storage.errors import DamagedArtifact, StoreError
+from storage.errors import DamagedArtifact, StoreError, make_again
 from storage.keys import KeyPayload
 
 FORMAT = 1
@@ -82,7 +82,7 @@ class Manifest(BaseModel):
     @classmethod
     def from_json(cls, text: str | bytes, where: str) -> Manifest:
         """Parse a manifest. Raises DamagedArtifact for one that is not valid, StoreError for another format."""
-        again = f"Make it again with --refresh {where.partition('/')[0]}."
+        again = make_again(where.partition("/")[0])
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:

@@ -31,7 +31,7 @@ from storage.artifact import Artifact
 from storage.credentials import REMEDY, has_credentials
 from storage.damage import find_damage, local_sizes
 from storage.digests import file_digest, sums
-from storage.errors import ConfigError, DamagedArtifact, StoreError
+from storage.errors import ConfigError, DamagedArtifact, StoreError, make_again, no_artifact
 from storage.files import locks
 from storage.files.cache import cache_folder
 from storage.files.disk import open_up
@@ -159,6 +159,11 @@ class Store:
             return None
         except IsADirectoryError as error:
             raise DamagedArtifact(f"{self.address(name)} is a folder.", "Remove it: a file is due there.") from error
+        except NotADirectoryError as error:
+            if name == STORE_FILE:  # what lies there is no store
+                raise
+            where = self.address(name.rpartition("/")[0])
+            raise DamagedArtifact(f"{where} or what it lies in is a file.", "Remove it: a folder is due.") from error
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -228,15 +233,17 @@ class Store:
         caller that checks each file when it reads it. Raises StoreError and DamagedArtifact."""
         manifest = self.manifest(location)
         if manifest is None:
-            raise StoreError(f"There is no artifact {location} in {self.url}.", "`gristmill store ls` lists them.")
+            raise no_artifact(location, self.url)
         path = self.local / "artifacts" / location
         problems = self._damage(manifest, location, heard, hashed) if (path / MANIFEST).exists() else None
         if not self.is_folder and (problems is None or problems):
             self._download(manifest, location, path)
             problems = self._damage(manifest, location, heard, hashed)
+        if not self.is_folder and not problems and hashed and self.paranoid:
+            problems = self.damage(manifest, location)
         if problems:
             told = "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
-            raise DamagedArtifact(f"{told}.", f"Make it again with --refresh {manifest.stage}.")
+            raise DamagedArtifact(f"{told}.", make_again(manifest.stage))
         return Artifact(path=path, digest=manifest.digest, manifest=manifest, location=location)
 
     def _damage(self, manifest: Manifest, location: str, heard: Heard, hashed: bool) -> list[str]:
@@ -307,9 +314,7 @@ class Store:
         try:
             self.fs.get_file(f"{self.root}/{name}", str(target))
         except FileNotFoundError as error:
-            raise DamagedArtifact(
-                f"{name} is missing in {self.url}.", f"Make it again with --refresh {manifest.stage}."
-            ) from error
+            raise DamagedArtifact(f"{name} is missing in {self.url}.", make_again(manifest.stage)) from error
 
     # --- writing ------------------------------------------------------------------------------------------------
 
@@ -366,7 +371,10 @@ class Store:
         flush(folder / MANIFEST)
         flush(folder)
         target = self.local / "artifacts" / location
-        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise StoreError(f"{target.parent} is a file.", "Remove it: a folder is due there.") from error
         shutil.rmtree(target, ignore_errors=True)  # without a manifest it never existed
         folder.rename(target)
         flush(target.parent)

@@ -42,7 +42,7 @@ def reaching(url: str) -> Iterator[None]:
         raise
     except unreachable() as error:
         raise StoreError(
-            f"The store {url} can't be reached: {str(error) or type(error).__name__}.",
+            f"The store {url} can't be reached: {(str(error) or type(error).__name__).rstrip('.')}.",
             "Check its address, the network, and the credentials in the environment.",
         ) from error
 

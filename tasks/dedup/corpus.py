@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.artifact import Artifact
-from storage.errors import DamagedArtifact
+from storage.errors import DamagedArtifact, make_again
 from storage.shards.arrays import Bool, Int64, UInt32
 from storage.shards.documents import read_batches
 from storage.shards.parquet import open_parquet, read_columns
@@ -139,7 +139,7 @@ def _kept_places(documents: Path, rows: Path) -> Int64:
             except ValueError:
                 raise DamagedArtifact(
                     f"{rows} is not the sketch of {documents}.",
-                    "Make the earlier artifact again with --refresh sketches --refresh dedup.",
+                    make_again("sketches", "dedup"),
                 ) from None
             places.append(at - 1)
     return np.array(places, np.int64)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from storage.errors import DamagedArtifact
+from storage.errors import DamagedArtifact, make_again
 from storage.shards.lines import read_json_lines
 
 FILE = "questions.jsonl"
@@ -42,7 +42,7 @@ def find_dirty(folder: Path, share: float) -> dict[str, Dirty]:
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise DamagedArtifact(
             f"The filter's {FILE} has a line that is no question ({type(error).__name__}: {error}).",
-            "Make it again with --refresh filter.",
+            make_again("filter"),
         ) from error
     return {**dirty}
 

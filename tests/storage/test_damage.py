@@ -42,7 +42,7 @@ def test_one_bit_of_any_file_is_found_before_it_is_used(name: str, folder_store:
     flip(made.path / name)
     with pytest.raises(DamagedArtifact, match=f"{name} changed") as caught:
         folder_store.find("dedup", key_of(made))
-    assert caught.value.remedy == "Make it again with --refresh dedup."
+    assert "--refresh dedup." in caught.value.remedy
     assert len(inspect.verify(folder_store, made.location)) == 1
 
 
@@ -254,3 +254,27 @@ def test_a_manifest_survives_its_journey(folder_store: Store, make: Make) -> Non
     made = make(folder_store, "dedup", FILES, {"text": "Größe – 大", "share": 0.1, "none": None})
     assert made.manifest is not None
     assert Manifest.from_json(made.manifest.to_json(), made.location) == made.manifest
+
+
+def test_a_file_in_the_place_of_a_stages_folder_is_named(folder_store: Store, make: Make) -> None:
+    made = make(folder_store, "dedup", FILES)
+    refs.move(folder_store, "tiny/dedup", made.location, made.digest)
+    shutil.rmtree(made.path.parent)
+    made.path.parent.write_text("hello")
+    with pytest.raises(DamagedArtifact, match="or what it lies in is a file"):
+        folder_store.manifest(made.location)
+    assert maintain.find_garbage(folder_store, keep_last=1).unreadable == [made.location]
+    assert len(inspect.verify_refs(folder_store)) == 1
+    assert list(folder_store.locations()) == []
+    with pytest.raises(StoreError, match="dedup is a file"):
+        make(folder_store, "dedup", FILES)
+
+
+def test_paranoid_looks_into_the_bucket_itself(store: Store, make: Make) -> None:
+    made = make(store, "dedup", FILES)
+    if store.is_folder:
+        pytest.skip("a folder is its own copy")
+    store.fs.rm_file(f"{store.root}/artifacts/{made.location}/{SUMS}")
+    assert store.get(made.location).digest == made.digest
+    with pytest.raises(DamagedArtifact, match=f"{SUMS} is missing"):
+        Store(store.url, cache=store.local, paranoid=True).get(made.location)

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from storage.errors import DamagedArtifact
+from storage.errors import DamagedArtifact, make_again
 from storage.shards.lines import read_json_lines
 
 Pair = dict[str, Any]
@@ -23,7 +23,7 @@ def groups(path: Path) -> Iterator[list[Pair]]:
         while group := list(islice(rows, GROUP)):
             yield group
     except ValueError as error:
-        raise DamagedArtifact(f"{path} is not JSON: {error}.", "Make it again with --refresh download.") from error
+        raise DamagedArtifact(f"{path} is not JSON: {error}.", make_again("download")) from error
 
 
 def texts_of(pair: Pair) -> list[str]:
