@@ -36,8 +36,9 @@ CONFIG = PretrainConfig.model_validate(
 SETTINGS: dict[str, Any] = {"checkpoint_every": 1000, "log_every": 1}
 
 
-@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.soak), 2])
-@pytest.mark.parametrize("engine", ["ddp", pytest.param("deepspeed", marks=pytest.mark.soak)])
+@pytest.mark.soak  # tests/pipeline/test_interrupt.py stops one process, from the command line
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("engine", ["ddp", "deepspeed"])
 def test_a_stopped_training_goes_on_from_that_step_to_the_same_bytes(
     engine: str, processes: int, data: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
