@@ -12,6 +12,7 @@ import functools
 import http.client
 import json
 import math
+import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ import numpy as np
 from models.runtimes.protocol import LogProbabilities, Message, ModelRuntime, RuntimeFault
 
 NO_OUTPUT = -1  # llama.cpp's verbosity
+LONGEST_SOCKET = 100  # bytes of its path; systems allow 103 to 107, beyond which its server fails to start
 ANSWER_SECONDS = 60.0  # the longest wait for an answer over the socket
 
 
@@ -44,6 +46,9 @@ class LlamaCppRuntime(ModelRuntime):
         params.verbosity = NO_OUTPUT
         self.path = path
         self._folder = TemporaryDirectory(prefix="gristmill-")
+        if len(os.fsencode(self._folder.name)) + len("/llama.sock") > LONGEST_SOCKET:
+            self._folder.cleanup()
+            self._folder = TemporaryDirectory(prefix="gristmill-", dir="/tmp")
         self._socket = f"{self._folder.name}/llama.sock"
         params.hostnames = [self._socket]
         try:

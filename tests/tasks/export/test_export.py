@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +172,7 @@ def test_a_release_is_opened_in_the_runtime_of_a_format_that_it_holds(
 ) -> None:
     out = run(tmp_path / "release", llama, formats=["safetensors", "gguf-f16"])
     chat = [{"role": "user", "content": "Where does the fox live?"}]
+    _open_with_a_long_temporary_folder(out.path / "gguf" / "model-f16.gguf", tmp_path / ("long" * 40))
     in_llama_cpp = open_release(out.path)
     assert isinstance(in_llama_cpp, LlamaCppRuntime)
     (out.path / "gguf" / "model-f16.gguf").unlink()
@@ -181,6 +185,18 @@ def test_a_release_is_opened_in_the_runtime_of_a_format_that_it_holds(
             runtime.chat([{"role": "user", "content": "fox " * 500}], 8)
     with pytest.raises(StoreError, match="holds a model in none of"):
         open_release(tmp_path)
+
+
+def _open_with_a_long_temporary_folder(path: Path, folder: Path) -> None:
+    """Where the path of a socket is longer than the system allows, llama.cpp's server does not start."""
+    folder.mkdir()
+    script = (
+        "import sys; from pathlib import Path; from models.runtimes.llama_cpp import LlamaCppRuntime\n"
+        "with LlamaCppRuntime(Path(sys.argv[1])) as runtime: assert runtime.tokenize('fox')"
+    )
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    subprocess.run([sys.executable, "-c", script, str(path)], env=environment, timeout=120, check=True)
+    assert not list(folder.iterdir())
 
 
 def test_the_template_of_a_runtime_has_no_marks_of_training(llama: tuple[Artifact, Artifact, Artifact]) -> None:
