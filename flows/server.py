@@ -162,9 +162,7 @@ def watched(server: subprocess.Popen[bytes], settings: Settings, said: IO[bytes]
 def starting_alone() -> Iterator[None]:
     """Within the block, no other run starts a server on the same database: the first one creates its tables, and two
     that do so at once break each other's."""
-    from prefect.settings import get_current_settings
-
-    home = get_current_settings().home
+    home = _home()
     if not os.access(home, os.W_OK):  # the server itself says what is wrong
         yield
         return
@@ -174,10 +172,13 @@ def starting_alone() -> Iterator[None]:
 
 def see_why() -> str:
     """What to do about a server that fails."""
+    return f"Mend what it names: its database is in {_home()}, where there must be room and leave to write."
+
+
+def _home() -> Path:
     from prefect.settings import get_current_settings
 
-    home = get_current_settings().home
-    return f"Mend what it names: its database is in {home}, where there must be room and leave to write."
+    return get_current_settings().home
 
 
 def only_own_pages(port: int | str) -> dict[str, str]:

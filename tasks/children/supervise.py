@@ -287,7 +287,8 @@ def _typed(message: Mapping[str, Any], code: int, last_lines: list[str]) -> Gris
 
 
 def _failed(limits: _Limits, code: int, crash: str, log: Path, begun: int) -> LostProcess:
-    how, last_lines = _how(code, crash, log, begun), _last_lines(log, begun)
+    text = _log_text(log, begun)
+    how, last_lines = _how(code, crash, text), text.splitlines()[-LAST_LINES:]
     # The kernel leaves no word in the process itself
     memory = "The system often kills a process like this because memory ran out: close other programs, "
     memory += "lower the stage's micro_batch, " if limits.resumes else ""
@@ -301,12 +302,12 @@ def _failed(limits: _Limits, code: int, crash: str, log: Path, begun: int) -> Lo
     )
 
 
-def _how(code: int, crash: str, log: Path, begun: int) -> str:
-    """How a child ended. What other ranks say of one that was killed is not the reason."""
+def _how(code: int, crash: str, log: str) -> str:
+    """How a child ended, which wrote `log`. What other ranks say of one that was killed is not the reason."""
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     how = f"ended with exit code {code}"
-    for rank, number in TORCHRUN_KILLED.findall(_log_text(log, begun)):
+    for rank, number in TORCHRUN_KILLED.findall(log):
         if int(number) != signal.SIGTERM:  # which torchrun itself sends to those that are left
             return f"{how} (rank {rank} was killed by {signal.Signals(int(number)).name})"
     if 256 - code in LAUNCHER_SIGNALS:

@@ -25,6 +25,7 @@ from tasks.posttrain.methods import METHODS
 from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.prepare import prepare, read_rows
 from tasks.posttrain.spec import PosttrainSpec
+from tasks.training.checkpoint_marker import resumed_note
 from tasks.training.logs import cut_log
 from tasks.training.peak import peak_memory
 from tasks.training.states_only import refusing_code, states_only
@@ -139,7 +140,7 @@ def _resume_point(trainer: Trainer, spec: PosttrainSpec) -> tuple[Path | None, i
     if trainer.is_world_process_zero():
         cut_log(spec.log, begun)
         if begun:
-            emit(note=f"goes on from the checkpoint of step {begun:,}")
+            emit(note=resumed_note(begun))
     return checkpoint, begun
 
 

@@ -29,6 +29,7 @@ from tasks.pretrain.log import Log
 from tasks.pretrain.loop import Training
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join, reports
+from tasks.training.checkpoint_marker import resumed_note
 from tasks.training.logs import cut_log, read_log
 
 
@@ -78,7 +79,7 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
     if begun:
         checkpoints.load(engine, begun)
         if world.reports:
-            emit(note=f"goes on from the checkpoint of step {begun:,}")
+            emit(note=resumed_note(begun))
     monitor = DivergenceMonitor(spec.config, spec.batch_schedule)
     log = Log(spec.log, world, monitor, read_log(spec.log), may_skip=engine.precision == "float16")
     if world.reports:

@@ -142,6 +142,11 @@ def dropped_note(step: int, sound: int, damage: str) -> str:
     return f"the checkpoint of step {step:,} is damaged ({damage}): resuming from step {sound:,}"
 
 
+def resumed_note(step: int) -> str:
+    """What a run says of a training that doesn't begin anew."""
+    return f"goes on from the checkpoint of step {step:,}"
+
+
 def damage(folder: Path, *, ranks: Ranks | None = None) -> str | None:
     """What is wrong with a checkpoint's files, None for nothing: each must be there, as its marker says, and no other.
 
