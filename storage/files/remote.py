@@ -1,11 +1,14 @@
 """A bucket that fails: its client's own errors become one sentence, wherever the store asks it for something.
 
-The client behind S3 repeats a request by itself, so what arrives here is a bucket that stays away, or says no.
+The client behind S3 repeats a request by itself, so what arrives here is a bucket that stays away, or says no. It does
+so for up to seven minutes where nothing answers, so that one who waits is told for what.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +22,7 @@ CLIENT_ERRORS = {
     "gcsfs.retry": ("HttpError",),
     "azure.core.exceptions": ("AzureError",),
 }
+SILENT_SECONDS = 15.0  # of one request, before a word is said of it
 ANSWERS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
 
@@ -47,19 +51,32 @@ def reaching(url: str) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def telling(url: str, request: str) -> Iterator[None]:
+    """A block that asks a bucket for one thing: it's said, once, if that takes long."""
+    message = "Still waiting for the store %s to answer (%s)."
+    notice = threading.Timer(SILENT_SECONDS, logging.getLogger(__name__).warning, (message, url, request))
+    notice.daemon = True
+    notice.start()
+    try:
+        yield
+    finally:
+        notice.cancel()
+
+
 class Remote:
-    """A file system of fsspec, each of whose methods is called within `reaching`."""
+    """A file system of fsspec, each of whose methods is called within `reaching` and `telling`."""
 
     def __init__(self, fs: Any, url: str) -> None:
         self._fs, self._url = fs, url
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._fs, name)
-        return self._guarded(method) if callable(method) else method
+        return self._guarded(name, method) if callable(method) else method
 
-    def _guarded(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _guarded(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            with reaching(self._url):
+            with reaching(self._url), telling(self._url, name):
                 return method(*arguments, **options)
 
         return call

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -273,6 +275,27 @@ def test_a_folder_with_links_or_pipes_is_not_adopted(folder_store: Store, tmp_pa
 def test_a_server_of_files_that_does_not_answer_is_a_sentence() -> None:
     with pytest.raises(StoreError, match=r"The store ftp://127\.0\.0\.1:9/store can't be reached"):
         Store("ftp://127.0.0.1:9/store")
+
+
+def test_who_waits_for_a_server_is_told_for_what(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is said of one that answers soon."""
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            time.sleep(0.5)
+            self.send_error(404)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/store"
+        Store(url)
+        assert not caplog.messages
+        monkeypatch.setattr("storage.files.remote.SILENT_SECONDS", 0.1)
+        Store(url)
+        assert caplog.messages == [f"Still waiting for the store {url} to answer (cat_file)."]
+        server.shutdown()
 
 
 def test_no_bucket_is_made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
