@@ -47,7 +47,9 @@ def result_of(manifest: Manifest) -> str:
     removed = sum(documents["removed"].values())
     text = f"{documents['in']:,} documents in, {documents['kept']:,} kept"
     text += f", {removed:,} removed" if removed else ""
-    return text + (f", {documents['quarantined']:,} quarantined" if documents["quarantined"] else "")
+    text += f", {documents['quarantined']:,} quarantined" if documents["quarantined"] else ""
+    pairs = sum(counts.get(f"{role}_quarantined", 0) for role in ("instructions", "preferences"))
+    return text + (f", {pairs:,} pairs quarantined" if pairs else "")
 
 
 def stages_until(profile: Profile, until: str | None) -> Sequence[str]:

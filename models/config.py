@@ -10,6 +10,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+MOST_TOKENS = 1 << 24  # of a context; the longest of models that can be had are a sixteenth
+
 
 class ModelConfig(BaseModel):
     """What decides the model's shape. `models.presets.derive` checks that it can be built."""
@@ -21,7 +23,9 @@ class ModelConfig(BaseModel):
     )
     depth: int = Field(ge=1, description="number of layers, from which the rest is derived")
     context: int = Field(
-        ge=2, description="context length: tokens of a training sequence, and the maximum that the model accepts"
+        ge=2,
+        le=MOST_TOKENS,
+        description="context length: tokens of a training sequence, and the maximum that the model accepts",
     )
     width: int | None = Field(None, ge=2, description="hidden size (default: 64 × depth)")
     heads: int | None = Field(None, ge=1, description="attention heads (default: width / 32, 64 or 128)")

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
+from urllib.parse import unquote
 
 HIDDEN = "***"
 REMEDY = (
@@ -59,9 +60,20 @@ _OPTION = re.compile(rf"{_NAMED}|key|sas", re.IGNORECASE)
 
 
 def has_credentials(value: str) -> bool:
-    """Whether a setting holds a password or a token: in a URL's user part or query, or by its form."""
-    joined = re.sub(r"\s", "_", value) if re.match(r"\S+://", value) else value  # a password may hold a space
-    return _in_text(joined) != joined
+    """Whether a setting holds a password or a token: in a URL's user part or query, or by its form, also where parts
+    of it are percent-encoded."""
+    for text in {value, decoded(value)}:
+        joined = re.sub(r"\s", "_", text) if re.match(r"\S+://", text) else text  # a password may hold a space
+        if _in_text(joined) != joined:
+            return True
+    return False
+
+
+def decoded(url: str) -> str:
+    """Without percent-encoding, though it be encoded twice: as `redact` can read it."""
+    for _ in range(3):
+        url = unquote(url)
+    return url
 
 
 def redact(text: str) -> str:

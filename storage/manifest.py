@@ -24,10 +24,11 @@ SUMS = "SHA256SUMS"
 
 
 def check_name(name: str) -> str:
-    """The path of a file in an artifact. Raises ValueError for one that leads out of the artifact's folder."""
+    """A path inside a folder: of a file in an artifact, of an artifact among all. Raises ValueError for one that leads
+    out of it."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or str(path) != name or {"\\", "\0"} & set(name) or name == ".":
-        raise ValueError(f"{name!r} is no path inside the artifact")
+        raise ValueError(f"{name!r} is no path inside the folder")
     name.encode()  # raises a ValueError for a lone surrogate
     return name
 

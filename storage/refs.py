@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from storage.errors import DamagedArtifact, StoreError
 from storage.files import locks
 from storage.files.disk import cant_write
+from storage.manifest import check_name
 from storage.store import Store
 
 
@@ -25,7 +26,7 @@ class RefEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    location: str
+    location: Annotated[str, AfterValidator(check_name)]
     digest: str
     time: str
 

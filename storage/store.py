@@ -28,7 +28,7 @@ from fsspec.implementations.local import LocalFileSystem
 from pydantic import TypeAdapter, ValidationError
 
 from storage.artifact import Artifact
-from storage.credentials import REMEDY, has_credentials
+from storage.credentials import REMEDY, decoded, has_credentials
 from storage.damage import find_damage, local_sizes
 from storage.digests import file_digest, sums
 from storage.errors import ConfigError, DamagedArtifact, StoreError, make_again, no_artifact
@@ -53,7 +53,7 @@ class Store:
 
     def __init__(self, url: str, cache: Path | None = None, *, paranoid: bool = False) -> None:
         if has_credentials(url):
-            raise ConfigError(f"The store's URL {url} holds a password or a token.", REMEDY)
+            raise ConfigError(f"The store's URL {decoded(url)} holds a password or a token.", REMEDY)
         self.url, self.paranoid = url, paranoid
         try:
             with reaching(url):

@@ -200,7 +200,10 @@ def adopt(
 
     chosen = load(profile, settings(overrides, store))
     session = session_of(chosen, stage)
-    opened, lines = session.store, plan(chosen, session)
+    opened = session.store
+    STAGES[stage].check_of_adopted()  # before a run is asked for, which may take days
+    given = maintain.adoptable(opened, folder)
+    lines = plan(chosen, session)
     line = lines[-1]
     if line.payload is None:
         last = [line.name for line in lines[:-1] if line.name in chosen.stage_names][-1]
@@ -209,7 +212,7 @@ def adopt(
             f"{stage} {line.why}, so its key is not known yet.",
             f"Run what comes before it first: {before}, with the same --set.",
         )
-    STAGES[stage].check_adopted(getattr(chosen, stage), maintain.adoptable(opened, folder), line.inputs)
+    STAGES[stage].check_adopted(getattr(chosen, stage), given, line.inputs)
     origins = STAGES[stage].origins(line.inputs)
     with Lease(opened) as lease:
         lease.add(f"{stage}/{line.payload.key()}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
+import shutil
 import stat
 from collections.abc import Container
 from contextlib import AbstractContextManager
@@ -18,11 +20,12 @@ CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM)
 BROKEN = (errno.EIO, errno.ESTALE, errno.EUCLEAN, errno.EBADMSG)
 # Messages of libraries that lose the error number. Those in Rust (safetensors, tokenizers) quote the system's
 SAID_FULL = re.compile(
-    r"No space left on device|Disk quota exceeded|File too large \(os error"
+    r"No space left on device|Disk quota exceeded|File too large \(os error|\[Errno 27\] File too large"
     r"|\d+ requested and \d+ written"  # numpy, which also writes GGUF files
     r"|database or disk is full"  # SQLite
     r"|PytorchStreamWriter failed writing file|\. unexpected pos "  # torch.save; the latter where it wrote a part
 )
+SAID_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|database or disk is full")
 SAID_CLOSED = re.compile(r"Read-only file system|readonly database")
 SAID_BROKEN = re.compile(r"Input/output error|disk I/O error")
 
@@ -44,9 +47,13 @@ def disk_fault(error: BaseException, folder: Path | None = None, doing: str = ""
     """
     stopped = f" {doing} stopped; nothing half-made was published." if doing else ""
     if found := disk_full(error):
+        kept = "and run again: finished shards and checkpoints are kept."
+        limit = _file_limit(found)
+        if limit is not None:
+            message = f"A file grew to the {limit / 1e6:,.1f} MB that this process may write into one."
+            return StoreError(f"{message}{stopped}", f"Raise the limit (`ulimit -f unlimited`) {kept}")
         where = f"The disk of {folder} is full." if folder else f"The disk is full: {_first_line(found)}"
-        remedy = "Free space (`gristmill store gc`) and run again: finished shards and checkpoints are kept."
-        return StoreError(f"{where}{stopped}", remedy)
+        return StoreError(f"{where}{stopped}", f"Free space (`gristmill store gc`) {kept}")
     if found := _innermost(error, CLOSED, SAID_CLOSED):
         remedy = (
             "Give this user access, or choose another store (--set runtime.store=…). A run that finds all "
@@ -90,7 +97,17 @@ def _named(error: BaseException, folder: Path | None) -> str:
     return f"{folder or 'A file'} can't be used: {_first_line(error)}"
 
 
+def _file_limit(error: BaseException) -> int | None:
+    """The most bytes of a file of this process, if it is that which an error of a full disk comes from. torch's own
+    error has no number: where there is a limit, it is taken for the cause."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    disk = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return None if limit == resource.RLIM_INFINITY or disk or SAID_NO_ROOM.search(str(error)) else limit
+
+
 def _first_line(error: BaseException) -> str:
+    if isinstance(error, shutil.Error):  # of several files
+        return "{1}: {2}".format(*error.args[0][0])
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 

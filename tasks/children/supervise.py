@@ -118,17 +118,19 @@ def run_module(
     """Run `python -m module` on a spec and return what it measured. With `ranks` it trains, in as many ranks as the
     runtime says and with checkpoints; without, it is one process that can't resume.
 
-    The spec and the child's log lie in the scratch folder. Raises as `run_child`.
+    The spec and the child's log lie in the scratch folder. Raises as `run_child`, and TrainingError where something
+    that is no file, which a run never makes, lies in the place of one.
     """
+    path, log = out.scratch / "spec.json", out.scratch / "child.log"
+    for written in (path, log, spec.stop, spec.log, spec.result):
+        _check_plain(written)
     spec.stop.unlink(missing_ok=True)
-    path = out.scratch / "spec.json"
     path.write_text(spec.model_dump_json())
     command = (
         training_command(module, path, out.runtime.training) if ranks else [sys.executable, "-m", module, str(path)]
     )
     if ranks and out.runtime.training.rendezvous is not None:
         out.note(f"on each of the other hosts run: {joining_command(module, path)}")
-    log = out.scratch / "child.log"
     environment = training_environment(out.runtime.compute)
     if ranks and out.runtime.training.hostfile is not None:
         environment["DS_ENV_FILE"] = str(environment_file(out))
@@ -210,6 +212,12 @@ def _message(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
+
+
+def _check_plain(path: Path) -> None:
+    """Neither a pipe, which would be waited for, nor a link, which leads elsewhere."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise TrainingError(f"{path} is no plain file.", "Delete it and run again.")
 
 
 @dataclass

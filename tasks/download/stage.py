@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -160,13 +161,18 @@ def _item(source: FileSource | HubSource, row: Values, limit: int) -> Document |
     if source.role == "preferences":
         return pairs.preference(row, source.name)
     text = files.text_of(row, source.text_column, limit)
-    kept = {name: value for name, value in row.items() if name != source.text_column and _is_plain(value)}
+    kept = {name: _plain(value) for name, value in row.items() if name != source.text_column and _is_plain(value)}
     document = Document.new(text, source.name, **kept)
     try:
         document.metadata.encode()
     except UnicodeEncodeError as error:
         raise BadDocument("lone_surrogate") from error
     return document
+
+
+def _plain(value: Any) -> Any:
+    """A number that is none, or is beyond all numbers, is no JSON."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _is_plain(value: Any) -> bool:

@@ -12,6 +12,7 @@ from storage.errors import ConfigError
 from tasks.pretrain.recipe.steps import decay_steps, parts_at, wholes_until
 from tasks.stage.config import StageConfig
 
+MOST_STEPS, MOST_TOKENS = 10**9, 10**15  # far more than anyone has trained, and numbers that torch can count to
 Mixture = dict[str, Annotated[float, Field(gt=0)]]
 
 
@@ -54,8 +55,8 @@ class PretrainConfig(StageConfig):
     """Set the length as steps or tokens; the default is the compute-optimal 20 tokens per parameter."""
 
     model: ModelConfig = Field(description="model shape, derived from its depth")
-    steps: int | None = Field(None, ge=1, description="optimizer steps; set this or tokens, or neither")
-    tokens: int | None = Field(None, ge=1, description="training tokens, rounded up to whole steps")
+    steps: int | None = Field(None, ge=1, le=MOST_STEPS, description="optimizer steps; set this or tokens, or neither")
+    tokens: int | None = Field(None, ge=1, le=MOST_TOKENS, description="training tokens, rounded up to whole steps")
     global_batch_tokens: int | None = Field(
         None, ge=1, description="global batch in tokens, a multiple of the context; set this or global_batch"
     )

@@ -176,17 +176,22 @@ class Stage:
         if self.here:
             self.here(config, runtime)
 
+    def check_of_adopted(self) -> AdoptionCheck:
+        """How this stage checks a folder that was made elsewhere. Raises ConfigError if it can't."""
+        if self.adopted is None:
+            able = ", ".join(sorted(name for name, stage in STAGES.items() if stage.adopted is not None))
+            raise ConfigError(f"{self.name} can't check a folder that was made elsewhere.", f"Stages that can: {able}.")
+        return self.adopted
+
     def check_adopted(self, config: StageConfig, folder: Artifact, inputs: Sequence[Input]) -> None:
         """Check that a folder made elsewhere can stand for this stage's artifact of this config and these inputs.
 
         Raises ConfigError for a stage that can't tell and for files that are not as the config says, StoreError for
         files that are not such as the stage writes.
         """
-        if self.adopted is None:
-            able = ", ".join(sorted(name for name, stage in STAGES.items() if stage.adopted is not None))
-            raise ConfigError(f"{self.name} can't check a folder that was made elsewhere.", f"Stages that can: {able}.")
+        check = self.check_of_adopted()
         try:
-            self.adopted(config, folder, self.named(inputs))
+            check(config, folder, self.named(inputs))
         except (StoreError, TokenizerMismatch, EmptyOutput) as error:
             raise StoreError(
                 f"{folder.path} can't be the artifact of {self.name}: {error.message}",

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
+from flows.report import result_of
 from storage import refs
 from storage.digests import list_files, tree_digest
 from storage.keys import KeyPayload
@@ -288,9 +289,19 @@ def test_a_folder_is_checked_before_it_is_adopted_and_a_hit_says_from_where(tmp_
     assert (
         "can't be the artifact of download" in gristmill("store", "adopt", "download", str(ROOT / "docs"), *at).stderr
     )
+    assert "evaluate can't check a folder" in gristmill("store", "adopt", "evaluate", str(mine), *at).stderr
+    assert "nowhere is not a folder" in gristmill("store", "adopt", "tokenizer", str(tmp_path / "nowhere"), *at).stderr
     taken = gristmill("store", "adopt", "download", str(mine), *at)
     assert taken.returncode == 0, taken.stderr
     for folder, named in ((store, "is the store"), (store / "refs", "is in the store"), (store.parent, "contains")):
         assert named in gristmill("store", "adopt", "download", str(folder), *at).stderr
     assert "adopted from mine" in gristmill("plan", *at).stdout
     assert "adopted from mine" in gristmill("why", "download", *at).stdout
+
+
+def test_the_table_of_a_run_says_what_was_quarantined_of_pairs_too() -> None:
+    documents = {"in": 90, "kept": 90, "removed": {}, "quarantined": 0}
+    counts = {"documents": documents, "instructions_quarantined": 31, "preferences": 9}
+    payload = KeyPayload(stage="download", version=1, config={}, inputs={})
+    made = Manifest(key=payload.key(), payload=payload, digest="", files={}, counts=counts, created="")
+    assert result_of(made) == "90 documents in, 90 kept, 31 pairs quarantined"

@@ -44,6 +44,21 @@ def test_credentials_are_found_and_taken_out(url: str) -> None:
     assert redact(f"The store {url} can't be reached.") == f"The store {HELD[url]} can't be reached."
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "memory://bucket/x?to%6ben=hunter2Secret",
+        "s3:%2f%2fme:hunter2Secret@bucket/x",
+        "s3:%252F%252Fme:hunter2Secret@b",
+    ],
+)
+def test_an_encoded_url_hides_nothing(url: str) -> None:
+    assert has_credentials(url)
+    with pytest.raises(ConfigError, match="holds a password or a token") as caught:
+        Store(url)
+    assert "hunter2Secret" not in redact(caught.value.message)
+
+
 @pytest.mark.parametrize("text", FREE)
 def test_what_has_no_credentials_is_left_as_it_is(text: str) -> None:
     assert not has_credentials(text)

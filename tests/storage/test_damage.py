@@ -123,7 +123,7 @@ def test_a_manifest_that_names_files_outside_is_refused_before_anything_is_read(
     data["files"] = {name: data["files"]["x"]}
     store.write_text(path, json.dumps(data))
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
-    with pytest.raises(DamagedArtifact, match="is no path inside the artifact"):
+    with pytest.raises(DamagedArtifact, match="is no path inside the folder"):
         store.get(made.location)
     assert not (tmp_path / "x").exists()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -13,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.errors import StoreError
-from storage.files.disk import DiskFaults, cant_write, disk_full
+from storage.files.disk import DiskFaults, cant_write, disk_fault, disk_full
 from tests.file_systems import read_only, small
 
 DATA = np.random.default_rng(0).integers(0, 255, 1 << 20, dtype=np.uint8)
@@ -54,13 +56,20 @@ def _sqlite(path: Path) -> None:
         connection.execute("INSERT INTO a VALUES (?)", (DATA.tobytes(),))
 
 
+def _tree(path: Path) -> None:
+    try:
+        shutil.copytree(Path(np.__file__).parent / "linalg", path)  # it has files of some hundred kilobytes
+    finally:
+        shutil.rmtree(path)
+
+
 WRITERS: list[Callable[[Path], object]] = [
     lambda path: path.write_bytes(DATA.tobytes()),
     lambda path: DATA.tofile(path),
     lambda path: np.save(path, DATA),
     lambda path: np.savez(path, DATA),
     lambda path: pq.write_table(pa.table({"a": DATA}), path, compression="zstd"),
-    _safetensors, _torch, _tokenizer, _gguf, _sqlite,
+    _safetensors, _torch, _tokenizer, _gguf, _sqlite, _tree,
 ]  # fmt: skip
 
 
@@ -73,6 +82,29 @@ def test_a_full_disk_is_known_by_what_each_library_says(tmp_path: Path) -> None:
             with pytest.raises(StoreError, match=r"small is full\. export stopped"), DiskFaults(folder, "export"):
                 write(folder / "file")
             (folder / "file").unlink(missing_ok=True)
+
+
+def test_a_limit_on_the_size_of_a_file_is_no_full_disk(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for write in (write for write in WRITERS if write is not _sqlite):  # whose error is that of a disk
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+        try:
+            with (
+                pytest.raises(StoreError, match=r"grew to the 0\.1 MB.*export stopped") as caught,
+                DiskFaults(None, "export"),
+            ):
+                write(path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert "ulimit -f" in caught.value.remedy
+
+
+def test_what_could_not_be_copied_is_one_file_and_its_reason() -> None:
+    several = shutil.Error([("/a", "/store/a", "[Errno 28] No space left on device"), ("/b", "/store/b", "x")])
+    found = disk_fault(several)
+    assert found is not None
+    assert found.message == "The disk is full: /store/a: [Errno 28] No space left on device"
 
 
 def test_a_disk_that_can_only_be_read_is_known_too(tmp_path: Path) -> None:

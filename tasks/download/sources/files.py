@@ -13,7 +13,9 @@ import io
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,6 +27,8 @@ from storage.remembered import remembered_digest
 from tasks.download.config import FileSource
 from tasks.download.sources.rows import Refused, Row, columns_of
 
+# Text that is no UTF-8; a date beyond Python's years; a time zone that nobody knows
+UNREADABLE = (UnicodeDecodeError, OverflowError, ValueError, KeyError)
 ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".txt", ".md")
 
 
@@ -79,10 +83,15 @@ def fingerprint(source: FileSource) -> dict[str, str]:
     digests = {}
     for path in find_files(source):
         try:
-            digests[f"{source.name}/{path}"] = remembered_digest(path)
+            digests[f"{source.name}/{_name(path)}"] = remembered_digest(path)
         except OSError as error:
             raise _unreadable(path, error) from error
     return digests
+
+
+def _name(path: Path) -> str:
+    """As text: a file's name may be of any bytes."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 def _unreadable(path: Path, error: Exception) -> SourceError:
@@ -93,14 +102,21 @@ def read_rows(source: FileSource, limit: int) -> Iterator[Row | Refused]:
     """Every row of every file with its place: the path as found, with the line or row. `limit` is the maximum length of
     a row in bytes."""
     for path in find_files(source):
-        name = str(path).encode("utf-8", "backslashreplace").decode()  # a file's name may be of any bytes
+        name = _name(path)
         if path.suffix in (".txt", ".md"):
             yield _read_text(path, name, source.text_column, limit)
         elif path.suffix == ".parquet":
             yield from _read_parquet(path, name)
         else:
+            _check_begun(path)
             with _open(path) as file:
                 yield from _read_lines(file, path, name, limit)
+
+
+def _check_begun(path: Path) -> None:
+    """A compressed file without a byte is one whose download was cut: even that of no text has a header."""
+    if path.suffix != ".jsonl" and not path.stat().st_size:
+        raise _unreadable(path, EOFError("it is empty"))
 
 
 def _open(path: Path) -> BinaryIO:
@@ -153,11 +169,14 @@ def _read_parquet(path: Path, name: str) -> Iterator[Row | Refused]:
     """By row group, so that a damaged page costs the rows of its group and no others."""
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
         raise SourceError(
             f"{path} is not a Parquet file: {error}.", "Replace it, or remove it from `paths`."
         ) from error
     with file:
+        twice = [column for column, times in Counter(file.schema_arrow.names).items() if times > 1]
+        if twice:
+            raise SourceError(f"{path} has two columns {twice[0]}.", "Rename one, or remove the file from `paths`.")
         number = 0
         for group in range(file.num_row_groups):
             end = number + file.metadata.row_group(group).num_rows
@@ -173,11 +192,22 @@ def _read_parquet(path: Path, name: str) -> Iterator[Row | Refused]:
 def _rows(batch: pa.RecordBatch, name: str, before: int) -> list[Row | Refused]:
     try:
         return [Row(values, f"{name} row {row}") for row, values in enumerate(batch.to_pylist(), before + 1)]
-    except UnicodeDecodeError:
-        if batch.num_rows == 1:
+    except UNREADABLE as error:
+        if batch.num_rows > 1:
+            half = batch.num_rows // 2
+            return [*_rows(batch.slice(0, half), name, before), *_rows(batch.slice(half), name, before + half)]
+        if isinstance(error, UnicodeDecodeError):
             return [Refused("invalid_utf8", f"{name} row {before + 1}")]
-        half = batch.num_rows // 2
-        return [*_rows(batch.slice(0, half), name, before), *_rows(batch.slice(half), name, before + half)]
+        return [Row(_readable(batch), f"{name} row {before + 1}")]
+
+
+def _readable(row: pa.RecordBatch) -> dict[str, Any]:
+    """The fields of a single row, but for those that Python has no value for."""
+    fields = {}
+    for column, values in zip(row.schema.names, row.columns, strict=True):
+        with suppress(*UNREADABLE):
+            fields[column] = values[0].as_py()
+    return fields
 
 
 def _guard(read: Callable[[], bytes], path: Path) -> bytes:

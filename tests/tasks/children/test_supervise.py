@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from flows.stop import stoppable
 from storage.errors import LostProcess, OutOfMemory, ParityError, TrainingError
 from tasks.children.environment import environment_file, training_environment
 from tasks.children.launchers import training_command
-from tasks.children.supervise import run_child
+from tasks.children.spec import ChildSpec
+from tasks.children.supervise import run_child, run_module
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 
@@ -51,6 +53,22 @@ def test_json_lines_reach_the_stage_and_the_rest_goes_to_the_log(tmp_path: Path)
     script = "print('noise'); from tasks.children.child import emit; emit(step=1, loss=2.5); print('{broken')"
     assert run(tmp_path, script) == [{"step": 1, "loss": 2.5}]
     assert "noise" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("name", ["spec.json", "child.log", "stop", "log.jsonl", "result.json"])
+def test_nothing_is_read_or_written_through_what_is_no_plain_file(name: str, tmp_path: Path) -> None:
+    """A pipe would be waited for, and a link leads to a file of the user's."""
+    out = Output.at(tmp_path, stage="demo")
+    path, mine = out.scratch / name, tmp_path / "mine"
+    spec = ChildSpec(runtime=out.runtime, scratch=out.scratch, out=out.path)
+    mine.write_text("precious")
+    plants: list[Callable[[], None]] = [lambda: os.mkfifo(path), lambda: path.symlink_to(mine), path.mkdir]
+    for plant in plants:
+        plant()
+        with pytest.raises(TrainingError, match=f"{name} is no plain file"):
+            run_module("nothing", spec, out, on_line=lambda line: None)
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert mine.read_text() == "precious"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

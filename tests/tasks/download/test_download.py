@@ -353,3 +353,51 @@ def test_held_out_titles_are_in_no_document_and_serve_one_purpose_each() -> None
 
 def test_a_title_is_masked_as_a_word_and_not_inside_one() -> None:
     assert masked("A park is no parkway; the Park (closed).", "Park (place)") == "A It is no parkway; the It (closed)."
+
+
+def test_dates_that_python_has_no_value_for_cost_their_field_and_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    odd = {
+        "late": pa.array([1 << 62] * 2, pa.int64()).cast(pa.timestamp("us")),
+        "day": pa.array([2**31 - 1] * 2, pa.int32()).cast(pa.date32()),
+        "where": pa.array([0, 0]).cast(pa.timestamp("s", tz="Nowhere/At_all")),
+        "many": pa.array([[1 << 62], []], pa.list_(pa.int64())).cast(pa.list_(pa.timestamp("us"))),
+    }
+    for name, column in odd.items():
+        pq.write_table(pa.table({"text": GOOD[:2], "page": [3, 4], name: column}), path)
+        out = run(tmp_path / name, source(path))
+        found = [document for shard in out.path.glob("documents/*") for document in read_documents(shard)]
+        assert [(document.text, document.metadata) for document in found] == [
+            (GOOD[0], '{"page": 3}'),
+            (GOOD[1], '{"page": 4}'),
+        ]
+
+
+def test_a_column_that_is_there_twice_and_an_archive_without_a_byte_are_refused(tmp_path: Path) -> None:
+    twice = pa.Table.from_arrays([pa.array(GOOD), pa.array(GOOD)], names=["text", "text"])
+    pq.write_table(twice, tmp_path / "twice.parquet")
+    with pytest.raises(SourceError, match=r"twice\.parquet has two columns text"):
+        run(tmp_path, source(tmp_path / "twice.parquet"))
+    for ending in ("gz", "zst"):
+        (tmp_path / f"cut.jsonl.{ending}").write_bytes(b"")
+        with pytest.raises(SourceError, match=rf"cut\.jsonl\.{ending} can't be read: it is empty"):
+            run(tmp_path, source(tmp_path / f"cut.jsonl.{ending}"))
+
+
+def test_a_files_name_may_be_of_any_bytes(tmp_path: Path) -> None:
+    os.makedirs(os.fsencode(tmp_path) + b"/of \xff\xfe")
+    (path,) = tmp_path.iterdir()
+    (path / "data.jsonl").write_bytes(lines(GOOD) + b"broken\n")
+    mine = source(tmp_path / "*" / "*.jsonl")
+    assert len(fingerprint(mine)) == 1
+    out = run(tmp_path / "elsewhere", mine, max_quarantined_share=0.5)
+    assert texts(out) == GOOD
+    (verdict,) = (verdict for shard in out.path.glob("ledger/*") for verdict in read_ledger(shard))
+    assert verdict.detail.endswith("of \\udcff\\udcfe/data.jsonl:6")
+
+
+def test_numbers_that_json_has_not_are_null(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text(f'{{"text": "{GOOD[0]}", "a": 1e999, "b": NaN, "c": 0.5}}')
+    out = run(tmp_path, source(tmp_path / "data.jsonl"))
+    (document,) = read_documents(next(out.path.glob("documents/*")))
+    assert document.metadata == '{"a": null, "b": null, "c": 0.5}'
