@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from profiles.schema import Profile
-from storage import refs
 from storage.artifact import Artifact
 from storage.manifest import Manifest
-from storage.store import Store
 from storage.units import duration, size_of
 from tasks.stage.pages import embed_plots, markdown_table
-from tasks.stage.session import current
+from tasks.stage.session import Session, current
 
 
-def newest(store: Store, profile: str, stages: Sequence[str]) -> dict[str, Artifact]:
-    """The newest artifact of each of these stages that the profile has made, in their order."""
-    found = {}
-    for stage in stages:
-        entries = refs.history(store, f"{profile}/{stage}")
-        if entries:
-            found[stage] = store.get(entries[-1].location)
-    return found
+def made_by(session: Session, profile: Profile) -> dict[str, Artifact]:
+    """What a run took or made for each stage of its profile, in their order. Not what the profile's refs name: another
+    run of it may have moved them since."""
+    return {stage: session.made[stage] for stage in profile.stage_names if stage in session.made}
 
 
 def summary(made: dict[str, Artifact]) -> list[dict[str, str]]:
@@ -52,19 +45,13 @@ def result_of(manifest: Manifest) -> str:
     return text + (f", {pairs:,} pairs quarantined" if pairs else "")
 
 
-def stages_until(profile: Profile, until: str | None) -> Sequence[str]:
-    """The profile's stages, up to `until`."""
-    names = profile.stage_names
-    return names[: names.index(until) + 1] if until else names
-
-
 def publish_report(profile: Profile) -> None:
     """The artifact `run-report` of the current flow run: the summary, and every loss curve."""
     from prefect.artifacts import create_markdown_artifact
 
     session = current()
     assert session is not None
-    made = newest(session.store, session.profile, stages_until(profile, session.until))
+    made = made_by(session, profile)
     parts = [f"# {session.profile}", markdown_table(summary(made))]
     for stage, artifact in made.items():
         plots = embed_plots(artifact)

@@ -50,7 +50,7 @@ _TOKEN = re.compile(  # as their issuers document them for scanners
 # The same for JSON schemas, short as it is shown to whoever fails it: what a text without credentials matches
 NO_CREDENTIALS = (
     r"^(?![\s\S]*://([^\s/?#@:\[]*:(?!\d+[/,])\S*@|\S*[?&]\S*([Tt]oken|[Ss]ecret|[Pp]ass|[Ss]ignature|[Kk]ey|sig|jwt)\w*=)"
-    r"|filter\.pii\.salt=(?!\{|null))"
+    r"|[\s\S]*(%2[Ff]%2[Ff]|%25\d|://\S*[?&][^=\s]*%[^=\s]*=)|filter\.pii\.salt=(?!\{|null))"
 )
 _VARIABLE = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|SALT|AUTH_STRING|CONNECTION_STRING|ACCESS_KEY_ID|SAS"

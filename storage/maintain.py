@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -71,13 +71,20 @@ def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
 
 
 def _fragments(store: Store, settled: float) -> dict[str, int]:
-    """Bytes of what a kill has left of artifacts."""
+    """Bytes of what a kill has left of artifacts; and of this machine's copies of what is not in the bucket, since its
+    upload failed or a collection elsewhere has deleted it."""
     old = datetime.now(UTC) - timedelta(seconds=settled)
     found = {}
     for location in store.fragments():
         files = store.fs.find(f"{store.root}/artifacts/{location}", detail=True)
         if store.is_folder or all(store.fs.modified(file) <= old for file in files):
             found[location] = sum(int(entry["size"]) for entry in files.values())
+    if not store.is_folder:
+        there = {*store.locations(), *store.fragments()}
+        for path in sorted((store.local / "artifacts").glob("*/*")):
+            location = f"{path.parent.name}/{path.name}"
+            if location not in there:
+                found[location] = _size(path)
     return found
 
 
@@ -106,26 +113,32 @@ def _needed(store: Store, keep_last: int) -> tuple[set[str], list[str]]:
     return needed, unreadable
 
 
-def collect(store: Store, garbage: Garbage) -> None:
-    """Delete what `find_garbage` found and is garbage still: a run may have begun, or ended, meanwhile."""
+def collect(store: Store, garbage: Garbage) -> Garbage:
+    """Delete what `find_garbage` found and is garbage still: a run may have begun, or ended, meanwhile. Returns what
+    was deleted."""
+    artifacts: dict[str, int] = {}
+    workspaces: dict[Path, int] = {}
     waiting = list(garbage.artifacts)
     while waiting:
         # What has ended since has moved its refs, what runs is leased, and nothing is leased anew within the block
         with leases.deleting(store) as leased:
             needed, unreadable = _needed(store, garbage.keep_last)
             if set(unreadable) - set(garbage.unreadable):
-                return
+                return replace(garbage, artifacts=artifacts, workspaces={}, drafts={})
             began = time.monotonic()
             while waiting and time.monotonic() - began < BATCH_SECONDS:
                 location = waiting.pop(0)
                 if location not in needed and location.partition(".")[0] not in leased:
                     store.remove(location)
-    for path in garbage.workspaces:
+                    artifacts[location] = garbage.artifacts[location]
+    for path, size in garbage.workspaces.items():
         with locks.hold_if_free(_lock_of(store, path)) as free:
             if free and not (path.parent.parent.name == "insight" and _is_made(store, path)):
                 shutil.rmtree(path, ignore_errors=True)
+                workspaces[path] = size
     for path in garbage.drafts:
         path.unlink(missing_ok=True)
+    return replace(garbage, artifacts=artifacts, workspaces=workspaces)
 
 
 def _lock_of(store: Store, folder: Path) -> Path:

@@ -27,9 +27,16 @@ def check_name(name: str) -> str:
     """A path inside a folder: of a file in an artifact, of an artifact among all. Raises ValueError for one that leads
     out of it."""
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or str(path) != name or {"\\", "\0"} & set(name) or name == ".":
+    if path.is_absolute() or ".." in path.parts or str(path) != name or "\\" in name or name == ".":
         raise ValueError(f"{name!r} is no path inside the folder")
-    name.encode()  # raises a ValueError for a lone surrogate
+    return check_text(name)
+
+
+def check_text(name: str) -> str:
+    """What a file system can be asked for. Raises ValueError for NUL and for a lone surrogate."""
+    if "\0" in name:
+        raise ValueError(f"{name!r} is no path")
+    name.encode()
     return name
 
 
@@ -38,7 +45,7 @@ class InputRef(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    location: str = Field(description="stage/key of the artifact")
+    location: Annotated[str, AfterValidator(check_text)] = Field(description="stage/key of the artifact")
     part: str = Field(default="", description="subfolder that was read; empty for all of it")
 
 

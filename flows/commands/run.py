@@ -16,13 +16,12 @@ from rich.console import Console
 
 from flows.plan import PlannedStage, plan
 from flows.progress import TerminalObserver
-from flows.report import newest, stages_until, summary
+from flows.report import made_by, summary
 from flows.server import check_address, temporary_server
 from flows.session import Run, check_stages, handed_on, session_of
 from flows.stop import Stop, stoppable
 from flows.tables import new_table
 from profiles.load import load
-from storage import refs
 from storage.errors import GristmillError
 from storage.leases import Lease
 from storage.units import duration
@@ -40,12 +39,12 @@ def run_pipeline(
     lines = plan(profile, run.session)
     check_stages(profile, [line.name for line in lines if not line.hit])
     # Where there is nothing to run, a temporary Prefect server, gone a second later, would cost more than all else
-    if os.environ.get("PREFECT_API_URL") or not _take_from_store(run, lines, observer):
+    if os.environ.get("PREFECT_API_URL") or not _take_from_store(run, lines):
         _run_in_prefect(run, observer, name, overrides, to, refresh)
     summarize(console, run, time.monotonic() - started)
 
 
-def _take_from_store(run: Run, lines: list[PlannedStage], observer: TerminalObserver) -> bool:
+def _take_from_store(run: Run, lines: list[PlannedStage]) -> bool:
     """Whether everything is there; the refs are moved to it then. A collection may have deleted some of it since it was
     planned, but nothing that is leased."""
     if not all(line.hit for line in lines):
@@ -61,8 +60,7 @@ def _take_from_store(run: Run, lines: list[PlannedStage], observer: TerminalObse
                 return False
             found.append((line.name, artifact))
         for name, artifact in found:
-            refs.move(store, f"{run.profile.name}/{name}", artifact.location, artifact.digest)
-            observer.finished(name, artifact, cached=True, seconds=0)
+            run.session.finished(name, artifact, cached=True, seconds=0)
     return True
 
 
@@ -100,7 +98,7 @@ def _stopped(stop: Stop, observer: TerminalObserver) -> NoReturn:
 
 def summarize(console: Console, run: Run, seconds: float) -> None:
     """The short table at the end of a run, and the path of the release."""
-    made = newest(run.session.store, run.profile.name, stages_until(run.profile, run.session.until))
+    made = made_by(run.session, run.profile)
     table = new_table("stage", "result", "size", "made in", right=["size", "made in"])
     for row in summary(made):
         table.add_row(*row.values())

@@ -177,10 +177,12 @@ def gc(
             f"{', '.join(garbage.unreadable)} can't be read, so all that may be needed for it stays. "
             "`gristmill store verify` tells the remedy."
         )
-    verb = "Deleted" if delete else "Would delete"
-    if delete:
-        maintain.collect(opened, garbage)
-    console.print(f"{verb} {size_of(garbage.size)}." + ("" if delete else " Add --delete to do it."))
+    if not delete:
+        console.print(f"Would delete {size_of(garbage.size)}. Add --delete to do it.")
+        return
+    gone = maintain.collect(opened, garbage)
+    stay = len(garbage.artifacts) + len(garbage.workspaces) - len(gone.artifacts) - len(gone.workspaces)
+    console.print(f"Deleted {size_of(gone.size)}." + (f" {stay} of these are in use by now, and stay." if stay else ""))
 
 
 @app.command()

@@ -6,6 +6,7 @@ All three start in the current folder, so that runs use the same relative paths 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ import tempfile
 from rich.console import Console
 
 from flows.deployments import POOL, deploy
-from flows.server import answers, last_lines, only_own_pages, start, starting_alone, stop, wait
+from flows.server import last_lines, only_own_pages, start, starting_alone, stop, wait
 from flows.stop import stoppable
 from storage.errors import ConfigError, ServerError
 
@@ -34,13 +35,12 @@ def serve(console: Console, port: int) -> None:
         "PREFECT_SERVER_API_PORT": str(port),  # with --port alone the pages keep calling 4200
         "PREFECT_LOGGING_LEVEL": "WARNING",
     }
-    if answers(address):
-        raise ConfigError(f"{address} is already in use.", "Choose another port: gristmill ui --port 4201")
     prefect = [sys.executable, "-m", "prefect"]
     children: list[subprocess.Popen[bytes]] = []
     with stoppable() as stopped, tempfile.TemporaryFile() as said:
         try:
             with starting_alone():
+                _check_free(port)
                 children.append(start([*prefect, "server", "start"], environment, said))
                 wait(address, children[0], said)
             deploy(environment)
@@ -53,3 +53,16 @@ def serve(console: Console, port: int) -> None:
             raise SystemExit(stopped.exit_code) from None
         finally:
             stop(children)
+
+
+def _check_free(port: int) -> None:
+    """Raises ConfigError for a port that another program listens on."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # that of a server that has just ended is free
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigError(
+                f"Port {port} is already in use ({error.strerror}).",
+                f"Choose another one: gristmill ui --port {port + 1}",
+            ) from error

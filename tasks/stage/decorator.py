@@ -23,7 +23,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from storage import refs
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, EmptyOutput, SourceError, StoreError, TokenizerMismatch
@@ -225,8 +224,7 @@ class Stage:
         manifest = artifact.manifest
         if cached and manifest and not manifest.adopted and manifest.source_digest != self.source:
             session.observer.noted(self.name, "made by other source code; raise its version if results changed")
-        refs.move(session.store, f"{session.profile}/{self.name}", artifact.location, artifact.digest)
-        session.observer.finished(self.name, artifact, cached=cached, seconds=time.monotonic() - started)
+        session.finished(self.name, artifact, cached=cached, seconds=time.monotonic() - started)
         return artifact, cached
 
     def _make_alone(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
+from storage import refs
 from storage.artifact import Artifact
 from storage.leases import Lease
 from storage.store import Store
@@ -33,7 +34,14 @@ class Session:
     until: str | None = None  # the stage to end with
     call: Call | None = None  # what a stage's call does instead of running a Prefect task
     fingerprints: dict[str, dict[str, str]] = field(default_factory=dict)  # of sources, by stage and config
+    made: dict[str, Artifact] = field(default_factory=dict)  # by stage: what this run took or made
     lease: Lease | None = None  # while the session is open
+
+    def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
+        """Point the profile's ref at what the run took or made, remember it for the summary, and tell the observer."""
+        refs.move(self.store, f"{self.profile}/{stage}", artifact.location, artifact.digest)
+        self.made[stage] = artifact
+        self.observer.finished(stage, artifact, cached=cached, seconds=seconds)
 
     def use(self, stage: str, key: str) -> None:
         """Lease an artifact before it is looked up."""

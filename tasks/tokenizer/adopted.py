@@ -32,7 +32,7 @@ def check_adopted(config: TokenizerConfig, folder: Artifact, inputs: Mapping[str
         problem = obstacle(settings)
         if not problem:
             make_tables(settings)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise DamagedArtifact(
             f"tokenizer.json can't be loaded ({type(error).__name__}: {error}).", "Save it again."
         ) from error

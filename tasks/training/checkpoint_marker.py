@@ -103,13 +103,16 @@ def newest_sound(
     Half-written checkpoints are removed, and so are damaged ones that are newer than the sound one; `dropped` is called
     with the step of each, that of the sound one, and the damage. Every one of the `ranks` must call this.
 
-    Raises TrainingError for a checkpoint of another run, and where all are damaged.
+    Raises TrainingError for a checkpoint of another run, for what lies there without being one, and where all are
+    damaged.
     """
     ranks = ranks or SingleProcess()
     if ranks.rank == 0:
         top.mkdir(parents=True, exist_ok=True)
         for folder in top.glob(FOLDERS):
             if not (folder / MARKER).is_file():
+                if folder.is_symlink() or not folder.is_dir():
+                    raise TrainingError(f"{folder} is no checkpoint's folder.", "Delete it and run again.")
                 shutil.rmtree(folder)
     complete = ranks.gathered(complete_checkpoints(top) if ranks.rank == 0 else {})[
         0
@@ -121,7 +124,7 @@ def newest_sound(
             damaged.append((step, found))
             continue
         if CheckpointMarker.read(folder).identity != identity:
-            raise refusal(folder, "other data, another model, tokenizer or config")
+            raise refusal(folder, "other data, another model, tokenizer or config, or its marker was changed")
         ranks.gathered(None)
         if ranks.rank == 0:
             for late, what in damaged:

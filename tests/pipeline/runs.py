@@ -13,7 +13,8 @@ from typing import Any
 from storage.store import Store
 
 ROOT = Path(__file__).parents[2]
-SIGNALS = ("form", "language", "pii", "pii_metadata", "contamination", "toxicity_model", "toxicity")
+# In the order of the pipeline: what is killed in one stage has made those before it
+SIGNALS = ("language", "form", "toxicity_model", "toxicity", "pii", "pii_metadata", "contamination")
 DATA_STAGES = ("download", "sketches", "dedup", *SIGNALS, "filter", "tokenizer", "tokenize")
 SMALL = "download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 200}]"  # where the text is not the point
 SECRETS = {  # as a user gives them, and as no run may keep or print them

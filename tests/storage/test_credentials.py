@@ -54,6 +54,7 @@ def test_credentials_are_found_and_taken_out(url: str) -> None:
 )
 def test_an_encoded_url_hides_nothing(url: str) -> None:
     assert has_credentials(url)
+    assert not re.search(NO_CREDENTIALS, f"runtime.store={url}")
     with pytest.raises(ConfigError, match="holds a password or a token") as caught:
         Store(url)
     assert "hunter2Secret" not in redact(caught.value.message)

@@ -16,7 +16,7 @@ from storage.errors import DamagedArtifact, StoreError
 from storage.manifest import MANIFEST, SUMS, Manifest
 from storage.remembered import remember
 from storage.store import Store
-from tests.storage.conftest import Make
+from tests.storage.conftest import Make, use_s3
 
 FILES = {"documents/a.txt": b"text", "b.txt": b"more"}
 
@@ -278,3 +278,25 @@ def test_paranoid_looks_into_the_bucket_itself(store: Store, make: Make) -> None
     assert store.get(made.location).digest == made.digest
     with pytest.raises(DamagedArtifact, match=f"{SUMS} is missing"):
         Store(store.url, cache=store.local, paranoid=True).get(made.location)
+
+
+def test_copies_of_what_is_not_in_the_bucket_are_collected(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, make: Make, tmp_path: Path
+) -> None:
+    """An upload that failed at its first request has left one, and so has a collection on another machine."""
+    use_s3(request, monkeypatch)
+    import s3fs
+
+    s3fs.S3FileSystem().mkdir("copies")
+    store = Store("s3://copies/store", cache=tmp_path / "here")
+    made, kept = make(store, "dedup", FILES), make(store, "dedup", {"other": b"text"})
+    refs.move(store, "tiny/dedup", kept.location, kept.digest)
+    Store(store.url, cache=tmp_path / "elsewhere").remove(made.location)
+    garbage = maintain.find_garbage(store, keep_last=1)
+    assert list(garbage.artifacts) == [made.location]
+    assert garbage.size > 0
+    with store.lock("dedup", made.location.partition("/")[2]):  # as while it is being uploaded
+        assert not maintain.find_garbage(store, keep_last=1).artifacts
+    maintain.collect(store, garbage)
+    assert not (store.local / "artifacts" / made.location).exists()
+    assert store.get(kept.location).path.is_dir()

@@ -338,7 +338,8 @@ class StoreMachine(RuleBasedStateMachine):
         garbage = maintain.find_garbage(store, keep_last, settled=0)
         needed, held = self.needed(keep_last), self.held(writer)
         mystery = any(location in self.made and not self.readable(location) for location in needed)
-        free = {place for place in [*self.made, *self.fragments] if place not in needed | held}
+        copies = self._copies(store)
+        free = {place for place in [*self.made, *self.fragments, *copies] if place not in needed | held}
         free = {place for place in free if place.partition(".")[0] not in held}
         expected = {place for place in free if not (mystery and self.readable(place))}
         assert set(garbage.artifacts) == expected
@@ -354,7 +355,14 @@ class StoreMachine(RuleBasedStateMachine):
             if kill is None or not store.fs.exists(f"{store.root}/artifacts/{location}/{MANIFEST}"):
                 del self.made[location]
         self._look_for_fragments()
-        assert kill is not None or not self.fragments & expected
+        assert kill is not None or not (self.fragments | self._copies(store)) & expected
+
+    def _copies(self, store: Store) -> set[str]:
+        """This machine's copies of what is not in the bucket."""
+        if store.is_folder:
+            return set()
+        found = (path.relative_to(store.local / "artifacts") for path in (store.local / "artifacts").glob("*/*"))
+        return {path.as_posix() for path in found} - self.made.keys() - self.fragments
 
     def _look_for_fragments(self) -> None:
         """What an accident has left: folders without a manifest, which the model takes from the disk itself."""

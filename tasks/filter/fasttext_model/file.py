@@ -24,6 +24,7 @@ SUPERVISED = 3
 HIERARCHICAL, SOFTMAX = 1, 3
 WORD = 0  # an entry's type; labels have 1
 MOST_BUCKETS = 1 << 27  # 64 times fastText's own number: memory is taken before the file can show that it needs it
+MOST_WORDS = 1000  # of an n-gram; usual are 1 to 5
 CENTROIDS = 256  # of a product quantizer, with one-byte codes
 
 
@@ -62,6 +63,8 @@ def read_model(path: Path) -> ModelFile:
     pruned = None
     if not 0 <= buckets <= MOST_BUCKETS:
         raise reader.wrong(f"has {buckets:,} buckets")
+    if not 0 <= word_ngrams <= MOST_WORDS:
+        raise reader.wrong(f"has n-grams of {word_ngrams:,} words")
     if pruned_size >= 0:
         pairs = reader.array(np.int32, 2 * pruned_size).reshape(-1, 2)
         places = [(pairs[:, 0], buckets), (pairs[:, 1], pruned_size)]

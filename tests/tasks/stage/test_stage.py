@@ -103,6 +103,15 @@ def session(tmp_path: Path) -> Iterator[Session]:
         yield opened
 
 
+def test_a_run_tells_of_what_it_made_and_not_of_what_another_of_its_profile_has_made_since(session: Session) -> None:
+    mine, _ = source.materialize(SourceConfig(), ())
+    with open_session(replace(session, made={})) as other:
+        theirs, _ = source.materialize(SourceConfig(text="another"), ())
+        assert other.made == {"demo-source": theirs}
+    assert session.made == {"demo-source": mine}
+    assert refs.resolve(session.store, "test/demo-source") == theirs.location
+
+
 def test_a_stage_runs_once_and_comes_from_the_store_after(session: Session) -> None:
     first, cached = source.materialize(SourceConfig(), ())
     assert not cached

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,6 +38,18 @@ def test_the_newest_whole_one_is_found_and_half_written_ones_go(tmp_path: Path) 
     assert not (tmp_path / "checkpoint-100").exists()
     with pytest.raises(TrainingError, match="refused"):
         newest_sound(tmp_path, "another")
+
+
+def test_what_is_no_folder_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint-100"
+    plants: list[Callable[[], object]] = [
+        lambda: os.mkfifo(path), lambda: path.write_text("x"), lambda: path.symlink_to(tmp_path.parent)
+    ]  # fmt: skip
+    for plant in plants:
+        plant()
+        with pytest.raises(TrainingError, match="checkpoint-100 is no checkpoint's folder"):
+            newest_sound(tmp_path, "mine")
+        path.unlink()
 
 
 def test_ranks_may_share_the_digests(tmp_path: Path) -> None:
