@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from storage.errors import ConfigError
 
@@ -40,11 +41,12 @@ def saves_async(engine: Engine) -> bool:
     return asked == "on" or (asked == "auto" and engine.supports_async_save and engine.world.device.type == "cuda")
 
 
-def save_async(states: dict[str, Any], folder: Path, planner: SavePlanner) -> Future[None]:
+def save_async(states: dict[str, Tensor], folder: Path, planner: SavePlanner) -> Future[None]:
     """Copy the states and start writing them to `folder`. The first rank's future is done when all have written."""
     from torch.distributed.checkpoint.state_dict_saver import async_save
 
-    response = async_save(states, checkpoint_id=folder, planner=planner, process_group=_group(), async_stager=_stager())
+    stager = _stager(tuple((name, state.shape) for name, state in states.items()))
+    response = async_save(states, checkpoint_id=folder, planner=planner, process_group=_group(), async_stager=stager)
     writing: Future[None] = response  # type: ignore[assignment]  # a Future, as staging is not asynchronous
     return writing
 
@@ -55,14 +57,10 @@ def _group() -> Any:
     return torch.distributed.new_group(backend="gloo")
 
 
-@functools.cache
-def _stager() -> Any:
-    """Copies the states; kept, with its memory, from save to save."""
-    from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+@functools.lru_cache(maxsize=1)
+def _stager(sizes: tuple[tuple[str, torch.Size], ...]) -> Any:
+    """Copies the states, on a GPU into pinned memory that is kept from save to save. Not torch's DefaultStager, which
+    in torch 2.11 copies only once."""
+    from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
-    cuda = torch.cuda.is_available()
-    return DefaultStager(
-        StagingOptions(
-            use_pinned_memory=cuda, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=cuda
-        )
-    )
+    return BlockingAsyncStager(cache_staged_state_dict=torch.cuda.is_available())

@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,7 +101,7 @@ class Checkpoints:
             files={},
             samples=engine.config.samples(step),
             layout=dict(engine.layout),
-            versions={library: version(library) for library in LIBRARIES},
+            versions=_versions(),
         )
         expected = expected_shapes(engine.spec.shape)
         if self.asynchronous:
@@ -138,9 +139,11 @@ class Checkpoints:
         for name in {**marker.layout, **engine.layout}:
             if marker.layout.get(name) != engine.layout.get(name):
                 raise refusal(folder, f"{name.replace('_', ' ')} {marker.layout.get(name)}")
+        installed = _versions()
         for library, was in marker.versions.items():
-            if was != version(library) and self.world.first:
-                self.tell(f"the checkpoint of step {step:,} was saved by {library} {was}; this is {version(library)}")
+            now = installed.get(library, was)  # one that is gone did not matter to this engine
+            if was != now and self.world.first:
+                self.tell(f"the checkpoint of step {step:,} was saved by {library} {was}; this is {now}")
         with refusing_code(folder):
             engine.load(folder)
 
@@ -182,3 +185,8 @@ class Checkpoints:
     def _drop(self, step: int, sound: int, damage: str) -> None:
         self.tell(dropped_note(step, sound, damage))
         self.dropped(step, sound, damage)
+
+
+def _versions() -> dict[str, str]:
+    """Of the libraries that write checkpoints, as far as they are installed."""
+    return {library: version(library) for library in LIBRARIES if find_spec(library)}
