@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,17 +84,23 @@ def environment(threads: int) -> dict[str, str]:
     return inherited | limits | {"PYTHONHASHSEED": "0", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def measure(command: Sequence[str], variables: Mapping[str, str]) -> Run:
-    """Run a command to its end. Raises Failed with the end of what it said."""
+def measure(command: Sequence[str], variables: Mapping[str, str], *, seconds: float | None = None) -> Run:
+    """Run a command to its end. Raises Failed with the end of what it said, or if it takes longer than `seconds`."""
     with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as complained:
         started = time.perf_counter()
         process = subprocess.Popen(command, env=dict(variables), stdout=said, stderr=complained)
+        late = threading.Timer(seconds or 0, process.kill)
+        if seconds is not None:
+            late.start()
         _, status, usage = os.wait4(process.pid, 0)
+        late.cancel()
         wall = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
         for file in (said, complained):
             file.seek(0)
         lines = said.read().strip().splitlines()
+        if seconds is not None and wall >= seconds:
+            raise Failed(f"it was ended after {seconds:.0f} s")
         if process.returncode != 0 or not lines:
             reason = (complained.read().strip().splitlines() or ["it printed nothing"])[-1]
             raise Failed(f"exit {process.returncode}: {reason}")

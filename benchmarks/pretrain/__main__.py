@@ -21,14 +21,25 @@ from pathlib import Path
 from benchmarks import peer_environment
 from benchmarks.measure import DATA, ROOT, Failed, measure
 from benchmarks.pretrain.data import data_of
-from benchmarks.pretrain.ours import ENGINES
-from benchmarks.pretrain.sizes import BATCH, CONTEXT, SIZES, VOCAB, Task
-from models.config import ModelConfig
-from models.presets import count_parameters, derive, flops_per_token
+from benchmarks.pretrain.ours import ENGINES, shape_of
+from benchmarks.pretrain.sizes import Size, Task
+from models.presets import count_parameters, flops_per_token
 from tasks.children.environment import training_environment
 from tasks.stage import machine
 from tasks.stage.runtime import ComputeRuntime
 
+VOCAB, CONTEXT, BATCH = 4096, 256, 8
+
+
+def _size(depth: int, width: int, heads: int, kv_heads: int, feed_forward: int, steps: int) -> Size:
+    return Size(depth, width, heads, kv_heads, feed_forward, VOCAB, CONTEXT, BATCH, BATCH, steps)
+
+
+SIZES = {  # the steps of each take about ten seconds
+    "1.3M": _size(4, 128, 4, 2, 384, 60),
+    "5M": _size(5, 256, 8, 4, 768, 25),
+    "16M": _size(9, 384, 6, 2, 1024, 12),
+}
 PEERS = {"llama": ("transformers Trainer", "litgpt", "litgpt, compiled"), "gpt2": ("plain loop",)}
 
 
@@ -49,27 +60,21 @@ def main() -> None:
         words = options.sides
         sides = [side for side in every if words is None or side == every[0] or any(word in side for word in words)]
         for size in options.sizes:
-            tasks = [Task(side, family, size, options.threads, str(tokens), str(tokenizer)) for side in sides]
-            _compare(tasks, options.runs)
+            tasks = [Task(side, family, SIZES[size], options.threads, str(tokens), str(tokenizer)) for side in sides]
+            _compare(size, tasks, options.runs)
 
 
-def _compare(tasks: list[Task], runs: int) -> None:
+def _compare(name: str, tasks: list[Task], runs: int) -> None:
     taken: dict[str, list[dict[str, float]]] = {task.side: [] for task in tasks}
     for number in range(runs):
         for task in tasks:
-            print(f"run {number + 1}/{runs}: {task.side}, {task.family}, {task.size}", file=sys.stderr)
+            print(f"run {number + 1}/{runs}: {task.side}, {task.family}, {name}", file=sys.stderr)
             try:
                 taken[task.side].append(_run(task))
             except Failed as error:
                 print(f"{task.side}: {error}", file=sys.stderr)
     first = tasks[0]
-    config = ModelConfig(
-        family=first.family,
-        depth=first.shape.depth, width=first.shape.width, heads=first.shape.heads, context=CONTEXT,
-        kv_heads=first.shape.kv_heads if first.family == "llama" else None,
-        feed_forward=first.shape.feed_forward if first.family == "llama" else None, tie_embeddings=True,
-    )  # fmt: skip
-    shape = derive(config, VOCAB)
+    shape = shape_of(first)
     peak = statistics.median(run["peak_flops"] for run in taken[first.side])
     print(
         f"\n{platform.machine()}, {first.threads} threads, {first.family}, {count_parameters(shape):,} parameters, "

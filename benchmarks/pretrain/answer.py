@@ -12,8 +12,13 @@ from benchmarks.pretrain.sizes import Task
 
 
 def answer(train: Callable[[Task], dict[str, float]]) -> None:
-    """Run the task of the command line with its number of threads; print the measurements, and peak bytes."""
+    """Run the task of the command line with its number of threads; print the measurements, and peak bytes of the
+    device's memory."""
     task = Task.from_arguments()
     torch.set_num_threads(task.threads)
     measured = train(task)
-    print(json.dumps({**measured, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+    if task.device == "cuda":
+        peak = torch.cuda.max_memory_allocated()
+    else:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({**measured, "peak": peak}))

@@ -5,26 +5,26 @@ from __future__ import annotations
 import time
 
 import lightning
-import numpy as np
 import torch
 from litgpt.config import Config
 from litgpt.model import GPT
 from litgpt.utils import chunked_cross_entropy
 
 from benchmarks.pretrain.answer import answer
-from benchmarks.pretrain.ids import ids_of
-from benchmarks.pretrain.sizes import BATCH, BETAS, CLIP, CONTEXT, LEARNING_RATE, VOCAB, WARM, WEIGHT_DECAY, Task
+from benchmarks.pretrain.peers import Draws, wait
+from benchmarks.pretrain.sizes import BETAS, CLIP, LEARNING_RATE, WARM, WEIGHT_DECAY, Task
 
 
 def run(task: Task) -> dict[str, float]:
     """Train as litgpt's pretraining does."""
-    shape = task.shape
+    size = task.size
     config = Config(
-        block_size=CONTEXT, n_layer=shape.depth, n_embd=shape.width, vocab_size=VOCAB, padded_vocab_size=VOCAB,
-        n_head=shape.heads, n_query_groups=shape.kv_heads, rotary_percentage=1.0, parallel_residual=False, bias=False,
-        norm_class_name="RMSNorm", mlp_class_name="LLaMAMLP", intermediate_size=shape.feed_forward,
+        block_size=size.context, n_layer=size.depth, n_embd=size.width, vocab_size=size.vocab,
+        padded_vocab_size=size.vocab, n_head=size.heads, n_query_groups=size.kv_heads, rotary_percentage=1.0,
+        parallel_residual=False, bias=False, norm_class_name="RMSNorm", mlp_class_name="LLaMAMLP",
+        intermediate_size=size.feed_forward,
     )  # fmt: skip
-    fabric = lightning.Fabric(accelerator="cpu", devices=1, precision="32-true")
+    fabric = lightning.Fabric(accelerator=task.device, devices=1, precision="bf16-mixed" if task.lower else "32-true")
     fabric.seed_everything(0, verbose=False)
     model = GPT(config)
     model.lm_head.weight = model.transformer.wte.weight
@@ -32,21 +32,22 @@ def run(task: Task) -> dict[str, float]:
     optimizer = fabric.setup_optimizers(
         torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
     )
-    ids = ids_of(task)
-    generator, seconds = np.random.default_rng(0), []
-    for step in range(WARM + shape.steps):
-        started = time.perf_counter()
-        starts = generator.integers(0, len(ids) - CONTEXT - 1, BATCH)
-        windows = torch.from_numpy(np.stack([ids[start : start + CONTEXT + 1] for start in starts]).astype(np.int64))
-        loss = chunked_cross_entropy(model(windows[:, :-1].contiguous()), windows[:, 1:].contiguous())
-        fabric.backward(loss)
+    draw = Draws(task)
+    for step in range(WARM + size.steps):
+        if step == WARM:
+            wait(task)
+            started = time.perf_counter()
+        for _ in range(size.micro_steps):
+            ids, targets = draw()
+            loss = chunked_cross_entropy(model(ids), targets)
+            fabric.backward(loss / size.micro_steps)
         fabric.clip_gradients(model, optimizer, max_norm=CLIP)
         optimizer.step()
         optimizer.zero_grad()
         if step % 10 == 0:
             loss.item()
-        seconds.append(time.perf_counter() - started)
-    return {"seconds": sum(seconds[WARM:]) / shape.steps, "loss": loss.item()}
+    wait(task)
+    return {"seconds": (time.perf_counter() - started) / size.steps, "loss": loss.item()}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pretrain.sizes import BATCH, BETAS, CLIP, CONTEXT, LEARNING_RATE, WARM, WEIGHT_DECAY, Task
+from benchmarks.pretrain.sizes import BETAS, CLIP, LEARNING_RATE, WARM, WEIGHT_DECAY, Task
+from models.presets import ModelShape, derive
 from storage.artifact import Artifact
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.stage.output import Output
@@ -21,18 +22,23 @@ ENGINES: dict[str, dict[str, Any]] = {
 EVERY = 5  # steps between progress lines: the speed is a median over them, so that the first ones don't count
 
 
-def run(task: Task) -> dict[str, float]:
-    """Seconds per step, the median over reports; the loss, peak memory, and the measured peak FLOP/s."""
-    shape = task.shape
-    model = {"family": task.family, "depth": shape.depth, "width": shape.width, "heads": shape.heads}
-    if task.family == "llama":
-        model |= {"kv_heads": shape.kv_heads, "feed_forward": shape.feed_forward}
-    steps = WARM + shape.steps
-    config = PretrainConfig.model_validate(
+def shape_of(task: Task) -> ModelShape:
+    """The model that every side of a task trains."""
+    return derive(config_of(task).model, task.size.vocab)
+
+
+def config_of(task: Task) -> PretrainConfig:
+    """The recipe that every side of a task follows."""
+    size, steps = task.size, WARM + task.size.steps
+    only_llama = {"kv_heads": size.kv_heads, "feed_forward": size.feed_forward} if task.family == "llama" else {}
+    return PretrainConfig.model_validate(
         {
-            "model": {**model, "context": CONTEXT, "tie_embeddings": True},
+            "model": {
+                "family": task.family, "depth": size.depth, "width": size.width, "heads": size.heads,
+                "context": size.context, "tie_embeddings": True, **only_llama,
+            },
             "steps": steps,
-            "global_batch": BATCH,
+            "global_batch": size.batch,
             "learning_rate": LEARNING_RATE,
             "warmup_steps": 1,
             "weight_decay": WEIGHT_DECAY,
@@ -44,21 +50,32 @@ def run(task: Task) -> dict[str, float]:
             "sample_tokens": 1,
             "sample_prompts": ["The"],
         }
+    )  # fmt: skip
+
+
+def runtime_of(task: Task) -> Runtime:
+    """How our side trains it."""
+    chosen = {"micro_batch": task.size.micro_batch, "preflight": "never", **ENGINES[task.side]}
+    return Runtime(
+        compute=ComputeRuntime.model_validate({"device": task.device, "threads": task.threads}),
+        training=TrainingRuntime(log_every=EVERY, checkpoint_every=WARM + task.size.steps),
+        pretrain=PretrainRuntime.model_validate(chosen),
     )
-    runtime = Runtime(
-        compute=ComputeRuntime(device="cpu", threads=task.threads),
-        training=TrainingRuntime(log_every=EVERY, checkpoint_every=steps),
-        pretrain=PretrainRuntime.model_validate({"micro_batch": BATCH, "preflight": "never", **ENGINES[task.side]}),
-    )
+
+
+def run(task: Task) -> dict[str, float]:
+    """Seconds per step, the median over reports; the loss, peak memory, the share of time that data took, and the
+    measured peak FLOP/s."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Output.at(Path(folder), stage="pretrain", runtime=runtime)
-        pretrain.function(config, Artifact.at(Path(task.tokens)), Artifact.at(Path(task.tokenizer)), out)
+        out = Output.at(Path(folder), stage="pretrain", runtime=runtime_of(task))
+        pretrain.function(config_of(task), Artifact.at(Path(task.tokens)), Artifact.at(Path(task.tokenizer)), out)
     facts = out.facts
     return {
-        "seconds": BATCH * CONTEXT / facts["tokens_per_second"],
+        "seconds": task.size.tokens / facts["tokens_per_second"],
         "loss": out.counts["train_loss"],
         "peak": facts["peak_memory_bytes"],
         "peak_flops": facts["peak_flops"],
+        "data": facts["data_share"],
     }
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.pretrain.sizes import CONTEXT, VOCAB, Size
+from benchmarks.pretrain.sizes import Size
 
 
 class Block(nn.Module):
@@ -42,10 +42,10 @@ class PlainGpt(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(VOCAB, size.width), nn.Embedding(CONTEXT, size.width)
+        self.tokens, self.positions = nn.Embedding(size.vocab, size.width), nn.Embedding(size.context, size.width)
         self.blocks = nn.ModuleList(Block(size) for _ in range(size.depth))
         self.norm = nn.LayerNorm(size.width)
-        self.head = nn.Linear(size.width, VOCAB, bias=False)
+        self.head = nn.Linear(size.width, size.vocab, bias=False)
         self.head.weight = self.tokens.weight
         for name, parameter in self.named_parameters():
             if name.endswith(("project.weight", "down.weight")):
@@ -61,4 +61,4 @@ class PlainGpt(nn.Module):
         for block in self.blocks:
             x = block(x)
         logits = self.head(self.norm(x))
-        return F.cross_entropy(logits.view(-1, VOCAB), targets.view(-1))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))

@@ -7,28 +7,35 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-VOCAB, CONTEXT, BATCH = 4096, 256, 8
 LEARNING_RATE, WEIGHT_DECAY, BETAS, CLIP = 3e-3, 0.1, (0.9, 0.95), 1.0
 WARM = 5  # steps that are not counted
 
 
 @dataclass(frozen=True)
 class Size:
-    """A model with tied embeddings; `steps` take about ten seconds."""
+    """A model with tied embeddings, and its steps: `batch` sequences of `context` tokens, `micro_batch` of them at a
+    time."""
 
     depth: int
     width: int
     heads: int
     kv_heads: int
-    feed_forward: int
-    steps: int
+    feed_forward: int  # of LLaMA; GPT-2 has 4 × width
+    vocab: int
+    context: int
+    batch: int
+    micro_batch: int
+    steps: int  # counted ones
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.batch * self.context
 
-SIZES = {
-    "1.3M": Size(4, 128, 4, 2, 384, 60),
-    "5M": Size(5, 256, 8, 4, 768, 25),
-    "16M": Size(9, 384, 6, 2, 1024, 12),
-}
+    @property
+    def micro_steps(self) -> int:
+        """Micro-batches of a step."""
+        return self.batch // self.micro_batch
 
 
 @dataclass(frozen=True)
@@ -37,15 +44,16 @@ class Task:
 
     side: str
     family: str
-    size: str
+    size: Size
     threads: int
     tokens: str  # folder of token shards
     tokenizer: str
+    device: str = "cpu"
 
     @property
-    def shape(self) -> Size:
-        """The size of the model."""
-        return SIZES[self.size]
+    def lower(self) -> bool:
+        """Whether products are taken in bfloat16."""
+        return self.device == "cuda"
 
     def to_json(self) -> str:
         """For `from_arguments` in the other process."""
@@ -54,7 +62,8 @@ class Task:
     @classmethod
     def from_arguments(cls) -> Task:
         """The task of this process."""
-        return cls(**json.loads(sys.argv[1]))
+        given = json.loads(sys.argv[1])
+        return cls(**{**given, "size": Size(**given["size"])})
 
 
 def token_files(folder: str) -> list[Path]:

@@ -36,13 +36,13 @@ def one_process() -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
-def spec_of(*, micro_batch: int | None = None, engine: str = "ddp", **choices: Any) -> TrainSpec:
+def spec_of(*, micro_batch: int | None = None, engine: str = "ddp", device: str = "cpu", **choices: Any) -> TrainSpec:
     """What a child would be told, of a tiny model."""
     config = PretrainConfig.model_validate({"model": MODEL, **choices})
     nowhere = Path("nowhere")
     return TrainSpec(
         config=config,
-        runtime=runtime_of(threads=1, device="cpu", engine=engine, micro_batch=micro_batch),
+        runtime=runtime_of(threads=1, device=device, engine=engine, micro_batch=micro_batch),
         shape=derive(config.model, VOCAB),
         steps=100, tokens_digest="", tokenizer_digest="", train=[], validation=[], tokenizer=nowhere, scratch=nowhere,
         out=nowhere,

@@ -32,10 +32,10 @@ RUNTIME = runtime_of(workers=1, threads=1, device="cpu", engine="ddp", preflight
 
 
 @contextmanager
-def alone() -> Iterator[World]:
+def alone(device: str = "cpu") -> Iterator[World]:
     """A world of one process in this one, gone afterwards with what it left in the environment."""
     environment, threads, linear = dict(os.environ), torch.get_num_threads(), F.linear
-    world = join(RUNTIME)
+    world = join(runtime_of(RUNTIME, device=device))
     try:
         yield world
     finally:

@@ -1,0 +1,54 @@
+"""`python -m benchmarks.gpu`: what the model half does on one GPU, in minutes and without network.
+
+Sections run in turn until the time is over. Each row is printed and kept in rows.jsonl as soon as it is measured, so
+that a run that is cut off still tells. Exits with 1 if something failed.
+
+It needs no Prefect and none of the data stages' packages: torch, transformers, numba, pyarrow and what
+benchmarks/gpu/pack.sh collects. On a machine without GPU, `--device cpu --tiny` shows in minutes that all of it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.gpu import attention, generation, posttrain, speed, tests
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.results import Results
+from benchmarks.measure import DATA
+
+SECTIONS = {part.NAME: part.run for part in (tests, speed, attention, posttrain, generation)}
+
+
+def main() -> int:
+    """Run the sections that the command line names."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__, formatter_class=raw)
+    parser.add_argument("sections", nargs="*", default=list(SECTIONS), help=f"of {', '.join(SECTIONS)} (default all)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="models small enough for a CPU")
+    parser.add_argument("--minutes", type=float, default=9, help="when to stop (default 9)")
+    parser.add_argument("--out", type=Path, default=DATA / "gpu", help="folder of rows.jsonl and the data")
+    options = parser.parse_args()
+    unknown = set(options.sections) - set(SECTIONS)
+    if unknown:
+        parser.error(f"no section {', '.join(sorted(unknown))}: choose from {', '.join(SECTIONS)}")
+    import torch
+
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("torch sees no GPU here. Try `--device cpu --tiny`.", file=sys.stderr)
+        return 2
+    out = options.out.resolve()
+    results = Results(out)
+    bench = Bench(options.device, options.tiny, 60 * options.minutes, results, out / "data")
+    results.row("machine", **bench.describe())
+    for name in options.sections:
+        SECTIONS[name](bench)
+    took = bench.seconds - bench.left
+    results.note("end", f"{took:.0f} s, {results.failed} failed")
+    return 1 if results.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Section: attention kernels, forward and backward: which of torch's is fastest, and what masks of documents cost.
+
+FLOPs are those of causal attention, whatever a kernel computes: 3.5 × the two forward products of half the square
+(Dao 2023, FlashAttention-2, section 4.1), so that skipping what a mask hides counts as speed.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.gpu.bench import Bench
+
+NAME = "attention"
+SHAPES = ((16, 12, 1024, 64), (4, 12, 4096, 64), (16, 16, 1024, 128), (4, 16, 4096, 128))  # batch, heads, tokens, size
+TINY_SHAPES = ((2, 2, 128, 32),)
+DOCUMENTS = 8  # in a row
+TIMES, WARM = 20, 3
+
+
+def run(bench: Bench) -> None:
+    """A row for each shape and kernel; those that this device lacks are noted."""
+    for shape in TINY_SHAPES if bench.tiny else SHAPES:
+        what = " × ".join(str(number) for number in shape)
+        found = bench.measured(NAME, what, "gpu.attention", json.dumps({"device": bench.device, "shape": shape}))
+        for kernel, measured in (found or {}).items():
+            if "lacking" in measured:
+                bench.results.note(NAME, f"{what}: {kernel} is not to be had: {measured['lacking']}")
+            else:
+                bench.results.row(NAME, shape=what, kernel=kernel, **measured)
+
+
+def _measure(device: str, shape: tuple[int, int, int, int]) -> dict[str, dict[str, Any]]:
+    import torch
+
+    batch, heads, tokens, size = shape
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    given = [torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
+    flops = 3.5 * 2 * 2 * batch * heads * tokens * tokens * size / 2
+    found: dict[str, dict[str, Any]] = {}
+    for name, kernel in _kernels(device, tokens, dtype).items():
+        try:
+            seconds = _seconds(lambda kernel=kernel: kernel(*given), device)  # type: ignore[misc]
+        except (RuntimeError, NotImplementedError) as error:  # torch has no type of its own for a kernel that's lacking
+            found[name] = {"lacking": str(error).strip().splitlines()[0][:150]}
+            continue
+        found[name] = {"milliseconds": 1000 * seconds, "teraflops": flops / seconds / 1e12}
+    return found
+
+
+def _kernels(device: str, tokens: int, dtype: Any) -> dict[str, Callable[..., Any]]:
+    import torch
+    import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    document = torch.arange(tokens, device=device) * DOCUMENTS // tokens
+
+    def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return q >= k
+
+    def apart(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return (q >= k) & (document[q] == document[k])
+
+    def by(backend: SDPBackend, mask: Any = None) -> Callable[..., Any]:
+        def call(q: Any, k: Any, v: Any) -> Any:
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+
+        return call
+
+    def flex(seen: Callable[..., Any]) -> Callable[..., Any]:
+        mask = create_block_mask(seen, None, None, tokens, tokens, device=device)
+        compiled = torch.compile(flex_attention)
+        return lambda q, k, v: compiled(q, k, v, block_mask=mask)
+
+    places = torch.arange(tokens, device=device)
+    dense = apart(0, 0, places[:, None], places[None, :])
+    scores = torch.zeros(tokens, tokens, device=device, dtype=dtype).masked_fill_(~dense, float("-inf"))
+    return {
+        "flash": by(SDPBackend.FLASH_ATTENTION),
+        "cuDNN": by(SDPBackend.CUDNN_ATTENTION),
+        "memory-efficient": by(SDPBackend.EFFICIENT_ATTENTION),
+        "flex": flex(causal),
+        "documents apart, memory-efficient": by(SDPBackend.EFFICIENT_ATTENTION, scores),
+        "documents apart, math": by(SDPBackend.MATH, scores),
+        "documents apart, flex": flex(apart),
+    }
+
+
+def _seconds(call: Callable[[], Any], device: str) -> float:
+    import torch
+
+    def wait() -> None:
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    took = []
+    for number in range(WARM + TIMES):
+        wait()
+        began = time.perf_counter()
+        call().sum().backward()
+        wait()
+        if number >= WARM:
+            took.append(time.perf_counter() - began)
+    return statistics.median(took)
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    print(json.dumps(_measure(asked["device"], tuple(asked["shape"]))))

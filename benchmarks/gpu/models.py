@@ -1,0 +1,29 @@
+"""The base model of the sections after training: a shape of 135M parameters with weights drawn at random."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.sizes import TINY_VOCAB, VOCAB
+from models.config import ModelConfig
+from models.presets import derive
+
+SHAPE = {"depth": 30, "width": 576, "heads": 9, "kv_heads": 3, "feed_forward": 1536, "context": 1024}  # SmolLM2's 135M
+TINY_SHAPE = {"depth": 2, "width": 64, "heads": 4, "kv_heads": 2, "feed_forward": 192, "context": 256}
+
+
+def base_model(bench: Bench) -> Path:
+    """The folder of the model, with the tokenizer of the shards; made on the first call."""
+    folder = bench.data / ("tiny-model" if bench.tiny else "model")
+    if not (folder / "config.json").exists():
+        import torch
+
+        from models.convert import save
+        from models.transformer import Transformer
+
+        torch.manual_seed(0)
+        config = ModelConfig.model_validate(TINY_SHAPE if bench.tiny else SHAPE)
+        model = Transformer(derive(config, TINY_VOCAB if bench.tiny else VOCAB))
+        save(model, folder, bench.tokens[1])
+    return folder

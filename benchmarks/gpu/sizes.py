@@ -1,0 +1,34 @@
+"""The models of the GPU benchmark: GPT-2's sizes in LLaMA's shape, and small ones that show on a CPU that all runs.
+
+The widest step of each takes a second or less on an H200; micro-batches are the largest that its memory holds by what
+`plan` says, where that is less than the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from benchmarks.pretrain.sizes import Size
+
+VOCAB, TINY_VOCAB = 50_257, 2_048
+TOKENS, TINY_TOKENS = 20_000_000, 200_000  # of the training shards
+
+LARGE = {
+    "124M × 1,024": Size(12, 768, 12, 12, 2048, VOCAB, 1024, 128, 64, 20),
+    "124M × 4,096": Size(12, 768, 12, 12, 2048, VOCAB, 4096, 32, 16, 20),
+    "350M × 1,024": Size(24, 1024, 16, 16, 2816, VOCAB, 1024, 128, 32, 15),
+    "1.3B × 1,024": Size(24, 2048, 16, 16, 5632, VOCAB, 1024, 64, 16, 10),
+}
+TINY = {
+    "0.2M × 64": Size(2, 64, 4, 2, 192, TINY_VOCAB, 64, 8, 4, 10),
+}
+
+
+def sizes(*, tiny: bool) -> dict[str, Size]:
+    """By name."""
+    return dict(TINY if tiny else LARGE)
+
+
+def with_micro_batch(size: Size, micro_batch: int) -> Size:
+    """The same step, with so many sequences at a time."""
+    return replace(size, micro_batch=micro_batch)

@@ -1,0 +1,111 @@
+"""Section: training, beside a loop like nanoGPT's, transformers' Trainer and litgpt, where that is installed.
+
+Utilisation is of the device's data sheet (models/devices.py): model FLOPs by PaLM's count, attention over the whole
+context included. Each side is a new process; its first steps, with all compilation, are not counted. Beside our runs
+stand the memory and the time that `gristmill plan` says for them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.gpu.bench import Bench
+from benchmarks.pretrain.ours import config_of, runtime_of, shape_of
+from benchmarks.pretrain.sizes import Size, Task
+from models.compute import executed_flops_per_token
+from models.devices import DEVICES, Device
+from models.memory import training_memory
+from models.presets import count_parameters, flops_per_token
+from tasks.pretrain.setup import setup_of
+
+NAME = "speed"
+OURS, OURS_EAGER = "gristmill, compiled", "gristmill"
+SIDES = {  # by family: ours first
+    "llama": (OURS, OURS_EAGER, "transformers Trainer", "transformers Trainer, compiled", "litgpt, compiled"),
+    "gpt2": (OURS, "plain loop, compiled"),
+}
+MODULES = {"gristmill": "pretrain.ours", "litgpt": "pretrain.litgpt_side"}
+FULL = 0.85  # of the device's memory, by the plan, which leaves out the CUDA context and fragmentation
+
+
+def run(bench: Bench) -> None:
+    """A row for each size, family and side."""
+    device = this_device(bench)
+    for name, size in bench.sizes.items():
+        for family, sides in SIDES.items():
+            if family == "gpt2" and name not in list(bench.sizes)[:1]:
+                continue
+            ours: float | None = None
+            for side in sides:
+                if side.startswith("litgpt") and importlib.util.find_spec("litgpt") is None:
+                    continue
+                task = fitted(_task(bench, side, family, size), device)
+                found = bench.measured(NAME, f"{side}, {family}, {name}", _module(side), task.to_json())
+                if found is None:
+                    continue
+                ours = found["seconds"] if ours is None else ours
+                _report(bench, name, task, device, found, ours)
+
+
+def this_device(bench: Bench) -> Device | None:
+    """The data sheet of the GPU at hand, if it is known."""
+    if bench.device != "cuda":
+        return None
+    import torch
+
+    name = torch.cuda.get_device_name().lower().replace(" ", "")
+    return next((device for device in DEVICES.values() if device.name.split("-")[0] in name), None)
+
+
+def fitted(task: Task, device: Device | None) -> Task:
+    """The task with the largest micro-batch that fits by the plan."""
+    if device is None:
+        return task
+    size = task.size
+    while size.micro_batch > 1 and _planned_memory(replace(task, size=size)) > FULL * device.memory:
+        size = replace(size, micro_batch=size.micro_batch // 2)
+    return replace(task, size=size)
+
+
+def _planned_memory(task: Task) -> int:
+    runtime = runtime_of(replace(task, side=OURS))
+    setup = setup_of(config_of(task), runtime, cuda=task.device == "cuda")
+    return training_memory(shape_of(task), setup).total
+
+
+def _report(bench: Bench, name: str, task: Task, device: Device | None, found: dict[str, Any], ours: float) -> None:
+    shape, speed = shape_of(task), task.size.tokens / found["seconds"]
+    mine = task.side.startswith("gristmill")
+    peak = device.half if device else found.get("peak_flops")
+    planned = _planned_memory(task) if mine and device else None  # on a CPU the plan leaves out the process
+    seconds = None
+    if mine and device is not None and device.half:
+        seconds = executed_flops_per_token(shape) * task.size.tokens / (device.half * device.utilisation)
+    bench.results.row(
+        NAME,
+        model=name,
+        family=task.family,
+        parameters=count_parameters(shape),
+        side=task.side,
+        micro_batch=task.size.micro_batch,
+        tokens_a_second=speed,
+        ours_over_it=found["seconds"] / ours,
+        mfu=None if not peak else round(speed * flops_per_token(shape) / peak, 4),
+        peak_memory_mb=found["peak"] / 1e6,
+        planned_memory_mb=None if planned is None else planned / 1e6,
+        step_seconds=found["seconds"],
+        planned_seconds=seconds,
+        data_share=found.get("data"),
+        loss=found["loss"],
+    )
+
+
+def _module(side: str) -> str:
+    return MODULES.get(side.partition(",")[0], "pretrain.peers")
+
+
+def _task(bench: Bench, side: str, family: str, size: Size) -> Task:
+    tokens, tokenizer = bench.tokens
+    return Task(side, family, size, bench.threads, str(tokens), str(tokenizer), bench.device)

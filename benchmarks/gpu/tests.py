@@ -1,0 +1,69 @@
+"""Section: the tests that need a GPU (`pytest -m gpu`), a row for each as soon as it is over.
+
+They run in a process of their own, which a crash may end: `python -m benchmarks.gpu.tests` prints outcomes as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from benchmarks.gpu.bench import Bench
+from benchmarks.measure import ROOT
+
+NAME = "tests"
+DEVICE_VARIABLE = "GRISTMILL_TEST_DEVICE"  # where tests/gpu runs: cuda, or cpu to try the tests themselves
+
+
+def run(bench: Bench) -> None:
+    """Run them until the time is over."""
+    command = [sys.executable, "-m", "benchmarks.gpu.tests"]
+    variables = {**os.environ, DEVICE_VARIABLE: bench.device}
+    process = subprocess.Popen(command, cwd=ROOT.parent, env=variables, stdout=subprocess.PIPE, text=True)
+    late = threading.Timer(max(1.0, bench.left), process.kill)
+    late.start()
+    with process, process.stdout or open(os.devnull) as outcomes:
+        for line in outcomes:
+            row = json.loads(line)
+            bench.results.row(NAME, **row)
+            bench.results.failed += row["outcome"] == "failed"
+    late.cancel()
+    if process.returncode not in (0, 1):  # 1: some failed, which is counted
+        bench.results.failure(NAME, f"pytest ended with {process.returncode}")
+
+
+class Outcomes:
+    """A plugin of pytest that prints each test's outcome, and what it said if it did not pass."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when != "call" and report.passed:
+            return
+        said = ""
+        if report.skipped:
+            said = str(report.longrepr[2])
+        elif report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            said = str(crash.message if crash else report.longrepr).strip()
+        name = report.nodeid.rpartition("/")[2]
+        row = {"test": name, "outcome": report.outcome, "seconds": round(report.duration, 2), "said": said[:300]}
+        self.file.write(json.dumps(row) + "\n")
+        self.file.flush()
+
+
+def _child() -> int:
+    import pytest
+
+    said = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what pytest and the tests say is for people
+    return int(pytest.main(["-m", "gpu", "tests/gpu"], plugins=[Outcomes(said)]))
+
+
+if __name__ == "__main__":
+    sys.exit(_child())

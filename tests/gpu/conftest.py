@@ -1,0 +1,56 @@
+"""Every test here needs a GPU and is skipped where there is none. GRISTMILL_TEST_DEVICE=cpu runs those that can run on
+a CPU, to try the tests themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tasks.pretrain.spec import TrainSpec
+from tasks.pretrain.world import World
+
+DEVICE = os.environ.get("GRISTMILL_TEST_DEVICE", "cuda")
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this folder, and skip it for the one reason that there can be."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker("gpu")
+            if DEVICE == "cuda" and not torch.cuda.is_available():
+                item.add_marker(pytest.mark.skip(reason="there is no GPU"))
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """Where the tests run."""
+    return DEVICE
+
+
+@pytest.fixture
+def cuda() -> None:
+    """For tests of what a CPU does not have."""
+    if DEVICE != "cuda":
+        pytest.skip("a CPU has no such thing")
+
+
+@pytest.fixture(scope="module")
+def world(device: str) -> Iterator[World]:
+    """A world of one process on the device, for the tests of a module."""
+    from tests.tasks.pretrain.tiny_training import alone
+
+    with alone(device) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> TrainSpec:
+    """The spec of a training with data of its own."""
+    from tests.tasks.pretrain.tiny_training import make_spec
+
+    return make_spec(tmp_path_factory.mktemp("training"))
