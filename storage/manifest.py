@@ -21,6 +21,7 @@ from storage.keys import KeyPayload
 FORMAT = 1
 MANIFEST = "manifest.json"
 SUMS = "SHA256SUMS"
+LONGEST_PART, LONGEST_PATH = 255, 2048  # bytes that file systems and buckets take
 
 
 def check_name(name: str) -> str:
@@ -33,10 +34,12 @@ def check_name(name: str) -> str:
 
 
 def check_text(name: str) -> str:
-    """What a file system can be asked for. Raises ValueError for NUL and for a lone surrogate."""
+    """What a file system can be asked for. Raises ValueError for NUL, a lone surrogate and what is too long."""
     if "\0" in name:
         raise ValueError(f"{name!r} is no path")
-    name.encode()
+    parts = [len(part) for part in name.encode().split(b"/")]
+    if max(parts) > LONGEST_PART or sum(parts) > LONGEST_PATH:
+        raise ValueError(f"{name[:80]}… is too long for a path")
     return name
 
 
