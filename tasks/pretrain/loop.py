@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -93,7 +94,8 @@ class Training:
         pinned = engine.world.device.type == "cuda"
 
         def tensor(part: Int64) -> Tensor:
-            return torch.from_numpy(part).pin_memory() if pinned else torch.from_numpy(part)
+            whole = torch.from_numpy(np.ascontiguousarray(part))  # of a view the copy would not be asynchronous
+            return whole.pin_memory() if pinned else whole
 
         return [
             (tensor(ids), tensor(targets), None if positions is None else tensor(positions))

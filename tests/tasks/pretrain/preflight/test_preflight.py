@@ -189,7 +189,26 @@ def test_ranks_that_differ_or_see_the_same_are_caught() -> None:
     assert repeating.judge_ranks([rank, rank]).state == "passed", "two ranks of one copy see the same samples"
     failed(repeating.judge_ranks([rank, {**other, "weights": "b"}]), "don't agree on the weights")
     failed(repeating.judge_ranks([rank, {**other, "loss": 6.5}]), "don't agree on the loss")
+    failed(repeating.judge_ranks([rank, {**other, "loss": float("nan")}]), "don't agree on the loss")
+    near = repeating.judge_ranks([rank, {**other, "loss": 6.4001}])
+    assert near.state == "passed", "GPUs of two kinds round differently"
     failed(repeating.judge_ranks([rank, {**other, "samples": "x"}]), "two ranks see the same samples")
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_a_resume_must_be_exact_as_far_as_kernels_repeat(repeats: bool) -> None:
+    def judged(loaded: Tensor, stepped: Tensor) -> tuple[str, bool]:
+        told = [torch.ones(2), torch.ones(2)]
+        return repeating.judge_resume([before, loaded], [after, stepped], told, repeats=repeats)
+
+    before = torch.linspace(-1, 1, 1000)
+    after = before + 1e-3 * torch.sin(torch.arange(1000.0))
+    assert judged(before, after) == ("saved, loaded and stepped: the same bits", True)
+    assert not judged(before + 1e-7, after)[1], "weights that were not loaded as they are"
+    rounded = after + 1e-5 * torch.cos(torch.arange(1000.0))
+    assert judged(before, rounded)[1] != repeats
+    forgotten = before + 1e-3 * torch.cos(torch.arange(1000.0))
+    assert not judged(before, forgotten)[1], "the step of another optimizer state"
 
 
 def test_what_does_not_fit_is_caught(spec: TrainSpec) -> None:
