@@ -19,4 +19,7 @@ mkdir -p "$folder"
     --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_17_x86_64 \
     --platform manylinux2014_x86_64 --platform manylinux1_x86_64 --platform any \
     --dest "$folder" --requirement "$here/requirements.txt" --constraint "$root/constraints.txt"
+# DeepSpeed has no wheel of its own; without operators one fits every Python. Its setup imports torch
+DS_BUILD_OPS=0 "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+    --wheel-dir "$folder" --constraint "$root/constraints.txt" deepspeed
 du -sh "$folder"

@@ -39,9 +39,9 @@ def cuda() -> None:
         pytest.skip("a CPU has no such thing")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def world(device: str) -> Iterator[World]:
-    """A world of one process on the device, for the tests of a module."""
+    """A world of one process on the device, for all tests: DeepSpeed keeps its first process group."""
     from tests.tasks.pretrain.tiny_training import alone
 
     with alone(device) as found:
