@@ -29,7 +29,8 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="models small enough for a CPU")
     parser.add_argument("--minutes", type=float, default=9, help="when to stop (default 9)")
-    parser.add_argument("--out", type=Path, default=DATA / "gpu", help="folder of rows.jsonl and the data")
+    parser.add_argument("--out", type=Path, default=DATA / "gpu", help="folder of rows.jsonl")
+    parser.add_argument("--data", type=Path, default=DATA / "gpu", help="folder of the tokens and models that it makes")
     options = parser.parse_args()
     unknown = set(options.sections) - set(SECTIONS)
     if unknown:
@@ -39,9 +40,8 @@ def main() -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("torch sees no GPU here. Try `--device cpu --tiny`.", file=sys.stderr)
         return 2
-    out = options.out.resolve()
-    results = Results(out)
-    bench = Bench(options.device, options.tiny, 60 * options.minutes, results, out / "data")
+    results = Results(options.out.resolve())
+    bench = Bench(options.device, options.tiny, 60 * options.minutes, results, options.data.resolve())
     results.row("machine", **bench.describe())
     for name in options.sections:
         SECTIONS[name](bench)
