@@ -34,8 +34,8 @@ def distance(found: Transformer, exact: Transformer) -> float:
 @pytest.mark.parametrize("isolated", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradients_are_those_of_float64(shape: str, isolated: bool, precision: str, how: str, device: str) -> None:
-    if device == "cpu" and how == "default":
-        pytest.skip("compiled code is what a GPU's tests are for")
+    if how == "default" and (device == "cpu" or precision == "float32"):
+        pytest.skip("what is compiled takes long, and is for a GPU in bfloat16")
     torch.manual_seed(0)
     spec = spec_on(device, model=SHAPES[shape])
     exact = Transformer(spec.shape).double()
