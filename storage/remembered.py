@@ -72,9 +72,9 @@ def remember(digests: Mapping[Path, str], cache: Path | None = None) -> None:
     )
 
 
-def _text(file: Path) -> str:
-    """A path as the database takes it: a name may be of any bytes."""
-    return str(file).encode("utf-8", "backslashreplace").decode()
+def path_text(path: Path) -> str:
+    """A path as text that can be printed and kept: a file's name may be of any bytes."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 def _state(file: Path) -> State:
@@ -87,7 +87,7 @@ def _recall(cache: Path, states: Iterable[tuple[Path, State]]) -> dict[tuple[Pat
         known = {}
         for file, state in states:
             query = "SELECT inode, size, mtime_ns, ctime_ns, sha256 FROM digests WHERE path = ?"
-            row = connection.execute(query, (_text(file),)).fetchone()
+            row = connection.execute(query, (path_text(file),)).fetchone()
             if row and tuple(row[:4]) == state:
                 known[file, state] = str(row[4])
         return known
@@ -98,7 +98,7 @@ def _recall(cache: Path, states: Iterable[tuple[Path, State]]) -> dict[tuple[Pat
 def _remember(cache: Path, learned: Mapping[tuple[Path, State], str]) -> None:
     def keep(connection: sqlite3.Connection) -> None:
         connection.execute(CREATE)
-        rows = [(_text(file), *state, digest) for (file, state), digest in learned.items()]
+        rows = [(path_text(file), *state, digest) for (file, state), digest in learned.items()]
         connection.executemany("REPLACE INTO digests VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     if learned:

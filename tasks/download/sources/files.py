@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.errors import BadDocument, SourceError
-from storage.remembered import remembered_digest
+from storage.remembered import path_text, remembered_digest
 from tasks.download.config import FileSource
 from tasks.download.sources.rows import Refused, Row, columns_of
 
@@ -83,15 +83,10 @@ def fingerprint(source: FileSource) -> dict[str, str]:
     digests = {}
     for path in find_files(source):
         try:
-            digests[f"{source.name}/{_name(path)}"] = remembered_digest(path)
+            digests[f"{source.name}/{path_text(path)}"] = remembered_digest(path)
         except OSError as error:
             raise _unreadable(path, error) from error
     return digests
-
-
-def _name(path: Path) -> str:
-    """As text: a file's name may be of any bytes."""
-    return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 def _unreadable(path: Path, error: Exception) -> SourceError:
@@ -102,7 +97,7 @@ def read_rows(source: FileSource, limit: int) -> Iterator[Row | Refused]:
     """Every row of every file with its place: the path as found, with the line or row. `limit` is the maximum length of
     a row in bytes."""
     for path in find_files(source):
-        name = _name(path)
+        name = path_text(path)
         if path.suffix in (".txt", ".md"):
             yield _read_text(path, name, source.text_column, limit)
         elif path.suffix == ".parquet":
