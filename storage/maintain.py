@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -50,9 +50,10 @@ def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
     used = leases.leased(store)  # before the refs, which a run moves before it gives back its leases
     needed, unreadable = _needed(store, keep_last)
     sizes = {location: manifest.size for location, manifest in store.manifests()}
-    fragments = _fragments(store, settled)
+    published = list(store.locations())
+    fragments = _fragments(store, settled, published)
     artifacts = {}
-    for location in [*store.locations(), *fragments]:
+    for location in [*published, *fragments]:
         key = location.partition(".")[0]
         held = key in used or locks.is_held(store.local / "locks" / key.replace("/", "-"))
         # What a ref or artifact needs that can't be read is unknown: any other may be a part of it
@@ -63,24 +64,24 @@ def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
         for path in sorted((store.local / "work").glob("*"))
         if not locks.is_held(_lock_of(store, path))
     }
-    kept = {location.partition(".")[0] for location in store.locations() if location not in artifacts}
+    kept = {location.partition(".")[0] for location in published if location not in artifacts}
     for path in sorted((store.local / "insight").glob("*/*")):
         if f"{path.parent.name}/{path.name}" not in kept and not locks.is_held(_lock_of(store, path)):
             workspaces[path] = _size(path)
     return Garbage(artifacts, workspaces, _drafts(store, settled), unreadable, keep_last)
 
 
-def _fragments(store: Store, settled: float) -> dict[str, int]:
+def _fragments(store: Store, settled: float, published: Sequence[str]) -> dict[str, int]:
     """Bytes of what a kill has left of artifacts; and of this machine's copies of what is not in the bucket, since its
     upload failed or a collection elsewhere has deleted it."""
     old = datetime.now(UTC) - timedelta(seconds=settled)
-    found = {}
-    for location in store.fragments():
+    found, fragments = {}, list(store.fragments())
+    for location in fragments:
         files = store.fs.find(f"{store.root}/artifacts/{location}", detail=True)
         if store.is_folder or all(store.fs.modified(file) <= old for file in files):
             found[location] = sum(int(entry["size"]) for entry in files.values())
     if not store.is_folder:
-        there = {*store.locations(), *store.fragments()}
+        there = {*published, *fragments}
         for path in sorted((store.local / "artifacts").glob("*/*")):
             location = f"{path.parent.name}/{path.name}"
             if location not in there:

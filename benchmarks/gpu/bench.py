@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import platform
 import sys
 import time
@@ -81,6 +82,4 @@ class Bench:
 
     def _path(self) -> str:
         """Where the tree lies, and what PYTHONPATH names besides: packages that were brought along."""
-        import os
-
         return os.pathsep.join(filter(None, (str(ROOT.parent), os.environ.get("PYTHONPATH"))))

@@ -1,12 +1,10 @@
 """The models of the GPU benchmark: GPT-2's sizes in LLaMA's shape, and small ones that show on a CPU that all runs.
 
-The widest step of each takes a second or less on an H200; micro-batches are the largest that its memory holds by what
+Steps are meant to take a second or less on an H200; micro-batches are the largest that its memory holds by what
 `plan` says, where that is less than the batch.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from benchmarks.pretrain.sizes import Size
 
@@ -27,8 +25,3 @@ TINY = {
 def sizes(*, tiny: bool) -> dict[str, Size]:
     """By name."""
     return dict(TINY if tiny else LARGE)
-
-
-def with_micro_batch(size: Size, micro_batch: int) -> Size:
-    """The same step, with so many sequences at a time."""
-    return replace(size, micro_batch=micro_batch)

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.gpu.bench import Bench
 from benchmarks.pretrain.ours import config_of, runtime_of, shape_of
 from benchmarks.pretrain.sizes import Size, Task
-from models.compute import executed_flops_per_token
+from models.compute import bill, executed_flops_per_token
 from models.devices import DEVICES, Device
 from models.memory import training_memory
 from models.presets import count_parameters, flops_per_token
@@ -79,9 +79,7 @@ def _report(bench: Bench, name: str, task: Task, device: Device | None, found: d
     mine = task.side.startswith("gristmill")
     peak = device.half if device else found.get("peak_flops")
     planned = _planned_memory(task) if mine and device else None  # on a CPU the plan leaves out the process
-    seconds = None
-    if mine and device is not None and device.half:
-        seconds = executed_flops_per_token(shape) * task.size.tokens / (device.half * device.utilisation)
+    hours = bill(executed_flops_per_token(shape) * task.size.tokens, device).hours if mine and device else None
     bench.results.row(
         NAME,
         model=name,
@@ -95,7 +93,7 @@ def _report(bench: Bench, name: str, task: Task, device: Device | None, found: d
         peak_memory_mb=found["peak"] / 1e6,
         planned_memory_mb=None if planned is None else planned / 1e6,
         step_seconds=found["seconds"],
-        planned_seconds=seconds,
+        planned_seconds=None if hours is None else 3600 * hours,
         data_share=found.get("data"),
         loss=found["loss"],
     )

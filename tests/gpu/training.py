@@ -17,7 +17,6 @@ from tests.runtimes import runtime_of
 from tests.tasks.pretrain.one_process import micro_batches, rows, spec_of
 
 MODEL = {"depth": 2, "width": 128, "heads": 4, "kv_heads": 2, "feed_forward": 256, "context": 64}
-VOCAB = 64
 RATE, ROWS = 0.001, 4
 
 
