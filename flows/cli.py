@@ -113,7 +113,7 @@ def plan(
 
     Try other choices before you pay for them:
 
-        gristmill plan gpu --device rtx4090
+        gristmill plan gpu-24gb --device rtx4090
 
         gristmill plan gpu --set pretrain.model.depth=24 --set runtime.pretrain.micro_batch=8
 
@@ -185,7 +185,7 @@ def doctor(
     - all processes begin with equal weights and see samples of their own
     - a step fits into memory, the run on the disk
 
-    [bold]gristmill doctor gpu --set runtime.pretrain.micro_batch=64[/] says whether a larger micro-batch fits.
+    [bold]gristmill doctor gpu-24gb --set runtime.pretrain.micro_batch=64[/] says whether a larger micro-batch fits.
 
     Ends with 1 if a check failed. A run of 500 steps or more does the same by itself: runtime.pretrain.preflight.
     """

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from flows.arithmetic import training_plan
+from profiles.load import load
 from profiles.reference import markdown
 from storage.artifact import Artifact
+from storage.units import duration, size_of
 from tasks.export.formats import FORMATS
 from tasks.stage.decorator import STAGES
 from tests.docs.pages import PAGES, ROOT, anchors, blocks, commands, links
@@ -73,6 +76,29 @@ def test_the_tolerances_are_those_of_the_formats() -> None:
         + ("equal" if limit.same_greedy else "may differ")
         for name, limit in limits.items()
     }
+
+
+def test_the_plans_of_the_profiles_for_gpus_are_those_of_the_command() -> None:
+    page = (ROOT / "docs" / "pretraining.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| `([\w-]+)` \| `([\w-]+)` \| (.*) \|$", page, re.M)
+    found = [(profile, device, " | ".join(planned(profile, device))) for profile, device, _ in told]
+    assert {profile for profile, _, _ in told} == {"gpu-24gb", "gpu", "gpu-8x"}
+    assert told == found, "take them from `gristmill plan PROFILE --device DEVICE`"
+
+
+def planned(profile: str, device: str) -> tuple[str, ...]:
+    """What `gristmill plan` says of a profile on a device, as cells of the table."""
+    plan = training_plan(load(profile), device)
+    assert plan.bill.hours is not None
+    assert plan.bill.money is not None
+    share = plan.memory.total / plan.device.memory
+    return (
+        f"{plan.parameters / 1e6:,.0f}M",
+        f"{plan.tokens / 1e9:.3g}B",
+        f"{size_of(plan.memory.total)}, {share:.0%} of {size_of(plan.device.memory)}",
+        duration(3600 * plan.bill.hours),
+        f"{plan.bill.money:,.0f}",
+    )
 
 
 def test_modules_that_are_run_and_files_that_are_named_exist() -> None:

@@ -10,6 +10,7 @@ import torch
 import yaml
 from pydantic import BaseModel
 
+from flows.arithmetic import training_plan
 from flows.plan import plan
 from models.presets import count_parameters, derive
 from models.transformer import Transformer
@@ -17,6 +18,13 @@ from profiles.load import FOLDER, load, names
 from profiles.schema import STAGE_NAMES, Profile
 from storage.errors import ConfigError
 from tasks.stage.decorator import STAGES
+
+CARDS = {
+    "gpu-24gb": ("rtx3090", "rtx4090", "a10", "l4"),
+    "gpu": ("a100", "h100"),
+    "gpu-8x": ("a100", "h100"),
+    "cluster": ("a100", "h100"),
+}
 
 
 @pytest.mark.parametrize("name", names())
@@ -38,10 +46,33 @@ def test_the_larger_profiles_have_the_shapes_that_they_say() -> None:
         return count_parameters(derive(profile.pretrain.model, profile.tokenizer.vocab_size)) / 1e6
 
     assert parameters("gpu") == pytest.approx(124, abs=1)
+    assert parameters("gpu-24gb") == parameters("gpu")
+    assert parameters("gpu-8x") == pytest.approx(1336, abs=1)
     assert parameters("cluster") == pytest.approx(6738, abs=1)
     shape = derive(load("cluster").pretrain.model, 32_000)
     assert (shape.width, shape.depth, shape.heads, shape.feed_forward, shape.context) == (4096, 32, 32, 11_008, 4096)
     assert load("cluster").runtime.pretrain.zero_stage == 3
+
+
+@pytest.mark.parametrize("name", sorted(CARDS))
+def test_a_profile_for_gpus_fits_its_cards_and_divides_its_batches(name: str) -> None:
+    profile = load(name)
+    for card in CARDS[name]:
+        planned = training_plan(profile, card)
+        assert planned.memory.total < 0.85 * planned.device.memory
+        assert planned.setup.micro_batch * planned.setup.micro_steps * planned.setup.devices == planned.batch
+    for stage in STAGE_NAMES:
+        STAGES[stage].check_runtime(getattr(profile, stage), profile.runtime)  # batches of sft and dpo too
+    assert profile.tokenizer.vocab_size % 128 == 0
+
+
+def test_the_same_model_is_trained_on_a_small_card_and_on_a_large_one() -> None:
+    small, large = (load(name).model_dump(exclude={"name", "description", "runtime"}) for name in ("gpu-24gb", "gpu"))
+    assert small == large
+
+
+def test_every_profile_for_gpus_has_its_cards() -> None:
+    assert set(CARDS) == {name for name in names() if load(name).runtime.compute.device == "cuda"}
 
 
 def test_every_key_of_the_schema_is_described() -> None:
