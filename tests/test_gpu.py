@@ -1,14 +1,27 @@
-"""The tests of tests/gpu, where there is no GPU: they are all there, and skipped for the one reason that there is."""
+"""The tests of tests/gpu and the benchmark for GPUs, where there is no GPU: the tests are all there, and skipped for
+the one reason that there is; the benchmark compares with ours alone, and all its models have aligned vocabularies."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from benchmarks.gpu import speed
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.results import Results
+from benchmarks.gpu.sizes import sizes
+from benchmarks.pretrain.ours import shape_of
+from benchmarks.pretrain.sizes import Task
+from models.devices import DEVICES
+from models.presets import count_parameters
 
 ROOT = Path(__file__).parents[1]
 
@@ -26,3 +39,53 @@ def test_without_a_gpu_all_are_skipped_for_that() -> None:
     assert {reason for _, reason in reasons} == {"there is no GPU"}
     assert sum(int(number) for number, _ in reasons) > 100
     assert re.search(r"^\d+ skipped", done.stdout, re.MULTILINE)
+
+
+class Measured(Bench):
+    """A run of the benchmark in which the sides take the seconds given; those that are not given fail."""
+
+    seconds_of: dict[str, float]
+
+    @property
+    def tokens(self) -> tuple[Path, Path]:  # none are read
+        return Path("tokens"), Path("tokenizer")
+
+    def measured(self, section: str, what: str, module: str, argument: str) -> dict[str, Any] | None:
+        side = json.loads(argument)["side"]
+        if side not in self.seconds_of:
+            return None
+        return {"seconds": self.seconds_of[side], "peak": 1e9, "loss": 5.0}
+
+
+def rows_of(folder: Path, seconds_of: dict[str, float]) -> dict[str, dict[str, Any]]:
+    """The rows of the section speed for LLaMA's shape, by side."""
+    bench = Measured("cpu", tiny=True, seconds=60, results=Results(folder), data=folder)
+    bench.seconds_of = seconds_of
+    speed.run(bench)
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    return {row["side"]: row for row in rows if row["family"] == "llama"}
+
+
+def test_speeds_are_compared_with_ours_and_with_nothing_where_ours_failed(tmp_path: Path) -> None:
+    seconds = {"gristmill": 3.0, "gristmill, FSDP, compiled": 1.0, "transformers Trainer": 4.0}
+    rows = rows_of(tmp_path / "both", {speed.OURS: 2.0, **seconds})
+    ratios = {side: row["ours_over_it"] for side, row in rows.items()}
+    assert ratios == {speed.OURS: 1.0, "gristmill": 1.5, "gristmill, FSDP, compiled": 0.5, "transformers Trainer": 2.0}
+    rows = rows_of(tmp_path / "theirs", seconds)
+    assert {side: row["ours_over_it"] for side, row in rows.items()} == dict.fromkeys(seconds)
+
+
+def test_the_models_of_the_benchmark_have_the_sizes_of_their_names() -> None:
+    for name, size in sizes(tiny=False).items():
+        assert size.vocab % 128 == 0
+        parameters = count_parameters(shape_of(Task(speed.OURS, "llama", size, 1, "", "")))
+        named = name.partition(" ")[0]
+        assert parameters == pytest.approx(float(named[:-1]) * {"M": 1e6, "B": 1e9}[named[-1]], rel=0.06)
+
+
+def test_every_side_has_the_micro_batch_that_fits_ours() -> None:
+    (size,) = (size for name, size in sizes(tiny=False).items() if name.startswith("1.3B"))
+    sides = (speed.OURS, speed.OURS_FSDP, "transformers Trainer")
+    tasks = [Task(side, "llama", replace(size, micro_batch=64), 1, "", "", "cuda") for side in sides]
+    fitted = {speed.fitted(task, DEVICES["h100"]).size.micro_batch for task in tasks}
+    assert fitted == {8}

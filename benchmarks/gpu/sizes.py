@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from benchmarks.pretrain.sizes import Size
 
-VOCAB, TINY_VOCAB = 50_257, 2_048
+VOCAB, TINY_VOCAB = 50_304, 2_048  # GPT-2's, padded as nanoGPT does: a multiple of 128
 TOKENS, TINY_TOKENS = 20_000_000, 200_000  # of the training shards
 
 LARGE = {

@@ -40,6 +40,7 @@ SIZES = {  # the steps of each take about ten seconds
     "5M": _size(5, 256, 8, 4, 768, 25),
     "16M": _size(9, 384, 6, 2, 1024, 12),
 }
+OURS = ("gristmill", "gristmill, DeepSpeed", "gristmill, compiled")
 PEERS = {"llama": ("transformers Trainer", "litgpt", "litgpt, compiled"), "gpt2": ("plain loop",)}
 
 
@@ -56,7 +57,7 @@ def main() -> None:
     options = parser.parse_args()
     tokens, tokenizer = data_of("tiny", options.data.resolve())
     for family in options.families:
-        every = (*ENGINES, *PEERS[family])
+        every = (*OURS, *PEERS[family])
         words = options.sides
         sides = [side for side in every if words is None or side == every[0] or any(word in side for word in words)]
         for size in options.sizes:

@@ -18,6 +18,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "gristmill": {"engine": "ddp"},
     "gristmill, DeepSpeed": {"engine": "deepspeed"},
     "gristmill, compiled": {"engine": "ddp", "compile": "default"},
+    "gristmill, FSDP, compiled": {"engine": "fsdp", "compile": "default"},
 }
 EVERY = 5  # steps between progress lines: the speed is a median over them, so that the first ones don't count
 
