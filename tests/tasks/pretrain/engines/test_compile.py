@@ -20,9 +20,19 @@ from tasks.pretrain.engines import open_engine
 from tasks.pretrain.engines.compiled import MODES
 from tasks.pretrain.engines.ddp import DdpEngine
 from tasks.pretrain.insight.probe import probe
+from tasks.pretrain.loader.batch import shorten
 from tasks.stage.runtime import PretrainRuntime
 from tests.runtimes import runtime_of
-from tests.tasks.pretrain.one_process import ALONE, MODEL, micro_batches, one_process, rows, spec_of, train, weights_of
+from tests.tasks.pretrain.one_process import (
+    ALONE,
+    MODEL,
+    micro_batches,
+    one_process,
+    rows,
+    spec_of,
+    train,
+    weights_of,
+)
 
 __all__ = ["one_process"]  # the fixture
 
@@ -83,6 +93,19 @@ def test_under_ddp_a_block_is_compiled_whole() -> None:
     engine.module = DistributedDataParallel(engine.model)
     train(engine, range(1, 2), micro=2)
     assert torch._dynamo.utils.counters["aot_autograd"]["total"] == 1
+
+
+@pytest.mark.soak
+def test_warmups_through_all_lengths_and_batches_stay_below_torchs_limit_of_compilations() -> None:
+    """Beyond it, blocks would run uncompiled for the rest of the run. torch leaves sizes open once they change: only
+    masks, which a window has or has not, and sizes of 1 are compiled anew."""
+    spec = spec_of(model={**MODEL, "depth": 1, "family": "mistral", "sliding_window": 4})
+    engine = DdpEngine(spec.model_copy(update={"runtime": runtime_of(spec.runtime, compile="default")}), ALONE)
+    shapes = [(size * parts, parts) for parts in (16, 8, 4, 2, 1) for size in (1, 2, 4, 8)]
+    for size, parts in shapes:
+        engine.step(micro_batches(shorten(rows(1), parts), size)[:1], 0.01)
+    frames, limit = torch._dynamo.utils.counters["frames"], torch._dynamo.config.recompile_limit
+    assert 1 < frames["ok"] == frames["total"] < limit < len(set(shapes))
 
 
 def test_what_nothing_is_learned_from_is_not_compiled_and_shows_its_attention() -> None:
