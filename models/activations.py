@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from models.presets import LOSS_CHUNK, ModelShape, Recompute, block_matrices
+from models.presets import LOGITS_ALIGNED, LOSS_CHUNK, LOSS_CHUNK_CUDA, ModelShape, Recompute, block_matrices
 
 Precision = Literal["float32", "bfloat16", "float16", "mixed"]  # mixed: 16-bit products, float32 weights or masters
 
@@ -135,14 +135,19 @@ def _norm(shape: ModelShape, form: Numbers) -> int:
 
 
 def _loss(shape: ModelShape, form: Numbers, tokens: int, ways: int) -> int:
-    """Peak of the chunked loss: the head's gradient and a chunk's logits in float32, plus a product of the chunk with
-    the head; in 16 bits also copies of the chunk's logits and hidden states, and a product of the head's size."""
-    vocabulary, rows = vocabulary_of_rank(shape, ways), min(LOSS_CHUNK, tokens)
-    head, logits, hidden = vocabulary * shape.width, rows * vocabulary, rows * shape.width
+    """Peak of the chunked loss: the head's gradient in float32, a chunk's logits, and a product of the chunk with the
+    head. In 16 bits under autocast also copies of the head and the chunk's hidden states; and where neither kernels are
+    fused nor products added to float32, on a CPU, the chunk's logits in float32, or a product of the head's size."""
+    vocabulary, chunk = vocabulary_of_rank(shape, ways), LOSS_CHUNK_CUDA if form.cuda else LOSS_CHUNK
     if form.product == 4:
-        return 4 * (head + logits + hidden)
-    cast = 2 * head if form.autocast else 0  # of the head
-    return 4 * (head + logits) + 2 * (logits + hidden + head) + cast
+        rows = min(LOSS_CHUNK, tokens)
+        return 4 * (vocabulary * shape.width + rows * vocabulary + rows * shape.width)
+    rows = min(chunk, tokens)
+    head, hidden = vocabulary * shape.width, rows * shape.width
+    logits = rows * ceil_div(vocabulary, LOGITS_ALIGNED) * LOGITS_ALIGNED
+    casts = 2 * (head + hidden) if form.autocast else 0
+    between = 2 * hidden if form.cuda else max(2 * hidden, 2 * head, 4 * rows * vocabulary)
+    return 4 * head + 2 * logits + casts + between
 
 
 def _heads(shape: ModelShape, ways: int) -> tuple[int, int]:

@@ -10,17 +10,17 @@ Shapes: C width, N batch × tokens, V the vocabulary, or this rank's shard of it
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
 from models.autocast import multiplied_in
-from models.presets import LOSS_CHUNK
+from models.presets import LOGITS_ALIGNED, LOSS_CHUNK, LOSS_CHUNK_CUDA
+from models.row_kernels import RowKernels, row_kernels
 
 IGNORED = -100  # a target without loss, as in torch.nn.functional.cross_entropy
 _LINE = 16  # float32 numbers in a cache line
@@ -73,14 +73,44 @@ def cross_entropy(
     kept_N1 = (targets_N != IGNORED)[:, None]
     count = kept_N1.sum()
     share_N1 = kept_N1 / count if divided else kept_N1.float()
+    batch = Batch(x_NC, weight_VC, targets_N, kept_N1, share_N1, dx_NC, dweight_VC, z_loss, first, group)
+    if multiplied_in(x_NC) == torch.float32:
+        return _in_float32(batch) / count
+    rows = LOSS_CHUNK_CUDA if x_NC.is_cuda else LOSS_CHUNK
+    return in_half(batch, rows, row_kernels(x_NC.device)) / count
+
+
+class Batch(NamedTuple):
+    """What the loss is computed of, and where its gradients go."""
+
+    x_NC: Tensor
+    weight_VC: Tensor
+    targets_N: Tensor
+    kept_N1: Tensor  # whether a token has a target
+    share_N1: Tensor  # of a token in the loss
+    dx_NC: Tensor | None
+    dweight_VC: Tensor | None
+    z_loss: float
+    first: int
+    group: ProcessGroup | None
+
+    def words(self, part: slice) -> tuple[Tensor, Tensor]:
+        """The columns of a chunk's targets, and whether this rank has them: 0 if not."""
+        word_N1 = self.targets_N[part, None] - self.first
+        mine_N1 = word_N1 >= 0 if self.group is None else (word_N1 >= 0) & (word_N1 < len(self.weight_VC))
+        return word_N1.masked_fill(~mine_N1, 0), mine_N1
+
+
+def _in_float32(batch: Batch) -> Tensor:
+    """Sum of the losses; products in float32."""
+    x_NC, weight_VC, _, kept_N1, share_N1, dx_NC, dweight_VC, z_loss, _, group = batch
     total = torch.zeros((), dtype=torch.float32, device=x_NC.device)
     room_NV = _room(min(LOSS_CHUNK, len(x_NC)), len(weight_VC), x_NC.device)
     for start in range(0, len(x_NC), LOSS_CHUNK):
         part = slice(start, start + LOSS_CHUNK)
-        logits_NV = _logits(x_NC[part], weight_VC, room_NV)
-        word_N1 = targets_N[part, None] - first
-        mine_N1 = word_N1 >= 0 if group is None else (word_N1 >= 0) & (word_N1 < len(weight_VC))
-        word_N1 = word_N1.masked_fill(~mine_N1, 0)
+        chunk_NC = x_NC[part]
+        logits_NV = room_NV[: len(chunk_NC)].addmm_(chunk_NC, weight_VC.T, beta=0)
+        word_N1, mine_N1 = batch.words(part)
         highest_N1 = logits_NV.amax(dim=-1, keepdim=True)
         if group is not None:
             dist.all_reduce(highest_N1, dist.ReduceOp.MAX, group=group)
@@ -88,37 +118,71 @@ def cross_entropy(
         target_N1 = logits_NV.gather(1, word_N1) * mine_N1
         exponentials_NV = logits_NV.exp_()
         z_N1 = exponentials_NV.sum(dim=-1, keepdim=True)
-        if group is not None:
-            both_2N1 = torch.stack((z_N1, target_N1))
-            dist.all_reduce(both_2N1, group=group)
-            z_N1, target_N1 = both_2N1
+        z_N1, target_N1 = _summed(z_N1, target_N1, group)
         total += ((z_N1.log() - target_N1) * kept_N1[part]).sum()
         if dx_NC is None and dweight_VC is None:
             continue
         if z_loss:
             exponentials_NV *= 1 + 2 * z_loss * (z_N1.log() + highest_N1)
         dlogits_NV = exponentials_NV.scatter_add_(1, word_N1, -z_N1 * mine_N1)  # times Z, divided below
-        _add_gradients(dlogits_NV, share_N1[part] / z_N1, x_NC, weight_VC, part, dx_NC, dweight_VC)
-    return total / count
-
-
-def _add_gradients(
-    dlogits_NV: Tensor, scale_N1: Tensor, x_NC: Tensor, weight_VC: Tensor, part: slice, dx_NC: Tensor | None,
-    dweight_VC: Tensor | None,
-) -> None:  # fmt: skip
-    """Add both gradients of a chunk, with rows scaled by `scale_N1`."""
-    if multiplied_in(x_NC) == torch.float32:
         # Scale C numbers per row, not V: one pass less over the largest tensor
+        scale_N1 = share_N1[part] / z_N1
         if dx_NC is not None:
             dx_NC[part] = (dlogits_NV @ weight_VC).mul_(scale_N1)
         if dweight_VC is not None:
-            dweight_VC.addmm_(dlogits_NV.T, x_NC[part] * scale_N1)
-        return
-    dlogits_NV = dlogits_NV.mul_(scale_N1).to(x_NC.dtype)  # scaled first: Z may be beyond float16
-    if dx_NC is not None:
-        dx_NC[part] = dlogits_NV @ weight_VC
-    if dweight_VC is not None:
-        dweight_VC += dlogits_NV.T @ x_NC[part]
+            dweight_VC.addmm_(dlogits_NV.T, chunk_NC * scale_N1)
+    return total
+
+
+def in_half(batch: Batch, rows: int, kernels: RowKernels) -> Tensor:
+    """Sum of the losses, `rows` tokens at a time; products in 16 bits, everything between them in float32."""
+    x_NC, weight_VC, _, kept_N1, share_N1, dx_NC, dweight_VC, z_loss, _, group = batch
+    half = multiplied_in(x_NC)
+    weight_VC = weight_VC.to(half)  # once: autocast does not cast for products into a given tensor
+    total = torch.zeros((), dtype=torch.float32, device=x_NC.device)
+    room_NV = aligned_room(min(rows, len(x_NC)), len(weight_VC), half, x_NC.device)
+    for start in range(0, len(x_NC), rows):
+        part = slice(start, start + rows)
+        chunk_NC = x_NC[part].to(half)
+        logits_NV = room_NV[: len(chunk_NC)].addmm_(chunk_NC, weight_VC.T, beta=0)
+        word_N1, mine_N1 = batch.words(part)
+        highest_N1, z_N1, logit_N1 = kernels.statistics(logits_NV, word_N1)
+        if group is not None:
+            own_N1 = highest_N1.clone()
+            dist.all_reduce(highest_N1, dist.ReduceOp.MAX, group=group)
+            z_N1 = z_N1 * (own_N1 - highest_N1).exp()
+        z_N1, target_N1 = _summed(z_N1, (logit_N1 - highest_N1) * mine_N1, group)
+        total += ((z_N1.log() - target_N1) * kept_N1[part]).sum()
+        if dx_NC is None and dweight_VC is None:
+            continue
+        scale_N1 = share_N1[part] / z_N1
+        if z_loss:
+            scale_N1 = scale_N1 * (1 + 2 * z_loss * (z_N1.log() + highest_N1))
+        kernels.exponentials_(logits_NV, highest_N1, scale_N1)
+        dtarget_N1 = (logit_N1 - highest_N1).exp() * scale_N1 - share_N1[part] * mine_N1
+        dlogits_NV = logits_NV.scatter_(1, word_N1, dtarget_N1.to(half))
+        if dx_NC is not None:
+            dx_NC[part] = dlogits_NV @ weight_VC
+        if dweight_VC is not None:
+            add_product(dweight_VC, dlogits_NV.T, chunk_NC)
+    return total
+
+
+def _summed(z_N1: Tensor, target_N1: Tensor, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
+    """The sums of both over the ranks."""
+    if group is None:
+        return z_N1, target_N1
+    both_2N1 = torch.stack((z_N1, target_N1))
+    dist.all_reduce(both_2N1, group=group)
+    return both_2N1[0], both_2N1[1]
+
+
+def add_product(sum_VC: Tensor, left_VN: Tensor, right_NC: Tensor) -> None:
+    """Add a product of 16-bit matrices to a float32 one: on GPUs that can, without a product in memory."""
+    if sum_VC.is_cuda and not torch.compiler.is_compiling() and torch.cuda.get_device_capability(sum_VC.device) >= (8,):
+        torch.addmm(sum_VC, left_VN, right_NC, out_dtype=torch.float32, out=sum_VC)
+    else:
+        sum_VC += left_VN @ right_NC
 
 
 def _room(rows: int, vocabulary: int, device: torch.device) -> Tensor:
@@ -127,9 +191,8 @@ def _room(rows: int, vocabulary: int, device: torch.device) -> Tensor:
     return torch.empty(rows, vocabulary + _LINE, device=device)[:, :vocabulary]
 
 
-def _logits(x_NC: Tensor, weight_VC: Tensor, room_NV: Tensor) -> Tensor:
-    """Logits in float32, whatever the precision of products."""
-    logits_NV = room_NV[: len(x_NC)]
-    if multiplied_in(x_NC) == torch.float32:
-        return logits_NV.addmm_(x_NC, weight_VC.T, beta=0)
-    return logits_NV.copy_(F.linear(x_NC, weight_VC))
+def aligned_room(rows: int, vocabulary: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The same in 16 bits, with aligned rows whatever the vocabulary: products of rows that are not, such as GPT-2's of
+    50,257 numbers, have slow kernels only."""
+    padded = -(-vocabulary // LOGITS_ALIGNED) * LOGITS_ALIGNED
+    return torch.empty(rows, padded, dtype=dtype, device=device)[:, :vocabulary]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import models.transformer as transformer
 from models.activations import Precision, activations, numbers
 from models.transformer import Transformer, must_repeat_keys
-from tests.models.test_memory import TOLERANCE, after_forward, fused_forward, measure, run_of, shape_of
+from tests.models.cuda_stand_ins import as_on_cuda
+from tests.models.test_memory import TOLERANCE, after_forward, measure, run_of, shape_of
 
 
 def on_gpu(dtype: torch.dtype) -> Tensor:
@@ -58,7 +59,7 @@ def test_repeated_keys_give_the_same_loss_and_gradients(
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_and_are_counted(precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformer, "must_repeat_keys", lambda x, mask: True)
-    monkeypatch.setattr(nn.RMSNorm, "forward", fused_forward)
+    as_on_cuda(monkeypatch)
     shape, form = shape_of("mistral"), numbers(precision, autocast=False, cuda=True)
     model = Transformer(shape).to(getattr(torch, precision))
     after, at_forward, at_backward = measure(run_of(model, 4, autocast=False, isolate=False))
