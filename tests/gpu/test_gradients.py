@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from models.transformer import Transformer
+from models.cross_entropy import IGNORED
+from models.presets import LOSS_CHUNK, LOSS_CHUNK_CUDA
+from models.transformer import Head, Transformer
 from tasks.pretrain.engines.compiled import compile_blocks
 from tests.gpu.test_engines import SHAPES
 from tests.gpu.training import batch_of, spec_on, whole_loss
 
 FLOAT32, BFLOAT16 = 1e-5, 3e-2  # norm of the difference over norm
+HALVES = {torch.bfloat16: 1e-2, torch.float16: 2e-3}  # of the loss alone
 
 
 def distance(found: Transformer, exact: Transformer) -> float:
@@ -50,3 +53,26 @@ def test_gradients_are_those_of_float64(shape: str, isolated: bool, precision: s
     with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
         found(*given).backward()
     assert distance(found, exact) < (FLOAT32 if precision == "float32" else BFLOAT16)
+
+
+@pytest.mark.parametrize("half", HALVES, ids=str)
+@pytest.mark.parametrize("words", [50_257, 32_768])
+def test_the_loss_of_any_number_of_words_is_that_of_float64(words: int, half: torch.dtype, device: str) -> None:
+    tokens = (LOSS_CHUNK_CUDA if device == "cuda" else LOSS_CHUNK) + 77  # one chunk, and a shorter one
+    generator = torch.Generator().manual_seed(0)
+    head = Head(128, words, bias=False)
+    with torch.no_grad():
+        head.weight.copy_((torch.randn(words, 128, generator=generator) / 6).to(half))
+    x_BTC = torch.randn(1, tokens, 128, generator=generator).to(half).float().to(device).requires_grad_()
+    targets_BT = torch.randint(words, (1, tokens), generator=generator)
+    targets_BT[:, ::5] = IGNORED
+    head, targets_BT = head.to(device), targets_BT.to(device)
+    scale = 65_536.0 if half == torch.float16 else 1.0  # the loss scale
+    with torch.autocast(device, half):
+        loss = head(x_BTC, targets_BT)
+    found = torch.autograd.grad(loss * scale, (x_BTC, head.weight))
+    x_NC, weight_VC = (part.detach().double().requires_grad_() for part in (x_BTC[0], head.weight))
+    exact = torch.nn.functional.cross_entropy(x_NC @ weight_VC.T, targets_BT[0], ignore_index=IGNORED)
+    assert float(loss) == pytest.approx(float(exact), rel=HALVES[half] / 10)
+    for one, other in zip(found, torch.autograd.grad(exact, (x_NC, weight_VC)), strict=True):
+        assert (one.view_as(other).double() / scale - other).norm() < HALVES[half] * other.norm()
