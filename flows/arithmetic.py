@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from models.activations import skips_hidden
 from models.compute import Bill, bill, executed_flops_per_token
 from models.devices import DEVICES, Device, Products, UnknownDevice, find_device
 from models.fit import changes, engines, ways_to_fit
@@ -52,8 +53,8 @@ class TrainingPlan:
 
     @property
     def executed_flops(self) -> int:
-        """Hardware FLOPs: with masked attention and recomputation."""
-        return executed_flops_per_token(self.shape, recompute=self.setup.recompute) * self.tokens
+        """Hardware FLOPs: with recomputation, and what attention computes and hides."""
+        return _executed(self.shape, self.setup, self.tokens)
 
     @property
     def disk(self) -> int:
@@ -97,7 +98,6 @@ def training_plan(
         memory = training_memory(shape, setup)
     except ShapeError as error:
         raise ConfigError(f"The runtime can't divide its devices: {error}.", "Change runtime.pretrain.") from error
-    executed = executed_flops_per_token(shape, recompute=setup.recompute) * tokens
     products: Products = "half" if setup.precision != "float32" else "tf32" if config.precision == "tf32" else "float32"
     runtime, hosts = profile.runtime, profile.runtime.training.hostfile
     busy = setup.devices * _share_of_cores(runtime) if chosen.name == "cpu" else setup.devices
@@ -117,10 +117,15 @@ def training_plan(
             every=runtime.pretrain.keep_every,
             apart=runtime.training.checkpoint_every,
         ),
-        bill=bill(executed, chosen, devices=busy, products=products),
+        bill=bill(_executed(shape, setup, tokens), chosen, devices=busy, products=products),
         busy=busy,
         hostfile=hosts if hosts is not None and not Path(hosts).exists() else None,
     )
+
+
+def _executed(shape: ModelShape, setup: Setup, tokens: int) -> int:
+    skips = skips_hidden(shape, setup.form)
+    return executed_flops_per_token(shape, recompute=setup.recompute, skips_hidden=skips) * tokens
 
 
 def _device(runtime: Runtime, name: str | None) -> Device:

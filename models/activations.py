@@ -13,7 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from models.presets import LOGITS_ALIGNED, LOSS_CHUNK, LOSS_CHUNK_CUDA, ModelShape, Recompute, block_matrices
+from models.presets import (
+    LOGITS_ALIGNED,
+    LOSS_CHUNK,
+    LOSS_CHUNK_CUDA,
+    ModelShape,
+    Recompute,
+    block_matrices,
+    fits_flash,
+)
 
 Precision = Literal["float32", "bfloat16", "float16", "mixed"]  # mixed: 16-bit products, float32 weights or masters
 
@@ -37,6 +45,12 @@ def numbers(precision: Precision, *, autocast: bool, cuda: bool) -> Numbers:
     if precision == "float32":
         return Numbers(4, 4, cuda)
     return Numbers(2, 4 if precision == "mixed" and autocast else 2, cuda)
+
+
+def skips_hidden(shape: ModelShape, form: Numbers) -> bool:
+    """Whether attention needs no mask for documents and windows, and doesn't compute what they hide: on a GPU in 16
+    bits (`models/attention.py`; of AMD's that is not so)."""
+    return form.cuda and form.product == 2 and fits_flash(shape.head_dim)
 
 
 @dataclass(frozen=True)
@@ -70,15 +84,17 @@ def activations(
     This device has `blocks` of the model (default: all), with or without the `head`; `in_flight` micro-batches wait for
     their backward pass (pipeline parallelism). Tensor parallelism divides activations between a column-parallel and a
     row-parallel layer, and the vocabulary; norms and the residual stream are replicated (Shoeybi et al. 2019). With
-    `isolate` (isolated documents) each row has its own mask.
+    `isolate` (isolated documents) each row has its own mask, where there must be one.
     """
     tokens, ways = micro_batch * shape.context, tensor_parallel
     blocks = shape.depth if blocks is None else blocks
-    masked = isolate or (shape.sliding_window is not None and shape.sliding_window < shape.context)
+    hides = isolate or (shape.sliding_window is not None and shape.sliding_window < shape.context)
+    masked = hides and not skips_hidden(shape, form)
     block = _block(shape, form, ways, repeated=form.cuda and (masked or form.product == 4))
     saved = {"none": block, "selective": _selective(shape, form, ways), "full": form.residual * shape.width}[recompute]
     mask = form.product * shape.context**2 * (micro_batch if isolate else 1) if masked else 0
-    rotary = form.residual * shape.context * shape.head_dim if shape.rope_theta is not None else 0
+    angles = shape.head_dim if shape.rope_theta is not None else 0
+    rotary = form.residual * shape.context * angles * (micro_batch if isolate else 1)
     casts = 2 * ceil_div(block_matrices(shape), ways) if form.autocast else 0
     kept = tokens * saved * blocks + mask + rotary + (casts * blocks if recompute == "none" else 0)
     loss = 0

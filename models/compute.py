@@ -16,20 +16,20 @@ from models.presets import (
 )
 
 
-def executed_flops_per_token(shape: ModelShape, *, recompute: Recompute = "none") -> int:
-    """Hardware FLOPs per token in training, of matrix products: `flops_per_token` plus masked attention that kernels
-    don't skip, plus the second forward pass of full recomputation, which ends before each block's last product.
+def executed_flops_per_token(shape: ModelShape, *, recompute: Recompute = "none", skips_hidden: bool = False) -> int:
+    """Hardware FLOPs per token in training, of matrix products: `flops_per_token`, plus attention that a window hides,
+    unless the kernel `skips_hidden`, plus the second forward pass of full recomputation, which ends before each block's
+    last product.
 
     Hardware versus model FLOPs as in PaLM, appendix B. Selective recomputation repeats no product.
     """
-    hidden = (
-        12 * shape.depth * shape.width * (shape.context - min(shape.context, shape.sliding_window or shape.context))
-    )
+    seen = min(shape.context, shape.sliding_window or shape.context)
+    attended = seen if skips_hidden else shape.context
     again = 0
     if recompute == "full":
         products = block_matrices(shape) - shape.width * shape.feed_forward
-        again = shape.depth * (2 * products + 4 * shape.width * shape.context)
-    return flops_per_token(shape) + hidden + again
+        again = shape.depth * (2 * products + 4 * shape.width * attended)
+    return flops_per_token(shape) + 12 * shape.depth * shape.width * (attended - seen) + again
 
 
 @dataclass(frozen=True)

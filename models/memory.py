@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from models.activations import Activations, Precision, activations, ceil_div, numbers, vocabulary_of_rank
+from models.activations import Activations, Numbers, Precision, activations, ceil_div, numbers, vocabulary_of_rank
 from models.presets import ModelShape, Recompute, ShapeError, block_matrices, blocks_of_stage, count_parameters
 
 Engine = Literal["deepspeed", "fsdp", "ddp"]
@@ -72,6 +72,11 @@ class Setup:
     def sharded(self) -> int:
         """The equivalent ZeRO stage: 1 shards optimizer states, 2 gradients too, 3 weights too."""
         return {"ddp": 0, "fsdp": 3}.get(self.engine, self.zero_stage)
+
+    @property
+    def form(self) -> Numbers:
+        """Sizes of the numbers in the forward pass."""
+        return numbers(self.precision, autocast=self.engine == "ddp", cuda=self.cuda)
 
     @property
     def weight_bytes(self) -> int:
@@ -199,10 +204,9 @@ def held_parameters(shape: ModelShape, setup: Setup, stage: int = 0) -> Held:
 
 
 def _activations(shape: ModelShape, setup: Setup, stage: int, blocks: int) -> Activations:
-    form = numbers(setup.precision, autocast=setup.engine == "ddp", cuda=setup.cuda)
     return activations(
         shape,
-        form,
+        setup.form,
         micro_batch=setup.micro_batch,
         recompute=setup.recompute,
         tensor_parallel=setup.tensor_parallel,

@@ -146,6 +146,11 @@ def block_matrices(shape: ModelShape) -> int:
     return attention + shape.width * shape.feed_forward * (3 if shape.gated else 2)
 
 
+def fits_flash(head_dim: int) -> bool:
+    """Whether flash attention has a kernel for heads of this size, on a GPU and in 16 bits."""
+    return head_dim % 8 == 0 and head_dim <= 256
+
+
 def blocks_of_stage(depth: int, stages: int, stage: int) -> range:
     """The blocks of a pipeline stage: as even as possible, fewer in the first, with most micro-batches in flight."""
     return range(depth * stage // stages, depth * (stage + 1) // stages)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from models.autocast import multiplied_in
+from models.attention import Mask, attend, attention_of_documents, mask_of, rotary, rotate
 from models.cross_entropy import ChunkedCrossEntropy, cross_entropy
 from models.presets import ModelShape, Recompute
 
@@ -68,50 +68,6 @@ class Head(Linear):
         return cross_entropy(x_NC, self.weight, targets_N)
 
 
-def rotary(tokens: int, head_dim: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine (T, 1, D/2) of rotary embeddings (Su et al. 2021), in the dtype of `like`."""
-    exponents = torch.arange(0, head_dim, 2, device=like.device, dtype=torch.float32) / head_dim
-    positions = torch.arange(tokens, device=like.device, dtype=torch.float32)
-    angles = torch.outer(positions, theta**-exponents)[:, None, :]
-    return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
-
-
-def rotate(x_BTKD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply rotary embeddings to the two halves of each head, the layout of transformers."""
-    left, right = x_BTKD.chunk(2, dim=-1)
-    return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
-
-
-def window_mask(tokens: int, window: int, device: torch.device) -> Tensor:
-    """(T, T), True where query i sees key j: i - window < j <= i (Mistral 7B, section 2)."""
-    positions = torch.arange(tokens, device=device)
-    distance = positions[:, None] - positions[None, :]
-    return (distance >= 0) & (distance < window)
-
-
-def document_mask(positions_BT: Tensor, window: int | None) -> Tensor:
-    """(B, 1, T, T), True where query i may see key j: not later, in the same document (each starts at position 0), and
-    within the sliding window if there is one."""
-    document_BT = (positions_BT == 0).cumsum(1)
-    tokens = positions_BT.shape[1]
-    near_TT = window_mask(tokens, window or tokens, positions_BT.device)
-    return (near_TT & (document_BT[:, :, None] == document_BT[:, None, :]))[:, None]
-
-
-def additive(mask: Tensor, like: Tensor) -> Tensor:
-    """A boolean mask as additive scores, in the precision of attention.
-
-    Attention would convert it itself, but in each block, and save each copy for the backward pass.
-    """
-    return torch.zeros_like(mask, dtype=multiplied_in(like)).masked_fill_(~mask, -math.inf)
-
-
-def must_repeat_keys(x: Tensor, mask: Tensor | None) -> bool:
-    """Whether keys and values must be repeated for each query head. On a GPU only torch's flash kernel supports shared
-    ones, but neither masks nor float32; otherwise the fallback would materialise all scores."""
-    return x.is_cuda and (mask is not None or multiplied_in(x) == torch.float32)
-
-
 class Attention(nn.Module):
     """Causal self-attention; `kv_heads` below `heads` share keys and values (Ainslie et al. 2023)."""
 
@@ -122,24 +78,15 @@ class Attention(nn.Module):
         self.qkv = Linear(shape.width, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, bias=bias)
         self.output = Linear(shape.width, shape.width, bias=bias)
 
-    def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Tensor | None) -> Tensor:
-        """(B, T, C) to (B, T, C). `angles` from `rotary`, None for learned positions; a mask of (T, T) or (B, 1, T, T),
-        None for causal."""
+    def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Mask) -> Tensor:
+        """(B, T, C) to (B, T, C). `angles` from `rotary`, None for learned positions; `mask` from `mask_of`."""
         batch, tokens, _ = x_BTC.shape
         qkv = self.qkv(x_BTC).view(batch, tokens, -1, self.head_dim)
         qk_BTKD, v_BTHD = qkv.split((self.heads + self.kv_heads, self.kv_heads), dim=2)
         if angles is not None:
             qk_BTKD = rotate(qk_BTKD, *angles)
         q_BTHD, k_BTHD = qk_BTKD.split((self.heads, self.kv_heads), dim=2)
-        k_BHTD, v_BHTD = k_BTHD.transpose(1, 2), v_BTHD.transpose(1, 2)
-        times = self.heads // self.kv_heads
-        if times > 1 and must_repeat_keys(q_BTHD, mask):
-            k_BHTD, v_BHTD = k_BHTD.repeat_interleave(times, 1), v_BHTD.repeat_interleave(times, 1)
-            times = 1
-        y_BHTD = F.scaled_dot_product_attention(
-            q_BTHD.transpose(1, 2), k_BHTD, v_BHTD, attn_mask=mask, is_causal=mask is None, enable_gqa=times > 1
-        )
-        return self.output(y_BHTD.transpose(1, 2).reshape(batch, tokens, -1))
+        return self.output(attend(q_BTHD, k_BTHD, v_BTHD, mask).reshape(batch, tokens, -1))
 
 
 class FeedForward(nn.Module):
@@ -165,7 +112,7 @@ def _norm(shape: ModelShape) -> nn.Module:
 
 
 def _keeping_products() -> Any:
-    return create_selective_checkpoint_contexts(MATRIX_PRODUCTS)
+    return create_selective_checkpoint_contexts([*MATRIX_PRODUCTS, attention_of_documents()])
 
 
 class Block(nn.Module):
@@ -179,7 +126,7 @@ class Block(nn.Module):
         self.attention_norm, self.attention = _norm(shape), Attention(shape)
         self.feed_forward_norm, self.feed_forward = _norm(shape), FeedForward(shape)
 
-    def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Tensor | None) -> Tensor:
+    def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Mask) -> Tensor:
         """(B, T, C) to (B, T, C)."""
         if self.recompute == "none" or not torch.is_grad_enabled():
             return self._forward(x_BTC, angles, mask)
@@ -187,7 +134,7 @@ class Block(nn.Module):
             return checkpoint(self._forward, x_BTC, angles, mask, use_reentrant=False, context_fn=_keeping_products)
         return checkpoint(self._forward, x_BTC, angles, mask, use_reentrant=False)
 
-    def _forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Tensor | None) -> Tensor:
+    def _forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Mask) -> Tensor:
         x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), angles, mask)
         return x_BTC + self.feed_forward(self.feed_forward_norm(x_BTC))
 
@@ -266,12 +213,7 @@ class Transformer(nn.Module):
         angles = None if shape.rope_theta is None else rotary(tokens, shape.head_dim, shape.rope_theta, x_BTC)
         if angles is not None and positions_BT is not None:
             angles = angles[0][positions_BT], angles[1][positions_BT]
-        narrow = shape.sliding_window is not None and shape.sliding_window < tokens
-        mask = window_mask(tokens, shape.sliding_window or 0, ids_BT.device) if narrow else None
-        if positions_BT is not None:
-            mask = document_mask(positions_BT, shape.sliding_window)
-        if mask is not None:
-            mask = additive(mask, x_BTC)
+        mask = mask_of(x_BTC, positions_BT, shape.sliding_window, shape.head_dim)
         for block in self.blocks:
             x_BTC = block(x_BTC, angles, mask)
         return self.norm(x_BTC)

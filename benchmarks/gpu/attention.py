@@ -42,7 +42,7 @@ def _measure(device: str, shape: tuple[int, int, int, int]) -> dict[str, dict[st
     given = [torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
     flops = 3.5 * 2 * 2 * batch * heads * tokens * tokens * size / 2
     found: dict[str, dict[str, Any]] = {}
-    for name, kernel in _kernels(device, tokens, dtype).items():
+    for name, kernel in _kernels(device, shape, dtype).items():
         try:
             seconds = _seconds(lambda kernel=kernel: kernel(*given), device)  # type: ignore[misc]
         except (RuntimeError, NotImplementedError) as error:  # torch has no type of its own for a kernel that's lacking
@@ -52,12 +52,15 @@ def _measure(device: str, shape: tuple[int, int, int, int]) -> dict[str, dict[st
     return found
 
 
-def _kernels(device: str, tokens: int, dtype: Any) -> dict[str, Callable[..., Any]]:
+def _kernels(device: str, shape: tuple[int, int, int, int], dtype: Any) -> dict[str, Callable[..., Any]]:
     import torch
     import torch.nn.functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+    from models.attention import attend, pack
+
+    batch, _, tokens, _ = shape
     document = torch.arange(tokens, device=device) * DOCUMENTS // tokens
 
     def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
@@ -79,6 +82,12 @@ def _kernels(device: str, tokens: int, dtype: Any) -> dict[str, Callable[..., An
         return lambda q, k, v: compiled(q, k, v, block_mask=mask)
 
     places = torch.arange(tokens, device=device)
+    positions = (places - document * tokens // DOCUMENTS).expand(batch, -1)
+    packed = pack(positions, None, batch, tokens, torch.device(device))
+
+    def variable(q: Any, k: Any, v: Any) -> Any:
+        return attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), packed)
+
     dense = apart(0, 0, places[:, None], places[None, :])
     scores = torch.zeros(tokens, tokens, device=device, dtype=dtype).masked_fill_(~dense, float("-inf"))
     return {
@@ -89,6 +98,7 @@ def _kernels(device: str, tokens: int, dtype: Any) -> dict[str, Callable[..., An
         "documents apart, memory-efficient": by(SDPBackend.EFFICIENT_ATTENTION, scores),
         "documents apart, math": by(SDPBackend.MATH, scores),
         "documents apart, flex": flex(apart),
+        "documents apart, variable length (ours)": variable,
     }
 
 

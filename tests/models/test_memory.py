@@ -98,7 +98,8 @@ def test_each_row_has_its_own_mask_when_documents_are_apart() -> None:
     shape, form = shape_of("llama", context=128), numbers("float32", autocast=False, cuda=False)
     after, _, _ = measure(run_of(Transformer(shape), 2, autocast=False, isolate=True))
     together, apart = (activations(shape, form, micro_batch=2, isolate=isolate).blocks for isolate in (False, True))
-    assert apart - together == 2 * 128 * 128 * 4
+    masks, angles = 2 * 128 * 128, 128 * shape.head_dim  # each row has angles of its own, too
+    assert apart - together == (masks + angles) * 4
     assert after == pytest.approx(after_forward(shape, form, 2, apart), rel=0.01)
 
 

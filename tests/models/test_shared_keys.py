@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-import models.transformer as transformer
+from models import attention
 from models.activations import Precision, activations, numbers
-from models.transformer import Transformer, must_repeat_keys
+from models.attention import must_repeat_keys
+from models.transformer import Transformer
 from tests.models.cuda_stand_ins import as_on_cuda
 from tests.models.test_memory import TOLERANCE, after_forward, measure, run_of, shape_of
 
@@ -47,7 +48,7 @@ def test_repeated_keys_give_the_same_loss_and_gradients(
     positions = torch.arange(64).remainder(20).expand(2, -1) if isolate else None
     losses, gradients = [], []
     for repeats in (False, True):
-        monkeypatch.setattr(transformer, "must_repeat_keys", lambda x, mask, repeats=repeats: repeats)
+        monkeypatch.setattr(attention, "must_repeat_keys", lambda x, mask, repeats=repeats: repeats)
         loss = model(ids_BT, ids_BT, positions)
         losses.append(loss.item())
         found = torch.autograd.grad(loss, list(model.parameters()))
@@ -56,11 +57,11 @@ def test_repeated_keys_give_the_same_loss_and_gradients(
     assert (gradients[0] - gradients[1]).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_and_are_counted(precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transformer, "must_repeat_keys", lambda x, mask: True)
+@pytest.mark.parametrize(("precision", "width"), [("float32", 64), ("bfloat16", 80)])
+def test_and_are_counted(precision: Precision, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "must_repeat_keys", lambda x, mask: True)
     as_on_cuda(monkeypatch)
-    shape, form = shape_of("mistral"), numbers(precision, autocast=False, cuda=True)
+    shape, form = shape_of("mistral", width=width), numbers(precision, autocast=False, cuda=True)
     model = Transformer(shape).to(getattr(torch, precision))
     after, at_forward, at_backward = measure(run_of(model, 4, autocast=False, isolate=False))
     told = activations(shape, form, micro_batch=4)

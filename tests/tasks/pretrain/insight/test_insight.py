@@ -18,9 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.attention import window_mask
 from models.config import ModelConfig
 from models.presets import Recompute, derive, flops_per_token
-from models.transformer import Transformer, window_mask
+from models.transformer import Transformer
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError

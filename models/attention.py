@@ -1,0 +1,153 @@
+"""Attention: what each token may see, and which kernel computes it.
+
+Causal attention over whole rows is torch's own kernel. Isolated documents and sliding windows would be dense masks,
+which no flash kernel takes. On a GPU in 16 bits they are attention of variable length instead (Dao 2023,
+FlashAttention-2, in torch): it skips what is hidden, and needs no mask in memory.
+
+Shapes: B batch, T tokens, H heads, K heads of queries and keys together, D head size, N batch × tokens flattened,
+S documents.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models.autocast import multiplied_in
+from models.presets import fits_flash
+
+FLASH_CAPABILITY = (8, 0)  # Ampere
+# Newer versions of torch want to be told that query heads share keys; before, the kernel saw it
+_SHARED_KEYS: dict[str, Any] = {"enable_gqa": True} if torch.__version__ >= "2.12" else {}
+
+
+class Packed(NamedTuple):
+    """Where documents begin in the flattened tokens of a batch, and how far back a token sees in its own."""
+
+    starts_S: Tensor  # int32, in order, then N at least once
+    longest: int  # tokens that a document may have
+    window: int | None
+
+
+Mask = Tensor | Packed | None  # additive scores (T, T) or (B, 1, T, T), or documents; None for causal rows
+
+
+def rotary(tokens: int, head_dim: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine (T, 1, D/2) of rotary embeddings (Su et al. 2021), in the dtype of `like`."""
+    exponents = torch.arange(0, head_dim, 2, device=like.device, dtype=torch.float32) / head_dim
+    positions = torch.arange(tokens, device=like.device, dtype=torch.float32)
+    angles = torch.outer(positions, theta**-exponents)[:, None, :]
+    return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+
+
+def rotate(x_BTKD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Apply rotary embeddings to the two halves of each head, the layout of transformers."""
+    left, right = x_BTKD.chunk(2, dim=-1)
+    return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
+
+
+def mask_of(x_BTC: Tensor, positions_BT: Tensor | None, window: int | None, head_dim: int) -> Mask:
+    """What attention needs to know of documents, which each start at position 0, and of the sliding window."""
+    batch, tokens = x_BTC.shape[:2]
+    window = None if window is None or window >= tokens else window
+    if positions_BT is None and window is None:
+        return None
+    if takes_documents(x_BTC, head_dim):
+        return pack(positions_BT, window, batch, tokens, x_BTC.device)
+    if positions_BT is None:
+        return additive(window_mask(tokens, window or tokens, x_BTC.device), x_BTC)
+    return additive(document_mask(positions_BT, window), x_BTC)
+
+
+def takes_documents(x: Tensor, head_dim: int) -> bool:
+    """Whether there is attention of variable length for `x`. Validation goes without: with masks, insight sees what
+    attention sees."""
+    if not (x.is_cuda and fits_flash(head_dim) and torch.is_grad_enabled()) or torch.version.hip is not None:
+        return False
+    half = multiplied_in(x) in (torch.bfloat16, torch.float16)
+    return half and torch.cuda.get_device_capability(x.device) >= FLASH_CAPABILITY
+
+
+def pack(positions_BT: Tensor | None, window: int | None, batch: int, tokens: int, device: torch.device) -> Packed:
+    """The documents of a batch; without positions, each row is one.
+
+    Their number differs from batch to batch, and each would be compiled and recorded anew: empty ones fill it up to a
+    power of two.
+    """
+    if positions_BT is None:
+        rows = torch.arange(batch + 1, device=device, dtype=torch.int32) * tokens
+        return Packed(rows, tokens, window)
+    begins_BT = positions_BT == 0
+    begins_BT[:, 0] = True  # a row may begin within a document
+    starts = begins_BT.flatten().nonzero().squeeze(1).int()
+    room = 1 << len(starts).bit_length()
+    return Packed(F.pad(starts, (0, room - len(starts)), value=batch * tokens), tokens, window)
+
+
+def window_mask(tokens: int, window: int, device: torch.device) -> Tensor:
+    """(T, T), True where query i sees key j: i - window < j <= i (Mistral 7B, section 2)."""
+    positions = torch.arange(tokens, device=device)
+    distance = positions[:, None] - positions[None, :]
+    return (distance >= 0) & (distance < window)
+
+
+def document_mask(positions_BT: Tensor, window: int | None) -> Tensor:
+    """(B, 1, T, T), True where query i may see key j: not later, in the same document (each starts at position 0), and
+    within the sliding window if there is one."""
+    document_BT = (positions_BT == 0).cumsum(1)
+    tokens = positions_BT.shape[1]
+    near_TT = window_mask(tokens, window or tokens, positions_BT.device)
+    return (near_TT & (document_BT[:, :, None] == document_BT[:, None, :]))[:, None]
+
+
+def additive(mask: Tensor, like: Tensor) -> Tensor:
+    """A boolean mask as additive scores, in the precision of attention.
+
+    Attention would convert it itself, but in each block, and save each copy for the backward pass.
+    """
+    return torch.zeros_like(mask, dtype=multiplied_in(like)).masked_fill_(~mask, -math.inf)
+
+
+def must_repeat_keys(x: Tensor, mask: Tensor | None) -> bool:
+    """Whether keys and values must be repeated for each query head. On a GPU only torch's flash kernel supports shared
+    ones, but neither masks nor float32; otherwise the fallback would materialise all scores."""
+    return x.is_cuda and (mask is not None or multiplied_in(x) == torch.float32)
+
+
+def attend(q_BTHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, mask: Mask) -> Tensor:
+    """Attention (B, T, H, D). Keys and values may have fewer heads, which queries then share."""
+    if isinstance(mask, Packed):
+        return _attend_documents(q_BTHD, k_BTHD, v_BTHD, mask)
+    k_BHTD, v_BHTD = k_BTHD.transpose(1, 2), v_BTHD.transpose(1, 2)
+    times = q_BTHD.shape[2] // k_BTHD.shape[2]
+    if times > 1 and must_repeat_keys(q_BTHD, mask):
+        k_BHTD, v_BHTD = k_BHTD.repeat_interleave(times, 1), v_BHTD.repeat_interleave(times, 1)
+        times = 1
+    y_BHTD = F.scaled_dot_product_attention(
+        q_BTHD.transpose(1, 2), k_BHTD, v_BHTD, attn_mask=mask, is_causal=mask is None, enable_gqa=times > 1
+    )
+    return y_BHTD.transpose(1, 2)
+
+
+def _attend_documents(q_BTHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, packed: Packed) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn  # imports the compiler
+
+    starts_S, longest, window = packed
+    # Autocast doesn't know this operator
+    q_NHD, k_NHD, v_NHD = (part.to(multiplied_in(part)).flatten(0, 1) for part in (q_BTHD, k_BTHD, v_BTHD))
+    before = -1 if window is None else window - 1  # tokens before its own that one sees
+    y_NHD = varlen_attn(
+        q_NHD, k_NHD, v_NHD, starts_S, starts_S, longest, longest, window_size=(before, 0), **_SHARED_KEYS
+    )
+    return cast(Tensor, y_NHD).view(q_BTHD.shape)
+
+
+def attention_of_documents() -> Any:
+    """The operator of attention of variable length, which selective recomputation saves."""
+    from torch.nn.attention import varlen  # noqa: F401  # registers it
+
+    return torch.ops.torch_attn._varlen_attn.default
