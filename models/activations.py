@@ -49,7 +49,7 @@ def numbers(precision: Precision, *, autocast: bool, cuda: bool) -> Numbers:
 
 def skips_hidden(shape: ModelShape, form: Numbers) -> bool:
     """Whether attention needs no mask for documents and windows, and doesn't compute what they hide: on a GPU in 16
-    bits (`models/attention.py`; of AMD's that is not so)."""
+    bits (`models/kernels/attention.py`; of AMD's that is not so)."""
     return form.cuda and form.product == 2 and fits_flash(shape.head_dim)
 
 

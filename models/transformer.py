@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from models.attention import Mask, attend, attention_of_documents, mask_of, rotary, rotate
-from models.cross_entropy import ChunkedCrossEntropy, cross_entropy
+from models.kernels.attention import Mask, attend, attention_of_documents, mask_of, rotary, rotate
+from models.kernels.cross_entropy import ChunkedCrossEntropy, cross_entropy
 from models.presets import ModelShape, Recompute
 
 INIT_STD = 0.02  # GPT-2, section 2.3, and LLaMA

@@ -58,7 +58,7 @@ def _kernels(device: str, shape: tuple[int, int, int, int], dtype: Any) -> dict[
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    from models.attention import attend, pack
+    from models.kernels.attention import attend, pack
 
     batch, _, tokens, _ = shape
     document = torch.arange(tokens, device=device) * DOCUMENTS // tokens

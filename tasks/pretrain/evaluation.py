@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from models.cross_entropy import IGNORED
+from models.kernels.cross_entropy import IGNORED
 from models.tokenizer import EOS, load_tokenizer
 from models.transformer import Transformer
 from storage.shards.token_stream import TokenStream

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.cross_entropy import IGNORED
+from models.kernels.cross_entropy import IGNORED
 from storage.shards.token_stream import TokenStream
 
 WINDOWS = 8  # per forward pass

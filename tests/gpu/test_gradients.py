@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from models.cross_entropy import IGNORED
+from models.kernels.cross_entropy import IGNORED
 from models.presets import LOSS_CHUNK, LOSS_CHUNK_CUDA
 from models.transformer import Head, Transformer
 from tasks.pretrain.engines.compiled import compile_blocks

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models import cross_entropy, row_kernels
+from models.kernels import cross_entropy, row_kernels
 from models.presets import LOSS_CHUNK_CUDA
 
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from models import attention
 from models.activations import Precision, activations, numbers, skips_hidden
-from models.attention import pack, takes_documents
 from models.compute import executed_flops_per_token
+from models.kernels import attention
+from models.kernels.attention import pack, takes_documents
 from models.presets import Recompute, flops_per_token
 from models.transformer import Transformer
 from tasks.pretrain.engines.compiled import compile_blocks

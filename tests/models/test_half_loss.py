@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
-from models import row_kernels
-from models.cross_entropy import IGNORED, Batch, aligned_room, in_half
-from models.row_kernels import PLAIN, RowKernels, compiled
+from models.kernels import row_kernels
+from models.kernels.cross_entropy import IGNORED, Batch, aligned_room, in_half
+from models.kernels.row_kernels import PLAIN, RowKernels, compiled
 from models.transformer import Head
 from tests.models.test_products import Products
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from models.config import ModelConfig
-from models.cross_entropy import IGNORED
+from models.kernels.cross_entropy import IGNORED
 from models.presets import LOSS_CHUNK, ModelShape, derive
 from models.transformer import INIT_STD, Head, Transformer
 

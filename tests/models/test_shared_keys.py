@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from models import attention
 from models.activations import Precision, activations, numbers
-from models.attention import must_repeat_keys
+from models.kernels import attention
+from models.kernels.attention import must_repeat_keys
 from models.transformer import Transformer
 from tests.models.cuda_stand_ins import as_on_cuda
 from tests.models.test_memory import TOLERANCE, after_forward, measure, run_of, shape_of

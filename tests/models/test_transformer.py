@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from models.attention import additive
 from models.config import ModelConfig
 from models.convert import from_transformers, to_transformers
-from models.cross_entropy import IGNORED
+from models.kernels.attention import additive
+from models.kernels.cross_entropy import IGNORED
 from models.presets import LOSS_CHUNK, ModelShape, Recompute, count_parameters, derive, flops_per_token
 from models.transformer import Transformer
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def render_instruction(row: Row, tokenizer: PreTrainedTokenizerFast, max_length: int) -> Row:
     """`input_ids` and `labels` of a conversation: the assistant's words and the token that ends them are learned."""
-    from models.cross_entropy import IGNORED
+    from models.kernels.cross_entropy import IGNORED
 
     messages: list[Message] = row["messages"]
     refuse_special_tokens(messages, tokenizer)
@@ -27,7 +27,7 @@ def render_instruction(row: Row, tokenizer: PreTrainedTokenizerFast, max_length:
 
 
 def _supervised_share(rows: Sequence[Row]) -> float:
-    from models.cross_entropy import IGNORED
+    from models.kernels.cross_entropy import IGNORED
 
     learned = sum(label != IGNORED for row in rows for label in row["labels"])
     return learned / sum(len(row["labels"]) for row in rows)

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from models.cross_entropy import IGNORED
+from models.kernels.cross_entropy import IGNORED
 from models.transformer import Transformer
 from storage.errors import ConfigError
 from tasks.pretrain.check import check_special

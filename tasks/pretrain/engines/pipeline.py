@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from models.cross_entropy import IGNORED
+from models.kernels.cross_entropy import IGNORED
 from models.presets import blocks_of_stage
 from storage.errors import ConfigError
 from tasks.pretrain.engines.base import MicroBatch

@@ -1,6 +1,6 @@
 """Vocabulary-parallel embedding and output layer (Megatron-LM, section 3).
 
-No rank has the logits of the whole vocabulary: models/cross_entropy.py says what ranks exchange for the loss.
+No rank has the logits of the whole vocabulary: models/kernels/cross_entropy.py says what ranks exchange for the loss.
 
 Shapes: B batch, T tokens, C width, N batch × tokens.
 """
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from models.cross_entropy import ChunkedCrossEntropy, cross_entropy
+from models.kernels.cross_entropy import ChunkedCrossEntropy, cross_entropy
 from models.transformer import Head
 from tasks.pretrain.engines.collectives import AllReduceBackward, AllReduceForward
 

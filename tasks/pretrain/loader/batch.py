@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.cross_entropy import IGNORED
+from models.kernels.cross_entropy import IGNORED
 from storage.shards.arrays import Int64
 
 

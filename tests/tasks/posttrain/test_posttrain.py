@@ -13,7 +13,7 @@ import torch
 from safetensors import safe_open
 
 from models.convert import load
-from models.cross_entropy import IGNORED
+from models.kernels.cross_entropy import IGNORED
 from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest

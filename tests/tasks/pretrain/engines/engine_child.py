@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.cross_entropy import IGNORED
+from models.kernels.cross_entropy import IGNORED
 from models.presets import ModelShape
 from models.transformer import Transformer
 from storage.errors import GristmillError

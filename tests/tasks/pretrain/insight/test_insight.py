@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.attention import window_mask
 from models.config import ModelConfig
+from models.kernels.attention import window_mask
 from models.presets import Recompute, derive, flops_per_token
 from models.transformer import Transformer
 from storage.artifact import Artifact

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from models.cross_entropy import IGNORED
+from models.kernels.cross_entropy import IGNORED
 from storage.artifact import Artifact
 from storage.errors import ConfigError, DamagedArtifact, EmptyOutput
 from storage.shards.documents import Document, shard_name, write_documents

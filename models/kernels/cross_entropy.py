@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
-from models.autocast import multiplied_in
+from models.kernels.autocast import multiplied_in
+from models.kernels.row_kernels import RowKernels, row_kernels
 from models.presets import LOGITS_ALIGNED, LOSS_CHUNK, LOSS_CHUNK_CUDA
-from models.row_kernels import RowKernels, row_kernels
 
 IGNORED = -100  # a target without loss, as in torch.nn.functional.cross_entropy
 _LINE = 16  # float32 numbers in a cache line

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.autocast import multiplied_in
+from models.kernels.autocast import multiplied_in
 from models.presets import fits_flash
 
 FLASH_CAPABILITY = (8, 0)  # Ampere
