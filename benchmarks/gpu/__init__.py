@@ -1,6 +1,6 @@
 """What the model half does on a GPU: is it right, and how fast is it.
 
-__main__.py    the command: sections in turn, until the time is over
+__main__.py    the command: sections in turn, each until its share of the time is over
 bench.py       what the sections share: device, time left, data, results
 results.py     a row for each measurement, written as soon as it is measured
 tokens.py      token shards and a tokenizer, from the text of this tree

@@ -1,7 +1,8 @@
 """`python -m benchmarks.gpu`: what the model half does on one GPU, in minutes and without network.
 
-Sections run in turn until the time is over. Each row is printed and kept in rows.jsonl as soon as it is measured, so
-that a run that is cut off still tells. Exits with 1 if something failed.
+Sections run in turn, each until its share of the time is over: what one leaves goes to the next. Each row is printed
+and kept in rows.jsonl as soon as it is measured, so that a run that is cut off still tells. Exits with 1 if something
+failed.
 
 It needs no Prefect and none of the data stages' packages: torch, transformers, numba, pyarrow and what
 benchmarks/gpu/pack.sh collects. On a machine without GPU, `--device cpu --tiny` shows in minutes that all of it runs.
@@ -18,7 +19,8 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.results import Results
 from benchmarks.measure import DATA
 
-SECTIONS = {part.NAME: part.run for part in (tests, speed, attention, posttrain, generation)}
+SECTIONS = {part.NAME: part.run for part in (attention, generation, posttrain, tests, speed)}
+SHARES = {"attention": 1, "generation": 1, "posttrain": 2, "tests": 8, "speed": 6}  # of the time
 
 
 def main() -> int:
@@ -43,8 +45,10 @@ def main() -> int:
     results = Results(options.out.resolve())
     bench = Bench(options.device, options.tiny, 60 * options.minutes, results, options.data.resolve())
     results.row("machine", **bench.describe())
-    for name in options.sections:
-        SECTIONS[name](bench)
+    for number, name in enumerate(options.sections):
+        shares = [SHARES[other] for other in options.sections[number:]]
+        with bench.until(bench.left * shares[0] / sum(shares)):
+            SECTIONS[name](bench)
     took = bench.seconds - bench.left
     results.note("end", f"{took:.0f} s, {results.failed} failed")
     return 1 if results.failed else 0

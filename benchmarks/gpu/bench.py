@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,13 @@ class Bench:
     def left(self) -> float:
         """Seconds until the time is over."""
         return self.seconds - (time.monotonic() - self.began)
+
+    @contextlib.contextmanager
+    def until(self, seconds: float) -> Iterator[None]:
+        """Within it, the time is over in so many seconds."""
+        whole, self.seconds = self.seconds, time.monotonic() - self.began + seconds
+        yield
+        self.seconds = whole
 
     @property
     def threads(self) -> int:

@@ -24,30 +24,34 @@ from tasks.pretrain.setup import setup_of
 NAME = "speed"
 OURS, OURS_EAGER, OURS_FSDP = "gristmill, compiled", "gristmill", "gristmill, FSDP, compiled"
 PEERS = ("transformers Trainer", "transformers Trainer, compiled", "litgpt, compiled")
-FIRST = {  # by family, ours first: with the first size, and with the others, as time is short
-    "llama": (OURS, OURS_EAGER, OURS_FSDP, *PEERS),
-    "gpt2": (OURS, "plain loop, compiled"),
-}
-OTHERS = {"llama": (OURS, "transformers Trainer", "litgpt, compiled")}
+# In this order, as time may run out: with every size, then with the first alone, and again with the others
+EVERY = (("llama", OURS),)
+FIRST = (
+    ("gpt2", OURS),
+    ("gpt2", "plain loop, compiled"),
+    *(("llama", side) for side in (OURS_EAGER, OURS_FSDP, *PEERS)),
+)
+OTHERS = (("llama", "transformers Trainer"), ("llama", "litgpt, compiled"))
 MODULES = {"gristmill": "pretrain.ours", "litgpt": "pretrain.litgpt_side"}
 FULL = 0.85  # of the device's memory, by the plan, which leaves out the CUDA context and fragmentation
 
 
 def run(bench: Bench) -> None:
     """A row for each size, family and side."""
-    device = this_device(bench)
-    for number, (name, size) in enumerate(bench.sizes.items()):
-        for family, sides in (OTHERS if number else FIRST).items():
-            ours: float | None = None  # seconds of a step of ours, which the others are compared with
-            for side in sides:
+    device, first = this_device(bench), next(iter(bench.sizes))
+    ours: dict[tuple[str, str], float] = {}  # seconds of a step of ours, which the others are compared with
+    for sides, names in ((EVERY, list(bench.sizes)), (FIRST, [first]), (OTHERS, [*bench.sizes][1:])):
+        for name in names:
+            for family, side in sides:
                 if side.startswith("litgpt") and importlib.util.find_spec("litgpt") is None:
                     continue
-                task = fitted(_task(bench, side, family, size), device)
+                task = fitted(_task(bench, side, family, bench.sizes[name]), device)
                 found = bench.measured(NAME, f"{side}, {family}, {name}", _module(side), task.to_json())
                 if found is None:
                     continue
-                ours = found["seconds"] if side == OURS else ours
-                _report(bench, name, task, device, found, ours)
+                if side == OURS:
+                    ours[family, name] = found["seconds"]
+                _report(bench, name, task, device, found, ours.get((family, name)))
 
 
 def this_device(bench: Bench) -> Device | None:

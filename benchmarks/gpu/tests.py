@@ -32,7 +32,9 @@ def run(bench: Bench) -> None:
             bench.results.row(NAME, **row)
             bench.results.failed += row["outcome"] == "failed"
     late.cancel()
-    if process.returncode not in (0, 1):  # 1: some failed, which is counted
+    if bench.left <= 0:
+        bench.results.note(NAME, "no time was left for the rest of the tests")
+    elif process.returncode not in (0, 1):  # 1: some failed, which is counted
         bench.results.failure(NAME, f"pytest ended with {process.returncode}")
 
 
