@@ -56,6 +56,10 @@ class Failed(Exception):
     """A measured command ended in an error."""
 
 
+class Late(Failed):
+    """A measured command took longer than it had."""
+
+
 def corpus(data: Path, megabytes: float, whole: Corpus | None = None) -> Corpus:
     """The corpus of this size, or a part of `whole`; made in another process, to keep this one small."""
     name = f"{megabytes:g}mb" if whole is None else f"{whole.folder.name}-part-{megabytes:g}mb"
@@ -85,7 +89,7 @@ def environment(threads: int) -> dict[str, str]:
 
 
 def measure(command: Sequence[str], variables: Mapping[str, str], *, seconds: float | None = None) -> Run:
-    """Run a command to its end. Raises Failed with the end of what it said, or if it takes longer than `seconds`."""
+    """Run a command to its end. Raises Failed with the end of what it said; Late if it takes longer than `seconds`."""
     with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as complained:
         started = time.perf_counter()
         process = subprocess.Popen(command, env=dict(variables), stdout=said, stderr=complained)
@@ -100,7 +104,7 @@ def measure(command: Sequence[str], variables: Mapping[str, str], *, seconds: fl
             file.seek(0)
         lines = said.read().strip().splitlines()
         if seconds is not None and wall >= seconds:
-            raise Failed(f"it was ended after {seconds:.0f} s")
+            raise Late(f"it was ended after {seconds:.0f} s")
         if process.returncode != 0 or not lines:
             reason = (complained.read().strip().splitlines() or ["it printed nothing"])[-1]
             raise Failed(f"exit {process.returncode}: {reason}")

@@ -20,7 +20,7 @@ from benchmarks.gpu.results import Results
 from benchmarks.measure import DATA
 
 SECTIONS = {part.NAME: part.run for part in (attention, generation, posttrain, tests, speed)}
-SHARES = {"attention": 1, "generation": 1, "posttrain": 2, "tests": 8, "speed": 6}  # of the time
+SHARES = {"attention": 2, "generation": 2, "posttrain": 3, "tests": 8, "speed": 8}  # of the time
 
 
 def main() -> int:

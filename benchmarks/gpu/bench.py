@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.gpu import sizes
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.tokens import make_tokens
-from benchmarks.measure import ROOT, Failed, measure
+from benchmarks.measure import ROOT, Failed, Late, measure
 from benchmarks.pretrain.sizes import Size
 from tasks.children.environment import training_environment
 from tasks.stage import machine
@@ -74,7 +74,7 @@ class Bench:
         return {"device": name, "torch": torch.__version__, "Python": platform.python_version()}
 
     def measured(self, section: str, what: str, module: str, argument: str) -> dict[str, Any] | None:
-        """What a module of benchmarks/ printed, in a process of its own; None, noted, if it failed or took too long."""
+        """What a module of benchmarks/ printed, in a process of its own; None, noted, if it failed or time ran out."""
         if self.left <= 0:
             self.results.note(section, f"no time was left for {what}")
             return None
@@ -84,6 +84,9 @@ class Bench:
         try:
             command = [sys.executable, "-m", f"benchmarks.{module}", argument]
             found: dict[str, Any] = measure(command, variables, seconds=self.left).result
+        except Late as error:
+            self.results.note(section, f"no time was left for {what}: {error}")
+            return None
         except Failed as error:
             self.results.failure(section, f"{what}: {error}")
             return None
