@@ -61,7 +61,7 @@ class Bench:
         """Folders of the token shards and of their tokenizer."""
         tiny = self.tiny
         vocab, tokens = (sizes.TINY_VOCAB, sizes.TINY_TOKENS) if tiny else (sizes.VOCAB, sizes.TOKENS)
-        return make_tokens(self.data / ("tiny" if tiny else "large"), vocab=vocab, tokens=tokens)
+        return make_tokens(self.data / f"tokens-{vocab}", vocab=vocab, tokens=tokens)
 
     def describe(self) -> dict[str, str]:
         """The device and the software, for the first row."""

@@ -15,7 +15,8 @@ TINY_SHAPE = {"depth": 2, "width": 64, "heads": 4, "kv_heads": 2, "feed_forward"
 
 def base_model(bench: Bench) -> Path:
     """The folder of the model, with the tokenizer of the shards; made on the first call."""
-    folder = bench.data / ("tiny-model" if bench.tiny else "model")
+    vocab = TINY_VOCAB if bench.tiny else VOCAB
+    folder = bench.data / f"model-{vocab}"
     if not (folder / "config.json").exists():
         import torch
 
@@ -24,6 +25,6 @@ def base_model(bench: Bench) -> Path:
 
         torch.manual_seed(0)
         config = ModelConfig.model_validate(TINY_SHAPE if bench.tiny else SHAPE)
-        model = Transformer(derive(config, TINY_VOCAB if bench.tiny else VOCAB))
+        model = Transformer(derive(config, vocab))
         save(model, folder, bench.tokens[1])
     return folder
