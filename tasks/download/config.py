@@ -44,40 +44,37 @@ class EmbeddedSource(StageConfig):
         return [name for corpus in self.corpora for name in (leads if corpus == "encyclopedia" else [corpus])]
 
 
-class FileSource(StageConfig):
-    """Local files: .jsonl, .jsonl.gz, .jsonl.zst, .parquet, .txt, .md."""
+class ExternalSource(StageConfig):
+    """What sources from outside have in common."""
 
-    kind: Literal["files"] = "files"
     name: str = Field(pattern=NAME, description="name of the source in counts and ledgers")
-    paths: list[Annotated[str, Field(min_length=1)]] = Field(
-        min_length=1, description="files and globs (** matches subfolders)"
-    )
     role: Role = Field("documents", description="use of the rows")
-    text_column: str = Field("text", description="column of the text in .jsonl and .parquet")
-
-    @property
-    def names(self) -> list[str]:
-        """The source's name."""
-        return [self.name]
-
-
-class HubSource(StageConfig):
-    """A data set of the Hugging Face hub, at a fixed revision. This source uses the network."""
-
-    kind: Literal["hub"] = "hub"
-    name: str = Field(pattern=NAME, description="name of the source in counts and ledgers")
-    dataset: str = Field(description="name of the data set, such as HuggingFaceFW/fineweb-edu")
-    revision: str = Field(min_length=7, description="commit of the data set; not a branch, which could change")
-    subset: str | None = Field(None, description="configuration (subset) of the data set")
-    split: str = Field("train", description="split of the data set")
-    role: Role = Field("documents", description="use of the rows")
-    text_column: str = Field("text", description="column of the text")
+    text_column: str = Field("text", description="column of the text, in sources of documents")
     limit: int | None = Field(None, ge=1, description="maximum number of rows, from the first; null for all")
 
     @property
     def names(self) -> list[str]:
         """The source's name."""
         return [self.name]
+
+
+class FileSource(ExternalSource):
+    """Local files: .jsonl, .json, .parquet, .txt, .md; the first two also compressed, as .gz or .zst."""
+
+    kind: Literal["files"] = "files"
+    paths: list[Annotated[str, Field(min_length=1)]] = Field(
+        min_length=1, description="files and globs (** matches subfolders)"
+    )
+
+
+class HubSource(ExternalSource):
+    """A data set of the Hugging Face hub, at a fixed revision. This source uses the network."""
+
+    kind: Literal["hub"] = "hub"
+    dataset: str = Field(description="name of the data set, such as HuggingFaceFW/fineweb-edu")
+    revision: str = Field(min_length=7, description="commit of the data set; not a branch, which could change")
+    subset: str | None = Field(None, description="configuration (subset) of the data set")
+    split: str = Field("train", description="split of the data set")
 
 
 Source = Annotated[EmbeddedSource | FileSource | HubSource, Field(discriminator="kind")]

@@ -1,7 +1,7 @@
 """Local files, read as a stream: a bad row is rejected with its reason and location, and reading continues.
 
-A line longer than the limit is skipped without being held in memory. Invalid JSON, invalid UTF-8, NULs and empty texts
-are rejected, each with its own reason.
+A line, or an element of a JSON array, longer than the limit is skipped without being held in memory. Invalid JSON,
+invalid UTF-8, NULs and empty texts are rejected, each with its own reason.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,11 +26,15 @@ import pyarrow.parquet as pq
 from storage.errors import BadDocument, SourceError
 from storage.remembered import path_text, remembered_digest
 from tasks.download.config import FileSource
+from tasks.download.sources.arrays import BrokenArray, is_array, split_array
 from tasks.download.sources.rows import Refused, Row, columns_of
 
+Read = TypeVar("Read")
 # Text that is no UTF-8; a date beyond Python's years; a time zone that nobody knows
 UNREADABLE = (UnicodeDecodeError, OverflowError, ValueError, KeyError)
-ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".txt", ".md")
+LINES, JSON = (".jsonl", ".jsonl.gz", ".jsonl.zst"), (".json", ".json.gz", ".json.zst")
+ONE_A_LINE = "what does not begin with [ has an object a line"
+ENDINGS = (*LINES, *JSON, ".parquet", ".txt", ".md")
 
 
 def find_files(source: FileSource) -> list[Path]:
@@ -94,8 +99,12 @@ def _unreadable(path: Path, error: Exception) -> SourceError:
 
 
 def read_rows(source: FileSource, limit: int) -> Iterator[Row | Refused]:
-    """Every row of every file with its place: the path as found, with the line or row. `limit` is the maximum length of
-    a row in bytes."""
+    """The first `source.limit` rows of the files, all if that is null, each with its place: the path as found, with the
+    line or row. `limit` is the maximum length of a row in bytes."""
+    return islice(_read_rows(source, limit), source.limit)
+
+
+def _read_rows(source: FileSource, limit: int) -> Iterator[Row | Refused]:
     for path in find_files(source):
         name = path_text(path)
         if path.suffix in (".txt", ".md"):
@@ -105,12 +114,13 @@ def read_rows(source: FileSource, limit: int) -> Iterator[Row | Refused]:
         else:
             _check_begun(path)
             with _open(path) as file:
-                yield from _read_lines(file, path, name, limit)
+                array = path.name.endswith(JSON) and _guard(lambda: is_array(file), path)
+                yield from (_read_array if array else _read_lines)(file, path, name, limit)
 
 
 def _check_begun(path: Path) -> None:
     """A compressed file without a byte is one whose download was cut: even that of no text has a header."""
-    if path.suffix != ".jsonl" and not path.stat().st_size:
+    if path.suffix not in (".json", ".jsonl") and not path.stat().st_size:
         raise _unreadable(path, EOFError("it is empty"))
 
 
@@ -136,16 +146,26 @@ def _read_lines(file: BinaryIO, path: Path, name: str, limit: int) -> Iterator[R
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
         if line.strip():
-            yield _parse(line, place)
+            yield _parse(line, place, ONE_A_LINE if path.name.endswith(JSON) else "")
 
 
-def _parse(line: bytes, place: str) -> Row | Refused:
+def _read_array(file: BinaryIO, path: Path, name: str, limit: int) -> Iterator[Row | Refused]:
+    elements = split_array(lambda size: _guard(lambda: file.read(size), path), limit)
+    try:
+        for number, element in enumerate(elements, 1):
+            place = f"{name} row {number}"
+            yield Refused("too_long", place) if element is None else _parse(element, place)
+    except BrokenArray as error:
+        raise _unreadable(path, error) from error
+
+
+def _parse(line: bytes, place: str, why: str = "") -> Row | Refused:
     try:
         row = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError:
         return Refused("invalid_utf8", place)
     except ValueError:
-        return Refused("broken_json", place)
+        return Refused("broken_json", place, why=why)
     except RecursionError:
         return Refused("nested_too_deep", place)
     return Row(row, place) if isinstance(row, dict) else Refused("not_an_object", place)
@@ -205,7 +225,7 @@ def _readable(row: pa.RecordBatch) -> dict[str, Any]:
     return fields
 
 
-def _guard(read: Callable[[], bytes], path: Path) -> bytes:
+def _guard(read: Callable[[], Read], path: Path) -> Read:
     """Read, raising SourceError for a damaged file, which is a fault of the source and not of a single row."""
     try:
         return read()

@@ -16,11 +16,18 @@ class Row(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A row that cannot be used: the reason and its location; if it lacks the columns that are read, those it has."""
+    """A row that cannot be used: the reason in a word, its location, and perhaps a sentence that names the key; if it
+    lacks the columns that are read, those it has."""
 
     reason: str
     place: str
     columns: tuple[str, ...] | None = None
+    why: str = ""
+
+    @property
+    def detail(self) -> str:
+        """Where the row is, and what is wrong with which key. It quotes no text."""
+        return f"{self.place}: {self.why}" if self.why else self.place
 
 
 def columns_of(values: Iterable[str]) -> tuple[str, ...]:
