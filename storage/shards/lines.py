@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 
 def parse_json(data: str | bytes) -> Any:
@@ -32,6 +32,16 @@ def read_json_lines(path: Path) -> Iterator[Any]:
 
 def write_json_lines(path: Path, rows: Iterable[object]) -> None:
     """Write values with sorted keys, as UTF-8."""
+    with open_lines(path) as file:
+        file.writelines(map(as_line, rows))
+
+
+def open_lines(path: Path) -> TextIO:
+    """A new file to write lines to, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows)
+    return path.open("w", encoding="utf-8", newline="\n")
+
+
+def as_line(row: object) -> str:
+    """A value as a line, with sorted keys."""
+    return json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n"

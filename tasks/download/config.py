@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
+from tasks.download.pairs.form import FormName, InstructionForm, PreferenceForm
 from tasks.stage.config import StageConfig
 
 LANGUAGES = {"en": "en-us", "fr": "fr-fr", "es": "es-es"}  # of the encyclopedia, with its package's names for them
@@ -50,7 +51,19 @@ class ExternalSource(StageConfig):
     name: str = Field(pattern=NAME, description="name of the source in counts and ledgers")
     role: Role = Field("documents", description="use of the rows")
     text_column: str = Field("text", description="column of the text, in sources of documents")
+    form: FormName | None = Field(
+        None, description="form of the rows of instructions or preferences; null to tell it from the keys of each row"
+    )
     limit: int | None = Field(None, ge=1, description="maximum number of rows, from the first; null for all")
+
+    @model_validator(mode="after")
+    def _form_suits_role(self) -> Self:
+        names = {"documents": (), "instructions": get_args(InstructionForm), "preferences": get_args(PreferenceForm)}
+        forms = names[self.role]
+        if self.form is not None and self.form not in forms:
+            what = f"those of {self.role} are {', '.join(forms)}" if forms else "documents have none: remove it"
+            raise ValueError(f"{self.form} is no form of {self.role}; {what}")
+        return self
 
     @property
     def names(self) -> list[str]:

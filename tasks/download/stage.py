@@ -10,18 +10,22 @@ from typing import Any
 
 from storage.artifact import Artifact
 from storage.errors import BadDocument, EmptyOutput, SourceError
-from storage.shards.documents import Document, Verdict, shard_name, write_documents, write_ledger
+from storage.shards.documents import Document, Verdict, shard_name, write_ledger
 from storage.shards.lines import write_json_lines
-from tasks.download import benchmarks, pairs
+from tasks.download import benchmarks
 from tasks.download.config import DownloadConfig, EmbeddedSource, FileSource, HubSource, Source
+from tasks.download.pairs import instruction, preference
+from tasks.download.pairs.choose import forms_of
 from tasks.download.sources import embedded, files, hub
 from tasks.download.sources.rows import Refused, Row, describe_columns
+from tasks.download.writers import PairWriter, ShardWriter, pair_writer
 from tasks.shards.adopted import check_documents, check_rows
 from tasks.stage import stage
 from tasks.stage.output import Output
 
 Values = dict[str, Any]
 PROGRESS_EVERY = 500
+CONVERTERS = {"instructions": instruction, "preferences": preference}
 PARTS = {  # beside documents/, with what each row has
     "instructions": ("messages",),
     "preferences": ("prompt", "chosen", "rejected"),
@@ -50,47 +54,62 @@ def check_adopted(config: DownloadConfig, folder: Artifact, inputs: Mapping[str,
         check_rows(folder, part, keys)
 
 
-@stage(version=3, sources=fingerprints, adopted=check_adopted)
+@stage(version=4, sources=fingerprints, adopted=check_adopted)
 def download(config: DownloadConfig, out: Output) -> None:
     """Read every source: documents to Parquet shards, pairs and benchmarks to JSON lines.
 
-    A row that cannot be used is quarantined with its reason and location. Raises SourceError for a source that loses
-    more than `max_quarantined_share` or is empty.
+    A row that cannot be used is quarantined with its reason and location; a pair that was cut is in the ledger too.
+    Raises SourceError for a source that loses more than `max_quarantined_share` or is empty.
     """
     writer = ShardWriter(config, out)
-    sets: dict[str, list[Values]] = {"instructions": [], "preferences": []}
+    verdicts: list[Verdict] = []
     refused: dict[str, list[Refused]] = {}
-    for source in config.sources:
-        for role, source_name, item in _items(source, config, refused):
-            if isinstance(item, Document):
-                writer.add(item)
-            else:
-                sets[role].append(item)
-            if writer.seen % PROGRESS_EVERY == 0:
-                out.progress(writer.seen, 0, "documents", source_name)
-        _check_source(source, config, refused, writer, sets)
+    with pair_writer(out) as written:
+        for source in config.sources:
+            for role, source_name, item in _items(source, config, refused, verdicts):
+                if isinstance(item, Document):
+                    writer.add(item)
+                else:
+                    written.add(role, item)
+                if (writer.seen + written.by_role.total()) % PROGRESS_EVERY == 0:
+                    out.progress(writer.seen, 0, "documents", source_name)
+            _check_source(source, config, refused, writer, written)
     writer.close()
-    bad = [
-        Verdict(hashlib.sha256(row.place.encode()).hexdigest()[:32], name, "quarantined", row.reason, detail=row.place)
+    verdicts += [
+        Verdict(hashlib.sha256(row.place.encode()).hexdigest()[:32], name, "quarantined", row.reason, detail=row.detail)
         for name, rows in refused.items()
         for row in rows
     ]
-    write_ledger(out.path / "ledger" / shard_name(0), bad)
-    for role, rows in sets.items():
-        write_json_lines(out.path / role / "pairs.jsonl", rows)
+    write_ledger(out.path / "ledger" / shard_name(0), verdicts)
     _write_benchmarks(config, out)
+    _account(config, out, writer, written, refused, verdicts)
+
+
+def _account(
+    config: DownloadConfig,
+    out: Output,
+    writer: ShardWriter,
+    written: PairWriter,
+    refused: dict[str, list[Refused]],
+    verdicts: list[Verdict],
+) -> None:
     roles = {source.name: source.role for source in config.sources if not isinstance(source, EmbeddedSource)}
     lost = Counter(roles[name] for name, rows in refused.items() for _ in rows)
     documents = lost.pop("documents", 0)
     out.account(documents_in=writer.seen + documents, kept=writer.seen, removed={}, quarantined=documents)
-    out.count(**{role: len(rows) for role, rows in sets.items()})
+    out.count(**{role: written.by_role[role] for role in written.files})
     out.count(**{f"{role}_quarantined": number for role, number in sorted(lost.items())})
-    names = sorted(writer.documents | Counter({name: len(rows) for name, rows in refused.items()}))
+    changed = Counter(verdict.source for verdict in verdicts if verdict.verdict == "changed")
+    if changed:
+        out.count(instructions_changed=changed.total())
+    names = sorted({*writer.documents, *written.by_source, *refused})
     rows = [
         {
             "source": name,
             "documents": writer.documents[name],
             "characters": writer.characters[name],
+            "pairs": written.by_source[name],
+            "changed": changed[name],
             "quarantined": len(refused.get(name, [])),
         }
         for name in names
@@ -98,40 +117,11 @@ def download(config: DownloadConfig, out: Output) -> None:
     out.table("Sources", rows)
 
 
-class ShardWriter:
-    """Writes documents to shards of limited size, in order. Repeated ids are kept: removing them is dedup's task."""
-
-    def __init__(self, config: DownloadConfig, out: Output) -> None:
-        self.config, self.out = config, out
-        self.seen = 0
-        self.shards = 0
-        self.documents: Counter[str] = Counter()
-        self.characters: Counter[str] = Counter()
-        self.batch: list[Document] = []
-        self.bytes = 0
-
-    def add(self, document: Document) -> None:
-        """Add a document; close the shard when it is full."""
-        self.batch.append(document)
-        self.bytes += len(document.text.encode("utf-8", "surrogatepass"))
-        self.seen += 1
-        self.documents[document.source] += 1
-        self.characters[document.source] += len(document.text)
-        if len(self.batch) >= self.config.shard_documents or self.bytes >= self.config.shard_bytes:
-            self.close()
-
-    def close(self) -> None:
-        """Write the current shard, if it has documents."""
-        if self.batch:
-            write_documents(self.out.path / "documents" / shard_name(self.shards), self.batch)
-            self.shards += 1
-            self.batch, self.bytes = [], 0
-
-
 def _items(
-    source: Source, config: DownloadConfig, refused: dict[str, list[Refused]]
+    source: Source, config: DownloadConfig, refused: dict[str, list[Refused]], verdicts: list[Verdict]
 ) -> Iterator[tuple[str, str, Document | Values]]:
-    """(role, source name, document or pair) of every usable row of a source; rejected rows are added to `refused`."""
+    """(role, source name, document or pair) of every usable row of a source; rejected rows are added to `refused`, and
+    to `verdicts` what was cut from others."""
     if isinstance(source, EmbeddedSource):
         for document in embedded.documents(source):
             yield "documents", document.source, document
@@ -149,17 +139,20 @@ def _items(
             refused.setdefault(source.name, []).append(found)
             continue
         try:
-            yield source.role, source.name, _item(source, found.values, config.max_document_bytes)
+            if source.role == "documents":
+                yield source.role, source.name, _document(source, found.values, config.max_document_bytes)
+                continue
+            pair, cut = CONVERTERS[source.role](found.values, source.name, source.form)
         except BadDocument as error:
-            bad = Refused(error.message, found.place, error.facts.get("columns"))
+            bad = Refused(error.message, found.place, error.facts.get("columns"), error.facts.get("why", ""))
             refused.setdefault(source.name, []).append(bad)
+            continue
+        if cut:
+            verdicts.append(Verdict(pair["id"], source.name, "changed", cut, detail=found.place))
+        yield source.role, source.name, pair
 
 
-def _item(source: FileSource | HubSource, row: Values, limit: int) -> Document | Values:
-    if source.role == "instructions":
-        return pairs.instruction(row, source.name)
-    if source.role == "preferences":
-        return pairs.preference(row, source.name)
+def _document(source: FileSource | HubSource, row: Values, limit: int) -> Document:
     text = files.text_of(row, source.text_column, limit)
     kept = {name: _plain(value) for name, value in row.items() if name != source.text_column and _is_plain(value)}
     document = Document.new(text, source.name, **kept)
@@ -184,25 +177,24 @@ def _check_source(
     config: DownloadConfig,
     refused: dict[str, list[Refused]],
     writer: ShardWriter,
-    sets: dict[str, list[Values]],
+    written: PairWriter,
 ) -> None:
     """Check that a source is not empty (law 3) and that no more rows than allowed were rejected (law 8). Raises
     SourceError."""
     if isinstance(source, EmbeddedSource):
         return
     bad = refused.get(source.name, [])
-    if source.role == "documents":
-        good = writer.documents[source.name]
-    else:
-        good = sum(row["source"] == source.name for row in sets[source.role])
+    good = (writer.documents if source.role == "documents" else written.by_source)[source.name]
     if bad and len(bad) > config.max_quarantined_share * (good + len(bad)):
         lacking = [row for row in bad if row.columns is not None]
         if 2 * len(lacking) > len(bad):
             raise _without_columns(source, lacking, good + len(bad))
-        first = "; ".join(f"{row.place}: {row.reason}" for row in bad[:3])
+        first = "; ".join(f"{row.place}: {row.reason}" + (f", {row.why}" if row.why else "") for row in bad[:3])
+        settled = any(row.reason in ("ambiguous_form", "no_method") for row in bad)
         raise SourceError(
             f"Source {source.name}: {len(bad):,} of {good + len(bad):,} rows can't be used ({first}).",
-            "Correct them, or raise download.max_quarantined_share.",
+            ("Say by `form` of the source how they are to be read, correct them" if settled else "Correct them")
+            + ", or raise download.max_quarantined_share.",
         )
     if not good:
         raise SourceError(f"Source {source.name} is empty.", "Check its paths, or remove it from download.sources.")
@@ -214,7 +206,7 @@ def _without_columns(source: FileSource | HubSource, lacking: list[Refused], row
         remedy = "Set text_column of the source to the column that holds the text."
     else:
         lacks = f"not the keys of {source.role}"
-        remedy = f"Rename them: {source.role} need {pairs.KEYS[source.role]}."
+        remedy = f"Rename them, or give the source another role. Forms of {source.role}: {forms_of(source.role)}."
     return SourceError(
         f"Source {source.name}: {len(lacking):,} of {rows:,} rows have {lacks} (first {lacking[0].place}). "
         f"The columns of the first ones are: {describe_columns(lacking)}.",

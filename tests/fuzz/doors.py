@@ -273,6 +273,15 @@ PAIRS = [
     {"instruction": "Add", "input": "1 2", "output": "3"},
     {"prompt": "Hi", "chosen": "Hello", "rejected": "No"},
     {"prompt": MESSAGES[:1], "chosen": MESSAGES, "rejected": [{"role": "assistant", "content": "No"}]},
+    {"instruction": "Add", "output": "3", "system": "Be", "history": [["Q", "A"]]},
+    {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}], "tools": "[]"},
+    {"messages": [MESSAGES[0], {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]},
+    {
+        "message_tree_id": "1",
+        "prompt": {"role": "prompter", "text": "Hi", "replies": [{"role": "assistant", "rank": 0}]},
+    },
+    {"chosen": "\n\nHuman: Hi\n\nAssistant: Hello", "rejected": "\n\nHuman: Hi\n\nAssistant: No"},
+    {"conversations": MESSAGES[:1], "chosen": MESSAGES[1], "rejected": {"from": "gpt", "value": "No"}},
 ]
 LINES = [
     as_lines({"text": "one é"}, {"text": "two", "n": 1}, {"other": 1}),
@@ -310,13 +319,16 @@ def _zstd(data: bytes) -> bytes:
 
 
 door("jsonl", lambda: LINES, b'"text"', b"\\ud800", b"NaN", b"1e999")(functools.partial(_source, ending=".jsonl"))
+door("json", lambda: as_json(PAIRS, [{"text": "one"}, 2]), b"[", b"]", b"},")(
+    functools.partial(_source, ending=".json")
+)
 door("gz", lambda: [gzip.compress(data, mtime=0) for data in LINES])(functools.partial(_source, ending=".jsonl.gz"))
 door("zst", lambda: [_zstd(data) for data in LINES])(functools.partial(_source, ending=".jsonl.zst"))
 door("parquet", _shards, b"PAR1")(functools.partial(_source, ending=".parquet"))
 door("txt", lambda: ["A text é\n".encode()])(functools.partial(_source, ending=".txt"))
 
 
-@door("rows", lambda: as_json(*PAIRS), b"system")
+@door("rows", lambda: as_json(*PAIRS), b"system", b"tool", b"null", b"Human:")
 def _rows(data: bytes, folder: Path) -> None:
     from tasks.download.pairs import instruction, preference
 

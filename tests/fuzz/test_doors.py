@@ -60,7 +60,10 @@ VALUES = st.recursive(
     ),
     max_leaves=12,
 )
-KEYS = ("messages", "instruction", "input", "output", "prompt", "chosen", "rejected")
+KEYS = (
+    *("messages", "conversations", "instruction", "input", "output", "system", "history", "tools", "response"),
+    *("prompt", "completion", "message_tree_id", "chosen", "rejected"),
+)
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(KEYS, VALUES)))

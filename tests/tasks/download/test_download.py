@@ -133,26 +133,34 @@ def test_a_loop_of_symbolic_links_multiplies_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "reason"),
+    ("row", "reason", "key"),
     [
-        ({"instruction": ["a"], "output": "b"}, "no_text"),
-        ({"instruction": "a", "output": 7}, "no_text"),
-        ({"instruction": "a", "output": "\ud800"}, "lone_surrogate"),
-        ({"instruction": "a\0", "output": "b"}, "nul"),
-        ({"messages": [{"role": None, "content": "a"}]}, "unknown_role"),
-        ({"messages": [{"role": ["user"], "content": "a"}]}, "unknown_role"),
-        ({"messages": [None]}, "unknown_role"),
-        ({"messages": {"role": "user"}}, "no_messages"),
+        ({"instruction": ["a"], "output": "b"}, "no_text", "instruction"),
+        ({"instruction": "a", "output": 7}, "no_text", "output"),
+        ({"instruction": "a", "output": "\ud800"}, "lone_surrogate", "output"),
+        ({"instruction": "a\0", "output": "b"}, "nul", "instruction"),
+        ({"messages": [{"role": None, "content": "a"}]}, "unknown_role", "messages[0].role"),
+        ({"messages": [{"role": ["user"], "content": "a"}]}, "unknown_role", "messages[0].role"),
+        ({"messages": [None]}, "unknown_role", "messages[0]"),
+        ({"messages": {"role": "user"}}, "no_messages", "messages"),
+        ({"question": "a", "answer": "b"}, "unknown_form", "its keys are question, answer"),
+        ({"messages": [], "instruction": "a", "output": "b"}, "ambiguous_form",
+         "its keys are those of messages (messages) and alpaca (instruction, output)"),
+        ({"chosen": "a", "rejected": "b"}, "unknown_form",
+         "its keys are chosen, rejected, as implicit_prompt of role preferences has them"),
+        ({"prompt": "a", "completion": "b", "label": True}, "no_method",
+         "its keys prompt, completion, label are those of labelled answers, for the method KTO"),
     ],
-)
-def test_a_pair_that_cant_be_used_is_quarantined(row: dict[str, object], reason: str, tmp_path: Path) -> None:
+)  # fmt: skip
+def test_a_pair_that_cant_be_used_is_quarantined(row: dict[str, object], reason: str, key: str, tmp_path: Path) -> None:
     good = {"instruction": "What ends a line?\u2028\x85", "output": "Not \u2029 this."}
     (tmp_path / "pairs.jsonl").write_text(json.dumps(good) + "\n" + json.dumps(row))
     (tmp_path / "data.jsonl").write_bytes(lines(GOOD))
     asked = source(tmp_path / "pairs.jsonl", role="instructions"), source(tmp_path / "data.jsonl", name="texts")
     out = run(tmp_path, *asked, max_quarantined_share=0.9)
     (verdict,) = (verdict for shard in out.path.glob("ledger/*") for verdict in read_ledger(shard))
-    assert (verdict.reason, verdict.detail) == (reason, f"{tmp_path / 'pairs.jsonl'}:2")
+    assert verdict.reason == reason
+    assert verdict.detail.startswith(f"{tmp_path / 'pairs.jsonl'}:2: {key}")
     assert out.counts["documents"]["in"] == len(GOOD), "a pair is no document"
     assert (out.counts["instructions"], out.counts["instructions_quarantined"]) == (1, 1)
     (kept,) = read_rows([out.path / "instructions" / "pairs.jsonl"])
@@ -187,9 +195,9 @@ def test_a_row_is_named_by_its_file_and_place_there_whatever_is_wrong(
         ("documents", [{"title": "a", "body": "b"}, {"title": "a", "\ud800": 1}] * 9,
          "18 of 18 rows have no column text .*data.jsonl:1.*: title, body, '.ud800'", "Set text_column"),
         ("instructions", [{"question": "a", "answer": "b"}],
-         "1 of 1 rows have not the keys of instructions .*: question, answer", "messages, or instruction"),
+         "1 of 1 rows have not the keys of instructions .*: question, answer", "alpaca (instruction, output | "),
         ("preferences", [{"prompt": "a", "chosen": "b", "reject": "c"}],
-         "not the keys of preferences .*: prompt, chosen, reject", "prompt, chosen and rejected"),
+         "not the keys of preferences .*: prompt, chosen, reject", "explicit_prompt (prompt, chosen, rejected)"),
         ("documents", [{}], "none at all", "Set text_column"),
         ("documents", [{str(n): n for n in range(99)}], "10, 11, …", "Set text_column"),
     ],
@@ -401,3 +409,49 @@ def test_numbers_that_json_has_not_are_null(tmp_path: Path) -> None:
     out = run(tmp_path, source(tmp_path / "data.jsonl"))
     (document,) = read_documents(next(out.path.glob("documents/*")))
     assert document.metadata == '{"a": null, "b": null, "c": 0.5}'
+
+
+def test_what_is_cut_of_a_conversation_is_counted_and_stands_in_the_ledger(tmp_path: Path) -> None:
+    user, answer = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}
+    rows = [{"messages": [user, answer]}, {"messages": [user, answer, user]}, {"messages": [user]}]
+    (tmp_path / "sft.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "text.jsonl").write_bytes(lines(GOOD))
+    both = source(tmp_path / "text.jsonl"), source(tmp_path / "sft.jsonl", name="sft", role="instructions")
+    out = run(tmp_path, *both, max_quarantined_share=0.9)
+    counted = {name: count for name, count in out.counts.items() if name.startswith("instructions")}
+    assert counted == {"instructions": 2, "instructions_changed": 1, "instructions_quarantined": 1}
+    kept = list(read_rows([out.path / "instructions" / "pairs.jsonl"]))
+    assert [row["messages"] for row in kept] == [[user, answer]] * 2
+    ledger = [verdict for path in out.path.glob("ledger/*") for verdict in read_ledger(path)]
+    told = [(v.id, v.verdict, v.reason, v.detail.removeprefix(str(tmp_path))) for v in ledger]
+    assert told[:1] == [(
+        kept[1]["id"], "changed", "trailing_user_turn", "/sft.jsonl:2",
+    )]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "said", "remedy"),
+    [
+        (
+            {"messages": [], "instruction": "a", "output": "b"},
+            "messages (messages) and alpaca (instruction, output)",
+            "`form`",
+        ),
+        ({"prompt": "a", "completion": "b", "label": True}, "no_method, its keys prompt, completion, label", "`form`"),
+        (
+            {"conversations": [{"from": "bot"}]},
+            "unknown_role, conversations[0].from is none of assistant",
+            "Correct them",
+        ),
+    ],
+)
+def test_rows_that_end_a_run_are_named_by_line_and_key(
+    row: dict[str, Any], said: str, remedy: str, tmp_path: Path
+) -> None:
+    (tmp_path / "sft.jsonl").write_text(json.dumps(row))
+    (tmp_path / "text.jsonl").write_bytes(lines(GOOD))
+    with pytest.raises(SourceError) as caught:
+        run(tmp_path, source(tmp_path / "text.jsonl"), source(tmp_path / "sft.jsonl", name="sft", role="instructions"))
+    assert f"{tmp_path / 'sft.jsonl'}:1: " in caught.value.message
+    assert said in caught.value.message
+    assert remedy in caught.value.remedy

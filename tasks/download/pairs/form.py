@@ -1,0 +1,51 @@
+"""What a form of rows is: a name, the keys by which a row is known to have it, and the way to the one form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+from storage.errors import BadDocument
+
+Values = dict[str, Any]
+Message = dict[str, str]  # {"role": "system", "user" or "assistant", "content": text}
+InstructionForm = Literal["messages", "sharegpt", "alpaca", "dolly", "prompt_completion", "oasst"]
+PreferenceForm = Literal["explicit_prompt", "implicit_prompt", "alpaca_preference", "sharegpt_preference"]
+FormName = Literal[InstructionForm, PreferenceForm]
+Taken = TypeVar("Taken")
+
+
+class Answers(NamedTuple):
+    """A preference: what comes before the answers, and the two of them."""
+
+    prompt: list[Message]
+    chosen: list[Message]
+    rejected: list[Message]
+
+
+@dataclass(frozen=True)
+class Form(Generic[Taken]):
+    """A row has it if it has all keys of one of the sets `keys`, and none of `without`.
+
+    `take(row)` gives its turns, in whatever order they are. Raises BadDocument.
+    """
+
+    name: FormName
+    keys: tuple[tuple[str, ...], ...]
+    take: Callable[[Values], Taken]
+    without: tuple[str, ...] = ()
+
+    def fits(self, present: Collection[str]) -> tuple[str, ...] | None:
+        """The set of keys by which a row with these keys has the form; None if it has another."""
+        if any(key in present for key in self.without):
+            return None
+        return next((keys for keys in self.keys if all(key in present for key in keys)), None)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({' | '.join(', '.join(keys) for keys in self.keys)})"
+
+
+def bad(reason: str, why: str) -> BadDocument:
+    """The error for a row: a word to count it by, and a sentence that names the key and quotes no text."""
+    return BadDocument(reason, why=why)

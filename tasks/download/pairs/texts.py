@@ -1,0 +1,68 @@
+"""What a text of a row must be: a string that is not empty and can be written as UTF-8, without a NUL."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tasks.download.pairs.form import Message, Values, bad
+
+KINDS = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def text_of(value: Any, key: str) -> str:
+    """The text, as it is. Raises BadDocument naming `key`."""
+    if not isinstance(value, str):
+        raise bad("no_text", f"{key} is {kind_of(value)} and no text")
+    if not value.strip():
+        raise bad("empty", f"{key} is empty")
+    if "\0" in value:
+        raise bad("nul", f"{key} contains a NUL")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise bad("lone_surrogate", f"{key} contains half of a surrogate pair") from error
+    return value
+
+
+def optional_text(row: Values, key: str) -> str | None:
+    """The text of a key that may be missing, null or blank."""
+    value = row.get(key)
+    blank = value is None or (isinstance(value, str) and not value.strip())
+    return None if blank else text_of(value, key)
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, for an error."""
+    return KINDS.get(type(value), type(value).__name__)
+
+
+def as_json(value: Any, key: str) -> str:
+    """A value as text; a date from Parquet as Python writes it. Raises BadDocument for values nested without end."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except (RecursionError, ValueError, TypeError) as error:
+        raise bad("no_text", f"{key} can't be written as JSON") from error
+
+
+def user(text: str) -> Message:
+    """A turn of the user."""
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> Message:
+    """A turn of the assistant."""
+    return {"role": "assistant", "content": text}
+
+
+def system_of(row: Values) -> list[Message]:
+    """The system prompt that a row has beside its turns, if any."""
+    text = optional_text(row, "system")
+    return [] if text is None else [{"role": "system", "content": text}]

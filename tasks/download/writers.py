@@ -1,0 +1,66 @@
+"""What the download stage writes as it reads: shards of documents, and pairs as JSON Lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, TextIO
+
+from storage.shards.documents import Document, shard_name, write_documents
+from storage.shards.lines import as_line, open_lines
+from tasks.download.config import DownloadConfig
+from tasks.stage.output import Output
+
+
+class ShardWriter:
+    """Writes documents to shards of limited size, in order. Repeated ids are kept: removing them is dedup's task."""
+
+    def __init__(self, config: DownloadConfig, out: Output) -> None:
+        self.config, self.out = config, out
+        self.seen = 0
+        self.shards = 0
+        self.documents: Counter[str] = Counter()
+        self.characters: Counter[str] = Counter()
+        self.batch: list[Document] = []
+        self.bytes = 0
+
+    def add(self, document: Document) -> None:
+        """Add a document; close the shard when it is full."""
+        self.batch.append(document)
+        self.bytes += len(document.text.encode("utf-8", "surrogatepass"))
+        self.seen += 1
+        self.documents[document.source] += 1
+        self.characters[document.source] += len(document.text)
+        if len(self.batch) >= self.config.shard_documents or self.bytes >= self.config.shard_bytes:
+            self.close()
+
+    def close(self) -> None:
+        """Write the current shard, if it has documents."""
+        if self.batch:
+            write_documents(self.out.path / "documents" / shard_name(self.shards), self.batch)
+            self.shards += 1
+            self.batch, self.bytes = [], 0
+
+
+class PairWriter:
+    """Writes each pair to the file of its role as it comes; none is kept in memory."""
+
+    def __init__(self, files: dict[str, TextIO]) -> None:
+        self.files = files
+        self.by_role: Counter[str] = Counter()
+        self.by_source: Counter[str] = Counter()
+
+    def add(self, role: str, pair: dict[str, Any]) -> None:
+        """Write a pair."""
+        self.files[role].write(as_line(pair))
+        self.by_role[role] += 1
+        self.by_source[pair["source"]] += 1
+
+
+@contextmanager
+def pair_writer(out: Output) -> Iterator[PairWriter]:
+    """A writer with a file for each role, which is there even if no pair comes."""
+    with ExitStack() as files:
+        roles = ("instructions", "preferences")
+        yield PairWriter({role: files.enter_context(open_lines(out.path / role / "pairs.jsonl")) for role in roles})
