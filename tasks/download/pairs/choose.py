@@ -29,7 +29,7 @@ class _Untrained(NamedTuple):
     what: str
 
 
-KTO = "labelled answers, for the method KTO, which no stage has yet"
+KTO = "labelled answers, for the method KTO, which no stage has yet; read as another form, the label is ignored"
 UNTRAINED = (
     _Untrained(("prompt", "completion", "label"), KTO),
     _Untrained(("messages", "label"), KTO),

@@ -455,3 +455,26 @@ def test_rows_that_end_a_run_are_named_by_line_and_key(
     assert f"{tmp_path / 'sft.jsonl'}:1: " in caught.value.message
     assert said in caught.value.message
     assert remedy in caught.value.remedy
+
+
+def test_of_parquet_the_nested_columns_are_read_and_those_that_are_null_passed_over(tmp_path: Path) -> None:
+    calls = [{"function": {"name": "add", "arguments": "{}"}}]
+    rows = [
+        {"messages": [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": None, "tool_calls": calls}]},
+        {"instruction": "Why?", "output": "Because.", "history": [["Hi", "Hello"]]},
+    ]
+    function = pa.struct([("name", pa.string()), ("arguments", pa.string())])
+    message = pa.struct([
+        ("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.list_(pa.struct([("function", function)]))),
+    ])  # fmt: skip
+    texts = [("instruction", pa.string()), ("output", pa.string()), ("history", pa.list_(pa.list_(pa.string())))]
+    schema = pa.schema([("messages", pa.list_(message)), *texts])
+    pq.write_table(pa.Table.from_pylist(rows, schema), tmp_path / "sft.parquet")
+    (tmp_path / "text.jsonl").write_bytes(lines(GOOD))
+    mine = source(tmp_path / "sft.parquet", name="sft", role="instructions")
+    out = run(tmp_path, source(tmp_path / "text.jsonl"), mine)
+    made = [row["messages"] for row in read_rows([out.path / "instructions" / "pairs.jsonl"])]
+    assert [[message["content"] for message in messages] for messages in made] == [
+        ["1+1", '<tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>'],
+        ["Hi", "Hello", "Why?", "Because."],
+    ]
