@@ -10,6 +10,8 @@ spec.py         what the child is told
 train.py        the child
 check.py        what can't be honoured of the runtime, refused before a run starts
 arguments.py    training arguments that every method has
+batches.py      which rows a batch holds
+means.py        measures as means over tokens or pairs
 engines.py      DDP, DeepSpeed or FSDP, and what each can't do
 callback.py     the log, the progress and the markers of checkpoints
 checkpoints.py  whole checkpoints, and the one to resume from

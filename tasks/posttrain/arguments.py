@@ -13,7 +13,7 @@ from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.engines import engine_arguments
 from tasks.posttrain.spec import PosttrainSpec
 
-MEASURED_ROWS = 8  # in a forward pass of validation: a mean of batch means depends on it, so it is no runtime setting
+MEASURED_ROWS = 8  # in a forward pass of validation
 WHOLE_CHECKPOINTS = 2  # while the newest is being written, the one before must stay
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,6 +14,9 @@ from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
     from transformers import Trainer
 
 
@@ -28,11 +31,30 @@ class DpoConfig(PosttrainConfig):
 def _make_trainer(parts: TrainerParts[DpoConfig]) -> Trainer:
     from trl import DPOConfig, DPOTrainer
 
+    from tasks.posttrain.means import ExactMeans
+
+    class PairMeans(ExactMeans, DPOTrainer):
+        means_over: ClassVar = {
+            "loss": "pairs",
+            "mean_token_accuracy": "chosen tokens",
+            "logits/chosen": "chosen tokens",
+            "logits/rejected": "rejected tokens",
+            "entropy": "tokens",
+        }
+
+        def weigh(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            answers = inputs["completion_mask"][:, 1:]  # those of all chosen answers, then those of all rejected ones
+            chosen, rejected = (mask.sum() for mask in answers.chunk(2))
+            pairs = chosen.new_tensor(len(answers) // 2)
+            return {
+                "pairs": pairs, "chosen tokens": chosen, "rejected tokens": rejected, "tokens": chosen + rejected
+            }  # fmt: skip
+
     # Loaded before the arguments exist: with them, transformers would partition it for ZeRO 3 while loading
     reference = parts.load_model()
     loss = {"beta": parts.config.beta, "loss_type": [parts.config.loss]}
     arguments = DPOConfig(**parts.arguments, **loss, max_length=None)  # rows are known to fit
-    trainer: Trainer = DPOTrainer(ref_model=reference, args=arguments, **parts.common)
+    trainer: Trainer = PairMeans(ref_model=reference, args=arguments, **parts.common)
     return trainer
 
 
@@ -46,12 +68,16 @@ DPO = Method(
         "mean_token_accuracy": "token_accuracy",
         "rewards/accuracies": "preference_accuracy",
         "rewards/margins": "reward_margin",
+        "rewards/chosen": "chosen_reward",
+        "rewards/rejected": "rejected_reward",
+        "logps/chosen": "chosen_log_probability",
+        "logps/rejected": "rejected_log_probability",
     },
     summary=("validation_preference_accuracy",),
 )
 
 
-@DPO.stage(version=1)
+@DPO.stage(version=2)
 def dpo(config: DpoConfig, model: Artifact, preferences: Artifact, out: Output) -> None:
     """Direct preference optimisation (Rafailov et al. 2023) on pairs of a preferred and a rejected answer.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from storage.artifact import Artifact
 from tasks.posttrain.config import PosttrainConfig
@@ -12,6 +12,9 @@ from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
     from transformers import Trainer
 
 
@@ -22,9 +25,18 @@ class SftConfig(PosttrainConfig):
 def _make_trainer(parts: TrainerParts[SftConfig]) -> Trainer:
     from trl import SFTConfig, SFTTrainer
 
+    from models.cross_entropy import IGNORED
+    from tasks.posttrain.means import ExactMeans
+
+    class TokenMeans(ExactMeans, SFTTrainer):
+        means_over: ClassVar = {"loss": "tokens"}
+
+        def weigh(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {"tokens": (inputs["labels"][:, 1:] != IGNORED).sum()}
+
     # Rows are known to fit, so TRL's own truncation is off
     arguments = SFTConfig(**parts.arguments, max_length=None, packing=False)
-    trainer: Trainer = SFTTrainer(args=arguments, **parts.common)
+    trainer: Trainer = TokenMeans(args=arguments, **parts.common)
     return trainer
 
 
@@ -38,7 +50,7 @@ SFT = Method(
 )
 
 
-@SFT.stage(version=1)
+@SFT.stage(version=2)
 def sft(config: SftConfig, model: Artifact, instructions: Artifact, out: Output) -> None:
     """Supervised fine-tuning (Ouyang et al. 2022, step 1) with the loss on the assistant's tokens only.
 

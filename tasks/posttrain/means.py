@@ -1,0 +1,82 @@
+"""Measures of TRL's trainers as means over tokens or pairs.
+
+TRL logs the mean over batches of each batch's mean, and transformers the mean of batch losses, in which a token of a
+small batch counts for more than one of a large batch. Over several processes accelerate fills the last batch of the
+held-out rows up with rows that came before, which TRL counts twice. Here each batch has the weight of what it holds,
+and each held-out row is measured once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import Trainer
+
+from tasks.posttrain.batches import held_out_batches
+
+
+class ExactMeans(Trainer):
+    """Mixed into a trainer of TRL, before it. `weigh` names the counts of a batch, and `means_over` the count that a
+    measure is a mean over: by name, or that of "loss" for any other."""
+
+    means_over: ClassVar[Mapping[str, str]]
+    _metrics: dict[str, dict[str, list[float]]]  # of TRL: a value for each batch, over all processes
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        self._seen: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # counts and losses of this process
+        self._repeated = 0
+        super().__init__(*args, **settings)
+
+    def weigh(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Counts of what a batch holds, such as its supervised tokens."""
+        raise NotImplementedError
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """The held-out rows, each in one batch of one process but for the last few, which every process has."""
+        dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
+        batches, self._repeated = held_out_batches(
+            len(dataset), self.args.eval_batch_size, self.args.process_index, self.args.world_size
+        )
+        return DataLoader(dataset, batch_sampler=batches, collate_fn=self.data_collator)
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **settings: Any) -> Any:
+        """TRL's, remembered with the counts of the batch."""
+        result = super().compute_loss(model, inputs, *args, **settings)
+        loss = (result[0] if isinstance(result, tuple) else result).detach()
+        counts = {name: count.double() for name, count in self.weigh(inputs).items()}
+        self._seen[self._mode].append({**counts, "of loss": loss.double() * counts[self.means_over["loss"]]})
+        return result
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """TRL's, which adds its measures to `logs`."""
+        mode = self._mode
+        if seen := self._seen.pop(mode, None):
+            sums = self._over_processes(seen, self._repeated if mode == "eval" else 0)
+            for measure, values in self._metrics[mode].items():
+                if len(values) == len(seen):
+                    over = self.means_over.get(measure, self.means_over["loss"])
+                    self._metrics[mode][measure] = [_weighted_mean(values, sums[over])]
+            if mode == "eval":
+                logs["eval_loss"] = sum(sums["of loss"]) / sum(sums[self.means_over["loss"]])
+        super().log(logs, start_time)
+
+    @property
+    def _mode(self) -> str:
+        return "train" if self.model.training else "eval"
+
+    def _over_processes(self, seen: list[dict[str, Tensor]], repeated: int) -> dict[str, list[float]]:
+        """The sums of each batch over the processes; of the last `repeated` batches each has the same rows."""
+        sums = torch.stack([torch.stack(list(batch.values())) for batch in seen])
+        sums = self.accelerator.reduce(sums, "sum")
+        if repeated:
+            sums[-repeated:] /= self.args.world_size
+        return dict(zip(seen[0], sums.T.tolist(), strict=True))
+
+
+def _weighted_mean(values: list[float], weights: list[float]) -> float:
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)

@@ -1,0 +1,138 @@
+"""What SFT and DPO report is a mean over tokens or pairs, whatever the batches and processes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.convert import load
+from models.cross_entropy import IGNORED
+from models.tokenizer import load_tokenizer
+from storage.artifact import Artifact
+from tasks.posttrain.batches import held_out_batches
+from tasks.posttrain.methods.dpo import DpoConfig, dpo
+from tasks.posttrain.methods.sft import SftConfig, sft
+from tasks.posttrain.rows.instruction import render_instruction
+from tasks.posttrain.rows.prepare import prepare
+from tasks.stage.output import Output
+from tests.runtimes import runtime_of
+from tests.tasks.tiny_model import ANIMALS, PLACES, answer, make_model, question, write_rows
+
+PROCESSES = [1, pytest.param(2, marks=pytest.mark.soak)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return Artifact.at(make_model(tmp_path_factory.mktemp("base") / "model"))
+
+
+def uneven_rows() -> list[dict[str, Any]]:
+    """Conversations whose answers have from one sentence to eight."""
+    return [
+        {"id": f"{animal}-{place}", "source": "test", "messages": [*question(animal), long_answer(place, number % 8)]}
+        for animal in ANIMALS[:7]
+        for number, place in enumerate(PLACES)
+    ]
+
+
+def uneven_pairs() -> list[dict[str, Any]]:
+    return [
+        {
+            "id": row["id"], "source": "test", "prompt": row["messages"][:1], "chosen": row["messages"][1:],
+            "rejected": [answer("nowhere" + " at all" * (number % 5))],
+        }
+        for number, row in enumerate(uneven_rows())
+    ]  # fmt: skip
+
+
+def long_answer(place: str, more: int) -> dict[str, str]:
+    return {"role": "assistant", "content": f"It lives in the {place}." + " Nobody has seen it there." * more}
+
+
+def output(folder: Path, stage: str, processes: int) -> Output:
+    return Output.at(
+        folder, stage=stage, runtime=runtime_of(group="posttrain", threads=1, device="cpu", processes=processes)
+    )
+
+
+@pytest.mark.parametrize("processes", PROCESSES)
+def test_the_losses_of_sft_are_means_over_supervised_tokens(processes: int, model: Artifact, tmp_path: Path) -> None:
+    rows = uneven_rows()
+    config = SftConfig(epochs=0.2, global_batch=8, validation_share=0.3)
+    out = output(tmp_path, "sft", processes)
+    sft.function(config, model, Artifact.at(write_rows(tmp_path / "pairs" / "all.jsonl", rows)), out)
+    tokenizer = load_tokenizer(model.path)
+    _, held_out, _ = prepare(
+        rows, lambda row: render_instruction(row, tokenizer, 128), validation_share=0.3, max_dropped_share=0.0
+    )
+    assert len(held_out) % 8, "the last batch is a short one"
+    assert len(held_out) % 2, "two processes can't share evenly"
+    trained = load(out.path / "model")
+    nats = right = tokens = 0.0
+    for row in held_out:
+        ids, labels = torch.tensor([row["input_ids"]]), torch.tensor(row["labels"])[1:]
+        with torch.no_grad():
+            log_probabilities = trained(ids)[0, :-1].log_softmax(-1)
+        learned = labels != IGNORED
+        nats -= float(log_probabilities[learned, labels[learned]].sum())
+        right += float((log_probabilities[learned].argmax(-1) == labels[learned]).sum())
+        tokens += float(learned.sum())
+    assert out.counts["validation_loss"] == pytest.approx(nats / tokens, abs=1e-4)
+    assert out.counts["validation_token_accuracy"] == pytest.approx(right / tokens, abs=1e-5)
+
+
+@pytest.mark.parametrize("processes", PROCESSES)
+def test_the_measures_of_dpo_are_means_over_pairs(processes: int, model: Artifact, tmp_path: Path) -> None:
+    pairs = uneven_pairs()
+    config = DpoConfig(epochs=0.2, global_batch=8, validation_share=0.3)
+    out = output(tmp_path, "dpo", processes)
+    dpo.function(config, model, Artifact.at(write_rows(tmp_path / "pairs" / "all.jsonl", pairs)), out)
+    _, held_out, _ = prepare(pairs, lambda row: row, validation_share=0.3, max_dropped_share=0.0)
+    assert len(held_out) % 8
+    assert len(held_out) % 2
+    trained, reference = load(out.path / "model"), load(model.path)
+    measured = []
+    for pair in held_out:
+        chosen, rejected = (
+            [log_probability(policy, model.path, pair["prompt"], pair[which]) for policy in (trained, reference)]
+            for which in ("chosen", "rejected")
+        )
+        rewards = [config.beta * (ours - theirs) for ours, theirs in (chosen, rejected)]
+        margin = rewards[0] - rewards[1]
+        measured.append(
+            {
+                "loss": math.log1p(math.exp(-margin)), "preference_accuracy": float(margin > 0),
+                "reward_margin": margin, "chosen_reward": rewards[0], "rejected_reward": rewards[1],
+                "chosen_log_probability": chosen[0], "rejected_log_probability": rejected[0],
+            }
+        )  # fmt: skip
+    for name in measured[0]:
+        mean = sum(pair[name] for pair in measured) / len(measured)
+        assert out.counts[f"validation_{name}"] == pytest.approx(mean, abs=2e-4, rel=1e-5), name
+
+
+def log_probability(policy: Any, folder: Path, prompt: list[dict[str, str]], reply: list[dict[str, str]]) -> float:
+    """Of an answer, the token that ends it included."""
+    tokenizer = load_tokenizer(folder)
+    given = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
+    ids = torch.tensor(tokenizer.apply_chat_template([*prompt, *reply], return_dict=True)["input_ids"])
+    with torch.no_grad():
+        log_probabilities = policy(ids[None])[0, :-1].log_softmax(-1)
+    return float(log_probabilities.gather(1, ids[1:, None])[len(given) - 1 :].sum())
+
+
+@pytest.mark.parametrize("rows", [1, 7, 16, 51])
+@pytest.mark.parametrize("processes", [1, 2, 3, 8])
+def test_each_held_out_row_is_measured_by_one_process_or_by_all(rows: int, processes: int) -> None:
+    shares = [held_out_batches(rows, 4, process, processes) for process in range(processes)]
+    assert len({tuple(map(len, batches)) for batches, _ in shares}) == 1, "equal sizes, for collective operations"
+    seen: list[int] = []
+    for process, (batches, repeated) in enumerate(shares):
+        own = len(batches) - repeated
+        seen += [row for batch in batches[: own if process else None] for row in batch]
+        assert batches[own:] == shares[0][0][own:]
+    assert sorted(seen) == list(range(rows))
