@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 from typing import Any
 
 import torch
 
+from tasks.posttrain.batches import training_steps
 from tasks.posttrain.check import row_share
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.engines import engine_arguments
@@ -25,13 +25,14 @@ def training_arguments(spec: PosttrainSpec, config: PosttrainConfig, rows: int) 
     runtime = spec.runtime
     cuda = runtime.compute.device == "cuda" or (runtime.compute.device == "auto" and torch.cuda.is_available())
     share = row_share(spec.method, config, runtime, int(os.environ.get("WORLD_SIZE", "1")))
-    steps = max(1, math.ceil(config.epochs * rows / config.global_batch))
+    steps = training_steps(config, rows)
     bfloat16 = config.precision == "bfloat16" or (
         config.precision == "auto" and cuda and torch.cuda.is_bf16_supported(including_emulation=False)
     )
     return {
         "output_dir": str(spec.checkpoints),
         "max_steps": steps,
+        "train_sampling_strategy": "sequential",  # the rows come in the order of training, see batches.py
         "per_device_train_batch_size": share.micro_batch,
         "per_device_eval_batch_size": MEASURED_ROWS,
         "gradient_accumulation_steps": share.micro_steps,

@@ -2,6 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import random
+
+from tasks.posttrain.config import PosttrainConfig
+
+
+def training_steps(config: PosttrainConfig, rows: int) -> int:
+    """Optimizer steps in which the rows are seen `epochs` times, rounded up to whole batches."""
+    return max(1, math.ceil(config.epochs * rows / config.global_batch))
+
+
+def training_order(config: PosttrainConfig, rows: int) -> list[int]:
+    """The rows in the order of training, for so many steps: one shuffle after the other, without a break.
+
+    So a batch that begins with the last rows of an epoch goes on with the first rows of the next, and the last batch
+    of the run is filled up from one more shuffle: every batch is a whole one, and every row in it weighs the same.
+    """
+    samples = training_steps(config, rows) * config.global_batch
+    order: list[int] = []
+    for epoch in range(math.ceil(samples / rows)):
+        shuffled = list(range(rows))
+        random.Random(f"{config.seed} {epoch}").shuffle(shuffled)
+        order += shuffled
+    return order[:samples]
+
 
 def held_out_batches(rows: int, most: int, process: int, processes: int) -> tuple[list[list[int]], int]:
     """Batches of up to `most` rows for one process, and how many of them, at the end, are the same for every process.

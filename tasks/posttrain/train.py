@@ -16,6 +16,7 @@ from models.tokenizer import copy_tokenizer, load_tokenizer
 from storage.errors import ConfigError
 from tasks.children.child import emit, run_as_child
 from tasks.posttrain.arguments import training_arguments
+from tasks.posttrain.batches import training_order
 from tasks.posttrain.callback import LogCallback
 from tasks.posttrain.checkpoints import latest_checkpoint
 from tasks.posttrain.config import PosttrainConfig
@@ -125,6 +126,8 @@ def _trainer(
     arguments = training_arguments(spec, config, len(train_rows))
     parts = TrainerParts(config, arguments, common, functools.partial(load_pretrained, spec.model))
     trainer = method.make_trainer(parts)
+    # A whole run is one epoch to the trainer: of TRL's own, the last batch is short, and yet takes a whole step
+    trainer.train_dataset = trainer.train_dataset.select(training_order(config, len(train_rows)))
     check_engine(trainer, spec.runtime.posttrain)
     trainer.remove_callback(PrinterCallback)
     return trainer

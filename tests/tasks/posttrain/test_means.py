@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from models.convert import load
-from models.cross_entropy import IGNORED
 from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from tasks.posttrain.batches import held_out_batches
@@ -18,9 +17,8 @@ from tasks.posttrain.methods.dpo import DpoConfig, dpo
 from tasks.posttrain.methods.sft import SftConfig, sft
 from tasks.posttrain.rows.instruction import render_instruction
 from tasks.posttrain.rows.prepare import prepare
-from tasks.stage.output import Output
-from tests.runtimes import runtime_of
-from tests.tasks.tiny_model import ANIMALS, PLACES, answer, make_model, question, write_rows
+from tests.tasks.posttrain.uneven import output, token_means, uneven_pairs, uneven_rows
+from tests.tasks.tiny_model import make_model, write_rows
 
 PROCESSES = [1, pytest.param(2, marks=pytest.mark.soak)]
 
@@ -30,40 +28,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return Artifact.at(make_model(tmp_path_factory.mktemp("base") / "model"))
 
 
-def uneven_rows() -> list[dict[str, Any]]:
-    """Conversations whose answers have from one sentence to eight."""
-    return [
-        {"id": f"{animal}-{place}", "source": "test", "messages": [*question(animal), long_answer(place, number % 8)]}
-        for animal in ANIMALS[:7]
-        for number, place in enumerate(PLACES)
-    ]
-
-
-def uneven_pairs() -> list[dict[str, Any]]:
-    return [
-        {
-            "id": row["id"], "source": "test", "prompt": row["messages"][:1], "chosen": row["messages"][1:],
-            "rejected": [answer("nowhere" + " at all" * (number % 5))],
-        }
-        for number, row in enumerate(uneven_rows())
-    ]  # fmt: skip
-
-
-def long_answer(place: str, more: int) -> dict[str, str]:
-    return {"role": "assistant", "content": f"It lives in the {place}." + " Nobody has seen it there." * more}
-
-
-def output(folder: Path, stage: str, processes: int) -> Output:
-    return Output.at(
-        folder, stage=stage, runtime=runtime_of(group="posttrain", threads=1, device="cpu", processes=processes)
-    )
-
-
 @pytest.mark.parametrize("processes", PROCESSES)
 def test_the_losses_of_sft_are_means_over_supervised_tokens(processes: int, model: Artifact, tmp_path: Path) -> None:
     rows = uneven_rows()
     config = SftConfig(epochs=0.2, global_batch=8, validation_share=0.3)
-    out = output(tmp_path, "sft", processes)
+    out = output(tmp_path, "sft", processes=processes)
     sft.function(config, model, Artifact.at(write_rows(tmp_path / "pairs" / "all.jsonl", rows)), out)
     tokenizer = load_tokenizer(model.path)
     _, held_out, _ = prepare(
@@ -71,25 +40,16 @@ def test_the_losses_of_sft_are_means_over_supervised_tokens(processes: int, mode
     )
     assert len(held_out) % 8, "the last batch is a short one"
     assert len(held_out) % 2, "two processes can't share evenly"
-    trained = load(out.path / "model")
-    nats = right = tokens = 0.0
-    for row in held_out:
-        ids, labels = torch.tensor([row["input_ids"]]), torch.tensor(row["labels"])[1:]
-        with torch.no_grad():
-            log_probabilities = trained(ids)[0, :-1].log_softmax(-1)
-        learned = labels != IGNORED
-        nats -= float(log_probabilities[learned, labels[learned]].sum())
-        right += float((log_probabilities[learned].argmax(-1) == labels[learned]).sum())
-        tokens += float(learned.sum())
-    assert out.counts["validation_loss"] == pytest.approx(nats / tokens, abs=1e-4)
-    assert out.counts["validation_token_accuracy"] == pytest.approx(right / tokens, abs=1e-5)
+    loss, accuracy = token_means(load(out.path / "model"), held_out)
+    assert out.counts["validation_loss"] == pytest.approx(loss, abs=1e-4)
+    assert out.counts["validation_token_accuracy"] == pytest.approx(accuracy, abs=1e-5)
 
 
 @pytest.mark.parametrize("processes", PROCESSES)
 def test_the_measures_of_dpo_are_means_over_pairs(processes: int, model: Artifact, tmp_path: Path) -> None:
     pairs = uneven_pairs()
     config = DpoConfig(epochs=0.2, global_batch=8, validation_share=0.3)
-    out = output(tmp_path, "dpo", processes)
+    out = output(tmp_path, "dpo", processes=processes)
     dpo.function(config, model, Artifact.at(write_rows(tmp_path / "pairs" / "all.jsonl", pairs)), out)
     _, held_out, _ = prepare(pairs, lambda row: row, validation_share=0.3, max_dropped_share=0.0)
     assert len(held_out) % 8
