@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tasks.posttrain.batches import training_steps
+from tasks.posttrain.batches import training_steps, validation_interval
 from tasks.posttrain.check import row_share
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.engines import engine_arguments
@@ -17,8 +17,8 @@ MEASURED_ROWS = 8  # in a forward pass of validation
 WHOLE_CHECKPOINTS = 2  # while the newest is being written, the one before must stay
 
 
-def training_arguments(spec: PosttrainSpec, config: PosttrainConfig, rows: int) -> dict[str, Any]:
-    """Keyword arguments of TRL's config classes, for a training set of so many rows.
+def training_arguments(spec: PosttrainSpec, config: PosttrainConfig, rows: int, held_out: int) -> dict[str, Any]:
+    """Keyword arguments of TRL's config classes, for so many rows to train on and held out.
 
     Raises ConfigError when the processes can't share the global batch evenly.
     """
@@ -48,6 +48,8 @@ def training_arguments(spec: PosttrainSpec, config: PosttrainConfig, rows: int) 
         "optim": "adamw_torch_fused",
         "logging_steps": 1,
         "logging_nan_inf_filter": False,  # it would show a plausible loss in place of a NaN
+        "eval_strategy": "steps" if held_out else "no",  # and at the last step
+        "eval_steps": validation_interval(config, rows),
         "save_steps": runtime.training.checkpoint_every,
         "save_total_limit": max(WHOLE_CHECKPOINTS, runtime.training.keep_checkpoints),
         "report_to": [],

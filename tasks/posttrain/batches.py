@@ -7,10 +7,17 @@ import random
 
 from tasks.posttrain.config import PosttrainConfig
 
+VALIDATIONS = 10  # in a run, more or less, where the profile does not say
+
 
 def training_steps(config: PosttrainConfig, rows: int) -> int:
     """Optimizer steps in which the rows are seen `epochs` times, rounded up to whole batches."""
     return max(1, math.ceil(config.epochs * rows / config.global_batch))
+
+
+def validation_interval(config: PosttrainConfig, rows: int) -> int:
+    """Steps between validations."""
+    return config.validation_every or max(1, round(training_steps(config, rows) / VALIDATIONS))
 
 
 def training_order(config: PosttrainConfig, rows: int) -> list[int]:

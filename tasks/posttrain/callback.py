@@ -56,16 +56,25 @@ class LogCallback(TrainerCallback):
             return
         row: dict[str, Any] = {"step": state.global_step}
         row |= {ours: float(logs[theirs]) for theirs, ours in self.logged.items() if theirs in logs}
-        for name, value in row.items():
-            if not math.isfinite(value):
-                raise TrainingError(
-                    f"Step {row['step']}: {name} is {value}.", f"Lower {self.spec.method}.learning_rate and run again."
-                )
+        self._check(state.global_step, row)
         if not state.is_world_process_zero:
             return
         self.unwritten.append(row)
         if state.global_step == state.max_steps or state.global_step % self.spec.runtime.training.log_every == 0:
             emit(step=state.global_step, steps=state.max_steps, loss=row["loss"])
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: dict[str, float], **_: Any
+    ) -> None:
+        """Called after the `on_log` of the same step."""
+        found = {
+            f"validation_{ours}": float(metrics[f"eval_{theirs}"])
+            for theirs, ours in self.logged.items()
+            if f"eval_{theirs}" in metrics
+        }
+        self._check(state.global_step, found)
+        if state.is_world_process_zero:
+            self.unwritten[-1] |= found
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """The trainer has written a checkpoint: flush the log and mark the checkpoint whole."""
@@ -74,6 +83,13 @@ class LogCallback(TrainerCallback):
         if state.is_world_process_zero:
             self.flush()
             mark_whole(self.spec, state.global_step, args.world_size)
+
+    def _check(self, step: int, row: Mapping[str, float]) -> None:
+        for name, value in row.items():
+            if not math.isfinite(value):
+                raise TrainingError(
+                    f"Step {step}: {name} is {value}.", f"Lower {self.spec.method}.learning_rate and run again."
+                )
 
     def flush(self) -> None:
         """Write the rows that are not on the disk yet."""

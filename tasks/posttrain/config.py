@@ -21,6 +21,7 @@ class PosttrainConfig(StageConfig):
     max_length: int | None = Field(None, ge=8, description="maximum tokens of a rendered pair (default: the context)")
     max_dropped_share: float = Field(0.5, ge=0, le=1, description="largest share of unusable pairs that a run accepts")
     validation_share: float = Field(0.05, ge=0, lt=1, description="share of pairs held out, by hash of their id")
+    validation_every: int | None = Field(None, ge=1, description="steps between validations (default: about 10 a run)")
     seed: int = Field(0, ge=0, description="seed for shuffling the pairs")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto: bfloat16 on a GPU that supports it, float32 otherwise"

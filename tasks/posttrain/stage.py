@@ -50,18 +50,35 @@ def _report(method: Method[Any], log: list[dict[str, Any]], result: dict[str, An
     out.fact(**result["facts"])
     out.account(documents_in=result["pairs"], kept=result["train"] + result["validation"], removed=result["dropped"])
     last = [row["loss"] for row in log[-max(1, min(20, len(log) // 10)) :]]
-    measures = {"train_loss": round(sum(last) / len(last), 6)}
-    for theirs, ours in {"loss": "loss", **method.measures}.items():
-        if f"eval_{theirs}" in result["measured"]:
-            measures[f"validation_{ours}"] = round(result["measured"][f"eval_{theirs}"], 6)
+    measures = {"train_loss": round(sum(last) / len(last), 6), **_validated(log, out)}
     out.count(steps=len(log), supervised_share=round(result["supervised_share"], 4), **measures)
     told = [f"{result['train']:,} pairs"]
     for name in ("train_loss", "validation_loss", *method.summary):
         if name in measures:
             told.append(f"{name.replace('_', ' ')} {measures[name]:.2f}")
+    if measures.get("best_validation_step", len(log)) != len(log):
+        told.append(f"the best {measures['best_validation_loss']:.2f} at step {measures['best_validation_step']}")
     out.count(summary=", ".join(told))
     numbers = {"pairs": result["pairs"], "trained on": result["train"], "held out": result["validation"]}
     numbers |= {f"dropped: {reason}": count for reason, count in result["dropped"].items()}
     numbers |= {"steps": len(log), "supervised share of tokens": f"{result['supervised_share']:.1%}"}
-    numbers |= {name.replace("_", " "): f"{value:.4f}" for name, value in measures.items()}
+    numbers |= {
+        name.replace("_", " "): f"{value:.4f}" if isinstance(value, float) else value
+        for name, value in measures.items()
+    }
     out.table(out.stage.upper(), [{"measure": name, "value": value} for name, value in numbers.items()])
+
+
+def _validated(log: list[dict[str, Any]], out: Output) -> dict[str, float]:
+    """The measures of the last validation, and the best loss with its step; a table has all of them."""
+    validated = [
+        {name: round(value, 6) for name, value in row.items() if name == "step" or name.startswith("validation_")}
+        for row in log
+        if "validation_loss" in row
+    ]
+    if not validated:
+        return {}
+    out.table("Validation", [{name.removeprefix("validation_"): row[name] for name in row} for row in validated])
+    best = min(validated, key=lambda row: row["validation_loss"])
+    named = {"best_validation_loss": best["validation_loss"], "best_validation_step": best["step"]}
+    return {name: value for name, value in validated[-1].items() if name != "step"} | named

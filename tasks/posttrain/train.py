@@ -70,9 +70,8 @@ def _finish(
     trainer: Trainer, spec: PosttrainSpec, method: Method[Any], rows: tuple[list[Row], list[Row], Counter[str]],
     seconds: float, begun: int,
 ) -> None:  # fmt: skip
-    """Measure, save the model, and leave the result."""
+    """Save the model, and leave the result."""
     train_rows, held_out, dropped = rows
-    measured = trainer.evaluate() if held_out else {}
     _save(trainer, spec)
     if trainer.is_world_process_zero():
         result = {
@@ -81,7 +80,6 @@ def _finish(
             "validation": len(held_out),
             "dropped": dict(sorted(dropped.items())),
             "supervised_share": method.rows.supervised_share(train_rows),
-            "measured": measured,
             "facts": {
                 "training_seconds": round(seconds, 2),
                 "peak_memory_bytes": peak_memory(trainer.args.device),
@@ -123,7 +121,7 @@ def _trainer(
         "processing_class": tokenizer,
         "callbacks": [log],
     }
-    arguments = training_arguments(spec, config, len(train_rows))
+    arguments = training_arguments(spec, config, len(train_rows), len(held_out))
     parts = TrainerParts(config, arguments, common, functools.partial(load_pretrained, spec.model))
     trainer = method.make_trainer(parts)
     # A whole run is one epoch to the trainer: of TRL's own, the last batch is short, and yet takes a whole step

@@ -62,13 +62,15 @@ def test_micro_batches_change_neither_losses_nor_weights(method: str, model: Art
         pairs = Artifact.at(
             write_rows(folder / "pairs" / "all.jsonl", (uneven_rows() if method == "sft" else uneven_pairs())[:ROWS])
         )
-        settings = {"epochs": 1.5, "global_batch": 8, "validation_share": 0.2}
+        settings = {"epochs": 1.5, "global_batch": 8, "validation_share": 0.2, "validation_every": 2}
         if method == "sft":
             sft.function(SftConfig.model_validate(settings), model, pairs, out)
         else:
             dpo.function(DpoConfig.model_validate(settings), model, pairs, out)
         made.append(out)
     one, eight = made
+    log = read_log(one.path / "log.jsonl")
+    assert [row["step"] for row in log if "validation_loss" in row] == [*range(2, len(log), 2), len(log)]
     assert losses_of(one) == pytest.approx(losses_of(eight), rel=1e-5)
     theirs, ours = (load(out.path / "model").state_dict() for out in made)
     assert all(torch.allclose(theirs[name], ours[name], atol=1e-5) for name in ours)

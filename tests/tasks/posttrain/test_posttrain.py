@@ -77,6 +77,20 @@ def test_sft_learns_to_answer_and_its_model_loads_in_transformers(tuned: Output)
     assert load(tuned.path / "model").shape.vocab_size == 600
 
 
+def test_validation_is_measured_along_the_training(tuned: Output, aligned: Output) -> None:
+    for out, most in ((tuned, "validation_token_accuracy"), (aligned, "validation_preference_accuracy")):
+        log = read_log(out.path / "log.jsonl")
+        validated = {row["step"]: row for row in log if "validation_loss" in row}
+        assert 10 <= len(validated) <= 12
+        assert len(log) in validated
+        assert validated[len(log)]["validation_loss"] == pytest.approx(out.counts["validation_loss"], abs=1e-6)
+        assert validated[len(log)][most] == pytest.approx(out.counts[most], abs=1e-6)
+        best = validated[out.counts["best_validation_step"]]["validation_loss"]
+        assert best == min(row["validation_loss"] for row in validated.values())
+        assert out.counts["best_validation_loss"] == pytest.approx(best, abs=1e-6)
+        assert [row["step"] for row in out.counts["tables"]["Validation"]] == list(validated)
+
+
 def test_the_loss_is_that_of_the_assistants_tokens_alone(model: Artifact, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(model.path)
     row = {"id": "1", "messages": [*question("fox"), answer("wood")]}
