@@ -30,6 +30,7 @@ ACROSS = {  # the imports from one stage into another
     ("tokenize", "tokenizer"),  # documents are encoded by the tokenizer's own kernels
     ("export", "tokenizer"),  # a GGUF file names the pattern that cuts text
     ("export", "evaluate"),  # the model card shows the scores
+    ("posttrain", "dedup"),  # near-duplicates among pairs are those among documents
 }
 MAY_IMPORT = {
     "flows": {"flows", "profiles", "tasks", "models", "storage"},

@@ -19,7 +19,15 @@ class PosttrainConfig(StageConfig):
     weight_decay: float = Field(0.0, ge=0, description="decoupled (AdamW), on matrices only")
     gradient_clip: float = Field(1.0, gt=0, description="largest global norm of the gradient")
     max_length: int | None = Field(None, ge=8, description="maximum tokens of a rendered pair (default: the context)")
-    max_dropped_share: float = Field(0.5, ge=0, le=1, description="largest share of unusable pairs that a run accepts")
+    deduplicate: Literal["exact", "near", "none"] = Field(
+        "exact",
+        description="pairs to drop before training and validation. exact: all but one of those that are equal but for "
+        "white space and Unicode normalisation. near: also those that dedup takes for near-duplicates by default; not "
+        "for pairs made from a template, such as sums",
+    )
+    max_dropped_share: float = Field(
+        0.5, ge=0, le=1, description="largest share of unusable pairs that a run accepts, duplicates not counted"
+    )
     validation_share: float = Field(0.05, ge=0, lt=1, description="share of pairs held out, by hash of their id")
     validation_every: int | None = Field(None, ge=1, description="steps between validations (default: about 10 a run)")
     seed: int = Field(0, ge=0, description="seed for shuffling the pairs")

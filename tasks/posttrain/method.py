@@ -57,7 +57,7 @@ class Method(Generic[Config]):
         """`@stage` with what all methods have in common."""
         return stage(
             version=version,
-            runtime=("compute", "training", "posttrain"),
+            runtime=("data", "compute", "training", "posttrain"),
             check=self.check_runtime,
             check_here=check_here,
             adopted=self.check_adopted,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections import Counter
 from typing import Any
 
 from storage.artifact import Artifact
 from tasks.children.supervise import run_module
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method
+from tasks.posttrain.rows.duplicates import drop_duplicates
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
@@ -22,12 +24,13 @@ def posttrain(method: Method[Any], config: PosttrainConfig, model: Artifact, pai
     method.check_runtime(config, out.runtime)
     check_tokenizer(model.path)
     decisive = f"{method.name} {config.model_dump_json()} {model.digest} {pairs.digest}"
+    rows, duplicates = drop_duplicates(pairs.files("*.jsonl"), config.deduplicate, out)
     spec = PosttrainSpec(
         method=method.name,
         config=config.model_dump(mode="json"),
         runtime=out.runtime,
         model=model.path.resolve(),
-        rows=[path.resolve() for path in pairs.files("*.jsonl")],
+        rows=[path.resolve() for path in rows],
         identity=hashlib.sha256(decisive.encode()).hexdigest(),
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
@@ -42,13 +45,16 @@ def posttrain(method: Method[Any], config: PosttrainConfig, model: Artifact, pai
     result = run_module("tasks.posttrain.train", spec, out, on_line=on_line)
     log = read_log(out.path / "log.jsonl")
     plot_loss(log, out.path / "loss.png", title=method.name, unit=f"loss ({method.loss_unit})")
-    _report(method, log, result, out)
+    _report(method, log, result, duplicates, out)
     shutil.rmtree(spec.checkpoints, ignore_errors=True)
 
 
-def _report(method: Method[Any], log: list[dict[str, Any]], result: dict[str, Any], out: Output) -> None:
+def _report(
+    method: Method[Any], log: list[dict[str, Any]], result: dict[str, Any], duplicates: Counter[str], out: Output
+) -> None:
     out.fact(**result["facts"])
-    out.account(documents_in=result["pairs"], kept=result["train"] + result["validation"], removed=result["dropped"])
+    pairs, dropped = result["pairs"] + duplicates.total(), {**result["dropped"], **duplicates}
+    out.account(documents_in=pairs, kept=result["train"] + result["validation"], removed=dropped)
     last = [row["loss"] for row in log[-max(1, min(20, len(log) // 10)) :]]
     measures = {"train_loss": round(sum(last) / len(last), 6), **_validated(log, out)}
     out.count(steps=len(log), supervised_share=round(result["supervised_share"], 4), **measures)
@@ -59,8 +65,8 @@ def _report(method: Method[Any], log: list[dict[str, Any]], result: dict[str, An
     if measures.get("best_validation_step", len(log)) != len(log):
         told.append(f"the best {measures['best_validation_loss']:.2f} at step {measures['best_validation_step']}")
     out.count(summary=", ".join(told))
-    numbers = {"pairs": result["pairs"], "trained on": result["train"], "held out": result["validation"]}
-    numbers |= {f"dropped: {reason}": count for reason, count in result["dropped"].items()}
+    numbers = {"pairs": pairs, "trained on": result["train"], "held out": result["validation"]}
+    numbers |= {f"dropped: {reason}": count for reason, count in sorted(dropped.items())}
     numbers |= {"steps": len(log), "supervised share of tokens": f"{result['supervised_share']:.1%}"}
     numbers |= {
         name.replace("_", " "): f"{value:.4f}" if isinstance(value, float) else value

@@ -77,7 +77,7 @@ DPO = Method(
 )
 
 
-@DPO.stage(version=4)
+@DPO.stage(version=5)
 def dpo(config: DpoConfig, model: Artifact, preferences: Artifact, out: Output) -> None:
     """Direct preference optimisation (Rafailov et al. 2023) on pairs of a preferred and a rejected answer.
 

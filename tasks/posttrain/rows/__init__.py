@@ -2,6 +2,7 @@
 
 form.py         what a row form is, and what the forms share
 prepare.py      read rows, render them, drop unusable ones with a reason, hold some out
+duplicates.py   drop duplicates before anything is rendered
 instruction.py  conversations, with the loss on the assistant's tokens
 preference.py   prompts with a preferred and a rejected answer
 """

@@ -36,7 +36,7 @@ def test_source_and_version_are_pinned_together(name: str) -> None:
 def test_a_stages_source_is_all_that_shapes_its_bytes_and_nothing_else() -> None:
     sft = source.closure("tasks.posttrain.methods.sft")
     assert {"tasks.posttrain.train", "tasks.posttrain.rows.instruction", "models.tokenizer"} <= sft
-    assert "tasks.dedup.stage" not in sft
+    assert "tasks.filter.stage" not in sft
     assert "tasks.stage.decorator" not in sft, "what carries every stage alike changes no result"
     pretrain = source.closure("tasks.pretrain.stage")
     assert {"tasks.pretrain.loader", "tasks.pretrain.train", "tasks.training.plots"} <= pretrain

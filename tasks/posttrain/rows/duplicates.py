@@ -1,0 +1,100 @@
+"""Duplicates among rows: of equal rows the first is kept, so that none is both trained on and held out.
+
+Rows are equal when their messages are, after Unicode NFC and with each run of white space as one space. Near-duplicates
+are those of the stage `dedup`, found by its own code over the text of all messages of a row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from storage.artifact import Artifact
+from storage.shards.lines import write_json_lines
+from tasks.posttrain.rows.form import Row
+from tasks.posttrain.rows.prepare import read_rows
+from tasks.stage.output import Output
+
+Deduplicate = Literal["exact", "near", "none"]
+EXACT, NEAR = "exact_duplicate", "near_duplicate"
+MESSAGES = ("messages", "prompt", "chosen", "rejected")  # the parts of a row that are trained on
+
+
+def drop_duplicates(paths: list[Path], which: Deduplicate, out: Output) -> tuple[list[Path], Counter[str]]:
+    """Files with the rows that are kept, in their order, and the number of those dropped by reason.
+
+    Raises SourceError for a line that is not JSON.
+    """
+    dropped: Counter[str] = Counter()
+    if which == "none":
+        return paths, dropped
+    kept = out.scratch / "distinct.jsonl"
+    write_json_lines(kept, _distinct(read_rows(paths), dropped))
+    if which == "near":
+        copies = _near_copies(kept, out)
+        dropped[NEAR] = len(copies)
+        rows, kept = read_rows([kept]), out.scratch / "unlike.jsonl"
+        write_json_lines(kept, (row for number, row in enumerate(rows) if number not in copies))
+    return [kept], +dropped
+
+
+def _distinct(rows: Iterable[Row], dropped: Counter[str]) -> Iterator[Row]:
+    seen: set[bytes] = set()
+    for row in rows:
+        digest = hashlib.sha256(json.dumps(_normal(_parts(row)), sort_keys=True).encode()).digest()
+        if digest in seen:
+            dropped[EXACT] += 1
+        else:
+            seen.add(digest)
+            yield row
+
+
+def _near_copies(path: Path, out: Output) -> set[int]:
+    """The numbers of rows that are near-duplicates of others: of each cluster the longest is kept, then the first.
+
+    Imports compiled code.
+    """
+    from storage.shards.documents import Document, write_documents
+    from tasks.dedup.config import DedupConfig
+    from tasks.dedup.corpus import Corpus
+    from tasks.dedup.duplicates import find_duplicates
+    from tasks.dedup.sketch import sketch_corpus
+
+    config, folder = DedupConfig(), out.scratch / "near"
+    texts = ("\n\n".join(_texts(_parts(row))) for row in read_rows([path]))
+    numbered = (Document(f"{number:012}", text, "pairs") for number, text in enumerate(texts))
+    write_documents(folder / "documents" / "00000.parquet", numbered)
+    documents, sketched = Artifact.at(folder / "documents"), Output.at(folder / "sketches", runtime=out.runtime)
+    sketch_corpus(config.sketch, documents, sketched)
+    corpus = Corpus()
+    corpus.add(documents, Artifact.at(sketched.path))
+    found = find_duplicates(config, corpus, Output.at(folder / "found", runtime=out.runtime))
+    return set(found["row"].to_pylist())
+
+
+def _parts(row: Row) -> list[Any]:
+    return [row[name] for name in MESSAGES if name in row]
+
+
+def _normal(value: Any) -> Any:
+    if isinstance(value, str):
+        return " ".join(unicodedata.normalize("NFC", value).split())
+    if isinstance(value, dict):
+        return {name: _normal(item) for name, item in value.items()}
+    return [_normal(item) for item in value] if isinstance(value, list) else value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The contents of messages, however deep."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from _texts(value.get("content"))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
