@@ -13,6 +13,7 @@ from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.export import export
 from tasks.filter import filter_documents, filter_pairs
+from tasks.posttrain.fit import check_pairs
 from tasks.posttrain.methods.dpo import dpo
 from tasks.posttrain.methods.sft import sft
 from tasks.pretrain import pretrain
@@ -43,9 +44,11 @@ def stages(profile: Profile) -> Artifact:
         clean = filter_documents(profile.filter, unique.part("documents"), raw.part("benchmarks"))
         tokenizer = train_tokenizer(profile.tokenizer, clean.part("documents"))
         tokens = tokenize(profile.tokenize, clean.part("documents"), tokenizer)
-        base = pretrain(profile.pretrain, tokens, tokenizer)
         pii = profile.filter and profile.filter.pii
         pairs = filter_pairs(pii, raw.part("instructions"), raw.part("preferences"))
+        methods, context = {"sft": profile.sft, "dpo": profile.dpo}, profile.pretrain.model.context
+        pretrain.before(lambda: check_pairs(methods, pairs, tokenizer, context))
+        base = pretrain(profile.pretrain, tokens, tokenizer)
         tuned = sft(profile.sft, base.part("model"), pairs.part("instructions"))
         aligned = dpo(profile.dpo, tuned.part("model"), pairs.part("preferences"))
         links = {"base": base, "sft": profile.sft and tuned, "dpo": profile.dpo and aligned}

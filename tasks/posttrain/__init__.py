@@ -8,6 +8,7 @@ adapters/       room for adapters over a base model
 stage.py        the stage's side: checks the inputs, runs the child, reports
 spec.py         what the child is told
 train.py        the child
+fit.py          whether enough pairs fit the model, asked before it is trained
 check.py        what can't be honoured of the runtime, refused before a run starts
 arguments.py    training arguments that every method has
 batches.py      which rows a batch holds

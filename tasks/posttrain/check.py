@@ -48,6 +48,17 @@ def check_here(config: PosttrainConfig, runtime: Runtime) -> None:
     check_training_device_here(runtime)
 
 
+def max_length_of(name: str, config: PosttrainConfig, context: int) -> int:
+    """Tokens that a rendered pair may have. Raises ConfigError for more than the model's context."""
+    asked = config.max_length or context
+    if asked > context:
+        raise ConfigError(
+            f"{name}.max_length is {asked}, but the model's context is {context}.",
+            f"Lower it, or raise pretrain.model.context to {asked}.",
+        )
+    return asked
+
+
 def row_share(name: str, config: PosttrainConfig, runtime: Runtime, processes: int) -> BatchShare:
     """The rows that each process takes of a global batch. Raises ConfigError where they can't be shared evenly."""
     return share_batch(

@@ -41,12 +41,14 @@ class TrainerParts(Generic[Config]):
 class Method(Generic[Config]):
     """One post-training method.
 
-    `loss_unit` labels the loss curve. `measures` maps TRL's names to ours: log.jsonl holds them for each step, the
-    manifest for the validation rows. `summary` names further counts for the stage's summary line.
+    `pairs` names the part of an artifact with its pairs. `loss_unit` labels the loss curve. `measures` maps TRL's names
+    to ours: log.jsonl holds them for each step and validation, the manifest for the last validation. `summary` names
+    further counts for the stage's summary line.
     """
 
     name: str
     config: type[Config]
+    pairs: str
     rows: RowForm
     make_trainer: Callable[[TrainerParts[Config]], Trainer]
     loss_unit: str

@@ -13,18 +13,18 @@ import torch
 
 from models.pretrained import load_pretrained
 from models.tokenizer import copy_tokenizer, load_tokenizer
-from storage.errors import ConfigError
 from tasks.children.child import emit, run_as_child
 from tasks.posttrain.arguments import training_arguments
 from tasks.posttrain.batches import training_order
 from tasks.posttrain.callback import LogCallback
+from tasks.posttrain.check import max_length_of
 from tasks.posttrain.checkpoints import latest_checkpoint
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.engines import check_engine
+from tasks.posttrain.fit import rendered
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.rows.form import Row
-from tasks.posttrain.rows.prepare import prepare, read_rows
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.training.checkpoint_marker import resumed_note
 from tasks.training.logs import cut_log
@@ -43,13 +43,8 @@ def train(path: Path) -> None:
     torch.set_num_threads(spec.runtime.compute.threads)
     tokenizer = load_tokenizer(spec.model)
     model = load_pretrained(spec.model)
-    max_length = _max_length(spec, config, model)
-    train_rows, held_out, dropped = prepare(
-        read_rows(spec.rows),
-        lambda row: method.rows.render(row, tokenizer, max_length),
-        validation_share=config.validation_share,
-        max_dropped_share=config.max_dropped_share,
-    )
+    max_length = max_length_of(spec.method, config, int(model.config.max_position_embeddings))
+    train_rows, held_out, dropped = rendered(method, config, spec.rows, tokenizer, max_length)
     log = LogCallback(spec, method.measures)
     trainer = _trainer(spec, method, config, model, tokenizer, train_rows, held_out, log)
     checkpoint, begun = _resume_point(trainer, spec)
@@ -87,17 +82,6 @@ def _finish(
             },
         }
         spec.result.write_text(json.dumps(result))
-
-
-def _max_length(spec: PosttrainSpec, config: PosttrainConfig, model: PreTrainedModel) -> int:
-    context = int(model.config.max_position_embeddings)
-    asked = config.max_length or context
-    if asked > context:
-        raise ConfigError(
-            f"{spec.method}.max_length is {asked}, but the model's context is {context}.",
-            f"Lower it, or raise pretrain.model.context to {asked}.",
-        )
-    return asked
 
 
 def _trainer(

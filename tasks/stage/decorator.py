@@ -137,6 +137,13 @@ class Stage:
             raise Reached(artifact)
         return artifact
 
+    def before(self, check: Callable[[], None]) -> None:
+        """In this session, call `check` before the artifact of this stage is made: it raises a GristmillError for what
+        a later stage would refuse. Not where the artifact is in the store, nor where the run ends with it."""
+        session = current()
+        if session and session.until != self.name:
+            session.checks[self.name] = check
+
     @functools.cached_property
     def task(self) -> Any:
         """This stage as a Prefect task."""
@@ -247,6 +254,8 @@ class Stage:
     ) -> Artifact:
         self.check_runtime(config, session.runtime)
         self.check_here(config, session.runtime)
+        if self.name in session.checks:
+            session.checks[self.name]()
         work = session.store.workspace(self.name, payload.key())
         aside = session.store.aside(self.name, payload.key())
         if refresh:

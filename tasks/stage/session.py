@@ -34,6 +34,7 @@ class Session:
     until: str | None = None  # the stage to end with
     call: Call | None = None  # what a stage's call does instead of running a Prefect task
     fingerprints: dict[str, dict[str, str]] = field(default_factory=dict)  # of sources, by stage and config
+    checks: dict[str, Callable[[], None]] = field(default_factory=dict)  # by stage: see Stage.before
     made: dict[str, Artifact] = field(default_factory=dict)  # by stage: what this run took or made
     lease: Lease | None = None  # while the session is open
 

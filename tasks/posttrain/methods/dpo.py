@@ -61,6 +61,7 @@ def _make_trainer(parts: TrainerParts[DpoConfig]) -> Trainer:
 DPO = Method(
     name="dpo",
     config=DpoConfig,
+    pairs="preferences",
     rows=PREFERENCE,
     make_trainer=_make_trainer,
     loss_unit="nats a pair",

@@ -43,6 +43,7 @@ def _make_trainer(parts: TrainerParts[SftConfig]) -> Trainer:
 SFT = Method(
     name="sft",
     config=SftConfig,
+    pairs="instructions",
     rows=INSTRUCTION,
     make_trainer=_make_trainer,
     loss_unit="nats a token",

@@ -11,6 +11,9 @@ from storage.errors import EmptyOutput, SourceError
 from storage.shards.lines import read_json_lines
 from tasks.posttrain.rows.form import Dropped, Row
 
+OVERLONG = "overlong"  # the reason of a row that is longer than the context
+LENGTHS = [2**power for power in range(7, 21)]  # usual contexts
+
 
 def read_rows(paths: Iterable[Path]) -> Iterator[Row]:
     """The rows of JSON Lines files, in order. Raises SourceError for a line that is not JSON."""
@@ -22,31 +25,63 @@ def read_rows(paths: Iterable[Path]) -> Iterator[Row]:
 
 
 def prepare(
-    rows: Iterable[Row], render: Callable[[Row], Row], *, validation_share: float, max_dropped_share: float
+    rows: Iterable[Row],
+    render: Callable[[Row], Row],
+    *,
+    validation_share: float,
+    max_dropped_share: float,
+    what: str = "pairs",
+    render_longer: Callable[[Row, int], Row] | None = None,
 ) -> tuple[list[Row], list[Row], Counter[str]]:
     """Rendered rows for training and for validation, and the number dropped by reason.
 
-    Raises EmptyOutput when none is left to train on, or when more than the allowed share was dropped.
+    Raises EmptyOutput when none is left to train on, or when more than the allowed share was dropped; with
+    `render_longer(row, length)` it says at which length how many would fit.
     """
     train: list[Row] = []
     validation: list[Row] = []
+    overlong: list[Row] = []
     dropped: Counter[str] = Counter()
     for row in rows:
         try:
             rendered = render(row)
         except Dropped as reason:
             dropped[str(reason)] += 1
+            if str(reason) == OVERLONG:
+                overlong.append(row)
             continue
         (validation if _is_held_out(row["id"], validation_share) else train).append(rendered)
     total = len(train) + len(validation) + dropped.total()
     if not total:
-        raise EmptyOutput("There are no pairs to train on.", "Give download a source of that role.")
+        raise EmptyOutput(f"There are no {what} to train on.", "Give download a source of that role.")
     if not train or dropped.total() > max_dropped_share * total:
+        more = _would_fit(overlong, render_longer, len(train) + len(validation)) if render_longer else ""
         raise EmptyOutput(
-            f"Of {total:,} pairs {dropped.total():,} can't be used ({dict(dropped)}); {len(train):,} are left.",
+            f"Of {total:,} {what} {dropped.total():,} can't be used ({dict(dropped)}); {len(train):,} are left.{more}",
             "Raise max_length (and the model's context), provide shorter pairs, or raise max_dropped_share.",
         )
     return train, validation, dropped
+
+
+def _would_fit(overlong: Iterable[Row], render: Callable[[Row, int], Row], fit: int) -> str:
+    """How many rows fit into each length that is usual for a context, as far as a longer one lets in more."""
+    enough = Counter(_length_for(row, render) for row in overlong)
+    told: list[str] = []
+    for length in LENGTHS:
+        if enough[length]:
+            fit += enough[length]
+            told.append(f"{fit:,} into {length:,}" if told else f"{fit:,} would fit into {length:,} tokens")
+    return f" {', '.join(told)}." if told else ""
+
+
+def _length_for(row: Row, render: Callable[[Row, int], Row]) -> int | None:
+    for length in LENGTHS:
+        try:
+            render(row, length)
+        except Dropped:
+            continue
+        return length
+    return None
 
 
 def _is_held_out(row_id: str, share: float) -> bool:

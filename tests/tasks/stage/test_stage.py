@@ -122,6 +122,23 @@ def test_a_stage_runs_once_and_comes_from_the_store_after(session: Session) -> N
     assert refs.resolve(session.store, "test/demo-source") == first.location
 
 
+def test_what_a_later_stage_would_refuse_is_asked_before_this_one_is_made_and_only_then(session: Session) -> None:
+    def refuse() -> None:
+        raise EmptyOutput("Nothing would be left.", "Give more.")
+
+    source.before(refuse)
+    with pytest.raises(EmptyOutput, match="Nothing would be left"):
+        source.materialize(SourceConfig(), ())
+    assert RUNS == []
+    source.before(lambda: None)
+    source.materialize(SourceConfig(), ())
+    source.before(refuse)
+    assert source.materialize(SourceConfig(), ())[1], "what is in the store costs nothing"
+    with open_session(replace(session, until="demo-source", checks={})):
+        source.before(refuse)
+        source.materialize(SourceConfig(text="the end of the run"), ())
+
+
 def test_refresh_makes_it_anew(session: Session) -> None:
     source.materialize(SourceConfig(), ())
     _, cached = source.materialize(SourceConfig(), (), refresh=True)

@@ -1,0 +1,64 @@
+"""Whether the pairs of a profile fit its model: asked before the pretraining, by the code that post-training uses.
+
+What a pair becomes depends on the tokenizer and the chat template alone. So a context into which too few pairs fit is
+told as soon as there is a tokenizer, and not after a base model was paid for.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models.tokenizer import load_tokenizer
+from storage.artifact import Artifact
+from tasks.posttrain.check import max_length_of
+from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.method import Method
+from tasks.posttrain.rows.duplicates import drop_duplicates
+from tasks.posttrain.rows.form import Row
+from tasks.posttrain.rows.prepare import prepare, read_rows
+from tasks.stage.output import Output
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+def rendered(
+    method: Method[Any],
+    config: PosttrainConfig,
+    files: Sequence[Path],
+    tokenizer: PreTrainedTokenizerFast,
+    max_length: int,
+) -> tuple[list[Row], list[Row], Counter[str]]:
+    """The rows of a method to train on and to hold out, and the number dropped by reason.
+
+    Raises EmptyOutput if more than `max_dropped_share` can't be used.
+    """
+    return prepare(
+        read_rows(files),
+        lambda row: method.rows.render(row, tokenizer, max_length),
+        validation_share=config.validation_share,
+        max_dropped_share=config.max_dropped_share,
+        what=method.pairs,
+        render_longer=lambda row, length: method.rows.render(row, tokenizer, length),
+    )
+
+
+def check_pairs(
+    methods: Mapping[str, PosttrainConfig | None], pairs: Artifact, tokenizer: Artifact, context: int
+) -> None:
+    """Raises what the stages would raise: EmptyOutput if too few pairs can be used in a model of this context,
+    ConfigError for a `max_length` beyond it. A method without a config is left out."""
+    from tasks.posttrain.methods import METHODS
+
+    loaded = load_tokenizer(tokenizer.path)
+    for name, config in ((name, config) for name, config in methods.items() if config is not None):
+        method = METHODS[name]
+        max_length = max_length_of(name, config, context)
+        with tempfile.TemporaryDirectory() as folder:
+            given = pairs.part(method.pairs).files("*.jsonl")
+            files, _ = drop_duplicates(given, config.deduplicate, Output.at(Path(folder), stage=name))
+            rendered(method, config, files, loaded, max_length)
