@@ -211,7 +211,9 @@ class Runtime(RuntimeGroup):
     store: str = Field(
         "store", min_length=1, description="where artifacts live: a folder, or an fsspec URL such as s3://bucket/path"
     )
-    data: DataRuntime = Field(default_factory=DataRuntime, description="read by dedup to tokenize")
+    data: DataRuntime = Field(
+        default_factory=DataRuntime, description="read by dedup to tokenize, and by sft and dpo for near-duplicates"
+    )
     compute: ComputeRuntime = Field(
         default_factory=ComputeRuntime, description="read by pretrain to export, and by models that the filter trains"
     )

@@ -38,10 +38,13 @@ def test_batches_are_whole_and_go_on_across_epochs() -> None:
     assert len(training_order(SftConfig(epochs=1, global_batch=8), 3)) == 8, "few rows are repeated within a batch"
 
 
-def test_the_loss_of_each_step_is_the_mean_over_the_tokens_of_a_whole_batch(model: Artifact, tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_the_loss_of_each_step_is_the_mean_over_the_tokens_of_a_whole_batch(
+    processes: int, model: Artifact, tmp_path: Path
+) -> None:
     rows = uneven_rows()[:ROWS]
     config = SftConfig(global_batch=8, validation_share=0.0, learning_rate=1e-12, max_dropped_share=0.0)
-    out = output(tmp_path, "sft", micro_batch=2)
+    out = output(tmp_path, "sft", micro_batch=2, processes=processes)
     sft.function(config, model, Artifact.at(write_rows(tmp_path / "pairs" / "all.jsonl", rows)), out)
     tokenizer, base = load_tokenizer(model.path), load(model.path)
     rendered = [render_instruction(rows[number], tokenizer, 128) for number in training_order(config, ROWS)]
