@@ -25,7 +25,7 @@ class SftConfig(PosttrainConfig):
 def _make_trainer(parts: TrainerParts[SftConfig]) -> Trainer:
     from trl import SFTConfig, SFTTrainer
 
-    from models.cross_entropy import IGNORED
+    from models.kernels.cross_entropy import IGNORED
     from tasks.posttrain.means import ExactMeans
 
     class TokenMeans(ExactMeans, SFTTrainer):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from models.cross_entropy import IGNORED
+from models.kernels.cross_entropy import IGNORED
 from models.transformer import Transformer
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
