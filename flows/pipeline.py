@@ -46,8 +46,8 @@ def stages(profile: Profile) -> Artifact:
         tokens = tokenize(profile.tokenize, clean.part("documents"), tokenizer)
         pii = profile.filter and profile.filter.pii
         pairs = filter_pairs(pii, raw.part("instructions"), raw.part("preferences"))
-        methods, context = {"sft": profile.sft, "dpo": profile.dpo}, profile.pretrain.model.context
-        pretrain.before(lambda: check_pairs(methods, pairs, tokenizer, context))
+        methods = {"sft": profile.sft, "dpo": profile.dpo}
+        pretrain.before(methods, lambda reached: check_pairs(reached, pairs, tokenizer, profile.pretrain.model.context))
         base = pretrain(profile.pretrain, tokens, tokenizer)
         tuned = sft(profile.sft, base.part("model"), pairs.part("instructions"))
         aligned = dpo(profile.dpo, tuned.part("model"), pairs.part("preferences"))

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
@@ -38,6 +38,8 @@ from tasks.stage.protocol import AdoptionCheck, Forecaster, Input, RuntimeCheck
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, current
 from tasks.stage.source import source_digest
+
+Config = TypeVar("Config")
 
 STAGES: dict[str, Stage] = {}
 
@@ -137,12 +139,16 @@ class Stage:
             raise Reached(artifact)
         return artifact
 
-    def before(self, check: Callable[[], None]) -> None:
+    def before(self, later: Mapping[str, Config], check: Callable[[Mapping[str, Config]], None]) -> None:
         """In this session, call `check` before the artifact of this stage is made: it raises a GristmillError for what
-        a later stage would refuse. Not where the artifact is in the store, nor where the run ends with it."""
+        `later` stages, given in their order with their configs, would refuse. It gets those that the run reaches. Not
+        called where the artifact is in the store, nor where the run ends with it."""
         session = current()
         if session and session.until != self.name:
-            session.checks[self.name] = check
+            names = list(later)
+            last = names.index(session.until) + 1 if session.until in names else None
+            reached = {name: later[name] for name in names[:last]}
+            session.checks[self.name] = lambda: check(reached)
 
     @functools.cached_property
     def task(self) -> Any:

@@ -123,20 +123,30 @@ def test_a_stage_runs_once_and_comes_from_the_store_after(session: Session) -> N
 
 
 def test_what_a_later_stage_would_refuse_is_asked_before_this_one_is_made_and_only_then(session: Session) -> None:
-    def refuse() -> None:
+    asked: list[list[str]] = []
+
+    def refuse(later: Mapping[str, None]) -> None:
+        asked.append(list(later))
         raise EmptyOutput("Nothing would be left.", "Give more.")
 
-    source.before(refuse)
+    later = {"demo-copy": None, "demo-last": None}
+    source.before(later, refuse)
     with pytest.raises(EmptyOutput, match="Nothing would be left"):
         source.materialize(SourceConfig(), ())
     assert RUNS == []
-    source.before(lambda: None)
+    source.before(later, lambda _: None)
     source.materialize(SourceConfig(), ())
-    source.before(refuse)
+    source.before(later, refuse)
     assert source.materialize(SourceConfig(), ())[1], "what is in the store costs nothing"
     with open_session(replace(session, until="demo-source", checks={})):
-        source.before(refuse)
+        source.before(later, refuse)
         source.materialize(SourceConfig(text="the end of the run"), ())
+    assert asked == [list(later)]
+    with open_session(replace(session, until="demo-copy", checks={})):
+        source.before(later, refuse)
+        with pytest.raises(EmptyOutput):
+            source.materialize(SourceConfig(text="on to the copy"), ())
+    assert asked[1:] == [["demo-copy"]], "a stage that the run does not reach refuses nothing"
 
 
 def test_refresh_makes_it_anew(session: Session) -> None:
