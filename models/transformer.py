@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from models.kernels.attention import Mask, attend, attention_of_documents, mask_of, rotary, rotate
+from models.kernels.attention import Mask, attend, attention_of_documents, for_any_shape, mask_of, rotary, rotate
 from models.kernels.cross_entropy import ChunkedCrossEntropy, cross_entropy
 from models.presets import ModelShape, Recompute
 
@@ -223,6 +223,7 @@ class Transformer(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
     @torch.no_grad()
+    @for_any_shape()
     def generate(
         self,
         ids_BT: Tensor,

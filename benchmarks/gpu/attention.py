@@ -7,7 +7,6 @@ FLOPs are those of causal attention, whatever a kernel computes: 3.5 × the two 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -44,11 +43,15 @@ def _measure(device: str, shape: tuple[int, int, int, int]) -> dict[str, dict[st
     found: dict[str, dict[str, Any]] = {}
     for name, kernel in _kernels(device, shape, dtype).items():
         try:
-            seconds = _seconds(lambda kernel=kernel: kernel(*given), device)  # type: ignore[misc]
+            forward, backward = _seconds(lambda kernel=kernel: kernel(*given), given)  # type: ignore[misc]
         except (RuntimeError, NotImplementedError) as error:  # torch has no type of its own for a kernel that's lacking
             found[name] = {"lacking": str(error).strip().splitlines()[0][:150]}
             continue
-        found[name] = {"milliseconds": 1000 * seconds, "teraflops": flops / seconds / 1e12}
+        found[name] = {
+            "forward_ms": 1000 * forward,
+            "backward_ms": 1000 * backward,
+            "teraflops": flops / (forward + backward) / 1e12,
+        }
     return found
 
 
@@ -94,30 +97,42 @@ def _kernels(device: str, shape: tuple[int, int, int, int], dtype: Any) -> dict[
         "flash": by(SDPBackend.FLASH_ATTENTION),
         "cuDNN": by(SDPBackend.CUDNN_ATTENTION),
         "memory-efficient": by(SDPBackend.EFFICIENT_ATTENTION),
-        "flex": flex(causal),
         "documents apart, memory-efficient": by(SDPBackend.EFFICIENT_ATTENTION, scores),
         "documents apart, math": by(SDPBackend.MATH, scores),
-        "documents apart, flex": flex(apart),
         "documents apart, variable length (ours)": variable,
+        "flex": flex(causal),
+        "documents apart, flex": flex(apart),
     }
 
 
-def _seconds(call: Callable[[], Any], device: str) -> float:
+def _seconds(call: Callable[[], Any], given: list[Any]) -> tuple[float, float]:
+    """Of the forward and the backward pass, the mean of several, one after the other: the device waits for nothing."""
+    import torch
+
+    out = call()
+    gradient = torch.randn_like(out)
+
+    def backward() -> None:
+        torch.autograd.grad(out, given, gradient, retain_graph=True)
+
+    return _mean(call, given[0].device.type), _mean(backward, given[0].device.type)
+
+
+def _mean(work: Callable[[], Any], device: str) -> float:
     import torch
 
     def wait() -> None:
         if device == "cuda":
             torch.cuda.synchronize()
 
-    took = []
-    for number in range(WARM + TIMES):
-        wait()
-        began = time.perf_counter()
-        call().sum().backward()
-        wait()
-        if number >= WARM:
-            took.append(time.perf_counter() - began)
-    return statistics.median(took)
+    for _ in range(WARM):
+        work()
+    wait()
+    began = time.perf_counter()
+    for _ in range(TIMES):
+        work()
+    wait()
+    return (time.perf_counter() - began) / TIMES
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.models import base_model
+from models.kernels.attention import for_any_shape
 
 NAME = "generation"
 PROMPT, NEW, TINY_NEW = 64, 256, 16
@@ -31,6 +32,7 @@ def run(bench: Bench) -> None:
                 bench.results.row(NAME, way=way, rows=rows, **found)
 
 
+@for_any_shape()
 def _measure(way: str, rows: int, new: int, device: str, model: str) -> dict[str, float]:
     import torch
 
@@ -54,7 +56,7 @@ def _measure(way: str, rows: int, new: int, device: str, model: str) -> dict[str
             return ours.generate(ids, number)
 
     ids = torch.randint(vocab, (rows, PROMPT), generator=generator).to(device)
-    for number in (2, new):  # the first is a warm-up
+    for number in (new, new):  # the first is a warm-up
         began = time.perf_counter()
         sample(ids, number)[0, -1].item()
         took = time.perf_counter() - began

@@ -1,7 +1,7 @@
 """The models of the GPU benchmark: GPT-2's sizes in LLaMA's shape, and small ones that show on a CPU that all runs.
 
-Steps are meant to take a second or less on an H200; micro-batches are the largest that its memory holds by what
-`plan` says, where that is less than the batch.
+Steps are meant to take a second or less on an H200; micro-batches are such that the peers, which keep the logits of all
+tokens, have room for them too.
 """
 
 from __future__ import annotations

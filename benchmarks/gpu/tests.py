@@ -10,12 +10,14 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.measure import ROOT
 
 NAME = "tests"
+FIRST = ("test_precision", "test_runs", "test_resume")  # as time may run out: fewest tests of most code
 DEVICE_VARIABLE = "GRISTMILL_TEST_DEVICE"  # where tests/gpu runs: cuda, or cpu to try the tests themselves
 
 
@@ -64,7 +66,12 @@ def _child() -> int:
 
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what pytest and the tests say is for people
-    return int(pytest.main(["-m", "gpu", "tests/gpu"], plugins=[Outcomes(said)]))
+    files = sorted(Path("tests/gpu").glob("test_*.py"), key=_order)
+    return int(pytest.main(["-m", "gpu", *map(str, files)], plugins=[Outcomes(said)]))
+
+
+def _order(path: Path) -> int:
+    return FIRST.index(path.stem) if path.stem in FIRST else len(FIRST)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ S documents.
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -113,9 +115,22 @@ def additive(mask: Tensor, like: Tensor) -> Tensor:
 
 
 def must_repeat_keys(x: Tensor, mask: Tensor | None) -> bool:
-    """Whether keys and values must be repeated for each query head. On a GPU only torch's flash kernel supports shared
-    ones, but neither masks nor float32; otherwise the fallback would materialise all scores."""
+    """Whether keys and values must be repeated for each query head. On a GPU torch's flash and cuDNN kernels support
+    shared ones, but not in float32, and flash no masks; otherwise the fallback would materialise all scores."""
     return x.is_cuda and (mask is not None or multiplied_in(x) == torch.float32)
+
+
+@contextlib.contextmanager
+def for_any_shape() -> Iterator[None]:
+    """Leave cuDNN's attention out, where batches have many shapes: on Hopper torch prefers it, and it plans each shape
+    anew, in about half a second (measured for torch 2.11 on a B200: FunASR, issue 3704). With masks it may give NaN
+    there, too (pytorch, issue 196678)."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def attend(q_BTHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, mask: Mask) -> Tensor:

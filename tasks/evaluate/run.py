@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from models.convert import load
+from models.kernels.attention import for_any_shape
 from models.pretrained import load_pretrained
 from models.tokenizer import load_tokenizer
 from storage.shards.lines import read_json_lines
@@ -38,6 +39,7 @@ class EvaluateSpec(ChildSpec):
     contamination: Path | None  # nothing is known of it where the profile has no filter
 
 
+@for_any_shape()
 def run(path: Path) -> None:
     """Scores of every model in `spec.models`, written as JSON to `spec.result`."""
     spec = EvaluateSpec.model_validate_json(path.read_text())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from models.kernels.attention import for_any_shape
 from models.pretrained import load_pretrained
 from models.tokenizer import copy_tokenizer, load_tokenizer
 from tasks.children.child import emit, run_as_child
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast, Trainer
 
 
+@for_any_shape()
 def train(path: Path) -> None:
     """Train as the spec says, from the last checkpoint if there is one; rank 0 leaves the model and the result."""
     spec = PosttrainSpec.model_validate_json(path.read_text())

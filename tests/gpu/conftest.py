@@ -4,6 +4,11 @@ a CPU, to try the tests themselves."""
 from __future__ import annotations
 
 import os
+
+os.environ.setdefault(
+    "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+)  # for kernels that repeat; read once, with the first of them
+
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +35,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def device() -> str:
     """Where the tests run."""
     return DEVICE
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled() -> Iterator[None]:
+    """What is to be compiled is: torch would run the ninth variant of a function without a word as it is."""
+    from torch._dynamo import config
+
+    many = {"recompile_limit": 1000, "accumulated_recompile_limit": 1000, "fail_on_recompile_limit_hit": True}
+    with config.patch(many):
+        yield
 
 
 @pytest.fixture

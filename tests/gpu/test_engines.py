@@ -23,13 +23,13 @@ ENGINES: dict[str, dict[str, Any]] = {
 }
 WAYS: dict[str, dict[str, Any]] = {
     "compiled": {"compile": "default"},
-    "tuned": {"compile": "max-autotune"},
     "graphs": {"compile": "reduce-overhead"},
     "selective": {"recompute": "selective"},
     "full": {"recompute": "full"},
     "compiled, selective": {"compile": "default", "recompute": "selective"},
     "compiled, full": {"compile": "default", "recompute": "full"},
     "graphs, selective": {"compile": "reduce-overhead", "recompute": "selective"},
+    "tuned": {"compile": "max-autotune"},
 }
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {},

@@ -16,6 +16,7 @@ from tasks.pretrain.engines.compiled import compile_blocks
 from tests.gpu.test_engines import SHAPES
 from tests.gpu.training import batch_of, spec_on, whole_loss
 
+CONTEXT = 512  # several blocks of attention
 FLOAT32, BFLOAT16 = 1e-5, 3e-2  # norm of the difference over norm
 HALVES = {torch.bfloat16: 1e-2, torch.float16: 2e-3}  # of the loss alone
 
@@ -40,10 +41,10 @@ def test_gradients_are_those_of_float64(shape: str, isolated: bool, precision: s
     if how == "default" and (device == "cpu" or precision == "float32"):
         pytest.skip("what is compiled takes long, and is for a GPU in bfloat16")
     torch.manual_seed(0)
-    spec = spec_on(device, model=SHAPES[shape])
+    spec = spec_on(device, model={**SHAPES[shape], "context": CONTEXT})
     exact = Transformer(spec.shape).double()
     found: Any = copy.deepcopy(exact).float().to(device)
-    batch = batch_of(1, isolated=isolated)
+    batch = batch_of(1, tokens=CONTEXT, isolated=isolated)
     whole_loss(exact, batch).backward()
     if how == "default":
         compile_blocks(found, how)

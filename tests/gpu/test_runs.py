@@ -20,7 +20,7 @@ from tests.gpu.test_engines import EXACT, ROUNDED
 from tests.runtimes import runtime_of
 from tests.tasks.pretrain.tiny_training import MODEL, losses_of, make_data
 
-LEFT = 3 << 30  # bytes of the GPU that a run has, where memory runs out
+LEFT = 6 << 30  # bytes of the GPU that a run has, where memory runs out
 
 
 def config(**choices: Any) -> PretrainConfig:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from models.presets import ModelShape
 from models.transformer import Transformer
+from tasks.pretrain import PretrainConfig
 from tasks.pretrain.engines import Engine, MicroBatch, open_engine
 from tasks.pretrain.loader.batch import Batch
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
@@ -26,9 +29,9 @@ def spec_on(device: str, *, runtime: dict[str, Any] | None = None, **config: Any
     return found.model_copy(update={"runtime": runtime_of(found.runtime, **(runtime or {}))})
 
 
-def batch_of(step: int, *, isolated: bool = False) -> Batch:
+def batch_of(step: int, *, tokens: int, isolated: bool = False) -> Batch:
     """The rows of a step."""
-    return rows(step, size=ROWS, isolated=isolated)
+    return rows(step, size=ROWS, tokens=tokens, isolated=isolated)
 
 
 def on(device: torch.device, batches: list[MicroBatch]) -> list[MicroBatch]:
@@ -43,7 +46,8 @@ def train(engine: Engine, steps: range, *, isolated: bool = False) -> list[float
     """The losses of some steps."""
     device, losses = engine.world.device, []
     for step in steps:
-        batches = micro_batches(batch_of(step, isolated=isolated), ROWS // 2)
+        batch = batch_of(step, tokens=engine.spec.shape.context, isolated=isolated)
+        batches = micro_batches(batch, ROWS // 2)
         losses.append(float(engine.step(on(device, batches), RATE)[0]))
     return losses
 
@@ -55,17 +59,24 @@ def learned(spec: TrainSpec, world: World, steps: int, *, isolated: bool = False
 
 def expected(spec: TrainSpec, steps: int, *, isolated: bool = False) -> list[float]:
     """What plain torch loses on a CPU in float64, a whole batch at a time, without any engine."""
-    torch.manual_seed(spec.config.seed)
-    model = Transformer(spec.shape)
+    alike = spec.config.model_copy(update={"precision": "float32"})
+    return list(_expected(alike.model_dump_json(), spec.shape, steps, isolated))
+
+
+@functools.cache
+def _expected(config: str, shape: ModelShape, steps: int, isolated: bool) -> list[float]:
+    chosen = PretrainConfig.model_validate_json(config)
+    torch.manual_seed(chosen.seed)
+    model = Transformer(shape)
     model.double()
-    optimizer = new_optimizer(spec.config, model)
+    optimizer = new_optimizer(chosen, model)
     losses = []
     for step in range(1, steps + 1):
         set_learning_rate(optimizer.param_groups, RATE)
-        loss = whole_loss(model, batch_of(step, isolated=isolated))
+        loss = whole_loss(model, batch_of(step, tokens=shape.context, isolated=isolated))
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), spec.config.gradient_clip)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), chosen.gradient_clip)
         optimizer.step()
         losses.append(float(loss))
     return losses

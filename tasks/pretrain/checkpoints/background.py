@@ -45,7 +45,8 @@ def save_async(states: dict[str, Tensor], folder: Path, planner: SavePlanner) ->
     """Copy the states and start writing them to `folder`. The first rank's future is done when all have written."""
     from torch.distributed.checkpoint.state_dict_saver import async_save
 
-    stager = _stager(tuple((name, state.shape) for name, state in states.items()))
+    pinned = any(state.is_cuda for state in states.values())
+    stager = _stager(tuple((name, state.shape) for name, state in states.items()), pinned)
     response = async_save(states, checkpoint_id=folder, planner=planner, process_group=_group(), async_stager=stager)
     writing: Future[None] = response  # type: ignore[assignment]  # a Future, as staging is not asynchronous
     return writing
@@ -58,9 +59,9 @@ def _group() -> Any:
 
 
 @functools.lru_cache(maxsize=1)
-def _stager(sizes: tuple[tuple[str, torch.Size], ...]) -> Any:
-    """Copies the states, on a GPU into pinned memory that is kept from save to save. Not torch's DefaultStager, which
-    in torch 2.11 copies only once."""
+def _stager(sizes: tuple[tuple[str, torch.Size], ...], pinned: bool) -> Any:
+    """Copies the states, those on a GPU into pinned memory that is kept from save to save. Not torch's DefaultStager,
+    which in torch 2.11 copies only once."""
     from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
-    return BlockingAsyncStager(cache_staged_state_dict=torch.cuda.is_available())
+    return BlockingAsyncStager(cache_staged_state_dict=pinned)

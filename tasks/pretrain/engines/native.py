@@ -121,8 +121,9 @@ class NativeEngine(Engine):
         for number, batch in enumerate(batches):
             if self.keeps_gradients:
                 torch.compiler.cudagraph_mark_step_begin()  # earlier outputs may be overwritten
-            with self.gradient_sync(last=number == len(batches) - 1), self.autocast():
-                loss = self.module(*batch)
+            with self.gradient_sync(last=number == len(batches) - 1):
+                with self.autocast():
+                    loss = self.module(*batch)
                 if weights is not None:
                     loss = loss * weights[number]
                 self.scaler.scale(loss / len(batches)).backward()

@@ -9,11 +9,13 @@ from pathlib import Path
 from storage.errors import OutOfMemory
 from tasks.stage import machine
 
-SAID = (  # beside torch.OutOfMemoryError and MemoryError; the last is NCCL's, which allocates outside of torch
+SAID = (  # beside torch.OutOfMemoryError and MemoryError
     "can't allocate memory",
     "out of memory",
-    "STATUS_ALLOC_FAILED",  # cuBLAS, cuDNN
-    "Failed to CUDA calloc",
+    "STATUS_ALLOC_FAILED",  # cuBLAS
+    "ALLOCATION_FAILED",  # cuDNN
+    "CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate",  # a GPU without room for what cuBLAS needs itself
+    "Failed to CUDA calloc",  # NCCL, which allocates outside of torch
 )
 
 

@@ -54,10 +54,10 @@ def open_ddp(**choices: Any) -> DdpEngine:
     return DdpEngine(spec_of(**choices), ALONE)
 
 
-def rows(step: int, *, size: int = 8, isolated: bool = False) -> Batch:
+def rows(step: int, *, size: int = 8, tokens: int = 16, isolated: bool = False) -> Batch:
     """Rows in which a token mostly is the one before and one more. Documents are of very different lengths."""
     generator = np.random.default_rng(step)
-    ids = (generator.integers(1, VOCAB, (size, 1)) + np.arange(17)) % (VOCAB - 1) + 1
+    ids = (generator.integers(1, VOCAB, (size, 1)) + np.arange(tokens + 1)) % (VOCAB - 1) + 1
     ids[0, 1::2] = EOS_ID
     ids[1, 5] = EOS_ID
     batch = Batch(ids[:, :-1], ids[:, 1:])
