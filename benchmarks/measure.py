@@ -7,21 +7,24 @@ Only the standard library is imported: a child's peak memory starts at its paren
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent
 DATA = ROOT / ".data"
+GRACE = 15  # seconds for a process to end its own children
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",  # Arrow's pool listens to it too
     "OPENBLAS_NUM_THREADS",
@@ -93,11 +96,8 @@ def measure(command: Sequence[str], variables: Mapping[str, str], *, seconds: fl
     with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as complained:
         started = time.perf_counter()
         process = subprocess.Popen(command, env=dict(variables), stdout=said, stderr=complained)
-        late = threading.Timer(seconds or 0, process.kill)
-        if seconds is not None:
-            late.start()
-        _, status, usage = os.wait4(process.pid, 0)
-        late.cancel()
+        with ended(process, seconds):
+            _, status, usage = os.wait4(process.pid, 0)
         wall = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
         for file in (said, complained):
@@ -110,6 +110,37 @@ def measure(command: Sequence[str], variables: Mapping[str, str], *, seconds: fl
             raise Failed(f"exit {process.returncode}: {reason}")
     # Of several processes, ru_maxrss is the largest one's
     return Run(usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss * 1024, json.loads(lines[-1]))
+
+
+@contextlib.contextmanager
+def ended(process: subprocess.Popen[Any], seconds: float | None) -> Iterator[None]:
+    """Within it a process runs, which is asked to end after `seconds`, or when this one is interrupted, and ended if it
+    does not."""
+    late = [threading.Timer(after, os.kill, (process.pid, number)) for after, number in _ends(seconds)]
+    for timer in late:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    except BaseException:
+        process.terminate()
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        raise
+    finally:
+        for timer in late:
+            timer.cancel()
+
+
+def _ends(seconds: float | None) -> list[tuple[float, int]]:
+    return [] if seconds is None else [(seconds, signal.SIGTERM), (seconds + GRACE, signal.SIGKILL)]
+
+
+def end_as_interrupted() -> None:
+    """SIGTERM ends this process as Ctrl-C does: what it started is ended, and temporary folders are removed."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def median(runs: Sequence[Run]) -> Run:

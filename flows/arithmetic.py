@@ -91,6 +91,11 @@ def training_plan(
         price=chosen.price if price is None else price,
         utilisation=chosen.utilisation if utilisation is None else utilisation,
     )
+    if config.precision == "float8" and not chosen.float8:
+        raise ConfigError(
+            f"pretrain.precision is float8, in which {chosen.title} can't multiply.",
+            f"Choose bfloat16, or one of {', '.join(device.name for device in DEVICES.values() if device.float8)}.",
+        )
     steps = config.total_steps(shape)
     tokens = config.samples(steps) * shape.context
     setup = setup_of(config, profile.runtime, cuda=chosen.name != "cpu")
@@ -142,7 +147,7 @@ def _device(runtime: Runtime, name: str | None) -> Device:
             "cpu", f"this CPU, {runtime.compute.threads} threads", memory, None, None, peak, None, CPU_UTILISATION
         )
     try:
-        return find_device(name)
+        return find_device(name.lower())
     except UnknownDevice as error:
         raise ConfigError(
             f"There is no device {name} in the table.", f"Choose one of cpu, {', '.join(DEVICES)}."

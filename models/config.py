@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+MOST_LAYERS, MOST_WIDE = 10_000, 1 << 24  # beyond everything that exists, and within what plans can be computed for
 MOST_TOKENS = 1 << 24  # of a context; the longest of models that can be had are a sixteenth
 
 
@@ -21,19 +22,19 @@ class ModelConfig(BaseModel):
     family: Literal["gpt2", "llama", "mistral"] = Field(
         "llama", description="architecture: GPT-2, LLaMA, or Mistral (LLaMA with sliding-window attention)"
     )
-    depth: int = Field(ge=1, description="number of layers, from which the rest is derived")
+    depth: int = Field(ge=1, le=MOST_LAYERS, description="number of layers, from which the rest is derived")
     context: int = Field(
         ge=2,
         le=MOST_TOKENS,
         description="context length: tokens of a training sequence, and the maximum that the model accepts",
     )
-    width: int | None = Field(None, ge=2, description="hidden size (default: 64 × depth)")
-    heads: int | None = Field(None, ge=1, description="attention heads (default: width / 32, 64 or 128)")
+    width: int | None = Field(None, ge=2, le=MOST_WIDE, description="hidden size (default: 64 × depth)")
+    heads: int | None = Field(None, ge=1, le=MOST_WIDE, description="attention heads (default: width / 32, 64 or 128)")
     kv_heads: int | None = Field(
-        None, ge=1, description="key/value heads, not for gpt2 (default: heads; mistral: heads / 4)"
+        None, ge=1, le=MOST_WIDE, description="key/value heads, not for gpt2 (default: heads; mistral: heads / 4)"
     )
     feed_forward: int | None = Field(
-        None, ge=1, description="feed-forward size (default: 8/3 × width, rounded up; gpt2: 4 × width)"
+        None, ge=1, le=MOST_WIDE, description="feed-forward size (default: 8/3 × width, rounded up; gpt2: 4 × width)"
     )
     sliding_window: int | None = Field(
         None, ge=1, description="sliding-window size, mistral only (default: context / 2)"

@@ -33,28 +33,31 @@ class Device:
     single: float | None  # peak FLOP/s in float32
     price: float | None  # USD an hour, assumed
     utilisation: float = UTILISATION  # share of the peak, assumed
+    float8: bool = False  # whether it multiplies in 8 bits
 
     def peak(self, products: Products) -> float | None:
         """Peak FLOP/s in a precision of matrix products."""
         return {"half": self.half, "tf32": self.tf32, "float32": self.single}[products]
 
 
-def _device(name: str, title: str, gigabytes: int, half: float, tf32: float, single: float, price: float) -> Device:
-    return Device(name, title, gigabytes * 10**9, half * 1e12, tf32 * 1e12, single * 1e12, price)
+def _device(
+    name: str, title: str, gigabytes: int, half: float, tf32: float, single: float, price: float, **more: bool
+) -> Device:
+    return Device(name, title, gigabytes * 10**9, half * 1e12, tf32 * 1e12, single * 1e12, price, **more)
 
 
 DEVICES = {
     device.name: device
     for device in (  # data sheets: gigabytes, TFLOP/s in bfloat16, TF32, float32; the assumed price
-        _device("h200", "NVIDIA H200 SXM", 141, 989.4, 494.7, 66.9, 3.80),
-        _device("h100", "NVIDIA H100 SXM", 80, 989.4, 494.7, 66.9, 3.00),
+        _device("h200", "NVIDIA H200 SXM", 141, 989.4, 494.7, 66.9, 3.80, float8=True),
+        _device("h100", "NVIDIA H100 SXM", 80, 989.4, 494.7, 66.9, 3.00, float8=True),
         _device("a100", "NVIDIA A100 80GB SXM", 80, 312.0, 156.0, 19.5, 1.80),
         _device("a100-40", "NVIDIA A100 40GB SXM", 40, 312.0, 156.0, 19.5, 1.30),
-        _device("mi300x", "AMD Instinct MI300X", 192, 1307.4, 653.7, 163.4, 3.00),
-        _device("l40s", "NVIDIA L40S", 48, 362.0, 183.0, 91.6, 1.00),
-        _device("l4", "NVIDIA L4", 24, 121.0, 60.0, 30.3, 0.70),
+        _device("mi300x", "AMD Instinct MI300X", 192, 1307.4, 653.7, 163.4, 3.00, float8=True),
+        _device("l40s", "NVIDIA L40S", 48, 362.0, 183.0, 91.6, 1.00, float8=True),
+        _device("l4", "NVIDIA L4", 24, 121.0, 60.0, 30.3, 0.70, float8=True),
         _device("a10", "NVIDIA A10", 24, 125.0, 62.5, 31.2, 0.75),
-        _device("rtx4090", "NVIDIA GeForce RTX 4090", 24, 165.2, 82.6, 82.6, 0.40),
+        _device("rtx4090", "NVIDIA GeForce RTX 4090", 24, 165.2, 82.6, 82.6, 0.40, float8=True),
         _device("rtx3090", "NVIDIA GeForce RTX 3090", 24, 71.0, 35.6, 35.6, 0.25),
     )
 }

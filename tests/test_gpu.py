@@ -18,6 +18,7 @@ from benchmarks.gpu import speed
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.sizes import sizes
+from benchmarks.gpu.tokens import is_whole, seal
 from benchmarks.pretrain.ours import shape_of
 from benchmarks.pretrain.sizes import Task
 from models.devices import DEVICES
@@ -89,3 +90,45 @@ def test_every_side_has_the_micro_batch_that_fits_ours() -> None:
     tasks = [Task(side, "llama", replace(size, micro_batch=64), 1, "", "", "cuda") for side in sides]
     fitted = {speed.fitted(task, DEVICES["h100"]).size.micro_batch for task in tasks}
     assert fitted == {16}
+
+
+def test_a_second_run_adds_to_the_rows_of_the_first(tmp_path: Path) -> None:
+    for number in range(2):
+        Results(tmp_path).row("speed", number=number)
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["number"] for row in rows] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--minutes", "nan"], 2, "nan is no number of minutes"),
+        (["--minutes", "0"], 2, "0 is no number of minutes"),
+        (["--out", "/proc/results"], 2, "Name another folder by --out"),
+        (["attention", "--minutes", "0.0001"], 3, "left out for lack of time"),
+    ],
+)
+def test_options_that_are_none_and_time_that_is_too_short_are_said(
+    words: list[str], code: int, said: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--tiny", "--out", str(tmp_path), *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_data_that_was_damaged_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "shard").write_text("tokens")
+    assert not is_whole(tmp_path)
+    seal(tmp_path)
+    assert is_whole(tmp_path)
+    (tmp_path / "shard").write_text("tokenz")
+    assert not is_whole(tmp_path)
+
+
+def test_the_peak_of_a_process_is_not_that_of_the_one_that_started_it() -> None:
+    large = bytearray(400_000_000)
+    code = "from tasks.training.peak import peak_memory; print(peak_memory())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < len(large) / 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from typing import Any
@@ -45,7 +46,7 @@ def _measure(device: str, shape: tuple[int, int, int, int]) -> dict[str, dict[st
         try:
             forward, backward = _seconds(lambda kernel=kernel: kernel(*given), given)  # type: ignore[misc]
         except (RuntimeError, NotImplementedError) as error:  # torch has no type of its own for a kernel that's lacking
-            found[name] = {"lacking": str(error).strip().splitlines()[0][:150]}
+            found[name] = {"lacking": textwrap.shorten(str(error).strip().splitlines()[0], 150)}
             continue
         found[name] = {
             "forward_ms": 1000 * forward,

@@ -76,7 +76,7 @@ class Bench:
     def measured(self, section: str, what: str, module: str, argument: str) -> dict[str, Any] | None:
         """What a module of benchmarks/ printed, in a process of its own; None, noted, if it failed or time ran out."""
         if self.left <= 0:
-            self.results.note(section, f"no time was left for {what}")
+            self.results.missed(section, what)
             return None
         print(f"{section}: {what}, {self.left:.0f} s left", file=sys.stderr, flush=True)
         compute = ComputeRuntime.model_validate({"device": self.device, "threads": self.threads})
@@ -84,8 +84,8 @@ class Bench:
         try:
             command = [sys.executable, "-m", f"benchmarks.{module}", argument]
             found: dict[str, Any] = measure(command, variables, seconds=self.left).result
-        except Late as error:
-            self.results.note(section, f"no time was left for {what}: {error}")
+        except Late:
+            self.results.missed(section, what)
             return None
         except Failed as error:
             self.results.failure(section, f"{what}: {error}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.sizes import TINY_VOCAB, VOCAB
+from benchmarks.gpu.tokens import is_whole, seal
 from models.config import ModelConfig
 from models.presets import derive
 
@@ -17,7 +19,7 @@ def base_model(bench: Bench) -> Path:
     """The folder of the model, with the tokenizer of the shards; made on the first call."""
     vocab = TINY_VOCAB if bench.tiny else VOCAB
     folder = bench.data / f"model-{vocab}"
-    if not (folder / "config.json").exists():
+    if not is_whole(folder):
         import torch
 
         from models.convert import save
@@ -26,5 +28,7 @@ def base_model(bench: Bench) -> Path:
         torch.manual_seed(0)
         config = ModelConfig.model_validate(TINY_SHAPE if bench.tiny else SHAPE)
         model = Transformer(derive(config, vocab))
+        shutil.rmtree(folder, ignore_errors=True)
         save(model, folder, bench.tokens[1])
+        seal(folder)
     return folder

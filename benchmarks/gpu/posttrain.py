@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.models import base_model
+from benchmarks.measure import end_as_interrupted
 
 NAME = "posttrain"
 ROWS, TINY_ROWS = 512, 32
@@ -76,4 +77,5 @@ def _pair(stage: str, number: int, chosen: str, rejected: str) -> dict[str, Any]
 
 
 if __name__ == "__main__":
+    end_as_interrupted()
     print(json.dumps(_measure(**json.loads(sys.argv[1]))))

@@ -8,14 +8,14 @@ from typing import Any
 
 
 class Results:
-    """Rows of `rows.jsonl` in a folder, and Markdown tables on the terminal, one for each kind of row."""
+    """Rows at the end of `rows.jsonl` in a folder, and Markdown tables on the terminal, one for each kind of row."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.failed = 0
+        self.failed = self.late = 0
         self._columns: tuple[str, ...] = ()
-        self._file = (folder / "rows.jsonl").open("w")
+        self._file = (folder / "rows.jsonl").open("a")
 
     def row(self, section: str, **measured: Any) -> None:
         """Keep a row, and print it, below the names of its columns if they are others than those of the last row."""
@@ -35,6 +35,11 @@ class Results:
         """Keep and print what went wrong, and count it."""
         self.failed += 1
         self.note(section, sentence)
+
+    def missed(self, section: str, what: str) -> None:
+        """Keep and print what time ran out for, and count it."""
+        self.late += 1
+        self.note(section, f"no time was left for {what}")
 
     def _keep(self, row: dict[str, Any]) -> None:
         self._file.write(json.dumps(row) + "\n")

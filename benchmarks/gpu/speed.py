@@ -3,7 +3,8 @@
 Utilisation is of the device's data sheet (models/devices.py): model FLOPs by PaLM's count, attention over the whole
 context included. Each side is a new process; its first steps, with all compilation, are not counted. Beside our runs
 stand the memory and the time that `gristmill plan` says for them. FSDP shards nothing over one GPU; it is there because
-it keeps the residual stream in bfloat16, and DDP in float32.
+it keeps the residual stream in bfloat16, and DDP in float32. Losses are those of other batches, and the Trainer's is a
+mean over all steps: they show that a side learns, not which one learns better.
 """
 
 from __future__ import annotations

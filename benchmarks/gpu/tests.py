@@ -9,12 +9,11 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.bench import Bench
-from benchmarks.measure import ROOT
+from benchmarks.measure import ROOT, end_as_interrupted, ended
 
 NAME = "tests"
 FIRST = ("test_precision", "test_runs", "test_resume")  # as time may run out: fewest tests of most code
@@ -26,16 +25,13 @@ def run(bench: Bench) -> None:
     command = [sys.executable, "-m", "benchmarks.gpu.tests"]
     variables = {**os.environ, DEVICE_VARIABLE: bench.device}
     process = subprocess.Popen(command, cwd=ROOT.parent, env=variables, stdout=subprocess.PIPE, text=True)
-    late = threading.Timer(max(1.0, bench.left), process.kill)
-    late.start()
-    with process, process.stdout or open(os.devnull) as outcomes:
+    with process, process.stdout or open(os.devnull) as outcomes, ended(process, max(1.0, bench.left)):
         for line in outcomes:
             row = json.loads(line)
             bench.results.row(NAME, **row)
             bench.results.failed += row["outcome"] == "failed"
-    late.cancel()
     if bench.left <= 0:
-        bench.results.note(NAME, "no time was left for the rest of the tests")
+        bench.results.missed(NAME, "the rest of the tests")
     elif process.returncode not in (0, 1):  # 1: some failed, which is counted
         bench.results.failure(NAME, f"pytest ended with {process.returncode}")
 
@@ -64,6 +60,7 @@ class Outcomes:
 def _child() -> int:
     import pytest
 
+    end_as_interrupted()
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what pytest and the tests say is for people
     files = sorted(Path("tests/gpu").glob("test_*.py"), key=_order)

@@ -6,6 +6,8 @@ the size of the tokenizer, and the shards' vocabulary is that of the models, so 
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy as np
 from benchmarks.measure import ROOT
 from models.tokenizer import EOS, tokenizer_digest
 from storage.artifact import Artifact
+from storage.digests import list_files
 from storage.shards.arrays import Int64
 from storage.shards.documents import Document, write_documents
 from storage.shards.tokens import TokenWriter
@@ -23,6 +26,7 @@ from tasks.tokenizer import TokenizerConfig, load_for_documents, train_tokenizer
 LEARNED = 4096  # ids of the tokenizer: the text is too small for more
 VALIDATION = 0.02  # share of the tokens
 SEED = 0
+SEAL = "sealed.json"
 
 
 def tree_texts() -> list[str]:
@@ -35,10 +39,10 @@ def tree_texts() -> list[str]:
 
 def make_tokens(folder: Path, *, vocab: int, tokens: int) -> tuple[Path, Path]:
     """Folders of token shards, with about `tokens` tokens, and of their tokenizer; made on the first call."""
-    tokenizer, shards = folder / "tokenizer" / "out", folder / f"tokens-{vocab}-{tokens}"
-    if not (tokenizer / "tokenizer.json").exists():
+    tokenizer, shards = folder / "tokenizer" / "out", folder / "tokens"
+    if not is_whole(folder):
+        shutil.rmtree(folder, ignore_errors=True)
         _make_tokenizer(folder / "tokenizer", min(LEARNED, vocab))
-    if not (shards / "validation").exists():
         encoder, digest = load_for_documents(tokenizer), tokenizer_digest(tokenizer)
         end = encoder.token_to_id(EOS)
         assert end is not None, "every tokenizer of ours has it"
@@ -51,7 +55,24 @@ def make_tokens(folder: Path, *, vocab: int, tokens: int) -> tuple[Path, Path]:
             path = shards / split / "00000.tokens"
             with TokenWriter(path, vocab_size=vocab, eos_id=end, tokenizer_digest=digest) as writer:
                 _repeat(writer, documents, int(tokens * share))
+        seal(folder)
     return shards, tokenizer
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a folder has what it had when it was sealed, byte for byte."""
+    sealed = folder / SEAL
+    return sealed.exists() and sealed.read_text() == _digests(folder)
+
+
+def seal(folder: Path) -> None:
+    """Note what a folder has: another run takes it only if it is the same."""
+    (folder / SEAL).write_text(_digests(folder))
+
+
+def _digests(folder: Path) -> str:
+    digests = {path: file.sha256 for path, file in list_files(folder).items() if path != SEAL}
+    return json.dumps(digests, indent=1, sort_keys=True)
 
 
 def _make_tokenizer(folder: Path, size: int) -> None:

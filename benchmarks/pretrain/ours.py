@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import end_as_interrupted
 from benchmarks.pretrain.sizes import BETAS, CLIP, LEARNING_RATE, WARM, WEIGHT_DECAY, Task
 from models.presets import ModelShape, derive
 from storage.artifact import Artifact
@@ -81,4 +82,5 @@ def run(task: Task) -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    end_as_interrupted()
     print(json.dumps(run(Task.from_arguments())))

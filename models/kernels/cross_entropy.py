@@ -43,7 +43,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         dx_NC = torch.empty_like(x_NC) if x_NC.requires_grad else None
         # Summed over chunks in float32: in bf16 the small late terms would be rounded away.
         dweight_VC = torch.zeros_like(weight_VC, dtype=torch.float32) if weight_VC.requires_grad else None
-        ctx.divisor = (targets_N != IGNORED).sum() if multiplied_in(x_NC) == torch.float16 else None
+        ctx.divisor = (targets_N != IGNORED).sum().clamp(min=1) if multiplied_in(x_NC) == torch.float16 else None
         loss = cross_entropy(
             x_NC, weight_VC, targets_N, dx_NC, dweight_VC, z_loss, divided=ctx.divisor is None, first=first, group=group
         )
@@ -69,9 +69,9 @@ def cross_entropy(
     z_loss: float = 0.0, *, divided: bool = True, first: int = 0, group: ProcessGroup | None = None,
 ) -> Tensor:  # fmt: skip
     """Mean loss; fills `dx_NC` and adds to `dweight_VC` if given, as gradients of the mean, or of the sum if not
-    `divided`. Without any target: NaN, as in torch."""
+    `divided`. Without any target it is 0: such a micro-batch has no part in its step."""
     kept_N1 = (targets_N != IGNORED)[:, None]
-    count = kept_N1.sum()
+    count = kept_N1.sum().clamp(min=1)
     share_N1 = kept_N1 / count if divided else kept_N1.float()
     batch = Batch(x_NC, weight_VC, targets_N, kept_N1, share_N1, dx_NC, dweight_VC, z_loss, first, group)
     if multiplied_in(x_NC) == torch.float32:

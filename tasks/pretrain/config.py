@@ -175,7 +175,7 @@ class PretrainConfig(StageConfig):
     @model_validator(mode="after")
     def _one_length(self) -> PretrainConfig:
         if self.steps is not None and self.tokens is not None:
-            raise ValueError("give steps or tokens, not both")
+            raise ValueError("give steps or tokens, not both: the other is null")
         return self
 
     @model_validator(mode="after")

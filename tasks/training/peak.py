@@ -6,7 +6,6 @@ A data sheet knows nothing of this machine's clock, its number of threads, or it
 from __future__ import annotations
 
 import functools
-import resource
 import time
 from typing import TYPE_CHECKING
 
@@ -53,7 +52,8 @@ def peak_memory(device: torch.device | None = None) -> int:
         import torch
 
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    with open("/proc/self/status") as status:  # ru_maxrss is inherited: it may be that of whoever started this process
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
 
 def _peak_of(size: int, device: torch.device, dtype: torch.dtype) -> float:

@@ -181,3 +181,16 @@ def test_each_engine_and_stage_stands_beside_the_others() -> None:
         setup.engine
         for setup, _ in planned("gpu", "pretrain.optimizer=muon", "runtime.pretrain.engine=ddp").by_engine()
     ] == ["ddp"]
+
+
+def test_a_device_without_8_bit_products_is_not_planned_for_them() -> None:
+    assert planned("gpu", "pretrain.precision=float8", device="H100").device.name == "h100"
+    for device in ("a100", "cpu"):
+        with pytest.raises(ConfigError, match="float8") as caught:
+            planned("gpu", "pretrain.precision=float8", device=device)
+        assert "h100" in caught.value.remedy
+
+
+def test_a_size_beyond_everything_is_refused() -> None:
+    with pytest.raises(ConfigError, match="depth"):
+        load("gpu", ["pretrain.model.depth=10000000000000000000000"])

@@ -92,3 +92,15 @@ def test_initial_weights_have_the_spread_that_is_stated(family: str, base: int |
 def test_at_its_base_width_mup_changes_no_bit() -> None:
     plain, mup = (Transformer(shape_of(), torch.Generator().manual_seed(0), mup_base_width=b) for b in (None, 256))
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), mup.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("half", [None, torch.bfloat16, torch.float16])
+def test_a_batch_without_targets_has_no_part_in_a_step(half: torch.dtype | None) -> None:
+    head, x_BTC, targets_BT = head_and_batch(0.0)
+    with torch.autocast("cpu", half or torch.bfloat16, enabled=half is not None):
+        loss = head(x_BTC, torch.full_like(targets_BT, IGNORED))
+    loss.backward()
+    assert loss.item() == 0
+    for gradient in (x_BTC.grad, head.weight.grad):
+        assert gradient is not None
+        assert not gradient.any()
