@@ -5,7 +5,8 @@ and kept in rows.jsonl as soon as it is measured, so that a run that is cut off 
 failed, else with 3 if time was over before the end.
 
 It needs no Prefect and none of the data stages' packages: torch, transformers, numba, pyarrow and what
-benchmarks/gpu/pack.sh collects. On a machine without GPU, `--device cpu --tiny` shows in minutes that all of it runs.
+benchmarks/gpu/pack.sh collects. On a machine without GPU, `--device cpu --tiny` shows in minutes that all of
+it runs but what a GPU alone has.
 """
 
 from __future__ import annotations
