@@ -75,6 +75,8 @@ def _compare(name: str, tasks: list[Task], runs: int) -> None:
             except Failed as error:
                 print(f"{task.side}: {error}", file=sys.stderr)
     first = tasks[0]
+    if not taken[first.side]:
+        sys.exit(f"{first.side} failed in every run: there is nothing to compare with.")
     shape = shape_of(first)
     peak = statistics.median(run["peak_flops"] for run in taken[first.side])
     print(
