@@ -20,6 +20,7 @@ from benchmarks.gpu import attention, generation, posttrain, speed, tests
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.results import Results
 from benchmarks.measure import DATA, end_as_interrupted
+from models.kernels import row_kernels
 
 SECTIONS = {part.NAME: part.run for part in (attention, generation, posttrain, tests, speed)}
 SHARES = {"attention": 2, "generation": 2, "posttrain": 3, "tests": 8, "speed": 8}  # of the time
@@ -51,6 +52,8 @@ def main() -> int:
         return 2
     bench = Bench(options.device, options.tiny, 60 * options.minutes, results, options.data.resolve())
     results.row("machine", **bench.describe())
+    if options.device == "cuda" and row_kernels.compiled("cuda") is row_kernels.PLAIN:
+        results.failure("machine", "torch.compile fails here, and so will all that is compiled")
     for number, name in enumerate(options.sections):
         shares = [SHARES[other] for other in options.sections[number:]]
         with bench.until(bench.left * shares[0] / sum(shares)):

@@ -63,6 +63,17 @@ def test_a_way_to_compute_a_step_changes_no_loss(way: str, world: World, device:
     assert learned(spec, world, STEPS) == pytest.approx(expected(spec, STEPS), abs=EXACT)
 
 
+@pytest.mark.parametrize("how", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("isolated", [False, True])
+def test_nor_does_compiling_in_16_bits(isolated: bool, how: str, world: World, device: str) -> None:
+    """CUDA graphs are recorded anew for other numbers of documents."""
+    if device == "cpu":
+        pytest.skip("compiled code is what a GPU's tests are for")
+    spec = spec_on(device, runtime={"engine": "ddp", "compile": how}, precision="bfloat16", isolate_documents=isolated)
+    found = learned(spec, world, STEPS, isolated=isolated)
+    assert found == pytest.approx(expected(spec, STEPS, isolated=isolated), abs=ROUNDED)
+
+
 @pytest.mark.parametrize("isolated", [False, True])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("shape", SHAPES)
