@@ -13,14 +13,18 @@ from models.convert import load
 from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from tasks.posttrain.batches import held_out_batches
+from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods.dpo import DpoConfig, dpo
 from tasks.posttrain.methods.sft import SftConfig, sft
 from tasks.posttrain.rows.instruction import render_instruction
 from tasks.posttrain.rows.prepare import prepare
+from tasks.stage.decorator import Stage
+from tasks.stage.output import Output
 from tests.tasks.posttrain.uneven import output, token_means, uneven_pairs, uneven_rows
 from tests.tasks.tiny_model import make_model, write_rows
 
 PROCESSES = [1, pytest.param(2, marks=pytest.mark.soak)]
+BRIEF: dict[str, Any] = {"epochs": 0.2, "global_batch": 8, "validation_share": 0.3}
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +35,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 @pytest.mark.parametrize("processes", PROCESSES)
 def test_the_losses_of_sft_are_means_over_supervised_tokens(processes: int, model: Artifact, tmp_path: Path) -> None:
     rows = uneven_rows()
-    config = SftConfig(epochs=0.2, global_batch=8, validation_share=0.3)
-    out = output(tmp_path, "sft", processes=processes)
-    sft.function(config, model, Artifact.at(write_rows(tmp_path / "pairs" / "all.jsonl", rows)), out)
+    out = trained(sft, SftConfig(**BRIEF), model, rows, tmp_path, processes)
     tokenizer = load_tokenizer(model.path)
     _, held_out, _ = prepare(
         rows, lambda row: render_instruction(row, tokenizer, 128), validation_share=0.3, max_dropped_share=0.0
     )
-    assert len(held_out) % 8, "the last batch is a short one"
-    assert len(held_out) % 2, "two processes can't share evenly"
+    check_uneven(held_out)
     loss, accuracy = token_means(load(out.path / "model"), held_out)
     assert out.counts["validation_loss"] == pytest.approx(loss, abs=1e-4)
     assert out.counts["validation_token_accuracy"] == pytest.approx(accuracy, abs=1e-5)
@@ -47,18 +48,15 @@ def test_the_losses_of_sft_are_means_over_supervised_tokens(processes: int, mode
 
 @pytest.mark.parametrize("processes", PROCESSES)
 def test_the_measures_of_dpo_are_means_over_pairs(processes: int, model: Artifact, tmp_path: Path) -> None:
-    pairs = uneven_pairs()
-    config = DpoConfig(epochs=0.2, global_batch=8, validation_share=0.3)
-    out = output(tmp_path, "dpo", processes=processes)
-    dpo.function(config, model, Artifact.at(write_rows(tmp_path / "pairs" / "all.jsonl", pairs)), out)
+    pairs, config = uneven_pairs(), DpoConfig(**BRIEF)
+    out = trained(dpo, config, model, pairs, tmp_path, processes)
     _, held_out, _ = prepare(pairs, lambda row: row, validation_share=0.3, max_dropped_share=0.0)
-    assert len(held_out) % 8
-    assert len(held_out) % 2
-    trained, reference = load(out.path / "model"), load(model.path)
+    check_uneven(held_out)
+    policy, reference = load(out.path / "model"), load(model.path)
     measured = []
     for pair in held_out:
         chosen, rejected = (
-            [log_probability(policy, model.path, pair["prompt"], pair[which]) for policy in (trained, reference)]
+            [log_probability(scored, model.path, pair["prompt"], pair[which]) for scored in (policy, reference)]
             for which in ("chosen", "rejected")
         )
         rewards = [config.beta * (ours - theirs) for ours, theirs in (chosen, rejected)]
@@ -73,6 +71,20 @@ def test_the_measures_of_dpo_are_means_over_pairs(processes: int, model: Artifac
     for name in measured[0]:
         mean = sum(pair[name] for pair in measured) / len(measured)
         assert out.counts[f"validation_{name}"] == pytest.approx(mean, abs=2e-4, rel=1e-5), name
+
+
+def trained(
+    method: Stage, config: PosttrainConfig, model: Artifact, rows: list[dict[str, Any]], folder: Path, processes: int
+) -> Output:
+    """What a method makes of rows in so many processes."""
+    out = output(folder, method.name, processes=processes)
+    method.function(config, model, Artifact.at(write_rows(folder / "pairs" / "all.jsonl", rows)), out)
+    return out
+
+
+def check_uneven(held_out: list[dict[str, Any]]) -> None:
+    assert len(held_out) % 8, "the last batch is a short one"
+    assert len(held_out) % 2, "two processes can't share evenly"
 
 
 def log_probability(policy: Any, folder: Path, prompt: list[dict[str, str]], reply: list[dict[str, str]]) -> float:

@@ -111,8 +111,8 @@ def test_two_processes_of_which_one_is_killed_end_with_the_same_bytes(
     undisturbed, killed = in_two(engine), output(tmp_path, **IN_TWO, **engine)
     monkeypatch.setenv("GRISTMILL_FAULTS", "kill:1@8")  # SIGKILL to the second rank
     pretrain.function(CONFIG, *data, killed)
+    assert killed.facts["restarts"] == 1, killed.facts["events"]
     assert killed.facts["resumed_from_step"] == 6
-    assert killed.facts["restarts"] == 1
     assert tree_digest(list_files(killed.path)) == tree_digest(list_files(undisturbed.path))
 
 
