@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 
 State = dict[str, Tensor]
 
+# Of a config, what changes no logit: ids, dropout and initial weights, which are of training, and GPT-2's other heads
+_NO_LOGIT = (
+    "bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "pretraining_tp", "initializer_range",
+    "attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "reorder_and_upcast_attn", "summary_type",
+    "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
+)  # fmt: skip
+
+
+class NotCarriedError(ValueError):
+    """Our decoder can't compute what a model of transformers does; the message names why."""
+
+
 # ours → theirs within a block; several of theirs are fused in one of ours
 _LLAMA = {
     "attention_norm": ("input_layernorm",),
@@ -60,7 +72,7 @@ def to_transformers(model: Transformer, *, eos_id: int | None = None, pad_id: in
 def from_transformers(theirs: PreTrainedModel) -> Transformer:
     """Our decoder with the weights of a GPT-2, LLaMA or Mistral model of transformers, in float32.
 
-    Raises ValueError for another architecture.
+    Raises NotCarriedError for another architecture, and for settings that our decoder has not.
     """
     shape = _shape(theirs.config)
     model = Transformer(shape)
@@ -85,7 +97,7 @@ def save(model: Transformer, folder: Path, tokenizer_folder: Path) -> None:
 
 
 def load(folder: Path) -> Transformer:
-    """Our decoder from a folder in the format of transformers."""
+    """Our decoder from a folder in the format of transformers. Raises NotCarriedError as `from_transformers` does."""
     return from_transformers(load_pretrained(folder))
 
 
@@ -113,6 +125,18 @@ def _config(shape: ModelShape, eos_id: int | None, pad_id: int | None) -> Any:
 
 
 def _shape(config: Any) -> ModelShape:
+    """The shape of a model of transformers. Raises NotCarriedError unless it is all that there is to say of the model:
+    what `_config` makes of the shape must be the config again."""
+    shape = _described(config)
+    again = _config(shape, None, None)
+    given = {name: getattr(config, name) for name in type(config).__annotations__ if name not in _NO_LOGIT}
+    lost = [f"{name} {value}" for name, value in given.items() if value is not None and value != getattr(again, name)]
+    if lost:
+        raise NotCarriedError(f"our {config.model_type} has no {', '.join(lost)}")
+    return shape
+
+
+def _described(config: Any) -> ModelShape:
     tied = bool(config.tie_word_embeddings)
     if config.model_type == "gpt2":
         return ModelShape(
@@ -121,7 +145,7 @@ def _shape(config: Any) -> ModelShape:
             sliding_window=None, rope_theta=None, tie_embeddings=tied, norm_eps=config.layer_norm_epsilon,
         )  # fmt: skip
     if config.model_type not in ("llama", "mistral"):
-        raise ValueError(f"{config.model_type} is none of gpt2, llama, mistral")
+        raise NotCarriedError(f"{config.model_type} is none of gpt2, llama, mistral")
     return ModelShape(
         family=config.model_type, depth=config.num_hidden_layers, width=config.hidden_size,
         heads=config.num_attention_heads, kv_heads=config.num_key_value_heads, feed_forward=config.intermediate_size,

@@ -1,0 +1,49 @@
+"""What our decoder does not carry of a model of transformers is refused by name, not left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from models.convert import NotCarriedError, _shape
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 300, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+GPT2: dict[str, Any] = {"vocab_size": 300, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
+ROPE: dict[str, Any] = {"rope_theta": 10_000.0}
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "named"),
+    [
+        ("qwen2", SIZES, "qwen2 is none of gpt2, llama, mistral"),
+        ("llama", {**SIZES, "attention_bias": True}, "our llama has no attention_bias True"),
+        ("llama", {**SIZES, "mlp_bias": True}, "mlp_bias True"),
+        ("llama", {**SIZES, "rope_parameters": {**ROPE, "rope_type": "linear", "factor": 2.0}}, "rope_type': 'linear'"),
+        ("llama", {**SIZES, "hidden_act": "gelu"}, "hidden_act gelu"),
+        ("llama", {**SIZES, "head_dim": 32}, "head_dim 32"),
+        ("mistral", {**SIZES, "head_dim": 32, "num_key_value_heads": 2}, "our mistral has no head_dim 32"),
+        ("gpt2", {**GPT2, "activation_function": "relu"}, "our gpt2 has no activation_function relu"),
+        ("gpt2", {**GPT2, "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx True"),
+    ],
+)
+def test_what_is_not_carried_is_refused_by_name(family: str, settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(NotCarriedError, match=named):
+        _shape(AutoConfig.for_model(family, **settings))
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("llama", {**SIZES, "rope_parameters": {"rope_theta": 100_000, "rope_type": "default"}, "head_dim": 16}),
+        ("llama", {**SIZES, "num_key_value_heads": 1, "tie_word_embeddings": True, "attention_dropout": 0.1}),
+        ("mistral", {**SIZES, "num_key_value_heads": 2, "sliding_window": None}),
+        ("gpt2", {**GPT2, "n_inner": None, "resid_pdrop": 0.1, "summary_type": "mean"}),
+    ],
+)
+def test_what_changes_no_logit_is_no_reason(family: str, settings: dict[str, Any]) -> None:
+    assert _shape(AutoConfig.for_model(family, **settings)).family == family
