@@ -1,8 +1,8 @@
 """What a row form is, and what the forms share.
 
 A form renders a row with the one chat template. It drops rows longer than the model's context (truncation would teach
-the model to stop mid-sentence), rows whose text spells a special token (it would be parsed as one), and rows without a
-token to learn from.
+the model to stop mid-sentence), rows whose text spells a special token (it would be parsed as one), rows that the
+template refuses or whose prompt it renders otherwise than before the answer, and rows without a token to learn from.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from models.conversation import special_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -35,6 +37,6 @@ class RowForm:
 
 def refuse_special_tokens(messages: Iterable[Message], tokenizer: PreTrainedTokenizerFast) -> None:
     """Raises Dropped when a message's text holds a special token, reserved ones included."""
-    special_tokens = tokenizer.all_special_tokens
-    if any(token in message["content"] for message in messages for token in special_tokens):
+    known = special_tokens(tokenizer)
+    if any(token in message["content"] for message in messages for token in known):
         raise Dropped("special_token_in_text")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from models.conversation import TemplateFaultError, render_answers
 from tasks.posttrain.rows.form import Dropped, Message, Row, RowForm, refuse_special_tokens
 
 if TYPE_CHECKING:
@@ -17,8 +18,10 @@ def render_instruction(row: Row, tokenizer: PreTrainedTokenizerFast, max_length:
 
     messages: list[Message] = row["messages"]
     refuse_special_tokens(messages, tokenizer)
-    rendered = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
-    ids, mask = rendered["input_ids"], rendered["assistant_masks"]
+    try:
+        ids, mask = render_answers(tokenizer, messages)
+    except TemplateFaultError as fault:
+        raise Dropped(str(fault)) from fault
     if len(ids) > max_length:
         raise Dropped("overlong")
     if not any(mask):

@@ -7,11 +7,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from models.conversation import NOT_A_PREFIX, REFUSED
 from storage.errors import EmptyOutput, SourceError
 from storage.shards.lines import read_json_lines
 from tasks.posttrain.rows.form import Dropped, Row
 
 OVERLONG = "overlong"  # the reason of a row that is longer than the context
+REMEDIES = {  # by the reason of most of the rows
+    OVERLONG: "Raise max_length (and the model's context), or provide shorter pairs",
+    REFUSED: "Provide pairs as the chat template takes them (some take no system prompt), or correct the template",
+    NOT_A_PREFIX: "Correct the chat template, so that what stands before an answer is the prompt that asks for it",
+    "special_token_in_text": "Remove the special tokens from the texts",
+}
 LENGTHS = [2**power for power in range(7, 21)]  # usual contexts
 
 
@@ -58,9 +65,14 @@ def prepare(
         more = _would_fit(overlong, render_longer, len(train) + len(validation)) if render_longer else ""
         raise EmptyOutput(
             f"Of {total:,} {what} {dropped.total():,} can't be used ({dict(dropped)}); {len(train):,} are left.{more}",
-            "Raise max_length (and the model's context), provide shorter pairs, or raise max_dropped_share.",
+            f"{_remedy(dropped)}, or raise max_dropped_share.",
         )
     return train, validation, dropped
+
+
+def _remedy(dropped: Counter[str]) -> str:
+    reasons = dropped.most_common(1)
+    return REMEDIES.get(reasons[0][0], "Correct these pairs") if reasons else "Provide more pairs"
 
 
 def _would_fit(overlong: Iterable[Row], render: Callable[[Row, int], Row], fit: int) -> str:
