@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from models.pretrained import load_pretrained
+from models.pretrained import context_of, load_pretrained
 from models.runtimes.protocol import LogProbabilities, Message, ModelRuntime, RuntimeFault
 from models.tokenizer import load_tokenizer
 
@@ -40,7 +40,7 @@ class TransformersRuntime(ModelRuntime):
     @property
     def context(self) -> int:
         """The most tokens that the model sees at a time."""
-        return int(self.model.config.max_position_embeddings)
+        return context_of(self.model.config)
 
     def tokenize(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, split_special_tokens=True)

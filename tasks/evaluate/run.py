@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from models.convert import load
 from models.kernels.attention import for_any_shape
-from models.pretrained import load_pretrained
+from models.likelihood import mean_loss
+from models.pretrained import context_of, load_config, load_pretrained
 from models.tokenizer import load_tokenizer
 from storage.shards.lines import read_json_lines
 from storage.shards.token_stream import TokenStream
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
 SEED = 0  # for the harness; multiple choice draws no random number
+LONGEST_WINDOW = 4096  # tokens, of bits per byte: some contexts are longer than the text
 
 
 class EvaluateSpec(ChildSpec):
@@ -64,7 +65,7 @@ def run(path: Path) -> None:
 def _questions(spec: EvaluateSpec) -> dict[str, dict[str, float]]:
     """Write the questions that every model is asked: those whose choices fit into the smallest context."""
     tokenizer = load_tokenizer(next(iter(spec.models.values())))  # the same for all, as the stage has checked
-    context = min(int(_config(folder).max_position_embeddings) for folder in spec.models.values())
+    context = min(context_of(load_config(folder)) for folder in spec.models.values())
     return write_questions(
         spec.benchmarks,
         spec.scratch / "tasks",
@@ -83,19 +84,14 @@ def _dirty(spec: EvaluateSpec) -> dict[str, Dirty]:
     return dirty
 
 
-def _config(folder: Path) -> Any:
-    from transformers import AutoConfig
-
-    return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-
-
 def _bits_per_byte(spec: EvaluateSpec, folder: Path, device: str) -> float:
-    model = load(folder).to(device).eval()
+    model: Any = load_pretrained(folder).to(device).eval()
+    begin = load_tokenizer(folder).encode("")
     stream = TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest)
     measured = likelihood(
-        lambda ids_BT, targets_BT: model(ids_BT.to(device), targets_BT.to(device)),
+        lambda ids_BT, targets_BT: mean_loss(model, ids_BT, targets_BT, begin),
         stream,
-        context=model.shape.context,
+        context=min(context_of(model.config) - len(begin), LONGEST_WINDOW, stream.tokens - 1),
         max_tokens=spec.config.validation_tokens,
     )
     return measured.bits_per_byte
@@ -114,7 +110,7 @@ def _benchmarks(spec: EvaluateSpec, folder: Path, device: str, dirty: dict[str, 
             pretrained=model,
             tokenizer=load_tokenizer(folder),
             batch_size=spec.config.batch_size,
-            max_length=model.config.max_position_embeddings,
+            max_length=context_of(model.config),
         ),
         tasks=tasks,
         task_manager=manager,

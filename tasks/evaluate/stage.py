@@ -17,7 +17,8 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.pages import markdown_table
 from tasks.stage.runtime import Runtime
-from tasks.training.model_folder import check_shards, check_tokenizer
+from tasks.training.held_out import held_out_shards
+from tasks.training.model_folder import check_tokenizer
 
 PIPELINE = ("base", "sft", "dpo")
 
@@ -27,7 +28,7 @@ def check_here(config: EvaluateConfig, runtime: Runtime) -> None:
     check_device_here(runtime)
 
 
-@stage(version=2, runtime=("compute",), check_here=check_here)
+@stage(version=3, runtime=("compute",), check_here=check_here)
 def evaluate(
     config: EvaluateConfig,
     models: Mapping[str, Artifact],
@@ -36,12 +37,13 @@ def evaluate(
     contamination: Artifact | None,
     out: Output,
 ) -> None:
-    """Multiple-choice accuracy by lm-evaluation-harness, and bits per byte on the validation split, of each model.
+    """Multiple-choice accuracy by lm-evaluation-harness, and bits per byte on held-out text, of each model.
 
     All are asked without chat template and without few-shot examples, so that the columns compare; they are listed in
     the pipeline's order, others after them by name. Writes scores.json and scores.md; a score within two standard
     errors of chance is marked as such. Questions whose text occurs in the training documents, as the filter found
-    (`contamination`), are dirty: they and the clean ones are also scored separately.
+    (`contamination`), are dirty: they and the clean ones are also scored separately. `validation` holds token shards;
+    or it is the benchmarks again, where a profile starts from a base and has none.
     """
     from tasks.evaluate.run import EvaluateSpec
 
@@ -56,7 +58,7 @@ def evaluate(
         runtime=out.runtime,
         models={name: model.path.resolve() for name, model in models.items()},
         tokenizer_digest=digest,
-        validation=check_shards(validation, digest),
+        validation=held_out_shards(validation, next(iter(models.values())).path, digest, out.scratch),
         benchmarks=[path.resolve() for path in select(benchmarks.files("*.jsonl"), config.tasks)],
         contamination=contamination.path.resolve() if contamination else None,
         scratch=out.scratch.resolve(),
@@ -71,17 +73,18 @@ def evaluate(
     scores = assemble(result)
     if not all(model["tasks"] for model in scores["models"].values()):
         raise TrainingError("The harness scored no benchmark.", f"See {out.scratch / 'child.log'}.")
-    _write(scores, result["facts"], out)
+    _write(scores, result["facts"], out, of="questions" if validation.digest == benchmarks.digest else "documents")
 
 
 def _place(name: str) -> tuple[int, str]:
     return PIPELINE.index(name) if name in PIPELINE else len(PIPELINE), name
 
 
-def _write(scores: dict[str, Any], facts: dict[str, Any], out: Output) -> None:
+def _write(scores: dict[str, Any], facts: dict[str, Any], out: Output, of: str) -> None:
     rows = side_by_side(scores)
     (out.path / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
-    note = "Accuracy with likelihoods normalised by length; ± is one standard error."
+    text_of = {"questions": "the questions with their right answers", "documents": "held-out documents"}[of]
+    note = f"Accuracy with likelihoods normalised by length; ± is one standard error. Bits per byte of {text_of}."
     text = f"# Scores\n\n{markdown_table(rows)}\n\n{note} {verdict(scores)}\n"
     (out.path / "scores.md").write_text(text, encoding="utf-8")
     out.fact(**facts)

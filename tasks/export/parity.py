@@ -25,6 +25,8 @@ from storage.shards.token_stream import TokenStream
 from tasks.export.config import ExportConfig
 from tasks.export.tolerance import Tolerance
 
+LONGEST_PREFIX = 2048  # tokens; a context of some hundred thousand would take hours
+
 
 @dataclass(frozen=True)
 class Parity:
@@ -46,7 +48,7 @@ class Reference:
     def __init__(self, folder: Path, stream: TokenStream, config: ExportConfig) -> None:
         self.config = config
         self.runtime = TransformersRuntime(folder)
-        self.places = _places(stream, self.runtime.context, config.positions)
+        self.places = _places(stream, min(self.runtime.context, LONGEST_PREFIX), config.positions)
         self.at_places = [self.runtime.log_probabilities(ids) for ids, _ in self.places]
         self.perplexity = _perplexity(self.at_places, self.places)
         self.prompts = [(text, self.runtime.tokenize(text)) for text in config.prompts]
@@ -113,7 +115,7 @@ def require(name: str, parity: Parity, tolerance: Tolerance) -> dict[str, Any]:
 
 
 def _places(stream: TokenStream, context: int, count: int) -> list[tuple[list[int], int]]:
-    """(prefix, next id) at positions spread over the stream, with prefixes from short to a full context."""
+    """(prefix, next id) at positions spread over the stream, with prefixes of one token to `context` less one."""
     places = []
     for number in range(count):
         length = 1 + (number * 37) % (context - 1)

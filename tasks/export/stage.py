@@ -11,15 +11,16 @@ from tasks.export.card import model_card, parity_rows
 from tasks.export.config import ExportConfig
 from tasks.stage import stage
 from tasks.stage.output import Output
-from tasks.training.model_folder import check_shards, check_tokenizer
+from tasks.training.held_out import held_out_shards
+from tasks.training.model_folder import check_tokenizer
 
 
-@stage(version=3, runtime=("compute",))
+@stage(version=4, runtime=("compute",))
 def export(config: ExportConfig, model: Artifact, scores: Artifact | None, validation: Artifact, out: Output) -> None:
     """Write the release: weights in every format, README.md (the model card), scores, parity and lineage.
 
-    Each format is loaded in the runtime that it is meant for and compared with the checkpoint; when one is outside its
-    tolerance, nothing is released (ParityError).
+    Each format is loaded in the runtime that it is meant for and compared with the checkpoint on held-out text, which
+    is token shards or benchmarks; when one is outside its tolerance, nothing is released (ParityError).
     """
     from tasks.export.run import ExportSpec
 
@@ -29,7 +30,7 @@ def export(config: ExportConfig, model: Artifact, scores: Artifact | None, valid
         runtime=out.runtime,
         model=model.path.resolve(),
         tokenizer_digest=digest,
-        validation=check_shards(validation, digest),
+        validation=held_out_shards(validation, model.path, digest, out.scratch),
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
     )

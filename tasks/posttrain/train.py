@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from models.kernels.attention import for_any_shape
-from models.pretrained import load_pretrained
+from models.pretrained import context_of, load_pretrained
 from models.tokenizer import copy_tokenizer, load_tokenizer
 from tasks.children.child import emit, run_as_child
 from tasks.posttrain.arguments import training_arguments
@@ -45,7 +45,7 @@ def train(path: Path) -> None:
     torch.set_num_threads(spec.runtime.compute.threads)
     tokenizer = load_tokenizer(spec.model)
     model = load_pretrained(spec.model)
-    max_length = max_length_of(spec.method, config, int(model.config.max_position_embeddings))
+    max_length = max_length_of(spec.method, config, context_of(model.config))
     train_rows, held_out, dropped = rendered(method, config, spec.rows, tokenizer, max_length)
     log = LogCallback(spec, method.measures)
     trainer = _trainer(spec, method, config, model, tokenizer, train_rows, held_out, log)

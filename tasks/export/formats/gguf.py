@@ -1,7 +1,8 @@
 """GGUF, the file that llama.cpp and its kin read, written with the `gguf` package.
 
 llama.cpp's converter scripts refuse a vocabulary that they don't know; ours is a byte-level BPE with a pre-tokenizer
-that llama.cpp knows by name, so the file is written here. Two conventions differ from transformers: rotary pairs are
+that llama.cpp knows by name, so the file is written here, as is that of a base model which our decoder carries whole
+and whose tokenizer is such a one. Two conventions differ from transformers: rotary pairs are
 neighbours and not halves (queries and keys are permuted), and the chat template must not hold `generation` tags, which
 only training needs.
 """
@@ -12,12 +13,13 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from models.conversation import special_ids, turn_end
 from models.presets import ModelShape
-from models.tokenizer import END, EOS, FIM_TOKENS, PAD
+from models.tokenizer import FIM_TOKENS, load_tokenizer
 from storage.errors import ConfigError
 from storage.shards.arrays import AnyArray, Float32
 from tasks.export.formats.format import Format
@@ -36,6 +38,7 @@ GgufType = Literal["f32", "f16", "q8_0", "q4_0"]
 _TOLERANCES: dict[GgufType, Tolerance] = {"f32": HALF, "f16": HALF, "q8_0": EIGHT_BIT, "q4_0": FOUR_BIT}
 _CHAT_RANKS: dict[GgufType, int] = {"f16": 0, "q8_0": 1, "f32": 2, "q4_0": 3}
 
+SINGLE_DIGITS = {"type": "Digits", "individual_digits": True}  # each by itself, before GPT-2's pattern
 _GPT2_BLOCK = {
     "attention_norm": "attn_norm",
     "attention.qkv": "attn_qkv",
@@ -72,11 +75,17 @@ class Gguf(Format):
         return release / "gguf" / f"model-{self.kind}.gguf"
 
     def write(self, model: Path, release: Path) -> None:
-        from models.convert import load
+        from models.convert import NotCarriedError, load
 
         path = self.path(release)
         path.parent.mkdir(exist_ok=True)
-        write_gguf(load(model), model, path, self.kind)
+        try:
+            ours = load(model)
+        except NotCarriedError as error:
+            raise ConfigError(
+                f"No GGUF file can be written of this model: {error}.", "Leave gguf out of export.formats."
+            ) from error
+        write_gguf(ours, model, path, self.kind)
 
     def open(self, release: Path, threads: int) -> ModelRuntime:
         from models.runtimes.llama_cpp import LlamaCppRuntime
@@ -137,33 +146,47 @@ def _write_tokenizer(writer: GGUFWriter, folder: Path, rows: int) -> None:
     from gguf import Keys, TokenType
 
     settings = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    pattern = pattern_of(settings)
-    if pattern is None:
+    pre = _pre_tokenizer(settings)
+    if pre is None:
         raise ConfigError(
             "llama.cpp has no name for this tokenizer's split pattern.",
-            "Leave gguf out of export.formats, or train the tokenizer with a tokenizer.pattern.",
+            "Leave gguf out of export.formats, or train a tokenizer with a tokenizer.pattern.",
         )
-    stored = settings["model"]
-    tokens = sorted(stored["vocab"], key=stored["vocab"].__getitem__)
-    ids = {token: number for number, token in enumerate(tokens)}
-    special = {token["content"] for token in settings["added_tokens"] if token["special"]}
-    types = [TokenType.CONTROL if token in special else TokenType.NORMAL for token in tokens]
-    unused = range(len(tokens), rows)
+    tokenizer = load_tokenizer(folder)
+    ids, special = tokenizer.get_vocab(), special_ids(tokenizer)
+    names = {number: token for token, number in ids.items()}
+    kinds = {number: TokenType.CONTROL if number in special else TokenType.NORMAL for number in names}
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(PATTERNS[pattern].gguf)
-    writer.add_token_list([*tokens, *(f"<|unused {number}|>" for number in unused)])
-    writer.add_token_types([*types, *(TokenType.UNUSED for _ in unused)])
-    merges = stored["merges"]
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list([names.get(number, f"<|unused {number}|>") for number in range(rows)])
+    writer.add_token_types([kinds.get(number, TokenType.UNUSED) for number in range(rows)])
+    merges = settings["model"]["merges"]
     writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in merges])
-    writer.add_bos_token_id(ids[EOS])
-    writer.add_eos_token_id(ids[EOS])
-    writer.add_eot_token_id(ids[END])
-    writer.add_pad_token_id(ids[PAD])
+    eos, end = tokenizer.eos_token_id, turn_end(tokenizer)
+    writer.add_bos_token_id(eos if tokenizer.bos_token_id is None else tokenizer.bos_token_id)
+    writer.add_eos_token_id(eos)
+    writer.add_eot_token_id(eos if end is None else end)
+    if tokenizer.pad_token_id is not None:
+        writer.add_pad_token_id(tokenizer.pad_token_id)
     fim_keys = (Keys.Tokenizer.FIM_PRE_ID, Keys.Tokenizer.FIM_SUF_ID, Keys.Tokenizer.FIM_MID_ID)
     for key, token in zip(fim_keys, FIM_TOKENS, strict=True):  # the writer has no method of its own for these
-        writer.add_uint32(key, ids[token])
+        if token in ids:
+            writer.add_uint32(key, ids[token])
     writer.add_add_bos_token(False)
     writer.add_chat_template(plain_template(folder))
+
+
+def _pre_tokenizer(settings: dict[str, Any]) -> str | None:
+    """llama.cpp's name for how a parsed tokenizer.json splits text: one of our patterns, or that of SmolLM. None where
+    llama.cpp would do otherwise, as with a normalizer."""
+    if settings.get("normalizer") is not None or settings["model"].get("type") != "BPE":
+        return None
+    pattern = pattern_of(settings)
+    if pattern is not None:
+        return PATTERNS[pattern].gguf
+    steps = (settings.get("pre_tokenizer") or {}).get("pretokenizers", [])
+    by_digit = len(steps) == 2 and steps[0] == SINGLE_DIGITS and pattern_of({"pre_tokenizer": steps[1]}) == "gpt2"
+    return "smollm" if by_digit else None
 
 
 def _tensors(model: Transformer) -> dict[str, Float32]:

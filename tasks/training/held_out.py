@@ -1,0 +1,51 @@
+"""Text that no stage trains on, as token shards: what bits per byte and the proof of an export are measured on.
+
+Of a profile that pretrains, it is the validation split of its documents. One that starts from a base tokenizes no
+documents: there it is the benchmarks' questions with their right answers, tokenized as they are read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from models.tokenizer import load_tokenizer
+from storage.artifact import Artifact
+from storage.errors import DamagedArtifact, make_again
+from storage.shards.lines import read_json_lines
+from storage.shards.tokens import write_tokens
+from tasks.training.model_folder import check_shards
+
+
+def held_out_shards(text: Artifact, model: Path, digest: str, scratch: Path) -> list[Path]:
+    """The token shards of `text`: those that it holds, or one made of its questions for the model's tokenizer.
+
+    Raises TokenizerMismatch, DamagedArtifact.
+    """
+    if not any(text.path.glob("*.jsonl")):
+        return check_shards(text, digest)
+    tokenizer = load_tokenizer(model)
+    texts = [line for path in text.files("*.jsonl") for line in _answered(path)]
+    ids = [[*tokenizer.encode(line, add_special_tokens=False), tokenizer.eos_token_id] for line in texts]
+    path = scratch / "held_out" / "00000.tokens"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_tokens(
+        path,
+        [np.array(line, np.uint32) for line in ids],
+        vocab_size=max(tokenizer.get_vocab().values()) + 1,
+        eos_id=tokenizer.eos_token_id,
+        tokenizer_digest=digest,
+        text_bytes=sum(len(line.encode()) for line in texts),
+    )
+    return [path.resolve()]
+
+
+def _answered(path: Path) -> list[str]:
+    """Each question of a benchmark with its right answer."""
+    try:
+        return [f"{row['query']}{row['choices'][row['gold']]}" for row in read_json_lines(path)]
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise DamagedArtifact(
+            f"{path.name} has a line that is no question ({type(error).__name__}: {error}).", make_again("download")
+        ) from error
