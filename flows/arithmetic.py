@@ -13,6 +13,7 @@ from models.memory import Setup, TrainingMemory, checkpoint_bytes, checkpoint_di
 from models.presets import ModelShape, ShapeError, count_parameters, derive, flops_per_token
 from profiles.schema import Profile
 from storage.errors import ConfigError
+from tasks.pretrain import PretrainConfig
 from tasks.pretrain.setup import setup_of
 from tasks.stage import machine
 from tasks.stage.runtime import Runtime
@@ -81,9 +82,10 @@ def training_plan(
 ) -> TrainingPlan:
     """The estimates for a profile on `device`, by default as its runtime says: this CPU, measured, or an H100.
 
-    Raises ConfigError for an unknown device, and where devices or batches can't be divided as the runtime says.
+    Raises ConfigError for a profile that doesn't pretrain, for an unknown device, and where devices or batches can't be
+    divided as the runtime says.
     """
-    config = profile.pretrain
+    config = pretraining_of(profile)
     shape = derive(config.model, profile.tokenizer.vocab_size)
     chosen = _device(profile.runtime, device)
     chosen = replace(
@@ -126,6 +128,16 @@ def training_plan(
         busy=busy,
         hostfile=hosts if hosts is not None and not Path(hosts).exists() else None,
     )
+
+
+def pretraining_of(profile: Profile) -> PretrainConfig:
+    """How the model of a profile is pretrained. Raises ConfigError for one that starts from a base."""
+    if profile.pretrain is None:
+        raise ConfigError(
+            f"The profile {profile.name} starts from a base model, and pretrains none.",
+            "Name a profile with `pretrain`, such as tiny.",
+        )
+    return profile.pretrain
 
 
 def _executed(shape: ModelShape, setup: Setup, tokens: int) -> int:

@@ -1,6 +1,11 @@
-"""The whole pipeline on one page: raw text goes in, a quantized, aligned, benchmarked language model comes out."""
+"""The whole pipeline on one page: raw text goes in, a quantized, aligned, benchmarked language model comes out.
+
+A profile with a base model enters it in the middle.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from prefect import flow
 
@@ -8,15 +13,17 @@ from flows.report import publish_report
 from flows.session import Settings, Word, start
 from profiles.schema import Profile
 from storage.artifact import Artifact
+from tasks.base import base
 from tasks.dedup import dedup
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.export import export
 from tasks.filter import filter_documents, filter_pairs
+from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.fit import check_pairs
 from tasks.posttrain.methods.dpo import dpo
 from tasks.posttrain.methods.sft import sft
-from tasks.pretrain import pretrain
+from tasks.pretrain import PretrainConfig, pretrain
 from tasks.stage.decorator import Reached
 from tasks.tokenize import tokenize
 from tasks.tokenizer import train_tokenizer
@@ -36,29 +43,56 @@ def pipeline(
         return location
 
 
+class Beginning(NamedTuple):
+    """What post-training starts from: a model, pairs, and text that no stage trains on."""
+
+    model: Artifact
+    pairs: Artifact
+    held_out: Artifact
+    contamination: Artifact | None
+
+
 def stages(profile: Profile) -> Artifact:
     """The diagram. Each line is a stage: from the store, or made now."""
     try:
         raw = download(profile.download)
-        unique = dedup(profile.dedup, raw.part("documents"))
-        clean = filter_documents(profile.filter, unique.part("documents"), raw.part("benchmarks"))
-        tokenizer = train_tokenizer(profile.tokenizer, clean.part("documents"))
-        tokens = tokenize(profile.tokenize, clean.part("documents"), tokenizer)
-        pii = profile.filter and profile.filter.pii
-        pairs = filter_pairs(pii, raw.part("instructions"), raw.part("preferences"))
-        methods = {"sft": profile.sft, "dpo": profile.dpo}
-        pretrain.before(methods, lambda reached: check_pairs(reached, pairs, tokenizer, profile.pretrain.model.context))
-        base = pretrain(profile.pretrain, tokens, tokenizer)
-        tuned = sft(profile.sft, base.part("model"), pairs.part("instructions"))
-        aligned = dpo(profile.dpo, tuned.part("model"), pairs.part("preferences"))
-        links = {"base": base, "sft": profile.sft and tuned, "dpo": profile.dpo and aligned}
+        begun = from_scratch(profile, profile.pretrain, raw) if profile.pretrain else from_base(profile, raw)
+        tuned = sft(profile.sft, begun.model.part("model"), begun.pairs.part("instructions"))
+        aligned = dpo(profile.dpo, tuned.part("model"), begun.pairs.part("preferences"))
+        links = {"base": begun.model, "sft": profile.sft and tuned, "dpo": profile.dpo and aligned}
         models = {name: link.part("model") for name, link in links.items() if isinstance(link, Artifact)}
-        asked = (
-            tokens.part("validation"),
-            raw.part("benchmarks"),
-            clean.part("contamination") if profile.filter else None,
-        )
+        asked = (begun.held_out, raw.part("benchmarks"), begun.contamination)
         scores = evaluate(profile.evaluate, models, *asked) if profile.evaluate else None
-        return export(profile.export, aligned.part("model"), scores, tokens.part("validation"))
+        return export(profile.export, aligned.part("model"), scores, begun.held_out)
     except Reached as reached:
         return reached.artifact
+
+
+def from_scratch(profile: Profile, config: PretrainConfig, raw: Artifact) -> Beginning:
+    """A model pretrained on the documents."""
+    unique = dedup(profile.dedup, raw.part("documents"))
+    clean = filter_documents(profile.filter, unique.part("documents"), raw.part("benchmarks"))
+    tokenizer = train_tokenizer(profile.tokenizer, clean.part("documents"))
+    tokens = tokenize(profile.tokenize, clean.part("documents"), tokenizer)
+    pairs = clean_pairs(profile, raw)
+    pretrain.before(methods(profile), lambda reached: check_pairs(reached, pairs, tokenizer, config.model.context))
+    model = pretrain(config, tokens, tokenizer)
+    return Beginning(model, pairs, tokens.part("validation"), clean.part("contamination") if profile.filter else None)
+
+
+def from_base(profile: Profile, raw: Artifact) -> Beginning:
+    """A model that others trained; of text there are only the benchmarks."""
+    model, pairs = base(profile.base), clean_pairs(profile, raw)
+    sft.before(methods(profile), lambda reached: check_pairs(reached, pairs, model.part("model")))
+    return Beginning(model, pairs, raw.part("benchmarks"), None)
+
+
+def clean_pairs(profile: Profile, raw: Artifact) -> Artifact:
+    """The pairs without personal data."""
+    pii = profile.filter and profile.filter.pii
+    return filter_pairs(pii, raw.part("instructions"), raw.part("preferences"))
+
+
+def methods(profile: Profile) -> dict[str, PosttrainConfig | None]:
+    """The methods of post-training, in their order; one that is null is left out."""
+    return {"sft": profile.sft, "dpo": profile.dpo}

@@ -115,8 +115,16 @@ def _whole(name: str) -> str:
     return _whole(whole) if whole else name
 
 
+def _runs(profile: Profile, name: str) -> bool:
+    """Whether a stage is one of the profile: by a name of its own, as a part of one, or by a section that it shares."""
+    stage = STAGES[name]
+    if stage.part_of:
+        return _runs(profile, stage.part_of)
+    return name in profile.stage_names or (stage.section is not None and getattr(profile, stage.section) is not None)
+
+
 def _stage(profile: Profile, name: str) -> Stage:
-    known = [*profile.stage_names, *(name for name in STAGES if _whole(name) in profile.stage_names)]
+    known = [*profile.stage_names, *(name for name in STAGES if _runs(profile, name))]
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"Did you mean {near[0]}?" if near else f"The stages are {', '.join(profile.stage_names)}."

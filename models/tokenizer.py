@@ -28,6 +28,7 @@ SPECIAL_TOKENS = (EOS, PAD, SYSTEM, USER, ASSISTANT, END, *FIM_TOKENS)  # in the
 
 CHAT_TEMPLATE_PATH = Path(__file__).with_name("chat_template.jinja")
 DIGEST_FIELD = "gristmill_tokenizer_digest"  # in a model's config.json: of the tokenizer it was trained with
+BASE_FIELD = "gristmill_base"  # and, of one that was not trained from scratch, what it started from
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 NEEDED_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")  # transformers 5 writes no map
 

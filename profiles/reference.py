@@ -45,8 +45,8 @@ gristmill profile schema
 Everything outside `runtime` changes the result and enters the key of the stage that reads it, and of no other stage.
 Everything inside `runtime` says how to get there and enters no key. Unknown keys are refused, with the nearest known
 one as a suggestion. The sections `dedup`, `filter`, `sft`, `dpo`, `evaluate` and `export` may be `null`: the stage is
-left out, and what follows reads the artifact that would have entered it. `gristmill profile schema` prints the same
-reference as JSON Schema, for editors.
+left out, and what follows reads the artifact that would have entered it. Of `pretrain` and `base` exactly one is given.
+`gristmill profile schema` prints the same reference as JSON Schema, for editors.
 
 A default of – means that the value is computed as the description says, or that the group's own defaults apply.
 """

@@ -10,6 +10,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from tasks.base import BaseConfig
 from tasks.dedup import DedupConfig
 from tasks.download import DownloadConfig
 from tasks.evaluate import EvaluateConfig
@@ -25,6 +26,7 @@ from tasks.tokenizer import TokenizerConfig
 STAGE_NAMES = (
     "download", "dedup", "filter", "tokenizer", "tokenize", "pretrain", "sft", "dpo", "evaluate", "export",
 )  # fmt: skip
+FROM_BASE = ("download", "base", "sft", "dpo", "evaluate", "export")  # the stages of a profile with a base model
 NAME = r"^[a-z0-9][a-z0-9_-]{0,99}$"  # it is part of names of files
 
 
@@ -48,7 +50,14 @@ class Profile(BaseModel):
     )
     tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig, description="byte-level BPE")
     tokenize: TokenizeConfig = Field(default_factory=TokenizeConfig, description="token shards and their split")
-    pretrain: PretrainConfig = Field(description="the model and how it is trained")
+    pretrain: PretrainConfig | None = Field(
+        None, description="the model and how it is trained; null where there is a `base`"
+    )
+    base: BaseConfig | None = Field(
+        None,
+        description="a model that others trained, in place of `pretrain`; of the stages before it only download runs "
+        "then, and `filter.pii` on its pairs",
+    )
     sft: SftConfig | None = Field(default_factory=SftConfig, description="supervised fine-tuning; null: none")
     dpo: DpoConfig | None = Field(default_factory=DpoConfig, description="direct preference optimization; null: none")
     evaluate: EvaluateConfig | None = Field(
@@ -62,21 +71,30 @@ class Profile(BaseModel):
     @property
     def stage_names(self) -> tuple[str, ...]:
         """The stages of this profile, in order: a section that is null is none."""
-        return tuple(name for name in STAGE_NAMES if getattr(self, name) is not None)
+        return tuple(name for name in (FROM_BASE if self.base else STAGE_NAMES) if getattr(self, name) is not None)
+
+    @model_validator(mode="after")
+    def _one_beginning(self) -> Self:
+        """Documents are what pretraining reads; a base has been trained already."""
+        if self.base is None and self.pretrain is None:
+            raise ValueError("pretrain is missing: it, or `base`, says what model there is")
+        if self.base is not None and self.pretrain is not None:
+            raise ValueError("there is a base, which stands in place of pretrain: set `pretrain: null`")
+        if self.base is None and not self.download.document_sources:
+            raise ValueError(
+                "download.sources bring no documents, and without any there is nothing to pretrain on: add one, or "
+                "start from a base"
+            )
+        return self
 
     @model_validator(mode="after")
     def _sources_exist(self) -> Self:
         """A filter or a mixture of sources that bring in no documents would fail only after the stages before it."""
-        known = [
-            name
-            for source in self.download.sources
-            if source.kind == "embedded" or source.role == "documents"
-            for name in source.names
-        ]
+        known = self.download.document_sources
         sections = {
             name: section.named_sources()
             for name, section in (("dedup", self.dedup), ("filter", self.filter), ("pretrain", self.pretrain))
-            if section is not None
+            if section is not None and name in self.stage_names
         }
         wrong = [
             f"{section}.{path} names {', '.join(missing)}"

@@ -25,11 +25,14 @@ MAX_FILE, MAX_MEDIAN, MAX_FUNCTION = 600, 200, 80
 EXPLAINED = {"forward", "backward", "reset_parameters", "named_parameters"}  # by torch
 MAX_MODULES = 14  # beside each other in a folder
 
-STAGES = {"download", "dedup", "filter", "tokenizer", "tokenize", "pretrain", "posttrain", "evaluate", "export"}
+STAGES = {
+    "download", "dedup", "filter", "tokenizer", "tokenize", "pretrain", "base", "posttrain", "evaluate", "export",
+}  # fmt: skip
 ACROSS = {  # the imports from one stage into another
     ("tokenize", "tokenizer"),  # documents are encoded by the tokenizer's own kernels
     ("export", "tokenizer"),  # a GGUF file names the pattern that cuts text
     ("export", "evaluate"),  # the model card shows the scores
+    ("base", "tokenizer"),  # a tokenizer of others is loaded with the same care
     ("posttrain", "dedup"),  # near-duplicates among pairs are those among documents
 }
 MAY_IMPORT = {

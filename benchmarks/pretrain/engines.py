@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.measure import DATA
 from benchmarks.pretrain.data import data_of
+from flows.arithmetic import pretraining_of
 from profiles.load import load
 from storage.artifact import Artifact
 from tasks.pretrain import pretrain
@@ -55,7 +56,7 @@ def main() -> None:
         before = _cpu_seconds()
         with tempfile.TemporaryDirectory() as folder:
             out = Output.at(Path(folder), stage="pretrain", runtime=runtime)
-            pretrain.function(profile.pretrain, Artifact.at(tokens), Artifact.at(tokenizer), out)
+            pretrain.function(pretraining_of(profile), Artifact.at(tokens), Artifact.at(tokenizer), out)
         train, validation = out.counts["train_loss"], out.counts["validation_loss"]
         alone = alone or validation
         took = _cpu_seconds() - before

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from flows.arithmetic import pretraining_of
 from flows.plan import plan
 from flows.session import check_stages, session_of
 from models.presets import count_parameters, derive
@@ -77,19 +78,20 @@ def _profile(console: Console, profile: Profile) -> list[dict[str, Any]]:
     from tasks.pretrain.preflight.by_hand import check_by_hand
     from tasks.stage.output import Output
 
+    config = pretraining_of(profile)
     check_stages(profile, ["pretrain"])
     tokens = token_shards(profile)
-    shape = derive(profile.pretrain.model, profile.tokenizer.vocab_size)
+    shape = derive(config.model, profile.tokenizer.vocab_size)
     data = "on its token shards" if tokens else "on synthetic tokens, as the store has none of this profile yet"
     console.print(
         f"[bold]{profile.name}[/] [dim]{count_parameters(shape):,} parameters, "
-        f"{profile.pretrain.total_steps(shape):,} steps; {data}[/]\n"
+        f"{config.total_steps(shape):,} steps; {data}[/]\n"
     )
     beside = existing(session_of(profile).store.local)  # on the run's disk, even if the store does not exist yet
     with tempfile.TemporaryDirectory(dir=beside, prefix=".doctor-") as folder, console.status("checking"):
         out = Output.at(Path(folder), stage="pretrain", runtime=profile.runtime)
         return check_by_hand(
-            profile.pretrain, out, tokens=tokens, vocab_size=profile.tokenizer.vocab_size,
+            config, out, tokens=tokens, vocab_size=profile.tokenizer.vocab_size,
             on_check=lambda line: show(console, line),
         )  # fmt: skip
 

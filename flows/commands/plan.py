@@ -7,7 +7,7 @@ from collections.abc import Collection
 from rich.console import Console
 from rich.markup import escape
 
-from flows.arithmetic import training_plan
+from flows.arithmetic import pretraining_of, training_plan
 from flows.commands.training import show_training
 from flows.plan import PlannedStage, plan
 from flows.session import session_of
@@ -28,12 +28,14 @@ def show_plan(
     price: float | None = None,
     utilisation: float | None = None,
 ) -> None:
-    """A table of stages, then the model that the size dial gives, then what it takes to train it."""
+    """A table of stages; then, of a profile that pretrains, the model that the size dial gives, and what it takes to
+    train it."""
     profile = load(name, overrides)
-    training = training_plan(profile, device, price, utilisation)  # first, as it refuses an unknown device
+    # First, as it refuses an unknown device
+    training = training_plan(profile, device, price, utilisation) if profile.pretrain else None
     lines = plan(profile)
     table = new_table("stage", "", "size", "time", "why", right=["size", "time"])
-    hours = training.bill.hours
+    hours = training.bill.hours if training else None
     arithmetic = {"pretrain": hours * 3600} if hours is not None else {}
     total = 0.0
     for line in lines:
@@ -53,8 +55,9 @@ def show_plan(
         if line.forecast:
             need = f"{size_of(line.forecast.memory)} of memory and {size_of(line.forecast.disk)} of disk"
             console.print(f"{line.name} needs about {need}: {line.forecast.note}.", soft_wrap=True)
-    show_model(console, profile)
-    show_training(console, training)
+    if training:
+        show_model(console, profile)
+        show_training(console, training)
 
 
 def _to_make(lines: list[PlannedStage], seconds: float, arithmetic: Collection[str]) -> str:
@@ -73,7 +76,7 @@ def _to_make(lines: list[PlannedStage], seconds: float, arithmetic: Collection[s
 
 def show_model(console: Console, profile: Profile) -> None:
     """What the size dial derives, and from which rule."""
-    shape = derive(profile.pretrain.model, profile.tokenizer.vocab_size)
+    shape = derive(pretraining_of(profile).model, profile.tokenizer.vocab_size)
     table = new_table("", "value", "rule", right=["value"], title="The model")
     for what, value, rule in explain(shape):
         number = isinstance(value, int) and not isinstance(value, bool)

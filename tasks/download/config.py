@@ -112,13 +112,16 @@ class DownloadConfig(StageConfig):
     shard_documents: int = Field(2048, ge=1, description="maximum number of documents per shard")
     shard_bytes: int = Field(4_000_000, ge=1, description="UTF-8 bytes of text after which a shard is closed")
 
+    @property
+    def document_sources(self) -> list[str]:
+        """The names of the sources of documents."""
+        texts = [source for source in self.sources if isinstance(source, EmbeddedSource) or source.role == "documents"]
+        return [name for source in texts for name in source.names]
+
     @model_validator(mode="after")
     def _sources_suffice(self) -> Self:
         """What the sources lack, or bring twice, would otherwise end the run only once they were read."""
         embedded = [source for source in self.sources if isinstance(source, EmbeddedSource)]
-        texts = [source for source in self.sources if isinstance(source, EmbeddedSource) or source.role == "documents"]
-        if not any(source.names for source in texts):
-            raise ValueError("the sources bring no documents, and without any there is nothing to train on: add one")
         times = Counter(name for source in self.sources for name in source.names)
         twice = [name for name, number in times.items() if number > 1]
         if twice:

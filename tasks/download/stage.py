@@ -96,7 +96,8 @@ def _account(
     roles = {source.name: source.role for source in config.sources if not isinstance(source, EmbeddedSource)}
     lost = Counter(roles[name] for name, rows in refused.items() for _ in rows)
     documents = lost.pop("documents", 0)
-    out.account(documents_in=writer.seen + documents, kept=writer.seen, removed={}, quarantined=documents)
+    if writer.seen or documents:  # with a base model, pairs may be all that there is
+        out.account(documents_in=writer.seen + documents, kept=writer.seen, removed={}, quarantined=documents)
     out.count(**{role: written.by_role[role] for role in written.files})
     out.count(**{f"{role}_quarantined": number for role, number in sorted(lost.items())})
     changed = Counter(verdict.source for verdict in verdicts if verdict.verdict == "changed")

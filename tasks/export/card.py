@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from models.tokenizer import BASE_FIELD
 from tasks.evaluate.scores import side_by_side, verdict
 from tasks.export.formats import FORMATS
 from tasks.stage.pages import markdown_table
@@ -44,7 +45,7 @@ def model_card(
     loading = [{"format": name, "how to load": FORMATS[name].loading} for name in result["formats"]]
     parts = [
         "# Model card",
-        "A chat model made by Gristmill: pretrained from scratch, fine-tuned on instructions, aligned on preferences.",
+        f"A chat model made by Gristmill: {_begun(config)}, fine-tuned on instructions, aligned on preferences.",
         "## Formats",
         markdown_table(loading),
         "Prompts go through the chat template that each format carries.",
@@ -62,6 +63,11 @@ def model_card(
     if licence:
         parts += ["## Licence", licence]
     return "\n\n".join(parts) + "\n"
+
+
+def _begun(config: Mapping[str, Any]) -> str:
+    base = config.get(BASE_FIELD)
+    return "pretrained from scratch" if base is None else f"begun with the base model {base}"
 
 
 def _scores(scores: Mapping[str, Any] | None) -> list[str]:

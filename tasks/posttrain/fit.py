@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models.pretrained import context_of, load_config
 from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from tasks.posttrain.check import max_length_of
@@ -48,12 +49,15 @@ def rendered(
 
 
 def check_pairs(
-    methods: Mapping[str, PosttrainConfig | None], pairs: Artifact, tokenizer: Artifact, context: int
+    methods: Mapping[str, PosttrainConfig | None], pairs: Artifact, tokenizer: Artifact, context: int | None = None
 ) -> None:
     """Raises what the stages would raise: EmptyOutput if too few pairs can be used in a model of this context,
-    ConfigError for a `max_length` beyond it. A method without a config is left out."""
+    ConfigError for a `max_length` beyond it. A method without a config is left out. Without a `context`, `tokenizer` is
+    the folder of a model, which has one."""
     from tasks.posttrain.methods import METHODS
 
+    if context is None:
+        context = context_of(load_config(tokenizer.path))
     loaded = load_tokenizer(tokenizer.path)
     for name, config in ((name, config) for name, config in methods.items() if config is not None):
         method = METHODS[name]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.arithmetic import training_plan
 from flows.pipeline import stages
 from flows.plan import plan
 from flows.session import Run, handed_on, session_of, start
@@ -15,6 +16,7 @@ from profiles.load import load
 from storage import remembered
 from storage.artifact import Artifact
 from storage.digests import file_digest
+from storage.errors import ConfigError
 from tasks.dedup import dedup
 from tasks.download import download
 from tasks.stage.config import StageConfig
@@ -62,6 +64,30 @@ def test_a_profile_without_some_stages_plans_the_shorter_diagram(tmp_path: Path)
     only_sft = load("smoke", ["dpo=null", "filter=null", f"runtime.store={tmp_path / 'store'}"])
     names = ["download", "dedup", "tokenizer", "tokenize", "pretrain", "sft", "evaluate", "export"]
     assert [line.name for line in plan(only_sft)] == names
+
+
+def test_a_profile_with_a_base_plans_the_shorter_diagram(tmp_path: Path) -> None:
+    (tmp_path / "pairs.jsonl").write_text("{}\n")
+    (tmp_path / "model").mkdir()
+    pairs = f"{{kind: files, name: pairs, paths: ['{tmp_path}/pairs.jsonl'], role: instructions}}"
+    settings = [f"runtime.store={tmp_path / 'store'}", f"base.folder={tmp_path / 'model'}", "pretrain=null", "dpo=null"]
+    profile = load("smoke", [*settings, f"download.sources=[{pairs}]", "filter=null"])
+    assert [line.name for line in plan(profile)] == ["download", "base", "sft", "evaluate", "export"]
+    assert profile.stage_names == ("download", "base", "sft", "evaluate", "export")
+    cleaned = load("smoke", [*settings, f"download.sources=[{pairs}]"])
+    assert [line.name for line in plan(cleaned)] == ["download", "base", "pairs", "sft", "evaluate", "export"]
+    assert session_of(cleaned, refresh=["pairs"]).refresh == {"pairs"}
+    with pytest.raises(ConfigError, match="leaves out dedup"):
+        session_of(cleaned, refresh=["dedup"])
+    session = replace(session_of(profile), checks={})
+    plan(profile, session)
+    assert list(session.checks) == ["sft"], "whether enough pairs fit is asked before the first training"
+    with pytest.raises(ConfigError, match="set `pretrain: null`"):
+        load("smoke", settings[:2])
+    with pytest.raises(ConfigError, match="pretrain is missing"):
+        load("smoke", ["pretrain=null"])
+    with pytest.raises(ConfigError, match="starts from a base model, and pretrains none"):
+        training_plan(profile)
 
 
 def test_memory_and_disk_of_dedup_are_forecast_as_soon_as_documents_can_be_counted(tmp_path: Path) -> None:

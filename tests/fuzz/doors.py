@@ -531,6 +531,22 @@ def _model(
     check_model(Artifact(path=folder, digest=""), _tokenizer())
 
 
+@door(
+    "base",
+    lambda: as_json(
+        {"model_type": "gpt2", "vocab_size": 400, "n_embd": 8, "n_layer": 1, "n_head": 2},
+        {"model_type": "llama", "auto_map": {"AutoConfig": "a.B"}, "max_position_embeddings": 8},
+    ),
+    b"quantization_config",
+)
+def _base(data: bytes, folder: Path) -> None:
+    from tasks.base.check import check_files
+
+    written(_weights()[0], folder / "model.safetensors")
+    written(data, folder / "config.json")
+    check_files(folder)
+
+
 def _fasttext() -> list[bytes]:
     pack = struct.pack
     entries = b"".join(

@@ -10,12 +10,12 @@ import torch
 import yaml
 from pydantic import BaseModel
 
-from flows.arithmetic import training_plan
+from flows.arithmetic import pretraining_of, training_plan
 from flows.plan import plan
 from models.presets import count_parameters, derive
 from models.transformer import Transformer
 from profiles.load import FOLDER, load, names
-from profiles.schema import STAGE_NAMES, Profile
+from profiles.schema import FROM_BASE, STAGE_NAMES, Profile
 from storage.errors import ConfigError
 from tasks.stage.decorator import STAGES
 
@@ -34,22 +34,23 @@ def test_every_profile_parses_plans_and_builds_its_model(name: str, tmp_path: Pa
     lines = plan(profile)
     assert [line.name for line in lines if line.name != "pairs"] == list(STAGE_NAMES)
     assert not any(line.hit for line in lines)
-    shape = derive(profile.pretrain.model, profile.tokenizer.vocab_size)
+    config = pretraining_of(profile)
+    shape = derive(config.model, profile.tokenizer.vocab_size)
     with torch.device("meta"):
         assert Transformer(shape).num_parameters() == count_parameters(shape)
-    assert profile.pretrain.total_steps(shape) > profile.pretrain.warmup_steps
+    assert config.total_steps(shape) > config.warmup_steps
 
 
 def test_the_larger_profiles_have_the_shapes_that_they_say() -> None:
     def parameters(name: str) -> float:
         profile = load(name)
-        return count_parameters(derive(profile.pretrain.model, profile.tokenizer.vocab_size)) / 1e6
+        return count_parameters(derive(pretraining_of(profile).model, profile.tokenizer.vocab_size)) / 1e6
 
     assert parameters("gpu") == pytest.approx(124, abs=1)
     assert parameters("gpu-24gb") == parameters("gpu")
     assert parameters("gpu-8x") == pytest.approx(1336, abs=1)
     assert parameters("cluster") == pytest.approx(6738, abs=1)
-    shape = derive(load("cluster").pretrain.model, 32_000)
+    shape = derive(pretraining_of(load("cluster")).model, 32_000)
     assert (shape.width, shape.depth, shape.heads, shape.feed_forward, shape.context) == (4096, 32, 32, 11_008, 4096)
     assert load("cluster").runtime.pretrain.zero_stage == 3
 
@@ -107,8 +108,8 @@ def test_true_is_no_number(key: str) -> None:
 
 def test_numbers_are_those_of_yaml_1_2() -> None:
     written = {"0": 0, "12": 12, "010": 10, "1_000": 1000, "1e3": 1000, "+5": 5, "2.0": 2}
-    assert {text: load("tiny", [f"pretrain.seed={text}"]).pretrain.seed for text in written} == written
-    assert load("tiny", ["pretrain.decay_share=.5e0"]).pretrain.decay_share == 0.5
+    assert {text: pretraining_of(load("tiny", [f"pretrain.seed={text}"])).seed for text in written} == written
+    assert pretraining_of(load("tiny", ["pretrain.decay_share=.5e0"])).decay_share == 0.5
     for text in ("1:30", "1e-3", "0x10", "1.5", "-"):
         with pytest.raises(ConfigError, match="valid integer"):
             load("tiny", [f"pretrain.seed={text}"])
@@ -119,7 +120,7 @@ def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
     other = load("tiny", ["runtime.data.workers=7", "runtime.store=elsewhere", "runtime.training.checkpoint_every=3"])
     halves = tiny.model_dump(exclude={"runtime"}), other.model_dump(exclude={"runtime"})
     assert halves[0] == halves[1]
-    assert {"name", "description", "runtime", *STAGE_NAMES} == set(Profile.model_fields)
+    assert {"name", "description", "runtime", *STAGE_NAMES, *FROM_BASE} == set(Profile.model_fields)
     assert set(STAGE_NAMES) | {"sketches", "form", "language", "pii"} <= set(STAGES)
 
 
@@ -205,7 +206,7 @@ def test_sources_that_bring_in_no_documents_are_refused_all_at_once(tmp_path: Pa
         "pretrain": {"mixture": mixture, "curriculum": [{"from_step": 9, "mixture": {"notes": 1}}]},
     }
     write(tmp_path / "mine.yaml", mine)
-    assert load(str(tmp_path / "mine.yaml")).pretrain.mixture == mixture
+    assert pretraining_of(load(str(tmp_path / "mine.yaml"))).mixture == mixture
     mine["filter"]["perplexity"]["measure"]["model"]["sources"] = ["speeches", "answers"]
     mine["pretrain"]["mixture"] = {"wiki": 1, "notes": 1, "packages": 1}
     mine["pretrain"]["curriculum"] += [{"from_step": 19, "mixture": {"tastes": 1}}]
@@ -223,9 +224,10 @@ def test_a_profile_of_ones_own_extends_another(tmp_path: Path) -> None:
     write(tmp_path / "mine.yaml", {"extends": "tiny", "name": "mine", "pretrain": {"steps": 60}})
     write(tmp_path / "next.yaml", {"extends": "mine.yaml", "name": "next", "tokenizer": {"vocab_size": 512}})
     profile = load(str(tmp_path / "next.yaml"), ["pretrain.global_batch=4"])
-    assert (profile.name, profile.pretrain.steps, profile.pretrain.global_batch) == ("next", 60, 4)
+    config = pretraining_of(profile)
+    assert (profile.name, config.steps, config.global_batch) == ("next", 60, 4)
     assert profile.tokenizer.vocab_size == 512
-    assert profile.pretrain.model == load("tiny").pretrain.model
+    assert config.model == pretraining_of(load("tiny")).model
 
 
 @pytest.mark.parametrize(

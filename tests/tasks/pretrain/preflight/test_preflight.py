@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from flows.arithmetic import pretraining_of
 from models.transformer import FeedForward
 from profiles.load import load as load_profile
 from storage.artifact import Artifact
@@ -233,7 +234,7 @@ def test_auto_means_long_runs_that_begin_anew(spec: TrainSpec, tmp_path: Path) -
     def of(steps: int, **runtime: Any) -> TrainSpec:
         return spec.model_copy(update={"steps": steps, "scratch": tmp_path, "runtime": runtime_of(**runtime)})
 
-    lengths = {name: load_profile(name).pretrain.steps for name in ("smoke", "tiny")}
+    lengths = {name: pretraining_of(load_profile(name)).steps for name in ("smoke", "tiny")}
     assert {name: wanted(of(steps or 0)) for name, steps in lengths.items()} == {"smoke": False, "tiny": True}
     assert wanted(of(1, preflight="always"))
     assert not wanted(of(2000, preflight="never"))

@@ -1,0 +1,102 @@
+"""What can't be a base, refused by name: code, pickles, quantized weights, and what is no decoder of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from models.pretrained import context_of, load_config, load_pretrained
+from storage.errors import SourceError
+from storage.shards.lines import parse_json
+
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
+SAFE = "Save it in the format of transformers: AutoModelForCausalLM.from_pretrained(…).save_pretrained(…)."
+Loaded = TypeVar("Loaded")
+
+
+def check_files(folder: Path) -> None:
+    """Refuse a folder without safetensors, and a config that names code of its own or that transformers doesn't know.
+    Raises SourceError."""
+    if not (folder / "config.json").is_file():
+        what = "an adapter without its base model" if (folder / "adapter_config.json").is_file() else "no model"
+        raise SourceError(f"The base is {what}: {folder} has no config.json.", SAFE)
+    config = _json(folder / "config.json")
+    for name, settings in (("config.json", config), ("tokenizer_config.json", _json(folder / "tokenizer_config.json"))):
+        if "auto_map" in settings:
+            raise SourceError(
+                f"The base has code of its own: auto_map in {name}. It is not run.",
+                "Remove auto_map if transformers knows the architecture itself; else choose another base.",
+            )
+    if "quantization_config" in config:
+        raise SourceError("The base is quantized, and can't be trained as it is.", "Take the model in full precision.")
+    if config.get("is_encoder_decoder"):
+        raise SourceError("The base is an encoder and a decoder; only a decoder alone can be one.", "Choose another.")
+    if not any(folder.glob("model*.safetensors")):
+        pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+        what = f"only in {', '.join(pickles)}, which is not opened: a pickle can run code" if pickles else "nowhere"
+        raise SourceError(f"The base has its weights {what}.", SAFE)
+    loaded(lambda: context_of(load_config(folder)), "config.json")
+
+
+def check_model(folder: Path) -> Any:
+    """The config of a model that transformers builds by itself, with every weight in the files and no other.
+
+    Nothing but the headers is read. Raises SourceError.
+    """
+    config = load_config(folder)
+    options = {"device_map": "meta", "output_loading_info": True, "ignore_mismatched_sizes": True}
+    with _quiet():  # its own report names files and not what to do
+        _, report = loaded(lambda: load_pretrained(folder, **options), "the model")
+    for what in ("missing", "unexpected", "mismatched"):
+        names = sorted(str(name[0] if isinstance(name, tuple) else name) for name in report.get(f"{what}_keys", ()))
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise SourceError(
+                f"The weights of the base are not those of a {config.model_type}: {what} are "
+                f"{', '.join(names[:3])}{more}.",
+                SAFE,
+            )
+    return config
+
+
+def loaded(load: Callable[[], Loaded], what: str) -> Loaded:
+    """What transformers loads. Raises SourceError for what it can't."""
+    from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
+
+    try:
+        return load()
+    except (
+        OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RuntimeError, ImportError,
+        StrictDataclassError, SafetensorError,
+    ) as error:  # fmt: skip
+        first = str(error).strip().split("\n")[0].rstrip(".")
+        raise SourceError(f"transformers can't load {what} of the base: {first}.", SAFE) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' log and progress bars."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = parse_json(path.read_bytes()) if path.is_file() else {}
+    except ValueError as error:
+        raise SourceError(f"{path.name} of the base is not JSON: {error}.", SAFE) from error
+    if not isinstance(found, dict):
+        raise SourceError(f"{path.name} of the base is no object.", SAFE)
+    return found

@@ -1,0 +1,90 @@
+"""The `base` stage: takes a model that others trained, checks it, and leaves it as the later stages read it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models.conversation import turn_end
+from models.tokenizer import BASE_FIELD, DIGEST_FIELD, tokenizer_digest
+from storage.errors import SourceError
+from storage.shards.lines import parse_json
+from tasks.base.check import check_files, check_model
+from tasks.base.config import BaseConfig
+from tasks.base.source import fetch, files_of, fingerprint
+from tasks.base.tokenizer import write_tokenizer
+from tasks.stage import stage
+from tasks.stage.output import Output
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+@stage(version=1, sources=fingerprint)
+def base(config: BaseConfig, out: Output) -> None:
+    """Take a model in the format of transformers as the one that post-training starts from.
+
+    Writes model/: its weights, byte for byte, its config with the digest of its tokenizer, and the tokenizer with its
+    chat template, or with ours where it has none. Raises SourceError for code, pickles and quantized weights, and for a
+    model that transformers doesn't build from these files alone.
+    """
+    out.progress(0, 1, "models", "reading")
+    folder = fetch(config, out.scratch)
+    check_files(folder)
+    model = out.path / "model"
+    model.mkdir()
+    for path in files_of(folder):
+        if path.suffix == ".safetensors" or path.name.endswith(".index.json"):
+            shutil.copyfile(path, model / path.name)
+    tokenizer, ours = write_tokenizer(folder, model)
+    name = config.repository or Path(str(config.folder)).expanduser().resolve().name
+    _write_configs(folder, model, {BASE_FIELD: f"{name}@{config.revision}" if config.revision else name}, tokenizer)
+    known = check_model(model)
+    ids = max(tokenizer.get_vocab().values()) + 1
+    if ids > known.vocab_size:
+        raise SourceError(
+            f"The tokenizer of the base has {ids:,} ids, but the model {known.vocab_size:,}.",
+            "Take the tokenizer that belongs to it.",
+        )
+    if ours:
+        out.note("the base has no chat template: it gets ours, whose turns end with its eos_token")
+    _report(name, known, tokenizer, ours, out)
+
+
+def _write_configs(folder: Path, model: Path, fields: Mapping[str, str], tokenizer: PreTrainedTokenizerFast) -> None:
+    """config.json with the digest of the tokenizer and the name of the base, and generation_config.json, in which what
+    ends a text and what ends a turn both end a generation."""
+    settings = {**_read(folder / "config.json"), **fields, DIGEST_FIELD: tokenizer_digest(model)}
+    ids = {name: settings[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in settings}
+    generation = _read(folder / "generation_config.json") or ids
+    given = generation.get("eos_token_id", settings.get("eos_token_id"))
+    ends = given if isinstance(given, list) else [given]
+    more = [id for id in (tokenizer.eos_token_id, turn_end(tokenizer)) if id not in ends]
+    generation["eos_token_id"] = [id for id in dict.fromkeys([*ends, *more]) if id is not None]
+    for name, values in (("config.json", settings), ("generation_config.json", generation)):
+        (model / name).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = parse_json(path.read_bytes()) if path.is_file() else {}
+    return found
+
+
+def _report(name: str, config: Any, tokenizer: PreTrainedTokenizerFast, ours: bool, out: Output) -> None:
+    size = sum(path.stat().st_size for path in (out.path / "model").glob("*.safetensors"))
+    context = config.max_position_embeddings
+    out.count(
+        vocab_size=config.vocab_size, context=context, weight_bytes=size, own_template=not ours,
+        summary=f"{name}, {config.model_type}, context {context:,}" + (", with our chat template" if ours else ""),
+    )  # fmt: skip
+    rows = {
+        "base": name,
+        "architecture": config.model_type,
+        "context": f"{context:,}",
+        "ids of the tokenizer": f"{len(tokenizer):,}",
+        "chat template": "ours, as it has none" if ours else "its own",
+    }
+    out.table("Base", [{"what": what, "value": value} for what, value in rows.items()])
