@@ -98,6 +98,8 @@ def _account(
     documents = lost.pop("documents", 0)
     if writer.seen or documents:  # with a base model, pairs may be all that there is
         out.account(documents_in=writer.seen + documents, kept=writer.seen, removed={}, quarantined=documents)
+    else:
+        out.count(summary=f"{written.by_role.total():,} pairs")
     out.count(**{role: written.by_role[role] for role in written.files})
     out.count(**{f"{role}_quarantined": number for role, number in sorted(lost.items())})
     changed = Counter(verdict.source for verdict in verdicts if verdict.verdict == "changed")

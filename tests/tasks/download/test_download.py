@@ -338,6 +338,13 @@ def test_pairs_come_in_the_usual_forms_and_answers_lose_a_repeated_prompt(tmp_pa
     assert (pair["prompt"], pair["chosen"]) == ([question], [answer])
 
 
+def test_pairs_may_be_all_that_is_read(tmp_path: Path) -> None:
+    (tmp_path / "sft.jsonl").write_text(json.dumps({"instruction": "Why?", "output": "Because."}) + "\n")
+    out = run(tmp_path, source(tmp_path / "sft.jsonl", role="instructions"))
+    assert out.counts["summary"] == "1 pairs"
+    assert "documents" not in out.counts
+
+
 def test_held_out_titles_are_in_no_document_and_serve_one_purpose_each() -> None:
     config = EmbeddedSource(kind="embedded", corpora=["encyclopedia"], instructions=4000, preferences=4000)
     benchmark: list[Mapping[str, Any]] = list(held_out_questions(config))
