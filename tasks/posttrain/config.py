@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from tasks.posttrain.adapters.config import LoraConfig
 from tasks.stage.config import StageConfig
 
 
@@ -30,7 +31,19 @@ class PosttrainConfig(StageConfig):
     )
     validation_share: float = Field(0.05, ge=0, lt=1, description="share of pairs held out, by hash of their id")
     validation_every: int | None = Field(None, ge=1, description="steps between validations (default: about 10 a run)")
-    seed: int = Field(0, ge=0, description="seed for shuffling the pairs")
+    adapter: LoraConfig | None = Field(
+        None,
+        exclude_if=lambda adapter: adapter is None,  # so that artifacts made before there were adapters are known
+        description="what is trained beside the frozen model; null: no adapter, all weights of the model",
+    )
+    seed: int = Field(0, ge=0, description="seed for shuffling the pairs, an adapter's first weights and its dropout")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto: bfloat16 on a GPU that supports it, float32 otherwise"
     )
+
+    @model_validator(mode="after")
+    def _decays_matrices_only(self) -> Self:
+        """The trainer would take the magnitudes of DoRA for matrices."""
+        if self.adapter is not None and self.adapter.dora and self.weight_decay:
+            raise ValueError("weight_decay is on matrices only, and dora trains vectors too: do without one of them")
+        return self

@@ -12,11 +12,12 @@ class PosttrainSpec(ChildSpec):
     """Written as JSON by the stage, read by every rank.
 
     `config` is that of the method, as JSON. `identity` is a SHA-256 over all that decides the weights: a checkpoint
-    with another is refused.
+    with another is refused. `base` names the model for those who get an adapter to it.
     """
 
     method: str
     config: dict[str, Any]
     model: Path
+    base: str
     rows: list[Path]
     identity: str

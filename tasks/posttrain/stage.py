@@ -30,6 +30,7 @@ def posttrain(method: Method[Any], config: PosttrainConfig, model: Artifact, pai
         config=config.model_dump(mode="json"),
         runtime=out.runtime,
         model=model.path.resolve(),
+        base=f"sha256:{model.digest}",
         rows=[path.resolve() for path in rows],
         identity=hashlib.sha256(decisive.encode()).hexdigest(),
         scratch=out.scratch.resolve(),
@@ -59,6 +60,9 @@ def _report(
     measures = {"train_loss": round(sum(last) / len(last), 6), **_validated(log, out)}
     out.count(steps=len(log), supervised_share=round(result["supervised_share"], 4), **measures)
     told = [f"{result['train']:,} pairs"]
+    if adapter := result["adapter"]:
+        out.count(**adapter)
+        told.append(f"{adapter['trainable_share']:.2%} of the parameters trained")
     for name in ("train_loss", "validation_loss", *method.summary):
         if name in measures:
             told.append(f"{name.replace('_', ' ')} {measures[name]:.2f}")
@@ -72,6 +76,9 @@ def _report(
         name.replace("_", " "): f"{value:.4f}" if isinstance(value, float) else value
         for name, value in measures.items()
     }
+    if adapter:
+        numbers["parameters trained"] = f"{adapter['trained_parameters']:,} of {adapter['parameters']:,}"
+        numbers["largest difference of a logit, merged"] = f"{adapter['merged_logit_difference']:.1e}"
     out.table(out.stage.upper(), [{"measure": name, "value": value} for name, value in numbers.items()])
 
 

@@ -15,6 +15,8 @@ from models.kernels.attention import for_any_shape
 from models.pretrained import context_of, load_pretrained
 from models.tokenizer import copy_tokenizer, load_tokenizer
 from tasks.children.child import emit, run_as_child
+from tasks.posttrain.adapters.lora import peft_config
+from tasks.posttrain.adapters.save import merge, proof_batches, save_adapter
 from tasks.posttrain.arguments import training_arguments
 from tasks.posttrain.batches import training_order
 from tasks.posttrain.callback import LogCallback
@@ -57,19 +59,19 @@ def train(path: Path) -> None:
     if trainer.is_world_process_zero():
         log.flush()
     if not log.stopped:
-        _finish(trainer, spec, method, (train_rows, held_out, dropped), seconds, begun)
+        _finish(trainer, spec, method, config, (train_rows, held_out, dropped), seconds, begun)
     if trainer.args.world_size > 1:  # a rank that exits first can take gloo's threads down with an abort
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
 
 
 def _finish(
-    trainer: Trainer, spec: PosttrainSpec, method: Method[Any], rows: tuple[list[Row], list[Row], Counter[str]],
-    seconds: float, begun: int,
+    trainer: Trainer, spec: PosttrainSpec, method: Method[Any], config: PosttrainConfig,
+    rows: tuple[list[Row], list[Row], Counter[str]], seconds: float, begun: int,
 ) -> None:  # fmt: skip
     """Save the model, and leave the result."""
     train_rows, held_out, dropped = rows
-    _save(trainer, spec)
+    adapter = _save(trainer, spec, config)
     if trainer.is_world_process_zero():
         result = {
             "pairs": len(train_rows) + len(held_out) + dropped.total(),
@@ -77,6 +79,7 @@ def _finish(
             "validation": len(held_out),
             "dropped": dict(sorted(dropped.items())),
             "supervised_share": method.rows.supervised_share(train_rows),
+            "adapter": adapter,
             "facts": {
                 "training_seconds": round(seconds, 2),
                 "peak_memory_bytes": peak_memory(trainer.args.device),
@@ -107,6 +110,8 @@ def _trainer(
         "processing_class": tokenizer,
         "callbacks": [log],
     }
+    if config.adapter is not None:
+        common["peft_config"] = peft_config(spec.method, config.adapter, model)
     arguments = training_arguments(spec, config, len(train_rows), len(held_out))
     parts = TrainerParts(config, arguments, common, functools.partial(load_pretrained, spec.model))
     trainer = method.make_trainer(parts)
@@ -131,21 +136,33 @@ def _resume_point(trainer: Trainer, spec: PosttrainSpec) -> tuple[Path | None, i
     return checkpoint, begun
 
 
-def _save(trainer: Trainer, spec: PosttrainSpec) -> None:
-    """The whole model as safetensors with the tokenizer's own files: no pickled arguments, no times.
+def _save(trainer: Trainer, spec: PosttrainSpec, config: PosttrainConfig) -> dict[str, Any]:
+    """The whole model as safetensors with the tokenizer's own files: no pickled arguments, no times. With an adapter
+    that is the merged one, and adapter/ lies beside it; what there is to say of these is returned.
 
     Gathering from FSDP copies a tied weight once for each of its names; made one again, it is saved once, as ever.
     """
+    from transformers.integrations import unset_hf_deepspeed_config
+
     accelerator = trainer.accelerator
     model = accelerator.unwrap_model(trainer.model_wrapped, keep_torch_compile=False)
     sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     state = accelerator.get_state_dict(trainer.model_wrapped) if sharded else model.state_dict()
+    adapter: dict[str, Any] = {}
     if trainer.is_world_process_zero():
-        state |= {name: state[of] for name, of in model.all_tied_weights_keys.items()}
-        model.config.use_cache = True  # off during training, and it would be saved so
-        model.save_pretrained(spec.out / "model", state_dict=state)
+        if config.adapter is None:
+            state |= {name: state[of] for name, of in model.all_tied_weights_keys.items()}
+            model.config.use_cache = True  # off during training, and it would be saved so
+            model.save_pretrained(spec.out / "model", state_dict=state)
+        else:
+            unset_hf_deepspeed_config()  # while it is set, models are loaded in shards over all processes
+            folder, settings = spec.out / "adapter", model.peft_config["default"]
+            save_adapter(settings, state, load_pretrained(spec.model), spec.base, folder)
+            merged, adapter = merge(spec.method, load_pretrained(spec.model), folder, proof_batches(trainer))
+            merged.save_pretrained(spec.out / "model")
         copy_tokenizer(spec.model, spec.out / "model")
         (spec.out / "log.jsonl").write_bytes(spec.log.read_bytes())
+    return adapter
 
 
 if __name__ == "__main__":

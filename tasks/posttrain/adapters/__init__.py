@@ -1,1 +1,6 @@
-"""Room for adapters over a base model (LoRA and its kin, by PEFT). Empty today: every method trains full weights."""
+"""Adapters over a frozen model, by PEFT, in place of training all its weights.
+
+config.py   the settings
+lora.py     those settings as PEFT's, for the layers of a model
+save.py     adapter/, and model/ with the adapter merged, which is proved
+"""

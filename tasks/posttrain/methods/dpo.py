@@ -30,6 +30,7 @@ class DpoConfig(PosttrainConfig):
 
 def _make_trainer(parts: TrainerParts[DpoConfig]) -> Trainer:
     from trl import DPOConfig, DPOTrainer
+    from trl.trainer.utils import disable_dropout_in_model
 
     from tasks.posttrain.means import ExactMeans
 
@@ -50,10 +51,15 @@ def _make_trainer(parts: TrainerParts[DpoConfig]) -> Trainer:
                 "pairs": pairs, "chosen tokens": chosen, "rejected tokens": rejected, "tokens": chosen + rejected
             }  # fmt: skip
 
-    # Loaded before the arguments exist: with them, transformers would partition it for ZeRO 3 while loading
-    reference = parts.load_model()
-    loss = {"beta": parts.config.beta, "loss_type": [parts.config.loss]}
-    arguments = DPOConfig(**parts.arguments, **loss, max_length=None)  # rows are known to fit
+    settings = {"beta": parts.config.beta, "loss_type": [parts.config.loss]}
+    if parts.config.adapter is None:
+        # Loaded before the arguments exist: with them, transformers would partition it for ZeRO 3 while loading
+        reference = parts.load_model()
+    else:
+        reference = None  # the model with its adapter disabled
+        disable_dropout_in_model(parts.common["model"])
+        settings["disable_dropout"] = False  # it would be the adapter's too
+    arguments = DPOConfig(**parts.arguments, **settings, max_length=None)  # rows are known to fit
     trainer: Trainer = PairMeans(ref_model=reference, args=arguments, **parts.common)
     return trainer
 

@@ -168,7 +168,7 @@ def test_a_checkpoint_of_another_run_or_engine_is_refused_and_a_torn_one_removed
     def spec(identity: str, **runtime: Any) -> PosttrainSpec:
         return PosttrainSpec(
             method="sft", config=SFT.model_dump(mode="json"), runtime=runtime_of(group="posttrain", **runtime),
-            model=tmp_path, rows=[], identity=identity, scratch=tmp_path, out=tmp_path,
+            model=tmp_path, base="base", rows=[], identity=identity, scratch=tmp_path, out=tmp_path,
         )  # fmt: skip
 
     mine = spec("mine")

@@ -1,0 +1,25 @@
+"""The settings of an adapter. No torch, no PEFT."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from tasks.stage.config import StageConfig
+
+
+class LoraConfig(StageConfig):
+    """Low-rank adaptation (Hu et al. 2021): the weight W of a layer is frozen, and scale · B·A is learned beside it."""
+
+    kind: Literal["lora"] = "lora"
+    rank: int = Field(16, ge=1, description="rank of B·A: the columns of B and the rows of A")
+    alpha: int = Field(32, ge=1, description="scale of B·A, divided by the rank")
+    dropout: float = Field(
+        0.0, ge=0, lt=1, description="dropout before A; other processes or micro-batches drop out something else"
+    )
+    targets: list[str] | None = Field(
+        None, min_length=1, description="names of linear layers, such as q_proj (default: all but the head)"
+    )
+    rslora: bool = Field(False, description="divide alpha by the root of the rank instead (Kalajdzievski 2023)")
+    dora: bool = Field(False, description="learn the magnitude of each row of W too (Liu et al. 2024)")

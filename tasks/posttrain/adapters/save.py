@@ -1,0 +1,106 @@
+"""What training an adapter leaves: adapter/, as PEFT loads it, and model/, the model with the adapter merged into it.
+
+Later stages read model/ and need not know of the adapter. That it computes the same is proved before it is saved: the
+adapter is loaded by PEFT from the files that are published, over the model that it was trained on, and its logits
+compared with those of the merged model, in float32 on the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from storage.errors import TrainingError
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+    from transformers import PreTrainedModel, Trainer
+
+WEIGHTS = "adapter_model.safetensors"  # as PEFT looks for it
+TOLERANCE = 1e-4  # largest difference of a logit
+MEASURED_ROWS = 8
+MEASURED_TOKENS = 256  # of a row, as all logits of a batch are held twice
+Batch = Mapping[str, Tensor]
+
+
+def save_adapter(
+    config: LoraConfig, state: Mapping[str, Tensor], base: PreTrainedModel, name: str, folder: Path
+) -> None:
+    """Write adapter_config.json and adapter_model.safetensors: the same bytes for the same weights, and no path.
+
+    `state` is the whole state of the trained model, gathered where it was sharded. `base` is the model without its
+    adapter, called `name` there; it gets one here, as PEFT asks a model for its names, which FSDP changes.
+    """
+    from peft import get_peft_model, get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    # Not told whether embeddings belong to it, PEFT looks for the base model on the hub
+    weights = get_peft_model_state_dict(
+        get_peft_model(base, config), state_dict=dict(state), save_embedding_layers=False
+    )
+    tensors = {name: value.detach().to("cpu", torch.float32).contiguous() for name, value in weights.items()}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    settings: dict[str, Any] = config.to_dict()  # type: ignore[no-untyped-call]
+    settings |= {"base_model_name_or_path": name, "inference_mode": True}
+    in_order = {name: sorted(value) if isinstance(value, set) else value for name, value in settings.items()}
+    (folder / "adapter_config.json").write_text(json.dumps(in_order, indent=2, sort_keys=True) + "\n")
+
+
+def merge(
+    method: str, base: PreTrainedModel, adapter: Path, batches: Sequence[Batch]
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """`base` with the adapter merged into it, and what there is to say of it: the parameters that were trained, their
+    share of all, and the largest difference of a logit.
+
+    Raises TrainingError if a logit differs by more than the tolerance, or PEFT does not find all weights in the file.
+    """
+    from peft import PeftModel, get_peft_model_state_dict
+    from safetensors import safe_open
+
+    model = PeftModel.from_pretrained(base, adapter, torch_device="cpu").eval()
+    with safe_open(adapter / WEIGHTS, framework="pt") as file:
+        lost = get_peft_model_state_dict(model, save_embedding_layers=False).keys() ^ set(file.keys())
+    if lost:  # PEFT only warns
+        raise TrainingError(f"{WEIGHTS} does not have the weights of the adapter: {min(lost)}.", "Report this defect.")
+    trained = sum(value.numel() for name, value in model.named_parameters() if "lora_" in name)
+    parameters = sum(value.numel() for value in model.parameters())
+    before = _logits(model, batches)
+    merged: PreTrainedModel = model.merge_and_unload()
+    after = _logits(merged, batches)
+    difference = max(float((one - other).abs().max()) for one, other in zip(before, after, strict=True))
+    if not difference <= TOLERANCE:  # nor NaN
+        raise TrainingError(
+            f"Merged into the model, the adapter gives logits that differ from its own by {difference:.1e}, "
+            f"more than {TOLERANCE}.",
+            f"Lower {method}.learning_rate or {method}.adapter.alpha: so large an adapter is rounded when it is added.",
+        )
+    counts = {
+        "trained_parameters": trained,
+        "parameters": parameters,
+        "trainable_share": round(trained / parameters, 6),
+        "merged_logit_difference": float(f"{difference:.2e}"),
+    }
+    return merged, counts
+
+
+def proof_batches(trainer: Trainer) -> list[Batch]:
+    """Some rows as the trainer batches them, one each: held out, or of the training where none are."""
+    rows: Any = trainer.eval_dataset or trainer.train_dataset
+    return [trainer.data_collator([rows[number]]) for number in range(min(len(rows), MEASURED_ROWS))]
+
+
+def _logits(model: torch.nn.Module, batches: Sequence[Batch]) -> list[Tensor]:
+    """Those of the tokens that are no padding, at the beginning of each row."""
+    found = []
+    for batch in batches:
+        ids, mask = (batch[name][:, :MEASURED_TOKENS] for name in ("input_ids", "attention_mask"))
+        with torch.no_grad():
+            logits = model(input_ids=ids, attention_mask=mask).logits
+        found.append(logits[mask.bool()])
+    return found
