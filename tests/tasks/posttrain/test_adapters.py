@@ -243,7 +243,7 @@ def test_two_processes_of_any_engine_learn_what_one_does_and_resume(
 @pytest.mark.soak
 @pytest.mark.parametrize("engine", ENGINES)
 def test_dpo_over_processes_has_the_same_reference(engine: str, model: Artifact, tmp_path: Path) -> None:
-    config = DPO.model_copy(update={"adapter": LORA})
+    config = DPO.model_copy(update={"adapter": LORA.model_copy(update={"dora": True})})
     alone, out = output(tmp_path / "one", "dpo"), output(tmp_path / "two", "dpo", processes=2, **ENGINES[engine])
     pairs = Artifact.at(make_preferences(tmp_path / "pairs"))
     for made in (alone, out):
