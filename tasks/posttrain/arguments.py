@@ -12,9 +12,21 @@ from tasks.posttrain.check import row_share
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.engines import engine_arguments
 from tasks.posttrain.spec import PosttrainSpec
+from tasks.stage.runtime import Runtime
 
 MEASURED_ROWS = 8  # in a forward pass of validation
 WHOLE_CHECKPOINTS = 2  # while the newest is being written, the one before must stay
+
+
+def uses_cuda(runtime: Runtime) -> bool:
+    """Whether the model is trained on a GPU."""
+    return runtime.compute.device == "cuda" or (runtime.compute.device == "auto" and torch.cuda.is_available())
+
+
+def uses_bfloat16(config: PosttrainConfig, runtime: Runtime) -> bool:
+    """Whether products are of bfloat16, under autocast."""
+    asked = config.precision == "auto" and uses_cuda(runtime)
+    return config.precision == "bfloat16" or (asked and torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 def training_arguments(spec: PosttrainSpec, config: PosttrainConfig, rows: int, held_out: int) -> dict[str, Any]:
@@ -23,12 +35,9 @@ def training_arguments(spec: PosttrainSpec, config: PosttrainConfig, rows: int, 
     Raises ConfigError when the processes can't share the global batch evenly.
     """
     runtime = spec.runtime
-    cuda = runtime.compute.device == "cuda" or (runtime.compute.device == "auto" and torch.cuda.is_available())
+    cuda = uses_cuda(runtime)
     share = row_share(spec.method, config, runtime, int(os.environ.get("WORLD_SIZE", "1")))
     steps = training_steps(config, rows)
-    bfloat16 = config.precision == "bfloat16" or (
-        config.precision == "auto" and cuda and torch.cuda.is_bf16_supported(including_emulation=False)
-    )
     return {
         "output_dir": str(spec.checkpoints),
         "max_steps": steps,
@@ -43,7 +52,7 @@ def training_arguments(spec: PosttrainSpec, config: PosttrainConfig, rows: int, 
         "max_grad_norm": config.gradient_clip,
         "seed": config.seed,
         "data_seed": config.seed,
-        "bf16": bfloat16,
+        "bf16": uses_bfloat16(config, runtime),
         "use_cpu": not cuda,
         "optim": "adamw_torch_fused",
         "logging_steps": 1,

@@ -33,6 +33,12 @@ def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:
                 else f"Choose an engine that can: `gristmill profile schema` names them for {setting}.",
             )
     processes = _processes(runtime)
+    if config.quantized and (engine != "ddp" or asked.compile != "off"):
+        setting, value = ("engine", engine) if engine != "ddp" else ("compile", asked.compile)
+        raise ConfigError(
+            f"{name}.adapter.quantize is nf4, which runtime.posttrain.{setting} {value} can't do.",
+            "Set the engine to ddp and compile to off, or leave quantize out.",
+        )
     if engine != "ddp" and processes == 1:
         raise ConfigError(
             f"runtime.posttrain.engine is {engine}, which shards a model over processes, but there is only one.",

@@ -41,6 +41,11 @@ class PosttrainConfig(StageConfig):
         "auto", description="auto: bfloat16 on a GPU that supports it, float32 otherwise"
     )
 
+    @property
+    def quantized(self) -> bool:
+        """Whether the model below the adapter is."""
+        return self.adapter is not None and self.adapter.quantize != "none"
+
     @model_validator(mode="after")
     def _decays_matrices_only(self) -> Self:
         """The trainer would take the magnitudes of DoRA for matrices."""

@@ -16,8 +16,9 @@ from models.pretrained import context_of, load_pretrained
 from models.tokenizer import copy_tokenizer, load_tokenizer
 from tasks.children.child import emit, run_as_child
 from tasks.posttrain.adapters.lora import peft_config
+from tasks.posttrain.adapters.quantized import as_rounded, load_nf4, train_in_float32
 from tasks.posttrain.adapters.save import merge, proof_batches, save_adapter
-from tasks.posttrain.arguments import training_arguments
+from tasks.posttrain.arguments import training_arguments, uses_bfloat16, uses_cuda
 from tasks.posttrain.batches import training_order
 from tasks.posttrain.callback import LogCallback
 from tasks.posttrain.check import max_length_of
@@ -46,7 +47,7 @@ def train(path: Path) -> None:
     config = method.config.model_validate(spec.config)
     torch.set_num_threads(spec.runtime.compute.threads)
     tokenizer = load_tokenizer(spec.model)
-    model = load_pretrained(spec.model)
+    model = _load_model(spec, config)
     max_length = max_length_of(spec.method, config, context_of(model.config))
     train_rows, held_out, dropped = rendered(method, config, spec.rows, tokenizer, max_length)
     log = LogCallback(spec, method.measures)
@@ -63,6 +64,13 @@ def train(path: Path) -> None:
     if trainer.args.world_size > 1:  # a rank that exits first can take gloo's threads down with an abort
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
+
+
+def _load_model(spec: PosttrainSpec, config: PosttrainConfig) -> PreTrainedModel:
+    """The model that the stage starts from, in 4 bits where the adapter is to lie over such a one."""
+    if not config.quantized:
+        return load_pretrained(spec.model)
+    return load_nf4(spec.model, cuda=uses_cuda(spec.runtime), bfloat16=uses_bfloat16(config, spec.runtime))
 
 
 def _finish(
@@ -115,6 +123,8 @@ def _trainer(
     arguments = training_arguments(spec, config, len(train_rows), len(held_out))
     parts = TrainerParts(config, arguments, common, functools.partial(load_pretrained, spec.model))
     trainer = method.make_trainer(parts)
+    if config.quantized:
+        train_in_float32(trainer.model)
     # A whole run is one epoch to the trainer: of TRL's own, the last batch is short, and yet takes a whole step
     trainer.train_dataset = trainer.train_dataset.select(training_order(config, len(train_rows)))
     check_engine(trainer, spec.runtime.posttrain)
@@ -158,7 +168,8 @@ def _save(trainer: Trainer, spec: PosttrainSpec, config: PosttrainConfig) -> dic
             unset_hf_deepspeed_config()  # while it is set, models are loaded in shards over all processes
             folder, settings = spec.out / "adapter", model.peft_config["default"]
             save_adapter(settings, state, load_pretrained(spec.model), spec.base, folder)
-            merged, adapter = merge(spec.method, load_pretrained(spec.model), folder, proof_batches(trainer))
+            base = as_rounded(spec.model, model.get_base_model()) if config.quantized else load_pretrained(spec.model)
+            merged, adapter = merge(spec.method, base, folder, proof_batches(trainer))
             merged.save_pretrained(spec.out / "model")
         copy_tokenizer(spec.model, spec.out / "model")
         (spec.out / "log.jsonl").write_bytes(spec.log.read_bytes())

@@ -1,6 +1,7 @@
 """Adapters over a frozen model, by PEFT, in place of training all its weights.
 
-config.py   the settings
-lora.py     those settings as PEFT's, for the layers of a model
-save.py     adapter/, and model/ with the adapter merged, which is proved
+config.py     the settings
+lora.py       those settings as PEFT's, for the layers of a model
+quantized.py  a frozen model in 4 bits
+save.py       adapter/, and model/ with the adapter merged, which is proved
 """

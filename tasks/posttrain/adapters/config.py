@@ -21,5 +21,8 @@ class LoraConfig(StageConfig):
     targets: list[str] | None = Field(
         None, min_length=1, description="names of linear layers, such as q_proj (default: all but the head)"
     )
+    quantize: Literal["none", "nf4"] = Field(
+        "none", description="nf4: the frozen model in 4 bits (QLoRA); model/ then has the rounded weights, in float32"
+    )
     rslora: bool = Field(False, description="divide alpha by the root of the rank instead (Kalajdzievski 2023)")
     dora: bool = Field(False, description="learn the magnitude of each row of W too (Liu et al. 2024)")

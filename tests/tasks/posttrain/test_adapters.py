@@ -19,11 +19,13 @@ from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, TrainingError
 from tasks.posttrain.adapters.config import LoraConfig
 from tasks.posttrain.adapters.lora import peft_config
+from tasks.posttrain.adapters.quantized import as_rounded, load_nf4
 from tasks.posttrain.adapters.save import TOLERANCE, merge, save_adapter
 from tasks.posttrain.methods.dpo import DpoConfig, dpo
 from tasks.posttrain.methods.sft import SftConfig, sft
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
+from tests.runtimes import runtime_of
 from tests.tasks.interrupt import interrupt
 from tests.tasks.posttrain.test_posttrain import output
 from tests.tasks.pretrain.tiny_training import losses_of
@@ -31,6 +33,7 @@ from tests.tasks.tiny_model import answer, make_instructions, make_model, make_p
 
 LORA = LoraConfig(rank=8, alpha=16)
 SFT = SftConfig(epochs=2, global_batch=16, learning_rate=1e-2, adapter=LORA)
+IN_4_BITS = SFT.model_copy(update={"adapter": LORA.model_copy(update={"quantize": "nf4"})})
 # All that is drawn at random, and all that is not a plain product of matrices
 DPO = DpoConfig(
     epochs=1, global_batch=16, learning_rate=1e-2,
@@ -213,6 +216,55 @@ def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(ValueError, match="Input should be 'lora'"):
         SftConfig.model_validate({"adapter": {"kind": "prefix"}})
     assert "adapter" not in SftConfig().model_dump(), "the keys of stages without one are those of before"
+
+
+def test_over_a_model_in_4_bits_it_learns_and_is_merged_into_the_rounded_weights(
+    model: Artifact, tuned: Output, tmp_path: Path
+) -> None:
+    from peft import PeftModel
+
+    out = output(tmp_path, "sft")
+    sft.function(IN_4_BITS, model, Artifact.at(make_instructions(tmp_path / "pairs")), out)
+    log = read_log(out.path / "log.jsonl")
+    assert log[-1]["loss"] < log[0]["loss"] - 1
+    assert out.counts["trained_parameters"] == tuned.counts["trained_parameters"]
+    rounded = load_nf4(model.path, cuda=False, bfloat16=False)
+    ids = conversation(model)
+    adapted = logits(PeftModel.from_pretrained(rounded, str(out.path / "adapter")), ids)
+    assert (logits(load_pretrained(out.path / "model"), ids) - adapted).abs().max() < TOLERANCE
+    assert tensors(out.path / "model") == tensors(model.path)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_the_weights_that_4_bits_stand_for_compute_what_they_do(family: str, tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model", family=family)
+    ids = conversation(Artifact.at(folder))
+    rounded = load_nf4(folder, cuda=False, bfloat16=False)
+    plain = as_rounded(folder, rounded)
+    assert (logits(plain, ids) - logits(rounded, ids)).abs().max() < TOLERANCE
+    assert (logits(plain, ids) - logits(load_pretrained(folder), ids)).abs().max() > 0.01
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("processes", [1, 2])
+def test_dpo_over_a_model_in_4_bits_resumes_exactly(processes: int, model: Artifact, tmp_path: Path) -> None:
+    config = DPO.model_copy(update={"adapter": IN_4_BITS.adapter})
+    inputs = (model, Artifact.at(make_preferences(tmp_path / "pairs")))
+    whole, out = (output(tmp_path / name, "dpo", processes=processes) for name in ("whole", "resumed"))
+    dpo.function(config, *inputs, whole)
+    assert losses_of(whole)[0] == pytest.approx(math.log(2), abs=1e-5)
+    interrupt(dpo, config, inputs, out, at=5)
+    dpo.function(config, *inputs, out)
+    assert out.facts["resumed_from_step"] == 4
+    assert tree_digest(list_files(out.path)) == tree_digest(list_files(whole.path))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"engine": "fsdp", "zero_stage": 3, "processes": 2}, {"compile": "default"}], ids=str
+)
+def test_what_4_bits_cant_be_trained_with_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"quantize is nf4, which runtime\.posttrain\.(engine|compile) .* can't do"):
+        sft.check_runtime(IN_4_BITS, runtime_of(group="posttrain", **wrong))
 
 
 ENGINES: dict[str, dict[str, Any]] = {

@@ -1,0 +1,65 @@
+"""A frozen model in 4 bits below its adapter (QLoRA, Dettmers et al. 2023): an eighth of its memory in float32.
+
+What is learned fits the rounded weights. So the adapter is merged into these, as numbers of 32 bits, and not into the
+weights that they were rounded from.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from models.pretrained import load_pretrained
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def load_nf4(folder: Path, *, cuda: bool, bfloat16: bool) -> PreTrainedModel:
+    """The model of a folder, its linear layers but the head in NF4 with scales that are quantized too; their products
+    are of bfloat16 or float32."""
+    from bitsandbytes.nn.modules import Linear4bit
+    from transformers import BitsAndBytesConfig
+
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it reports each cast of an activation
+    settings = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16 if bfloat16 else torch.float32,
+    )
+    device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if cuda else "cpu"
+    model = load_pretrained(folder, quantization_config=settings, device_map={"": device})
+    for module in model.modules():
+        if isinstance(module, Linear4bit):
+            # Some CPUs would validate in bfloat16, with the weights in another order from then on
+            module.support_avx512bf16_for_cpu = False
+    return model
+
+
+def train_in_float32(model: nn.Module) -> None:
+    """The adapter in float32, as it is over a model that is not quantized: TRL makes it bfloat16."""
+    for value in model.parameters():
+        if value.requires_grad:
+            value.data = value.data.float()
+
+
+def as_rounded(folder: Path, trained: nn.Module) -> PreTrainedModel:
+    """The model of a folder in float32, with the weights that the layers of `trained` in 4 bits stand for."""
+    from bitsandbytes.functional import dequantize_4bit
+    from bitsandbytes.nn.modules import Linear4bit
+    from transformers.pytorch_utils import Conv1D
+
+    model = load_pretrained(folder)
+    for name, module in trained.named_modules():
+        if isinstance(module, Linear4bit):
+            packed: Any = module.weight
+            weight = dequantize_4bit(packed.data, packed.quant_state).to("cpu", torch.float32)
+            layer = model.get_submodule(name.removesuffix(".base_layer"))
+            layer.weight.data = (weight.T if isinstance(layer, Conv1D) else weight).contiguous()
+    return model
