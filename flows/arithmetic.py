@@ -58,6 +58,12 @@ class TrainingPlan:
         return _executed(self.shape, self.setup, self.tokens)
 
     @property
+    def computes_hidden(self) -> bool:
+        """Whether attention computes what a sliding window hides."""
+        narrow = self.shape.sliding_window is not None and self.shape.sliding_window < self.shape.context
+        return narrow and not skips_hidden(self.shape, self.setup.form)
+
+    @property
     def disk(self) -> int:
         """Peak bytes of all checkpoints."""
         return checkpoint_disk(self.checkpoint, self.kept)
@@ -152,6 +158,7 @@ def _device(runtime: Runtime, name: str | None) -> Device:
             if runtime.compute.device == "cuda" or (runtime.compute.device == "auto" and _has_gpu())
             else "cpu"
         )
+    name = name.lower()
     if name == "cpu":
         memory = machine.memory() // runtime.training.processes
         peak = cpu_peak_flops(runtime.compute.threads)
@@ -159,7 +166,7 @@ def _device(runtime: Runtime, name: str | None) -> Device:
             "cpu", f"this CPU, {runtime.compute.threads} threads", memory, None, None, peak, None, CPU_UTILISATION
         )
     try:
-        return find_device(name.lower())
+        return find_device(name)
     except UnknownDevice as error:
         raise ConfigError(
             f"There is no device {name} in the table.", f"Choose one of cpu, {', '.join(DEVICES)}."

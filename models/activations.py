@@ -154,12 +154,11 @@ def _loss(shape: ModelShape, form: Numbers, tokens: int, ways: int) -> int:
     """Peak of the chunked loss: the head's gradient in float32, a chunk's logits, and a product of the chunk with the
     head. In 16 bits under autocast also copies of the head and the chunk's hidden states; and where neither kernels are
     fused nor products added to float32, on a CPU, the chunk's logits in float32, or a product of the head's size."""
-    vocabulary, chunk = vocabulary_of_rank(shape, ways), LOSS_CHUNK_CUDA if form.cuda else LOSS_CHUNK
-    if form.product == 4:
-        rows = min(LOSS_CHUNK, tokens)
-        return 4 * (vocabulary * shape.width + rows * vocabulary + rows * shape.width)
-    rows = min(chunk, tokens)
+    vocabulary = vocabulary_of_rank(shape, ways)
+    rows = min(LOSS_CHUNK_CUDA if form.cuda and form.product == 2 else LOSS_CHUNK, tokens)
     head, hidden = vocabulary * shape.width, rows * shape.width
+    if form.product == 4:
+        return 4 * (head + rows * vocabulary + hidden)
     logits = rows * ceil_div(vocabulary, LOGITS_ALIGNED) * LOGITS_ALIGNED
     casts = 2 * (head + hidden) if form.autocast else 0
     between = 2 * hidden if form.cuda else max(2 * hidden, 2 * head, 4 * rows * vocabulary)

@@ -8,8 +8,8 @@ sizes.py       the models, and the same command's models for a CPU
 tests.py       section: the tests that need a GPU
 speed.py       section: training beside peers, and the memory and time that `plan` says
 attention.py   section: attention kernels
-models.py      the base model of the last two
-posttrain.py   section: SFT and DPO
 generation.py  section: sampling
+posttrain.py   section: SFT and DPO
+models.py      the base model of these two
 pack.sh        the wheels that a machine without network lacks, listed in requirements.txt
 """

@@ -1,4 +1,4 @@
-"""The base model of the sections after training: a shape of 135M parameters with weights drawn at random."""
+"""The base model of the sections generation and posttrain: a shape of 135M parameters with weights drawn at random."""
 
 from __future__ import annotations
 

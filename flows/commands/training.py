@@ -35,7 +35,7 @@ def _show_run(console: Console, plan: TrainingPlan) -> None:
     table.add_row("compute", f"{plan.flops:.3g} FLOPs", "model FLOPs: forward and backward")
     if plan.executed_flops != plan.flops:
         recomputed = ["recomputation"] if plan.setup.recompute == "full" else []
-        masked = ["attention masked by the sliding window but not skipped"] if plan.shape.sliding_window else []
+        masked = ["attention masked by the sliding window but not skipped"] if plan.computes_hidden else []
         why = " and ".join(recomputed + masked)
         table.add_row("", f"{plan.executed_flops:.3g} FLOPs", f"hardware FLOPs: with {why}")
     table.add_row("compute-optimal", _short(parameters), f"parameters, {_short(tokens)} tokens (Chinchilla's 20 to 1)")

@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 from tasks.posttrain.adapters.config import LoraConfig
 from tasks.stage.config import StageConfig
 
+Deduplicate = Literal["exact", "near", "none"]
+
 
 class PosttrainConfig(StageConfig):
     """The optimizer, and which rows are used; each method adds its loss."""
@@ -20,7 +22,7 @@ class PosttrainConfig(StageConfig):
     weight_decay: float = Field(0.0, ge=0, description="decoupled (AdamW), on matrices only")
     gradient_clip: float = Field(1.0, gt=0, description="largest global norm of the gradient")
     max_length: int | None = Field(None, ge=8, description="maximum tokens of a rendered pair (default: the context)")
-    deduplicate: Literal["exact", "near", "none"] = Field(
+    deduplicate: Deduplicate = Field(
         "exact",
         description="pairs to drop before training and validation. exact: all but one of those that are equal but for "
         "white space and Unicode normalisation. near: also those that dedup takes for near-duplicates by default; not "

@@ -40,11 +40,11 @@ def rendered(
     """
     return prepare(
         read_rows(files),
-        lambda row: method.rows.render(row, tokenizer, max_length),
+        lambda row, length: method.rows.render(row, tokenizer, length),
+        max_length,
         validation_share=config.validation_share,
         max_dropped_share=config.max_dropped_share,
         what=method.pairs,
-        render_longer=lambda row, length: method.rows.render(row, tokenizer, length),
     )
 
 
@@ -59,7 +59,9 @@ def check_pairs(
     if context is None:
         context = context_of(load_config(tokenizer.path))
     loaded = load_tokenizer(tokenizer.path)
-    for name, config in ((name, config) for name, config in methods.items() if config is not None):
+    for name, config in methods.items():
+        if config is None:
+            continue
         method = METHODS[name]
         max_length = max_length_of(name, config, context)
         with tempfile.TemporaryDirectory() as folder:

@@ -194,3 +194,11 @@ def test_a_device_without_8_bit_products_is_not_planned_for_them() -> None:
 def test_a_size_beyond_everything_is_refused() -> None:
     with pytest.raises(ConfigError, match="depth"):
         load("gpu", ["pretrain.model.depth=10000000000000000000000"])
+
+
+def test_what_a_window_hides_is_named_as_work_only_where_it_is_computed() -> None:
+    mistral = ("pretrain.model.family=mistral", "runtime.pretrain.recompute=full")
+    for precision, computed in (("bfloat16", False), ("float32", True)):
+        text = printed(planned("gpu", *mistral, f"pretrain.precision={precision}"))
+        assert "hardware FLOPs: with recomputation" in text
+        assert ("masked by the sliding window" in text) == computed

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault(
-    "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-)  # for kernels that repeat; read once, with the first of them
+# For kernels that repeat; read once, with the first of them
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -12,15 +12,15 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from storage.artifact import Artifact
 from storage.shards.lines import write_json_lines
+from tasks.posttrain.config import Deduplicate
 from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.prepare import read_rows
 from tasks.stage.output import Output
 
-Deduplicate = Literal["exact", "near", "none"]
 EXACT, NEAR = "exact_duplicate", "near_duplicate"
 MESSAGES = ("messages", "prompt", "chosen", "rejected")  # the parts of a row that are trained on
 

@@ -16,6 +16,8 @@ from models.conversation import special_tokens
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+OVERLONG = "overlong"  # the reason of a row that is longer than the context
+
 Row = dict[str, Any]
 Message = dict[str, str]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from models.conversation import TemplateFaultError, render_answers
-from tasks.posttrain.rows.form import Dropped, Message, Row, RowForm, refuse_special_tokens
+from tasks.posttrain.rows.form import OVERLONG, Dropped, Message, Row, RowForm, refuse_special_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -23,7 +23,7 @@ def render_instruction(row: Row, tokenizer: PreTrainedTokenizerFast, max_length:
     except TemplateFaultError as fault:
         raise Dropped(str(fault)) from fault
     if len(ids) > max_length:
-        raise Dropped("overlong")
+        raise Dropped(OVERLONG)
     if not any(mask):
         raise Dropped("no_supervised_token")
     return {"input_ids": ids, "labels": [id if learned else IGNORED for id, learned in zip(ids, mask, strict=True)]}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from models.conversation import NOT_A_PREFIX, TemplateFaultError, begins_with, render
-from tasks.posttrain.rows.form import Dropped, Message, Row, RowForm, refuse_special_tokens
+from tasks.posttrain.rows.form import OVERLONG, Dropped, Message, Row, RowForm, refuse_special_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -27,7 +27,7 @@ def render_preference(row: Row, tokenizer: PreTrainedTokenizerFast, max_length: 
     if not all(begins_with(ids, prompt_ids) for ids in answers):
         raise Dropped(NOT_A_PREFIX)
     if max(map(len, answers)) > max_length:
-        raise Dropped("overlong")
+        raise Dropped(OVERLONG)
     if row["chosen"] == row["rejected"]:
         raise Dropped("equal_answers")
     return {"prompt": prompt, "chosen": row["chosen"], "rejected": row["rejected"]}

@@ -10,9 +10,8 @@ from pathlib import Path
 from models.conversation import NOT_A_PREFIX, REFUSED
 from storage.errors import EmptyOutput, SourceError
 from storage.shards.lines import read_json_lines
-from tasks.posttrain.rows.form import Dropped, Row
+from tasks.posttrain.rows.form import OVERLONG, Dropped, Row
 
-OVERLONG = "overlong"  # the reason of a row that is longer than the context
 REMEDIES = {  # by the reason of most of the rows
     OVERLONG: "Raise max_length (and the model's context), or provide shorter pairs",
     REFUSED: "Provide pairs as the chat template takes them (some take no system prompt), or correct the template",
@@ -33,17 +32,18 @@ def read_rows(paths: Iterable[Path]) -> Iterator[Row]:
 
 def prepare(
     rows: Iterable[Row],
-    render: Callable[[Row], Row],
+    render: Callable[[Row, int], Row],
+    max_length: int,
     *,
     validation_share: float,
     max_dropped_share: float,
     what: str = "pairs",
-    render_longer: Callable[[Row, int], Row] | None = None,
 ) -> tuple[list[Row], list[Row], Counter[str]]:
-    """Rendered rows for training and for validation, and the number dropped by reason.
+    """Rendered rows for training and for validation, and the number dropped by reason. `render(row, length)` raises
+    Dropped for a row of more tokens, among others.
 
-    Raises EmptyOutput when none is left to train on, or when more than the allowed share was dropped; with
-    `render_longer(row, length)` it says at which length how many would fit.
+    Raises EmptyOutput when none is left to train on, or when more than the allowed share was dropped, and says at which
+    length how many would fit.
     """
     train: list[Row] = []
     validation: list[Row] = []
@@ -51,7 +51,7 @@ def prepare(
     dropped: Counter[str] = Counter()
     for row in rows:
         try:
-            rendered = render(row)
+            rendered = render(row, max_length)
         except Dropped as reason:
             dropped[str(reason)] += 1
             if str(reason) == OVERLONG:
@@ -62,7 +62,7 @@ def prepare(
     if not total:
         raise EmptyOutput(f"There are no {what} to train on.", "Give download a source of that role.")
     if not train or dropped.total() > max_dropped_share * total:
-        more = _would_fit(overlong, render_longer, len(train) + len(validation)) if render_longer else ""
+        more = _would_fit(overlong, render, len(train) + len(validation))
         raise EmptyOutput(
             f"Of {total:,} {what} {dropped.total():,} can't be used ({dict(dropped)}); {len(train):,} are left.{more}",
             f"{_remedy(dropped)}, or raise max_dropped_share.",

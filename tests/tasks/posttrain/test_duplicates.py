@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from storage.artifact import Artifact
+from tasks.posttrain.config import Deduplicate
 from tasks.posttrain.methods.sft import SftConfig, sft
-from tasks.posttrain.rows.duplicates import Deduplicate, drop_duplicates
+from tasks.posttrain.rows.duplicates import drop_duplicates
 from tasks.stage.output import Output
 from tests.tasks.posttrain.uneven import output
 from tests.tasks.tiny_model import ANIMALS, PLACES, answer, make_model, question, write_rows

@@ -38,7 +38,11 @@ def test_the_losses_of_sft_are_means_over_supervised_tokens(processes: int, mode
     out = trained(sft, SftConfig(**BRIEF), model, rows, tmp_path, processes)
     tokenizer = load_tokenizer(model.path)
     _, held_out, _ = prepare(
-        rows, lambda row: render_instruction(row, tokenizer, 128), validation_share=0.3, max_dropped_share=0.0
+        rows,
+        lambda row, length: render_instruction(row, tokenizer, length),
+        128,
+        validation_share=0.3,
+        max_dropped_share=0.0,
     )
     check_uneven(held_out)
     loss, accuracy = token_means(load(out.path / "model"), held_out)
@@ -50,7 +54,7 @@ def test_the_losses_of_sft_are_means_over_supervised_tokens(processes: int, mode
 def test_the_measures_of_dpo_are_means_over_pairs(processes: int, model: Artifact, tmp_path: Path) -> None:
     pairs, config = uneven_pairs(), DpoConfig(**BRIEF)
     out = trained(dpo, config, model, pairs, tmp_path, processes)
-    _, held_out, _ = prepare(pairs, lambda row: row, validation_share=0.3, max_dropped_share=0.0)
+    _, held_out, _ = prepare(pairs, lambda row, length: row, 128, validation_share=0.3, max_dropped_share=0.0)
     check_uneven(held_out)
     policy, reference = load(out.path / "model"), load(model.path)
     measured = []

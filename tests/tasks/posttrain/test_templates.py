@@ -23,8 +23,8 @@ TURNS = [*question("fox"), answer("wood")]
 def prepared(template: str, *conversations: list[dict[str, str]]) -> Any:
     tokenizer = make_foreign_tokenizer(template=template)
     rows = [{"id": str(number), "messages": messages} for number, messages in enumerate(conversations)]
-    render = lambda row: render_instruction(row, tokenizer, 128)  # noqa: E731
-    return prepare(rows, render, validation_share=0.0, max_dropped_share=0.5)
+    render = lambda row, length: render_instruction(row, tokenizer, length)  # noqa: E731
+    return prepare(rows, render, 128, validation_share=0.0, max_dropped_share=0.5)
 
 
 def test_an_answer_is_learned_with_what_ends_it_though_the_template_marks_nothing() -> None:

@@ -23,16 +23,7 @@ from tasks.pretrain.insight.probe import probe
 from tasks.pretrain.loader.batch import shorten
 from tasks.stage.runtime import PretrainRuntime
 from tests.runtimes import runtime_of
-from tests.tasks.pretrain.one_process import (
-    ALONE,
-    MODEL,
-    micro_batches,
-    one_process,
-    rows,
-    spec_of,
-    train,
-    weights_of,
-)
+from tests.tasks.pretrain.one_process import ALONE, MODEL, micro_batches, one_process, rows, spec_of, train, weights_of
 
 __all__ = ["one_process"]  # the fixture
 
