@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -37,3 +40,10 @@ class ChildSpec(BaseModel):
     def result(self) -> Path:
         """What the child measured, for the stage."""
         return self.scratch / "result.json"
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Leave the result, whole or not at all. It is the last thing that a child does: whatever ends it from then on,
+        its work is done."""
+        written = self.result.with_suffix(".part")
+        written.write_text(json.dumps(result))
+        written.replace(self.result)

@@ -118,13 +118,15 @@ def run_module(
     """Run `python -m module` on a spec and return what it measured. With `ranks` it trains, in as many ranks as the
     runtime says and with checkpoints; without, it is one process that can't resume.
 
-    The spec and the child's log lie in the scratch folder. Raises as `run_child`, and TrainingError where something
-    that is no file, which a run never makes, lies in the place of one.
+    The spec and the child's log lie in the scratch folder. A child that is lost after it left its result has done its
+    work: gloo may abort while it takes down its threads. Raises as `run_child`, and TrainingError where something that
+    is no file, which a run never makes, lies in the place of one.
     """
     path, log = out.scratch / "spec.json", out.scratch / "child.log"
     for written in (path, log, spec.stop, spec.log, spec.result):
         _check_plain(written)
-    spec.stop.unlink(missing_ok=True)
+    for left in (spec.stop, spec.result):
+        left.unlink(missing_ok=True)
     path.write_text(spec.model_dump_json())
     command = (
         training_command(module, path, out.runtime.training) if ranks else [sys.executable, "-m", module, str(path)]
@@ -134,7 +136,12 @@ def run_module(
     environment = training_environment(out.runtime.compute)
     if ranks and out.runtime.training.hostfile is not None:
         environment["DS_ENV_FILE"] = str(environment_file(out))
-    run_child(command, out=out, environment=environment, log=log, on_line=on_line, resumes=ranks, stop=spec.stop)
+    try:
+        run_child(command, out=out, environment=environment, log=log, on_line=on_line, resumes=ranks, stop=spec.stop)
+    except LostProcess as error:
+        if not spec.result.exists():
+            raise
+        out.note(f"the child had done its work when it {error.facts['how']}; {log} says more")
     result: dict[str, Any] = json.loads(spec.result.read_text())
     return result
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +58,7 @@ def run(path: Path) -> None:
             "tasks": _benchmarks(spec, folder, device, dirty),
         }
     facts = {"peak_memory_bytes": peak_memory(torch.device(device))}
-    spec.result.write_text(json.dumps({"models": scores, "benchmarks": about, "facts": facts}))
+    spec.finish({"models": scores, "benchmarks": about, "facts": facts})
 
 
 def _questions(spec: EvaluateSpec) -> dict[str, dict[str, float]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
@@ -43,7 +42,7 @@ def run(path: Path) -> None:
         }
     facts = {"peak_memory_bytes": peak_memory()}
     result = {"perplexity": round(reference.perplexity, 8), "formats": proved, "facts": facts}
-    spec.result.write_text(json.dumps(result))
+    spec.finish(result)
 
 
 def prove(reference: Reference, name: str, release: Path, threads: int) -> Parity:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -94,7 +93,7 @@ def _finish(
                 "resumed_from_step": begun,
             },
         }
-        spec.result.write_text(json.dumps(result))
+        spec.finish(result)
 
 
 def _trainer(

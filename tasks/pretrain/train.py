@@ -6,7 +6,6 @@ validation windows follow from the step number and from skipped batches. So a re
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from models.convert import save
@@ -123,7 +122,7 @@ def _finish(training: Training) -> None:
             "micro_batch": engine.micro_batch,
         },
     }
-    spec.result.write_text(json.dumps(measured))
+    spec.finish(measured)
 
 
 if __name__ == "__main__":

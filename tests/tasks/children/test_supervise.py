@@ -160,6 +160,16 @@ def test_a_killed_child_names_its_stage_memory_and_what_a_rerun_does(tmp_path: P
     assert "memory" not in caught.value.remedy
 
 
+def test_a_child_that_is_lost_after_its_result_has_done_its_work(tmp_path: Path) -> None:
+    out = Output.at(tmp_path)
+    spec = ChildSpec(runtime=out.runtime, scratch=out.scratch, out=out.path)
+    module = "tests.tasks.children.finished_child"
+    assert run_module(module, spec, out, on_line=lambda line: None, ranks=False) == {"loss": 2.5}
+    (out.scratch / "early").touch()  # the result of the run before does not count
+    with pytest.raises(LostProcess, match="killed by SIGKILL"):
+        run_module(module, spec, out, on_line=lambda line: None, ranks=False)
+
+
 def test_the_first_crash_of_several_ranks_is_named(tmp_path: Path) -> None:
     rank = "from tasks.children.child import run_as_child\ndef fail(spec): raise OSError('torn')\nrun_as_child(fail)"
     script = (
