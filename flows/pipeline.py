@@ -21,12 +21,12 @@ from tasks.export import export
 from tasks.filter import filter_documents, filter_pairs
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.fit import check_pairs
-from tasks.posttrain.methods.dpo import dpo
-from tasks.posttrain.methods.sft import sft
+from tasks.posttrain.methods import METHODS
 from tasks.pretrain import PretrainConfig, pretrain
-from tasks.stage.decorator import Reached
+from tasks.stage.decorator import STAGES, Reached
 from tasks.tokenize import tokenize
 from tasks.tokenizer import train_tokenizer
+from tasks.training.links import BASE
 
 
 @flow(flow_run_name="{profile}")
@@ -57,13 +57,12 @@ def stages(profile: Profile) -> Artifact:
     try:
         raw = download(profile.download)
         begun = from_scratch(profile, profile.pretrain, raw) if profile.pretrain else from_base(profile, raw)
-        tuned = sft(profile.sft, begun.model.part("model"), begun.pairs.part("instructions"))
-        aligned = dpo(profile.dpo, tuned.part("model"), begun.pairs.part("preferences"))
-        links = {"base": begun.model, "sft": profile.sft and tuned, "dpo": profile.dpo and aligned}
-        models = {name: link.part("model") for name, link in links.items() if isinstance(link, Artifact)}
+        links = post_training(profile, begun)
+        models = {name: link.part("model") for name, link in links.items()}
         asked = (begun.held_out, raw.part("benchmarks"), begun.contamination)
         scores = evaluate(profile.evaluate, models, *asked) if profile.evaluate else None
-        return export(profile.export, aligned.part("model"), scores, begun.held_out)
+        chosen = (profile.export and profile.export.link) or list(models)[-1]
+        return export(profile.export, models[chosen], scores, begun.held_out)
     except Reached as reached:
         return reached.artifact
 
@@ -83,8 +82,18 @@ def from_scratch(profile: Profile, config: PretrainConfig, raw: Artifact) -> Beg
 def from_base(profile: Profile, raw: Artifact) -> Beginning:
     """A model that others trained; of text there are only the benchmarks."""
     model, pairs = base(profile.base), clean_pairs(profile, raw)
-    sft.before(methods(profile), lambda reached: check_pairs(reached, pairs, model.part("model")))
+    for first in profile.links[:1]:
+        STAGES[first].before(methods(profile), lambda reached: check_pairs(reached, pairs, model.part("model")))
     return Beginning(model, pairs, raw.part("benchmarks"), None)
+
+
+def post_training(profile: Profile, begun: Beginning) -> dict[str, Artifact]:
+    """The chain: each link trains the model of the link before, on pairs of its kind."""
+    links = {BASE: begun.model}
+    for name in profile.links:
+        model = list(links.values())[-1].part("model")
+        links[name] = STAGES[name](getattr(profile, name), model, begun.pairs.part(METHODS[name].pairs))
+    return links
 
 
 def clean_pairs(profile: Profile, raw: Artifact) -> Artifact:
@@ -93,6 +102,6 @@ def clean_pairs(profile: Profile, raw: Artifact) -> Artifact:
     return filter_pairs(pii, raw.part("instructions"), raw.part("preferences"))
 
 
-def methods(profile: Profile) -> dict[str, PosttrainConfig | None]:
-    """The methods of post-training, in their order; one that is null is left out."""
-    return {"sft": profile.sft, "dpo": profile.dpo}
+def methods(profile: Profile) -> dict[str, PosttrainConfig]:
+    """The configs of the chain's links, in order."""
+    return {name: getattr(profile, name) for name in profile.links}

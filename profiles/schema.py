@@ -22,11 +22,12 @@ from tasks.pretrain import PretrainConfig
 from tasks.stage.runtime import Runtime
 from tasks.tokenize import TokenizeConfig
 from tasks.tokenizer import TokenizerConfig
+from tasks.training.links import BASE, LINKS, LinkName
 
-STAGE_NAMES = (
-    "download", "dedup", "filter", "tokenizer", "tokenize", "pretrain", "sft", "dpo", "evaluate", "export",
-)  # fmt: skip
-FROM_BASE = ("download", "base", "sft", "dpo", "evaluate", "export")  # the stages of a profile with a base model
+FROM_SCRATCH = ("download", "dedup", "filter", "tokenizer", "tokenize", "pretrain")
+FROM_BASE = ("download", "base")
+AT_THE_END = ("evaluate", "export")
+STAGE_NAMES = (*FROM_SCRATCH, "sft", "dpo", *AT_THE_END)  # of a profile that leaves all sections at their defaults
 NAME = r"^[a-z0-9][a-z0-9_-]{0,99}$"  # it is part of names of files
 
 
@@ -60,6 +61,10 @@ class Profile(BaseModel):
     )
     sft: SftConfig | None = Field(default_factory=SftConfig, description="supervised fine-tuning; null: none")
     dpo: DpoConfig | None = Field(default_factory=DpoConfig, description="direct preference optimization; null: none")
+    chain: list[LinkName] | None = Field(
+        None,
+        description=f"order of post-training (default: {', '.join(LINKS)}); what it does not name must be null",
+    )
     evaluate: EvaluateConfig | None = Field(
         default_factory=EvaluateConfig, description="benchmarks and bits per byte; null: none"
     )
@@ -71,7 +76,34 @@ class Profile(BaseModel):
     @property
     def stage_names(self) -> tuple[str, ...]:
         """The stages of this profile, in order: a section that is null is none."""
-        return tuple(name for name in (FROM_BASE if self.base else STAGE_NAMES) if getattr(self, name) is not None)
+        names = (*(FROM_BASE if self.base else FROM_SCRATCH), *self.links, *AT_THE_END)
+        return tuple(name for name in names if getattr(self, name) is not None)
+
+    @property
+    def links(self) -> tuple[LinkName, ...]:
+        """The stages of post-training, in order."""
+        return tuple(name for name in self.chain or LINKS if getattr(self, name) is not None)
+
+    @model_validator(mode="after")
+    def _chain_is_whole(self) -> Self:
+        if self.chain is None:
+            return self
+        if len(set(self.chain)) < len(self.chain):
+            raise ValueError("chain names a stage twice; a profile has one section for each")
+        missing = [name for name in self.chain if getattr(self, name) is None]
+        if missing:
+            raise ValueError(f"chain names {', '.join(missing)}, which is null")
+        left = [name for name in LINKS if getattr(self, name) is not None and name not in self.chain]
+        if left:
+            raise ValueError(f"chain does not name {', '.join(left)}: add it, or set `{left[0]}: null`")
+        return self
+
+    @model_validator(mode="after")
+    def _exported_link_exists(self) -> Self:
+        asked = self.export and self.export.link
+        if asked and asked != BASE and asked not in self.links:
+            raise ValueError(f"export.link is {asked}, but the links are {', '.join((BASE, *self.links))}")
+        return self
 
     @model_validator(mode="after")
     def _one_beginning(self) -> Self:

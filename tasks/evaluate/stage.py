@@ -18,9 +18,10 @@ from tasks.stage.output import Output
 from tasks.stage.pages import markdown_table
 from tasks.stage.runtime import Runtime
 from tasks.training.held_out import held_out_shards
+from tasks.training.links import BASE, LINKS
 from tasks.training.model_folder import check_tokenizer
 
-PIPELINE = ("base", "sft", "dpo")
+ORDER = (BASE, *LINKS)
 
 
 def check_here(config: EvaluateConfig, runtime: Runtime) -> None:
@@ -77,7 +78,7 @@ def evaluate(
 
 
 def _place(name: str) -> tuple[int, str]:
-    return PIPELINE.index(name) if name in PIPELINE else len(PIPELINE), name
+    return ORDER.index(name) if name in ORDER else len(ORDER), name
 
 
 def _write(scores: dict[str, Any], facts: dict[str, Any], out: Output, of: str) -> None:

@@ -28,6 +28,11 @@ class ExportConfig(StageConfig):
         min_length=1,
         description="what the release holds; int8 and int4 are bitsandbytes (LLM.int8, NF4) for transformers",
     )
+    link: str | None = Field(
+        None,
+        exclude_if=lambda link: link is None,
+        description="base, or the stage of post-training whose model is released (default: the last)",
+    )
     tolerances: dict[FormatName, Tolerance] = Field(
         default_factory=dict, description="limits that replace the usual ones, by format"
     )

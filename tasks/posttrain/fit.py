@@ -49,10 +49,10 @@ def rendered(
 
 
 def check_pairs(
-    methods: Mapping[str, PosttrainConfig | None], pairs: Artifact, tokenizer: Artifact, context: int | None = None
+    methods: Mapping[str, PosttrainConfig], pairs: Artifact, tokenizer: Artifact, context: int | None = None
 ) -> None:
     """Raises what the stages would raise: EmptyOutput if too few pairs can be used in a model of this context,
-    ConfigError for a `max_length` beyond it. A method without a config is left out. Without a `context`, `tokenizer` is
+    ConfigError for a `max_length` beyond it. Without a `context`, `tokenizer` is
     the folder of a model, which has one."""
     from tasks.posttrain.methods import METHODS
 
@@ -60,8 +60,6 @@ def check_pairs(
         context = context_of(load_config(tokenizer.path))
     loaded = load_tokenizer(tokenizer.path)
     for name, config in methods.items():
-        if config is None:
-            continue
         method = METHODS[name]
         max_length = max_length_of(name, config, context)
         with tempfile.TemporaryDirectory() as folder:

@@ -5,6 +5,8 @@ plots.py                curves
 peak.py                 peak FLOP/s and memory, measured
 batches.py              how a global batch is shared out
 bits_per_byte.py        the score that compares models of different tokenizers
+links.py                the order of post-training
+held_out.py             token shards of held-out text, made where a profile has none
 model_folder.py         a model passed between stages carries its tokenizer
 adopted_model.py        a model made elsewhere, checked
 checkpoint_marker.py    what makes a checkpoint whole: identity, step, digests of its files

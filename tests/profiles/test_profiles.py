@@ -18,6 +18,7 @@ from profiles.load import FOLDER, load, names
 from profiles.schema import FROM_BASE, STAGE_NAMES, Profile
 from storage.errors import ConfigError
 from tasks.stage.decorator import STAGES
+from tasks.training.links import LINKS
 
 CARDS = {
     "gpu-24gb": ("rtx3090", "rtx4090", "a10", "l4"),
@@ -115,12 +116,32 @@ def test_numbers_are_those_of_yaml_1_2() -> None:
             load("tiny", [f"pretrain.seed={text}"])
 
 
+def test_the_order_of_post_training_is_the_profiles() -> None:
+    assert load("tiny").links == ("sft", "dpo")
+    turned = load("tiny", ["chain=[dpo, sft]"])
+    assert turned.links == ("dpo", "sft")
+    lines = {line.name: line for line in plan(turned)}
+    assert list(lines)[-4:] == ["dpo", "sft", "evaluate", "export"]
+    assert lines["sft"].why == "waits for dpo, pairs"
+    assert lines["export"].why == "waits for evaluate, sft, tokenize"
+    released = {line.name: line for line in plan(load("tiny", ["export.link=sft"]))}
+    assert released["export"].why == "waits for evaluate, sft, tokenize"
+    for settings, message in (
+        (["chain=[sft]"], "chain does not name dpo"),
+        (["chain=[sft, dpo]", "sft=null"], "chain names sft, which is null"),
+        (["chain=[sft, sft, dpo]"], "names a stage twice"),
+        (["export.link=dpo", "dpo=null"], "export.link is dpo, but the links are base, sft"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load("tiny", settings)
+
+
 def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
     tiny = load("tiny")
     other = load("tiny", ["runtime.data.workers=7", "runtime.store=elsewhere", "runtime.training.checkpoint_every=3"])
     halves = tiny.model_dump(exclude={"runtime"}), other.model_dump(exclude={"runtime"})
     assert halves[0] == halves[1]
-    assert {"name", "description", "runtime", *STAGE_NAMES, *FROM_BASE} == set(Profile.model_fields)
+    assert {"name", "description", "chain", "runtime", *STAGE_NAMES, *FROM_BASE, *LINKS} == set(Profile.model_fields)
     assert set(STAGE_NAMES) | {"sketches", "form", "language", "pii"} <= set(STAGES)
 
 

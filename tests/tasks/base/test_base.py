@@ -239,7 +239,7 @@ def test_pairs_that_dont_fit_a_base_are_told_of_before_it_is_tuned(llama: Path, 
     rows = [{"id": str(n), "messages": [{"role": "user", "content": "fox " * 300}]} for n in range(4)]
     write_rows(tmp_path / "pairs" / "instructions" / "all.jsonl", rows)
     with pytest.raises(EmptyOutput, match="'overlong': 4"):
-        check_pairs({"sft": SftConfig(deduplicate="none"), "dpo": None}, Artifact.at(tmp_path / "pairs"), model)
+        check_pairs({"sft": SftConfig(deduplicate="none")}, Artifact.at(tmp_path / "pairs"), model)
 
 
 @torch.no_grad()

@@ -30,10 +30,10 @@ def test_how_many_pairs_fit_at_which_context_is_told_with_the_tokenizer_alone(tm
     lenient = SftConfig(max_dropped_share=1.0)
     told = r"Of 85 {} \d+ can't be used .*'overlong': .* 84 would fit into 128 tokens, 85 into 256\."
     with pytest.raises(EmptyOutput, match=told.format("instructions")):
-        check_pairs({"sft": SftConfig(max_length=40), "dpo": None}, pairs, tokenizer, 256)
+        check_pairs({"sft": SftConfig(max_length=40)}, pairs, tokenizer, 256)
     with pytest.raises(EmptyOutput, match=told.format("preferences")):
         check_pairs({"sft": lenient, "dpo": DpoConfig(max_dropped_share=0.1)}, pairs, tokenizer, 40)
-    check_pairs({"sft": lenient, "dpo": None}, pairs, tokenizer, 40)
+    check_pairs({"sft": lenient}, pairs, tokenizer, 40)
     with pytest.raises(ConfigError, match=r"sft\.max_length is 200, but the model's context is 128"):
         check_pairs({"sft": SftConfig(max_length=200)}, pairs, tokenizer, 128)
 

@@ -1,0 +1,9 @@
+"""The links of the chain that post-training is, in their usual order. No torch, no method."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+LinkName = Literal["sft", "dpo"]
+LINKS: tuple[LinkName, ...] = get_args(LinkName)
+BASE = "base"  # the model that the chain begins with
