@@ -15,6 +15,7 @@ from storage.shards.lines import read_json_lines
 from storage.shards.token_stream import TokenStream
 from tasks.children.child import emit, run_as_child
 from tasks.children.spec import ChildSpec
+from tasks.evaluate.answers import answers
 from tasks.evaluate.benchmarks import PREFIX, write_questions, write_tasks
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.subsets import Answer, Dirty, check_asked, find_dirty, split
@@ -23,6 +24,7 @@ from tasks.training.peak import peak_memory
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 SEED = 0  # for the harness; multiple choice draws no random number
 LONGEST_WINDOW = 4096  # tokens, of bits per byte: some contexts are longer than the text
@@ -48,14 +50,16 @@ def run(path: Path) -> None:
         spec.runtime.compute.device == "auto" and torch.cuda.is_available()
     )
     device = "cuda" if cuda else "cpu"
-    about = _questions(spec)
+    about, prompts = _questions(spec), spec.config.prompts
     dirty = _dirty(spec)
     scores: dict[str, Any] = {}
     for number, (name, folder) in enumerate(spec.models.items()):
         emit(done=number, note=name)
+        model, tokenizer = load_pretrained(folder).to(device).eval(), load_tokenizer(folder)
         scores[name] = {
-            "bits_per_byte": _bits_per_byte(spec, folder, device),
-            "tasks": _benchmarks(spec, folder, device, dirty),
+            "bits_per_byte": _bits_per_byte(spec, model, tokenizer),
+            "tasks": _benchmarks(spec, model, tokenizer, dirty),
+            "answers": answers(model, tokenizer, prompts, spec.config.answer_tokens) if prompts else [],
         }
     facts = {"peak_memory_bytes": peak_memory(torch.device(device))}
     spec.finish({"models": scores, "benchmarks": about, "facts": facts})
@@ -83,9 +87,8 @@ def _dirty(spec: EvaluateSpec) -> dict[str, Dirty]:
     return dirty
 
 
-def _bits_per_byte(spec: EvaluateSpec, folder: Path, device: str) -> float:
-    model: Any = load_pretrained(folder).to(device).eval()
-    begin = load_tokenizer(folder).encode("")
+def _bits_per_byte(spec: EvaluateSpec, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> float:
+    begin = tokenizer.encode("")
     stream = TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest)
     measured = likelihood(
         lambda ids_BT, targets_BT: mean_loss(model, ids_BT, targets_BT, begin),
@@ -96,18 +99,19 @@ def _bits_per_byte(spec: EvaluateSpec, folder: Path, device: str) -> float:
     return measured.bits_per_byte
 
 
-def _benchmarks(spec: EvaluateSpec, folder: Path, device: str, dirty: dict[str, Dirty]) -> dict[str, dict[str, Any]]:
+def _benchmarks(
+    spec: EvaluateSpec, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, dirty: dict[str, Dirty]
+) -> dict[str, dict[str, Any]]:
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
     tasks = write_tasks([path.stem for path in spec.benchmarks], spec.scratch / "tasks")
     manager: TaskManager = TaskManager(include_path=str(spec.scratch / "tasks"), include_defaults=False)
-    model = load_pretrained(folder).to(device)
     measured = simple_evaluate(
         model=HFLM(
             pretrained=model,
-            tokenizer=load_tokenizer(folder),
+            tokenizer=tokenizer,
             batch_size=spec.config.batch_size,
             max_length=context_of(model.config),
         ),

@@ -6,8 +6,9 @@ without that, a small model prefers short choices.
 
 from __future__ import annotations
 
+import html
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 DIGITS = 6  # what float32 sums repeat on one machine
@@ -96,3 +97,15 @@ def _cell(score: Mapping[str, Any]) -> str:
     if "normalised_accuracy_stderr" in score:
         shown += f" ± {score['normalised_accuracy_stderr']:.3f}"
     return f"{shown} (chance)" if score["is_chance"] else shown
+
+
+def compared(prompts: Sequence[str], given: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """A row a prompt and a column a model, of what each answered; as Markdown shows it."""
+    return [
+        {"prompt": _in_a_cell(prompt), **{name: _in_a_cell(answers[number]) for name, answers in given.items()}}
+        for number, prompt in enumerate(prompts)
+    ]
+
+
+def _in_a_cell(text: str) -> str:
+    return html.escape(" ".join(text.split()), quote=False)

@@ -12,7 +12,7 @@ from tasks.children.devices import check_device_here
 from tasks.children.supervise import run_module
 from tasks.evaluate.benchmarks import select
 from tasks.evaluate.config import EvaluateConfig
-from tasks.evaluate.scores import assemble, side_by_side, verdict
+from tasks.evaluate.scores import assemble, compared, side_by_side, verdict
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.pages import markdown_table
@@ -41,10 +41,11 @@ def evaluate(
     """Multiple-choice accuracy by lm-evaluation-harness, and bits per byte on held-out text, of each model.
 
     All are asked without chat template and without few-shot examples, so that the columns compare; they are listed in
-    the pipeline's order, others after them by name. Writes scores.json and scores.md; a score within two standard
-    errors of chance is marked as such. Questions whose text occurs in the training documents, as the filter found
-    (`contamination`), are dirty: they and the clean ones are also scored separately. `validation` holds token shards;
-    or it is the benchmarks again, where a profile starts from a base and has none.
+    the pipeline's order, others after them by name. Writes scores.json and scores.md, and answers.md, in which all
+    answer the same prompts; a score within two standard errors of chance is marked as such. Questions whose text occurs
+    in the training documents, as the filter found (`contamination`), are dirty: they and the clean ones are also scored
+    separately. `validation` holds token shards; or it is the benchmarks again, where a profile starts from a base and
+    has none.
     """
     from tasks.evaluate.run import EvaluateSpec
 
@@ -75,10 +76,20 @@ def evaluate(
     if not all(model["tasks"] for model in scores["models"].values()):
         raise TrainingError("The harness scored no benchmark.", f"See {out.scratch / 'child.log'}.")
     _write(scores, result["facts"], out, of="questions" if validation.digest == benchmarks.digest else "documents")
+    if config.prompts:
+        _write_answers(config.prompts, {name: model["answers"] for name, model in result["models"].items()}, out)
 
 
 def _place(name: str) -> tuple[int, str]:
     return ORDER.index(name) if name in ORDER else len(ORDER), name
+
+
+def _write_answers(prompts: list[str], given: Mapping[str, list[str]], out: Output) -> None:
+    rows = compared(prompts, given)
+    (out.path / "answers.md").write_text(
+        f"# Answers\n\nGreedy, through the chat template.\n\n{markdown_table(rows)}\n", encoding="utf-8"
+    )
+    out.table("Answers", rows)
 
 
 def _write(scores: dict[str, Any], facts: dict[str, Any], out: Output, of: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import shutil
@@ -14,11 +15,13 @@ import pytest
 import torch
 
 from models.convert import load
+from models.runtimes.transformers import TransformersRuntime
 from models.tokenizer import load_tokenizer, tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import ConfigError, DamagedArtifact, SourceError, TokenizerMismatch
 from storage.shards.token_stream import TokenStream
 from tasks.evaluate import EvaluateConfig, evaluate
+from tasks.evaluate.answers import answers
 from tasks.evaluate.benchmarks import select, write_questions
 from tasks.evaluate.scores import assemble, side_by_side, verdict
 from tasks.evaluate.subsets import Answer, check_asked, find_dirty, split
@@ -64,6 +67,18 @@ def run(folder: Path, out_folder: Path, base: Path | None = None) -> Output:
     parts = [Artifact.at(folder / name) for name in ("validation", "benchmarks", "contamination")]
     evaluate.function(EvaluateConfig(batch_size=4), models, *parts, out)
     return out
+
+
+def test_the_answers_of_all_models_stand_side_by_side(folder: Path, scored: Output) -> None:
+    runtime = TransformersRuntime(folder / "model")
+    rows = scored.counts["tables"]["Answers"]
+    assert [row["prompt"] for row in rows] == EvaluateConfig().prompts
+    for row in rows:
+        alone = runtime.chat([{"role": "user", "content": row["prompt"]}], EvaluateConfig().answer_tokens)
+        assert row["base"] == row["sft"] == row["dpo"] == html.escape(" ".join(alone.split()), quote=False)
+    assert "| base | sft | dpo |" in (scored.path / "answers.md").read_text()
+    with pytest.raises(ConfigError, match=r"prompts has one of [0-9,]+ tokens, but the context is 128"):
+        answers(runtime.model, runtime.tokenizer, ["too long " * 200], 8)
 
 
 def test_scores_are_what_a_hand_would_compute(folder: Path, scored: Output) -> None:
