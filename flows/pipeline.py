@@ -92,7 +92,8 @@ def post_training(profile: Profile, begun: Beginning) -> dict[str, Artifact]:
     links = {BASE: begun.model}
     for name in profile.links:
         model = list(links.values())[-1].part("model")
-        links[name] = STAGES[name](getattr(profile, name), model, begun.pairs.part(METHODS[name].pairs))
+        pairs = begun.pairs.part(METHODS[name].pairs if name in METHODS else "instructions")
+        links[name] = STAGES[name](getattr(profile, name), model, pairs)
     return links
 
 
@@ -103,5 +104,5 @@ def clean_pairs(profile: Profile, raw: Artifact) -> Artifact:
 
 
 def methods(profile: Profile) -> dict[str, PosttrainConfig]:
-    """The configs of the chain's links, in order."""
-    return {name: getattr(profile, name) for name in profile.links}
+    """The configs of the methods of post-training, in order."""
+    return {name: getattr(profile, name) for name in profile.links if name in METHODS}

@@ -10,6 +10,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from models.presets import ShapeError, derive
 from tasks.base import BaseConfig
 from tasks.dedup import DedupConfig
 from tasks.download import DownloadConfig
@@ -18,6 +19,7 @@ from tasks.export import ExportConfig
 from tasks.filter import FilterConfig
 from tasks.posttrain.methods.dpo import DpoConfig
 from tasks.posttrain.methods.sft import SftConfig
+from tasks.posttrain.prune import PruneConfig
 from tasks.pretrain import PretrainConfig
 from tasks.stage.runtime import Runtime
 from tasks.tokenize import TokenizeConfig
@@ -59,6 +61,9 @@ class Profile(BaseModel):
         description="a model that others trained, in place of `pretrain`; of the stages before it only download runs "
         "then, and `filter.pii` on its pairs",
     )
+    prune: PruneConfig | None = Field(
+        None, description="leave out what the model uses least; null: none. What follows in the chain heals it"
+    )
     sft: SftConfig | None = Field(default_factory=SftConfig, description="supervised fine-tuning; null: none")
     dpo: DpoConfig | None = Field(default_factory=DpoConfig, description="direct preference optimization; null: none")
     chain: list[LinkName] | None = Field(
@@ -96,6 +101,19 @@ class Profile(BaseModel):
         left = [name for name in LINKS if getattr(self, name) is not None and name not in self.chain]
         if left:
             raise ValueError(f"chain does not name {', '.join(left)}: add it, or set `{left[0]}: null`")
+        return self
+
+    @model_validator(mode="after")
+    def _there_is_more_than_is_kept(self) -> Self:
+        """A model of others says its sizes only in its stage."""
+        if self.prune is not None and self.pretrain is not None:
+            try:
+                shape = derive(self.pretrain.model, self.tokenizer.vocab_size)
+            except ShapeError:
+                return self  # which is told where the shape is asked for
+            sizes = {"layers": shape.depth, "feed_forward": shape.feed_forward, "kv_heads": shape.kv_heads}
+            if more := self.prune.beyond({**sizes, "width": shape.width}):
+                raise ValueError(more)
         return self
 
     @model_validator(mode="after")

@@ -4,7 +4,8 @@ config.py       the settings that every method has
 method.py       what a method is
 methods/        the methods, one file each
 rows/           row forms, one file each
-adapters/       room for adapters over a base model
+adapters/       adapters over a base model
+prune/          a smaller model to be healed
 stage.py        the stage's side: checks the inputs, runs the child, reports
 spec.py         what the child is told
 train.py        the child
