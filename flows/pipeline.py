@@ -93,7 +93,8 @@ def post_training(profile: Profile, begun: Beginning) -> dict[str, Artifact]:
     for name in profile.links:
         model = list(links.values())[-1].part("model")
         pairs = begun.pairs.part(METHODS[name].pairs if name in METHODS else "instructions")
-        links[name] = STAGES[name](getattr(profile, name), model, pairs)
+        beside = [links[profile.distill.teacher].part("model")] if name == "distill" and profile.distill else []
+        links[name] = STAGES[name](getattr(profile, name), model, *beside, pairs)
     return links
 
 

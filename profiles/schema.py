@@ -17,6 +17,7 @@ from tasks.download import DownloadConfig
 from tasks.evaluate import EvaluateConfig
 from tasks.export import ExportConfig
 from tasks.filter import FilterConfig
+from tasks.posttrain.methods.distill import DistillConfig
 from tasks.posttrain.methods.dpo import DpoConfig
 from tasks.posttrain.methods.sft import SftConfig
 from tasks.posttrain.prune import PruneConfig
@@ -64,6 +65,7 @@ class Profile(BaseModel):
     prune: PruneConfig | None = Field(
         None, description="leave out what the model uses least; null: none. What follows in the chain heals it"
     )
+    distill: DistillConfig | None = Field(None, description="learning the distributions of a teacher; null: none")
     sft: SftConfig | None = Field(default_factory=SftConfig, description="supervised fine-tuning; null: none")
     dpo: DpoConfig | None = Field(default_factory=DpoConfig, description="direct preference optimization; null: none")
     chain: list[LinkName] | None = Field(
@@ -114,6 +116,16 @@ class Profile(BaseModel):
             sizes = {"layers": shape.depth, "feed_forward": shape.feed_forward, "kv_heads": shape.kv_heads}
             if more := self.prune.beyond({**sizes, "width": shape.width}):
                 raise ValueError(more)
+        return self
+
+    @model_validator(mode="after")
+    def _teacher_comes_before(self) -> Self:
+        if self.distill is not None:
+            before = (BASE, *self.links[: self.links.index("distill")])
+            if self.distill.teacher not in before:
+                raise ValueError(
+                    f"distill.teacher is {self.distill.teacher}, but the models before it are {', '.join(before)}"
+                )
         return self
 
     @model_validator(mode="after")

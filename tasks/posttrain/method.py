@@ -28,13 +28,14 @@ class TrainerParts(Generic[Config]):
     """What a method makes its trainer of.
 
     `arguments` go to TRL's config class, `common` (model, data, tokenizer, callbacks) to its trainer; `load_model`
-    loads the model that the stage starts from once more, as a reference.
+    loads the model that the stage starts from once more, as a reference, and `load_teacher` the model that is imitated.
     """
 
     config: Config
     arguments: Mapping[str, Any]
     common: Mapping[str, Any]
     load_model: Callable[[], PreTrainedModel]
+    load_teacher: Callable[[], PreTrainedModel]
 
 
 @dataclass(frozen=True)

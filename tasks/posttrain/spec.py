@@ -12,7 +12,8 @@ class PosttrainSpec(ChildSpec):
     """Written as JSON by the stage, read by every rank.
 
     `config` is that of the method, as JSON. `identity` is a SHA-256 over all that decides the weights: a checkpoint
-    with another is refused. `base` names the model for those who get an adapter to it.
+    with another is refused. `base` names the model for those who get an adapter to it. `teacher` is
+    the folder of the model that is imitated, by a method that does.
     """
 
     method: str
@@ -20,4 +21,5 @@ class PosttrainSpec(ChildSpec):
     model: Path
     base: str
     rows: list[Path]
+    teacher: Path | None = None
     identity: str

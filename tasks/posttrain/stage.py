@@ -19,11 +19,22 @@ from tasks.training.model_folder import check_tokenizer
 from tasks.training.plots import plot_loss
 
 
-def posttrain(method: Method[Any], config: PosttrainConfig, model: Artifact, pairs: Artifact, out: Output) -> None:
+def posttrain(
+    method: Method[Any],
+    config: PosttrainConfig,
+    model: Artifact,
+    pairs: Artifact,
+    out: Output,
+    *,
+    teacher: Artifact | None = None,
+) -> None:
     """Train `model` on the JSON Lines of `pairs`; leave model/, log.jsonl and loss.png in `out`."""
     method.check_runtime(config, out.runtime)
-    check_tokenizer(model.path)
+    digest = check_tokenizer(model.path)
+    if teacher is not None:
+        check_tokenizer(teacher.path, expected=digest)
     decisive = f"{method.name} {config.model_dump_json()} {model.digest} {pairs.digest}"
+    decisive += f" {teacher.digest}" if teacher else ""
     rows, duplicates = drop_duplicates(pairs.files("*.jsonl"), config.deduplicate, out)
     spec = PosttrainSpec(
         method=method.name,
@@ -32,6 +43,7 @@ def posttrain(method: Method[Any], config: PosttrainConfig, model: Artifact, pai
         model=model.path.resolve(),
         base=f"sha256:{model.digest}",
         rows=[path.resolve() for path in rows],
+        teacher=teacher and teacher.path.resolve(),
         identity=hashlib.sha256(decisive.encode()).hexdigest(),
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),

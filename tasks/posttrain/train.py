@@ -120,7 +120,10 @@ def _trainer(
     if config.adapter is not None:
         common["peft_config"] = peft_config(spec.method, config.adapter, model)
     arguments = training_arguments(spec, config, len(train_rows), len(held_out))
-    parts = TrainerParts(config, arguments, common, functools.partial(load_pretrained, spec.model))
+    load_model, load_teacher = (
+        functools.partial(load_pretrained, folder) for folder in (spec.model, spec.teacher or spec.model)
+    )
+    parts = TrainerParts(config, arguments, common, load_model, load_teacher)
     trainer = method.make_trainer(parts)
     if config.quantized:
         train_in_float32(trainer.model)

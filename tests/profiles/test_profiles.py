@@ -130,6 +130,7 @@ def test_the_order_of_post_training_is_the_profiles() -> None:
         (["chain=[sft]"], "chain does not name dpo"),
         (["chain=[sft, dpo]", "sft=null"], "chain names sft, which is null"),
         (["chain=[sft, sft, dpo]"], "names a stage twice"),
+        (["chain=[distill, sft, dpo]", "distill.teacher=sft"], "but the models before it are base"),
         (["prune.layers=5"], "prune.layers is 5, but the model has 4"),
         (["export.link=dpo", "dpo=null"], "export.link is dpo, but the links are base, sft"),
     ):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.posttrain.method import Method
+from tasks.posttrain.methods.distill import DISTILL
 from tasks.posttrain.methods.dpo import DPO
 from tasks.posttrain.methods.sft import SFT
 
-METHODS: dict[str, Method[Any]] = {method.name: method for method in (SFT, DPO)}
+METHODS: dict[str, Method[Any]] = {method.name: method for method in (DISTILL, SFT, DPO)}

@@ -1,0 +1,37 @@
+"""How far a student's next-token distribution is from its teacher's, for each token.
+
+Shapes: N tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+
+def divergence(
+    student_NV: Tensor, teacher_NV: Tensor, kind: Literal["forward", "reverse", "jsd"], temperature: float = 1.0
+) -> Tensor:
+    """(N,) nats, of logits in whatever precision, times the square of the temperature, so that gradients keep their
+    size (Hinton et al. 2015).
+
+    forward is KL(teacher ‖ student), which covers all that the teacher says; reverse is KL(student ‖ teacher), which
+    avoids what it would not say (Gu et al. 2024, MiniLLM); jsd is the Jensen–Shannon divergence between the two
+    (Agarwal et al. 2024, GKD, with β = 0.5).
+    """
+    student, teacher = (torch.log_softmax(logits.float() / temperature, -1) for logits in (student_NV, teacher_NV))
+    if kind == "forward":
+        found = _kl(teacher, student)
+    elif kind == "reverse":
+        found = _kl(student, teacher)
+    else:
+        middle = torch.logaddexp(student, teacher) - math.log(2)
+        found = (_kl(teacher, middle) + _kl(student, middle)) / 2
+    return found * temperature**2
+
+
+def _kl(log_p_NV: Tensor, log_q_NV: Tensor) -> Tensor:
+    return (log_p_NV.exp() * (log_p_NV - log_q_NV)).sum(-1)

@@ -1,0 +1,118 @@
+"""The `distill` stage: a model learns the next-token distributions of a teacher, on the answers of conversations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from storage.artifact import Artifact
+from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.method import Method, TrainerParts
+from tasks.posttrain.rows.instruction import INSTRUCTION
+from tasks.posttrain.stage import posttrain
+from tasks.stage.output import Output
+from tasks.training.links import BASE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+    from transformers import Trainer
+
+Divergence = Literal["forward", "reverse", "jsd"]
+GIVEN = ("input_ids", "attention_mask", "position_ids")
+
+
+class DistillConfig(PosttrainConfig):
+    """Divergence from the teacher on the assistant's tokens."""
+
+    learning_rate: float = Field(5e-4, gt=0, description="peak; half of supervised fine-tuning's")
+    teacher: str = Field(BASE, description="base, or the earlier link of the chain whose model is the teacher")
+    divergence: Divergence = Field(
+        "forward", description="KL from the teacher (forward) or to it (reverse), or Jensen–Shannon between both"
+    )
+    temperature: float = Field(1.0, gt=0, description="divisor of both models' logits")
+    hard_share: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="weight of the answers' own cross-entropy; the divergence has the rest",
+    )
+
+
+def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
+    import torch
+    import torch.nn.functional as F
+    from trl import SFTConfig, SFTTrainer
+
+    from models.kernels.cross_entropy import IGNORED
+    from tasks.posttrain.divergence import divergence
+    from tasks.posttrain.means import ExactMeans
+
+    config = parts.config
+    # Loaded before the arguments exist: with them, transformers would partition it for ZeRO 3 while loading
+    teacher = parts.load_teacher().eval().requires_grad_(False)
+
+    class FromTeacher(SFTTrainer):
+        def compute_loss(
+            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+        ) -> Any:
+            given = {name: inputs[name] for name in GIVEN if name in inputs}
+            labels = inputs["labels"][:, 1:]
+            learned = labels != IGNORED
+            outputs = model(**given, use_cache=False)
+            student, targets = outputs.logits[:, :-1][learned].float(), labels[learned]
+            with torch.no_grad():
+                theirs = teacher.to(student.device)(**given, use_cache=False).logits[:, :-1][learned]
+            soft = divergence(student, theirs, config.divergence, config.temperature).sum()
+            hard = F.cross_entropy(student, targets, reduction="sum")
+            tokens = learned.sum()
+            right = (student.argmax(-1) == targets).sum()
+            # Of TRL's own: counted by all processes, weighed in ExactMeans
+            sums = torch.stack([tokens, right, soft.detach(), hard.detach()])
+            all_sums = self.accelerator.gather_for_metrics(sums[None]).sum(0).tolist()
+            metrics = self._metrics["train" if self.model.training else "eval"]
+            for name, total in zip(("mean_token_accuracy", "divergence", "cross_entropy"), all_sums[1:], strict=True):
+                metrics[name].append(total / max(1.0, all_sums[0]))
+            loss = (1 - config.hard_share) * soft + config.hard_share * hard
+            if num_items_in_batch is None:
+                loss = loss / tokens.clamp(min=1)
+            else:  # the tokens of all processes, over which the gradients are averaged
+                loss = loss / num_items_in_batch * self.accelerator.num_processes
+            return (loss, outputs) if return_outputs else loss
+
+    class TokenMeans(ExactMeans, FromTeacher):
+        means_over: ClassVar = {"loss": "tokens"}
+
+        def weigh(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {"tokens": (inputs["labels"][:, 1:] != IGNORED).sum()}
+
+    arguments = SFTConfig(**parts.arguments, max_length=None, packing=False)  # rows are known to fit
+    trainer: Trainer = TokenMeans(args=arguments, **parts.common)
+    return trainer
+
+
+DISTILL = Method(
+    name="distill",
+    config=DistillConfig,
+    pairs="instructions",
+    rows=INSTRUCTION,
+    make_trainer=_make_trainer,
+    loss_unit="nats a token",
+    measures={
+        "mean_token_accuracy": "token_accuracy",
+        "divergence": "divergence",
+        "cross_entropy": "cross_entropy",
+    },
+    summary=("validation_divergence",),
+)
+
+
+@DISTILL.stage(version=1)
+def distill(config: DistillConfig, model: Artifact, teacher: Artifact, instructions: Artifact, out: Output) -> None:
+    """Distillation on logits (Hinton et al. 2015) over the answers of the instructions; heals a pruned model.
+
+    Leaves model/, log.jsonl and loss.png. Both models have one tokenizer. Raises EmptyOutput as `sft`.
+    """
+    posttrain(DISTILL, config, model, instructions, out, teacher=teacher)
