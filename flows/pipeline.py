@@ -92,16 +92,17 @@ def post_training(profile: Profile, begun: Beginning) -> dict[str, Artifact]:
     links = {BASE: begun.model}
     for name in profile.links:
         model = list(links.values())[-1].part("model")
-        pairs = begun.pairs.part(METHODS[name].pairs if name in METHODS else "instructions")
+        role = METHODS[name].reads(profile.download.roles) if name in METHODS else "instructions"
         beside = [links[profile.distill.teacher].part("model")] if name == "distill" and profile.distill else []
-        links[name] = STAGES[name](getattr(profile, name), model, *beside, pairs)
+        links[name] = STAGES[name](getattr(profile, name), model, *beside, begun.pairs.part(role))
     return links
 
 
 def clean_pairs(profile: Profile, raw: Artifact) -> Artifact:
     """The pairs without personal data."""
     pii = profile.filter and profile.filter.pii
-    return filter_pairs(pii, raw.part("instructions"), raw.part("preferences"))
+    labelled = raw.part("labelled") if "labelled" in profile.download.roles else None
+    return filter_pairs(pii, raw.part("instructions"), raw.part("preferences"), labelled)
 
 
 def methods(profile: Profile) -> dict[str, PosttrainConfig]:

@@ -8,6 +8,7 @@ from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.manifest import Manifest
 from storage.units import duration, size_of
+from tasks.download.config import PAIR_ROLES
 from tasks.stage.pages import embed_plots, markdown_table
 from tasks.stage.session import Session, current
 
@@ -41,7 +42,7 @@ def result_of(manifest: Manifest) -> str:
     text = f"{documents['in']:,} documents in, {documents['kept']:,} kept"
     text += f", {removed:,} removed" if removed else ""
     text += f", {documents['quarantined']:,} quarantined" if documents["quarantined"] else ""
-    pairs = sum(counts.get(f"{role}_quarantined", 0) for role in ("instructions", "preferences"))
+    pairs = sum(counts.get(f"{role}_quarantined", 0) for role in PAIR_ROLES)
     return text + (f", {pairs:,} pairs quarantined" if pairs else "")
 
 

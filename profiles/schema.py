@@ -17,8 +17,11 @@ from tasks.download import DownloadConfig
 from tasks.evaluate import EvaluateConfig
 from tasks.export import ExportConfig
 from tasks.filter import FilterConfig
+from tasks.posttrain.methods.cpo import CpoConfig
 from tasks.posttrain.methods.distill import DistillConfig
 from tasks.posttrain.methods.dpo import DpoConfig
+from tasks.posttrain.methods.kto import KtoConfig
+from tasks.posttrain.methods.orpo import OrpoConfig
 from tasks.posttrain.methods.sft import SftConfig
 from tasks.posttrain.prune import PruneConfig
 from tasks.pretrain import PretrainConfig
@@ -67,6 +70,9 @@ class Profile(BaseModel):
     )
     distill: DistillConfig | None = Field(None, description="learning the distributions of a teacher; null: none")
     sft: SftConfig | None = Field(default_factory=SftConfig, description="supervised fine-tuning; null: none")
+    orpo: OrpoConfig | None = Field(None, description="odds ratio preference optimization; null: none")
+    cpo: CpoConfig | None = Field(None, description="contrastive preference optimization, or SimPO; null: none")
+    kto: KtoConfig | None = Field(None, description="Kahneman-Tversky optimization; null: none")
     dpo: DpoConfig | None = Field(default_factory=DpoConfig, description="direct preference optimization; null: none")
     chain: list[LinkName] | None = Field(
         None,

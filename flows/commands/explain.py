@@ -17,7 +17,8 @@ from storage import refs
 from storage.errors import ConfigError
 from storage.shards.documents import Document, Verdict, read_batches, read_documents, read_ledger
 from storage.shards.lines import read_json_lines
-from tasks.filter.pairs.contents import ROLES, texts_of
+from tasks.download.config import PAIR_ROLES
+from tasks.filter.pairs.contents import texts_of
 
 DOCUMENT_STAGES = ("download", "dedup", "filter", "pairs")
 LEAST = 4  # characters of an id
@@ -87,8 +88,8 @@ def find_document(folder: Path, start: str) -> Document | None:
 
 
 def find_pair(folder: Path, start: str) -> Document | None:
-    """The instruction or preference pair whose id starts with `start`, with its messages as one text."""
-    for role in ROLES:
+    """The pair or labelled row whose id starts with `start`, with its messages as one text."""
+    for role in PAIR_ROLES:
         for path in sorted((folder / role).glob("*.jsonl")):
             for pair in read_json_lines(path):
                 if str(pair["id"]).startswith(start):

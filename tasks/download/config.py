@@ -7,12 +7,14 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from tasks.download.pairs.form import FormName, InstructionForm, PreferenceForm
+from tasks.download.pairs.form import FormName, InstructionForm, LabelledForm, PreferenceForm
 from tasks.stage.config import StageConfig
 
 LANGUAGES = {"en": "en-us", "fr": "fr-fr", "es": "es-es"}  # of the encyclopedia, with its package's names for them
 NAME = r"^[^\x00-\x1f\x7f]+$"  # it stands in lines of ledgers and tables
-Role = Literal["documents", "instructions", "preferences"]
+PairRole = Literal["instructions", "preferences", "labelled"]
+PAIR_ROLES: tuple[PairRole, ...] = get_args(PairRole)
+Role = Literal["documents", PairRole]
 
 
 class EmbeddedSource(StageConfig):
@@ -52,13 +54,16 @@ class ExternalSource(StageConfig):
     role: Role = Field("documents", description="use of the rows")
     text_column: str = Field("text", description="column of the text, in sources of documents")
     form: FormName | None = Field(
-        None, description="form of the rows of instructions or preferences; null to tell it from the keys of each row"
+        None, description="form of the rows of pairs; null to tell it from the keys of each row"
     )
     limit: int | None = Field(None, ge=1, description="maximum number of rows, from the first; null for all")
 
     @model_validator(mode="after")
     def _form_suits_role(self) -> Self:
-        names = {"documents": (), "instructions": get_args(InstructionForm), "preferences": get_args(PreferenceForm)}
+        names = {
+            "documents": (), "instructions": get_args(InstructionForm), "preferences": get_args(PreferenceForm),
+            "labelled": get_args(LabelledForm),
+        }  # fmt: skip
         forms = names[self.role]
         if self.form is not None and self.form not in forms:
             what = f"those of {self.role} are {', '.join(forms)}" if forms else "documents have none: remove it"
@@ -117,6 +122,12 @@ class DownloadConfig(StageConfig):
         """The names of the sources of documents."""
         texts = [source for source in self.sources if isinstance(source, EmbeddedSource) or source.role == "documents"]
         return [name for source in texts for name in source.names]
+
+    @property
+    def roles(self) -> tuple[PairRole, ...]:
+        """The kinds of pairs, each a part of the artifact: labelled rows only where a source brings such."""
+        external = [source.role for source in self.sources if not isinstance(source, EmbeddedSource)]
+        return tuple(role for role in PAIR_ROLES if role != "labelled" or role in external)
 
     @model_validator(mode="after")
     def _sources_suffice(self) -> Self:

@@ -14,7 +14,7 @@ from storage.shards.documents import Document, Verdict, shard_name, write_ledger
 from storage.shards.lines import write_json_lines
 from tasks.download import benchmarks
 from tasks.download.config import DownloadConfig, EmbeddedSource, FileSource, HubSource, Source
-from tasks.download.pairs import instruction, preference
+from tasks.download.pairs import instruction, labelled, preference
 from tasks.download.pairs.choose import forms_of
 from tasks.download.sources import embedded, files, hub
 from tasks.download.sources.rows import Refused, Row, describe_columns
@@ -25,10 +25,11 @@ from tasks.stage.output import Output
 
 Values = dict[str, Any]
 PROGRESS_EVERY = 500
-CONVERTERS = {"instructions": instruction, "preferences": preference}
+CONVERTERS = {"instructions": instruction, "preferences": preference, "labelled": labelled}
 PARTS = {  # beside documents/, with what each row has
     "instructions": ("messages",),
     "preferences": ("prompt", "chosen", "rejected"),
+    "labelled": ("prompt", "completion", "label"),
     "benchmarks": ("id", "query", "choices", "gold"),
 }
 
@@ -50,8 +51,8 @@ def check_adopted(config: DownloadConfig, folder: Artifact, inputs: Mapping[str,
     """Check that a folder made elsewhere has documents, pairs and benchmarks as this stage writes them. Raises
     DamagedArtifact, EmptyOutput."""
     check_documents(folder)
-    for part, keys in PARTS.items():
-        check_rows(folder, part, keys)
+    for part in (*config.roles, "benchmarks"):
+        check_rows(folder, part, PARTS[part])
 
 
 @stage(version=4, sources=fingerprints, adopted=check_adopted)
@@ -64,7 +65,7 @@ def download(config: DownloadConfig, out: Output) -> None:
     writer = ShardWriter(config, out)
     verdicts: list[Verdict] = []
     refused: dict[str, list[Refused]] = {}
-    with pair_writer(out) as written:
+    with pair_writer(config.roles, out) as written:
         for source in config.sources:
             for role, source_name, item in _items(source, config, refused, verdicts):
                 if isinstance(item, Document):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TextIO
 
@@ -59,8 +59,7 @@ class PairWriter:
 
 
 @contextmanager
-def pair_writer(out: Output) -> Iterator[PairWriter]:
+def pair_writer(roles: Iterable[str], out: Output) -> Iterator[PairWriter]:
     """A writer with a file for each role, which is there even if no pair comes."""
     with ExitStack() as files:
-        roles = ("instructions", "preferences")
         yield PairWriter({role: files.enter_context(open_lines(out.path / role / "pairs.jsonl")) for role in roles})

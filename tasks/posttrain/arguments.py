@@ -25,8 +25,13 @@ def uses_cuda(runtime: Runtime) -> bool:
 
 def uses_bfloat16(config: PosttrainConfig, runtime: Runtime) -> bool:
     """Whether products are of bfloat16, under autocast."""
-    asked = config.precision == "auto" and uses_cuda(runtime)
-    return config.precision == "bfloat16" or (asked and torch.cuda.is_bf16_supported(including_emulation=False))
+    return bfloat16_for(config.precision, runtime)
+
+
+def bfloat16_for(precision: str, runtime: Runtime) -> bool:
+    """Whether a `precision` means bfloat16 here."""
+    asked = precision == "auto" and uses_cuda(runtime)
+    return precision == "bfloat16" or (asked and torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 def training_arguments(spec: PosttrainSpec, config: PosttrainConfig, rows: int, held_out: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 from storage.errors import ConfigError
 from tasks.children.devices import check_training_device_here
@@ -10,6 +11,15 @@ from tasks.children.hosts import check_hosts, check_hosts_here, hosts_of
 from tasks.posttrain.config import PosttrainConfig
 from tasks.stage.runtime import Runtime
 from tasks.training.batches import BatchShare, share_batch
+
+
+class Limited(Protocol):
+    """A config that limits the tokens of a pair."""
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens; None for the context."""
+
 
 MICRO_BATCH = 16  # rows in a forward pass, where the runtime sets no micro_batch
 
@@ -54,7 +64,7 @@ def check_here(config: PosttrainConfig, runtime: Runtime) -> None:
     check_training_device_here(runtime)
 
 
-def max_length_of(name: str, config: PosttrainConfig, context: int) -> int:
+def max_length_of(name: str, config: Limited, context: int) -> int:
     """Tokens that a rendered pair may have. Raises ConfigError for more than the model's context."""
     asked = config.max_length or context
     if asked > context:

@@ -18,7 +18,7 @@ from storage.artifact import Artifact
 from tasks.posttrain.check import max_length_of
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method
-from tasks.posttrain.rows.duplicates import drop_duplicates
+from tasks.posttrain.rows.duplicates import drop_duplicates, split_rows
 from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.prepare import prepare, read_rows
 from tasks.stage.output import Output
@@ -63,6 +63,8 @@ def check_pairs(
         method = METHODS[name]
         max_length = max_length_of(name, config, context)
         with tempfile.TemporaryDirectory() as folder:
-            given = pairs.part(method.pairs).files("*.jsonl")
-            files, _ = drop_duplicates(given, config.deduplicate, Output.at(Path(folder), stage=name))
+            out = Output.at(Path(folder), stage=name)
+            part = method.reads([path.name for path in pairs.path.iterdir()])
+            given = split_rows(pairs.part(part).files("*.jsonl"), method.rows, out)
+            files, _ = drop_duplicates(given, config.deduplicate, out)
             rendered(method, config, files, loaded, max_length)

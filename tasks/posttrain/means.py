@@ -57,10 +57,13 @@ class ExactMeans(Trainer):
         mode = self._mode
         if seen := self._seen.pop(mode, None):
             sums = self._over_processes(seen, self._repeated if mode == "eval" else 0)
-            for measure, values in self._metrics[mode].items():
+            for measure, values in list(self._metrics[mode].items()):
                 if len(values) == len(seen):
-                    over = self.means_over.get(measure, self.means_over["loss"])
-                    self._metrics[mode][measure] = [_weighted_mean(values, sums[over])]
+                    weights = sums[self.means_over.get(measure, self.means_over["loss"])]
+                    if sum(weights):
+                        self._metrics[mode][measure] = [_weighted_mean(values, weights)]
+                    else:  # of nothing, as of a label that no row of the batch has
+                        del self._metrics[mode][measure]
             if mode == "eval":
                 logs["eval_loss"] = sum(sums["of loss"]) / sum(sums[self.means_over["loss"]])
         super().log(logs, start_time)

@@ -5,7 +5,7 @@ A method is one file under methods/ and one row of its table; see methods/sft.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -42,7 +42,8 @@ class TrainerParts(Generic[Config]):
 class Method(Generic[Config]):
     """One post-training method.
 
-    `pairs` names the part of an artifact with its pairs. `loss_unit` labels the loss curve. `measures` maps TRL's names
+    `pairs` names the part of an artifact with its pairs, and `instead` the one that it reads where there is none of
+    these. `loss_unit` labels the loss curve. `measures` maps TRL's names
     to ours: log.jsonl holds them for each step and validation, the manifest for the last validation. `summary` names
     further counts for the stage's summary line.
     """
@@ -55,6 +56,11 @@ class Method(Generic[Config]):
     loss_unit: str
     measures: Mapping[str, str]
     summary: tuple[str, ...] = ()
+    instead: str | None = None
+
+    def reads(self, roles: Collection[str]) -> str:
+        """The part that it reads where there are pairs of these roles."""
+        return self.pairs if self.instead is None or self.pairs in roles else self.instead
 
     def stage(self, version: int) -> Callable[[Callable[..., None]], Stage]:
         """`@stage` with what all methods have in common."""

@@ -12,8 +12,8 @@ class PosttrainSpec(ChildSpec):
     """Written as JSON by the stage, read by every rank.
 
     `config` is that of the method, as JSON. `identity` is a SHA-256 over all that decides the weights: a checkpoint
-    with another is refused. `base` names the model for those who get an adapter to it. `teacher` is
-    the folder of the model that is imitated, by a method that does.
+    with another is refused. `base` names the model for those who get an adapter to it. `teacher` is the folder of the
+    model that is imitated, and `reference` has the log-probabilities of the rows' answers, for methods that need them.
     """
 
     method: str
@@ -22,4 +22,5 @@ class PosttrainSpec(ChildSpec):
     base: str
     rows: list[Path]
     teacher: Path | None = None
+    reference: Path | None = None
     identity: str

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from storage.artifact import Artifact
 from tasks.children.supervise import run_module
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method
-from tasks.posttrain.rows.duplicates import drop_duplicates
+from tasks.posttrain.rows.duplicates import drop_duplicates, split_rows
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
@@ -27,15 +28,18 @@ def posttrain(
     out: Output,
     *,
     teacher: Artifact | None = None,
+    reference: Path | None = None,
 ) -> None:
-    """Train `model` on the JSON Lines of `pairs`; leave model/, log.jsonl and loss.png in `out`."""
+    """Train `model` on the JSON Lines of `pairs`; leave model/, log.jsonl and loss.png in `out`. `teacher` is a model,
+    `reference` a file of log-probabilities, see reference/."""
     method.check_runtime(config, out.runtime)
     digest = check_tokenizer(model.path)
     if teacher is not None:
         check_tokenizer(teacher.path, expected=digest)
     decisive = f"{method.name} {config.model_dump_json()} {model.digest} {pairs.digest}"
     decisive += f" {teacher.digest}" if teacher else ""
-    rows, duplicates = drop_duplicates(pairs.files("*.jsonl"), config.deduplicate, out)
+    given = split_rows(pairs.files("*.jsonl"), method.rows, out)
+    rows, duplicates = drop_duplicates(given, config.deduplicate, out)
     spec = PosttrainSpec(
         method=method.name,
         config=config.model_dump(mode="json"),
@@ -44,6 +48,7 @@ def posttrain(
         base=f"sha256:{model.digest}",
         rows=[path.resolve() for path in rows],
         teacher=teacher and teacher.path.resolve(),
+        reference=reference and reference.resolve(),
         identity=hashlib.sha256(decisive.encode()).hexdigest(),
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),

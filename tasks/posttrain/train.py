@@ -27,6 +27,7 @@ from tasks.posttrain.engines import check_engine
 from tasks.posttrain.fit import rendered
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.methods import METHODS
+from tasks.posttrain.reference.table import with_reference
 from tasks.posttrain.rows.form import Row
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.training.checkpoint_marker import resumed_note
@@ -49,6 +50,8 @@ def train(path: Path) -> None:
     model = _load_model(spec, config)
     max_length = max_length_of(spec.method, config, context_of(model.config))
     train_rows, held_out, dropped = rendered(method, config, spec.rows, tokenizer, max_length)
+    if spec.reference is not None:
+        train_rows, held_out = (with_reference(rows, spec.reference) for rows in (train_rows, held_out))
     log = LogCallback(spec, method.measures)
     trainer = _trainer(spec, method, config, model, tokenizer, train_rows, held_out, log)
     checkpoint, begun = _resume_point(trainer, spec)

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-LinkName = Literal["prune", "distill", "sft", "dpo"]
+LinkName = Literal["prune", "distill", "sft", "orpo", "cpo", "kto", "dpo"]
 LINKS: tuple[LinkName, ...] = get_args(LinkName)
 BASE = "base"  # the model that the chain begins with

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from storage.errors import BadDocument
 from tasks.download.pairs.chat import MESSAGES, SHAREGPT
 from tasks.download.pairs.form import Answers, Form, FormName, Message, Values, bad
+from tasks.download.pairs.labelled import LABELLED, is_label
 from tasks.download.pairs.oasst import OASST
 from tasks.download.pairs.preferences import ALPACA_PREFERENCE, EXPLICIT_PROMPT, IMPLICIT_PROMPT, SHAREGPT_PREFERENCE
 from tasks.download.pairs.question import ALPACA, DOLLY, PROMPT_COMPLETION
@@ -19,7 +20,9 @@ from tasks.download.sources.rows import columns_of
 
 INSTRUCTIONS: tuple[Form[list[Message]], ...] = (MESSAGES, SHAREGPT, ALPACA, DOLLY, PROMPT_COMPLETION, OASST)
 PREFERENCES: tuple[Form[Answers], ...] = (EXPLICIT_PROMPT, IMPLICIT_PROMPT, ALPACA_PREFERENCE, SHAREGPT_PREFERENCE)
-FORMS: dict[str, tuple[Form[Any], ...]] = {"instructions": INSTRUCTIONS, "preferences": PREFERENCES}
+FORMS: dict[str, tuple[Form[Any], ...]] = {
+    "instructions": INSTRUCTIONS, "preferences": PREFERENCES, "labelled": LABELLED
+}  # fmt: skip
 MEDIA = ("images", "videos", "audios")  # as LLaMA-Factory names them
 Taken = TypeVar("Taken")
 
@@ -29,8 +32,8 @@ class _Untrained(NamedTuple):
     what: str
 
 
-KTO = "labelled answers, for the method KTO, which no stage has yet; read as another form, the label is ignored"
-UNTRAINED = (
+KTO = "labelled answers, for the role labelled; read as another form, the label is ignored"
+UNTRAINED = (  # by the roles that know no such keys
     _Untrained(("prompt", "completion", "label"), KTO),
     _Untrained(("messages", "label"), KTO),
     _Untrained(("conversations", "label"), KTO),
@@ -54,7 +57,7 @@ def choose(forms: Sequence[Form[Taken]], row: Values, named: FormName | None) ->
     present = [key for key, value in row.items() if value is not None]
     fitting = _fitting(forms, present) or _fitting(forms, row)  # a column may be null because of other rows
     untrained = _untrained(row)
-    if untrained:
+    if untrained and not (fitting and forms is LABELLED):
         raise bad("no_method", f"its keys {', '.join(untrained.keys)} are those of {untrained.what}")
     if not fitting:
         raise _unknown(row, present)
@@ -82,7 +85,7 @@ def _untrained(row: Values) -> _Untrained | None:
 def _given(row: Values, key: str) -> bool:
     """Whether a key has a value; a label is one of KTO only if it is true or false, or 1 or 0."""
     value = row.get(key)
-    return isinstance(value, int) and value in (0, 1) if key == "label" else value is not None
+    return is_label(value) if key == "label" else value is not None
 
 
 def _unknown(row: Values, present: Collection[str]) -> BadDocument:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from tasks.download.pairs.choose import INSTRUCTIONS, PREFERENCES, choose
 from tasks.download.pairs.form import FormName, Message, Values, bad
+from tasks.download.pairs.labelled import LABELLED
 from tasks.download.pairs.order import check_order, ends_with_answer
 
 
@@ -35,14 +36,26 @@ def preference(row: Values, source: str, form: FormName | None = None) -> Conver
     """A prompt that ends with the user's turn, with two answers that end with the assistant's. Raises BadDocument."""
     prompt, chosen, rejected = choose(PREFERENCES, row, form).take(row)
     for key, answer in (("chosen", chosen), ("rejected", rejected)):
-        ends_with_answer(answer, key)
-        check_order([*prompt, *answer])
-        if answer[0]["role"] != "assistant":
-            raise bad("no_answer", f"{key} does not begin with the assistant's turn")
+        _check_answer(prompt, answer, key)
     if chosen == rejected:
         raise bad("equal_answers", "chosen and rejected are equal")
     identity = _identity([*prompt, *chosen, *rejected])
     return Converted({"id": identity, "source": source, "prompt": prompt, "chosen": chosen, "rejected": rejected})
+
+
+def labelled(row: Values, source: str, form: FormName | None = None) -> Converted:
+    """A prompt that ends with the user's turn, with an answer that ends with the assistant's. Raises BadDocument."""
+    prompt, completion, label = choose(LABELLED, row, form).take(row)
+    _check_answer(prompt, completion, "the answer")
+    identity = _identity([*prompt, *completion, {"label": str(label)}])
+    return Converted({"id": identity, "source": source, "prompt": prompt, "completion": completion, "label": label})
+
+
+def _check_answer(prompt: list[Message], answer: list[Message], key: str) -> None:
+    ends_with_answer(answer, key)
+    check_order([*prompt, *answer])
+    if answer[0]["role"] != "assistant":
+        raise bad("no_answer", f"{key} does not begin with the assistant's turn")
 
 
 def _identity(messages: list[Message]) -> str:

@@ -12,7 +12,8 @@ Values = dict[str, Any]
 Message = dict[str, str]  # {"role": "system", "user" or "assistant", "content": text}
 InstructionForm = Literal["messages", "sharegpt", "alpaca", "dolly", "prompt_completion", "oasst"]
 PreferenceForm = Literal["explicit_prompt", "implicit_prompt", "alpaca_preference", "sharegpt_preference"]
-FormName = Literal[InstructionForm, PreferenceForm]
+LabelledForm = Literal["labelled_completion", "labelled_messages", "labelled_sharegpt", "labelled_alpaca"]
+FormName = Literal[InstructionForm, PreferenceForm, LabelledForm]
 Taken = TypeVar("Taken")
 
 
@@ -22,6 +23,14 @@ class Answers(NamedTuple):
     prompt: list[Message]
     chosen: list[Message]
     rejected: list[Message]
+
+
+class Labelled(NamedTuple):
+    """What comes before an answer, the answer, and whether it is desirable."""
+
+    prompt: list[Message]
+    completion: list[Message]
+    label: bool
 
 
 @dataclass(frozen=True)

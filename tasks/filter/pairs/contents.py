@@ -11,8 +11,7 @@ from storage.errors import DamagedArtifact, make_again
 from storage.shards.lines import read_json_lines
 
 Pair = dict[str, Any]
-ROLES = ("instructions", "preferences")
-TURNS = ("messages", "prompt", "chosen", "rejected")  # the lists of messages that a pair may have
+TURNS = ("messages", "prompt", "chosen", "rejected", "completion")  # the lists of messages that a pair may have
 GROUP = 1024  # pairs in memory at a time, and in a row group of their signals
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact
-from tasks.filter.pairs.contents import ROLES
 from tasks.filter.pii.config import PiiConfig
 from tasks.filter.pii.family import fingerprints
 from tasks.filter.pii.rules import PiiRules
@@ -25,14 +24,16 @@ from tasks.stage.runtime import Runtime
 
 
 @stage(version=1, name="pii_pairs", part_of="pairs", runtime=("data",))
-def pair_signals(config: PiiConfig, instructions: Artifact, preferences: Artifact, out: Output) -> None:
-    """Find personal data in instruction and preference pairs, as `pii` does in documents.
+def pair_signals(
+    config: PiiConfig, instructions: Artifact, preferences: Artifact, labelled: Artifact | None, out: Output
+) -> None:
+    """Find personal data in instruction and preference pairs and labelled rows, as `pii` does in documents.
 
     Written for each role and file: `pii`, a list of (entity, start, end, score), and `pii_findings`, a row per message.
     """
     from tasks.filter.pairs.measure import measure_pairs
 
-    for role, pairs in zip(ROLES, (instructions, preferences), strict=True):
+    for role, pairs in _by_role(instructions, preferences, labelled).items():
         measured = map_shards(functools.partial(measure_pairs, config), pairs.files("*.jsonl"), out, role, "files")
         collect(measured, FILE, out.path / role)
 
@@ -43,17 +44,20 @@ def check(config: PiiRules, runtime: Runtime) -> None:
 
 
 @stage(version=1, name="pairs", section="filter", runtime=("data",), sources=fingerprints, check=check)
-def filter_pairs(config: PiiRules, instructions: Artifact, preferences: Artifact, out: Output) -> None:
-    """Look for personal data in instruction and preference pairs, with the rules and the actions for documents.
+def filter_pairs(
+    config: PiiRules, instructions: Artifact, preferences: Artifact, labelled: Artifact | None, out: Output
+) -> None:
+    """Look for personal data in instruction and preference pairs, and in labelled rows where there are any, with the
+    rules and the actions for documents.
 
-    Writes instructions/ and preferences/ under the names of the files that came in, and ledger/ with a verdict for each
-    pair that was changed or removed. What was removed stands nowhere else than in the artifact of `download`.
+    Writes instructions/, preferences/ and labelled/ under the names of the files that came in, and ledger/ with a
+    verdict for each pair that was changed or removed. What was removed stands nowhere else than in the artifact of `download`.
     """
     from tasks.filter.pairs.decide import LEDGER, PAIRS, Job, decide_pairs
 
-    signals = out.obtain(pair_signals, config.measure, instructions, preferences)
+    signals = out.obtain(pair_signals, config.measure, instructions, preferences, labelled)
     decided: dict[str, list[ShardResult]] = {}
-    for role, pairs in zip(ROLES, (instructions, preferences), strict=True):
+    for role, pairs in _by_role(instructions, preferences, labelled).items():
         files, side_files = pairs.files("*.jsonl"), signals.part(role).files("*.parquet")
         if len(files) != len(side_files):
             raise DamagedArtifact(
@@ -66,6 +70,11 @@ def filter_pairs(config: PiiRules, instructions: Artifact, preferences: Artifact
             _link(result.folder / PAIRS, out.path / role / file.name)
             _link(result.folder / LEDGER, out.path / "ledger" / f"{role}-{number:05d}.parquet")
     _report(config, decided, out)
+
+
+def _by_role(instructions: Artifact, preferences: Artifact, labelled: Artifact | None) -> dict[str, Artifact]:
+    given = {"instructions": instructions, "preferences": preferences, "labelled": labelled}
+    return {role: pairs for role, pairs in given.items() if pairs is not None}
 
 
 def _link(made: Path, path: Path) -> None:
@@ -99,7 +108,7 @@ def _report(config: PiiRules, decided: dict[str, list[ShardResult]], out: Output
     out.table(
         "Personal data",
         [
-            {"kind": kind, "action": config.action_of(kind), **{role: found[role][kind] for role in ROLES}}
+            {"kind": kind, "action": config.action_of(kind), **{role: found[role][kind] for role in decided}}
             for kind in kinds
         ],
     )

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from storage.artifact import Artifact
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method, TrainerParts
+from tasks.posttrain.reference.config import ReferenceConfig
+from tasks.posttrain.reference.stage import reference
+from tasks.posttrain.reference.table import FILE
 from tasks.posttrain.rows.preference import PREFERENCE
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
     from transformers import Trainer
+
+
+Loss = Literal[
+    "sigmoid", "sigmoid_norm", "hinge", "ipo", "robust", "exo_pair", "nca_pair", "sppo_hard", "apo_zero", "apo_down"
+]
+SMOOTHED = ("robust", "exo_pair")
 
 
 class DpoConfig(PosttrainConfig):
@@ -25,42 +31,39 @@ class DpoConfig(PosttrainConfig):
 
     learning_rate: float = Field(1e-4, gt=0, description="peak; a tenth of supervised fine-tuning's, or less")
     beta: float = Field(0.1, gt=0, description="strength of the penalty for moving away from the reference model")
-    loss: Literal["sigmoid", "ipo"] = Field("sigmoid", description="DPO's own loss, or IPO (Azar et al. 2023)")
+    loss: Loss = Field(
+        "sigmoid",
+        description="of a pair. sigmoid: DPO's own (Rafailov et al. 2023). sigmoid_norm: that of log-ratios divided by "
+        "the tokens of the answer (Lambert et al. 2024, Tülu 3). hinge: SLiC's (Zhao et al. 2023, Liu et al. 2023). "
+        "ipo: Azar et al. 2023, per token. robust: for labels of which a share is wrong (Chowdhury et al. 2024). "
+        "exo_pair: Ji et al. 2024. nca_pair: Chen et al. 2024. sppo_hard: Wu et al. 2024. apo_zero, apo_down: for "
+        "preferred answers that are better, or worse, than the model's own (D'Oosterlinck et al. 2024)",
+    )
+    label_smoothing: float = Field(
+        0.0,
+        ge=0,
+        lt=0.5,
+        exclude_if=lambda share: share == 0,
+        description="share of pairs taken to be the wrong way round, for the losses robust and exo_pair",
+    )
+
+    @model_validator(mode="after")
+    def _smooths_what_can_be(self) -> Self:
+        if self.loss in SMOOTHED and not self.label_smoothing:
+            usual = {"robust": "0.1", "exo_pair": "0.001"}[self.loss]
+            raise ValueError(f"the loss {self.loss} needs a label_smoothing above 0, such as {usual}")
+        if self.loss not in SMOOTHED and self.label_smoothing:
+            raise ValueError(f"label_smoothing is of the losses {' and '.join(SMOOTHED)}, and {self.loss} has none")
+        return self
 
 
 def _make_trainer(parts: TrainerParts[DpoConfig]) -> Trainer:
-    from trl import DPOConfig, DPOTrainer
-    from trl.trainer.utils import disable_dropout_in_model
+    from tasks.posttrain.preference.pairs import PairMeans, pair_arguments
 
-    from tasks.posttrain.means import ExactMeans
-
-    class PairMeans(ExactMeans, DPOTrainer):
-        means_over: ClassVar = {
-            "loss": "pairs",
-            "mean_token_accuracy": "chosen tokens",
-            "logits/chosen": "chosen tokens",
-            "logits/rejected": "rejected tokens",
-            "entropy": "tokens",
-        }
-
-        def weigh(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            answers = inputs["completion_mask"][:, 1:]  # those of all chosen answers, then those of all rejected ones
-            chosen, rejected = (mask.sum() for mask in answers.chunk(2))
-            pairs = chosen.new_tensor(len(answers) // 2)
-            return {
-                "pairs": pairs, "chosen tokens": chosen, "rejected tokens": rejected, "tokens": chosen + rejected
-            }  # fmt: skip
-
-    settings = {"beta": parts.config.beta, "loss_type": [parts.config.loss]}
-    if parts.config.adapter is None:
-        # Loaded before the arguments exist: with them, transformers would partition it for ZeRO 3 while loading
-        reference = parts.load_model()
-    else:
-        reference = None  # the model with its adapter disabled
-        disable_dropout_in_model(parts.common["model"])
-        settings["disable_dropout"] = False  # it would be the adapter's too
-    arguments = DPOConfig(**parts.arguments, **settings, max_length=None)  # rows are known to fit
-    trainer: Trainer = PairMeans(ref_model=reference, args=arguments, **parts.common)
+    config = parts.config
+    settings = {"beta": config.beta, "loss_type": [config.loss], "label_smoothing": config.label_smoothing}
+    arguments = pair_arguments(parts, **settings)
+    trainer: Trainer = PairMeans(args=arguments, **parts.common)
     return trainer
 
 
@@ -84,11 +87,14 @@ DPO = Method(
 )
 
 
-@DPO.stage(version=5)
+@DPO.stage(version=6)
 def dpo(config: DpoConfig, model: Artifact, preferences: Artifact, out: Output) -> None:
     """Direct preference optimisation (Rafailov et al. 2023) on pairs of a preferred and a rejected answer.
 
-    Reads model/ and pairs; writes model/ in the same format, log.jsonl and loss.png. Killed at any instant, it resumes
-    from its last checkpoint, bit for bit on a CPU.
+    Reads model/ and pairs; writes model/ in the same format, log.jsonl and loss.png. How likely the answers are to the
+    model that it starts from is an artifact of its own, which any loss and learning rate share. Killed at any instant,
+    it resumes from its last checkpoint, bit for bit on a CPU.
     """
-    posttrain(DPO, config, model, preferences, out)
+    DPO.check_runtime(config, out.runtime)
+    known = out.obtain(reference, ReferenceConfig.of(config), model, preferences)
+    posttrain(DPO, config, model, preferences, out, reference=known.path / FILE)

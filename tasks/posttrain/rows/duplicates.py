@@ -7,6 +7,7 @@ are those of the stage `dedup`, found by its own code over the text of all messa
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import unicodedata
 from collections import Counter
@@ -17,12 +18,22 @@ from typing import Any
 from storage.artifact import Artifact
 from storage.shards.lines import write_json_lines
 from tasks.posttrain.config import Deduplicate
-from tasks.posttrain.rows.form import Row
+from tasks.posttrain.rows.form import Row, RowForm
 from tasks.posttrain.rows.prepare import read_rows
 from tasks.stage.output import Output
 
 EXACT, NEAR = "exact_duplicate", "near_duplicate"
-MESSAGES = ("messages", "prompt", "chosen", "rejected")  # the parts of a row that are trained on
+# The parts of a row that are trained on
+PARTS = ("messages", "prompt", "chosen", "rejected", "completion", "label")
+
+
+def split_rows(paths: list[Path], form: RowForm, out: Output) -> list[Path]:
+    """Files with the rows of a form that those given stand for. Raises SourceError for a line that is not JSON."""
+    if form.split is None:
+        return paths
+    path = out.scratch / "split.jsonl"
+    write_json_lines(path, itertools.chain.from_iterable(map(form.split, read_rows(paths))))
+    return [path]
 
 
 def drop_duplicates(paths: list[Path], which: Deduplicate, out: Output) -> tuple[list[Path], Counter[str]]:
@@ -78,7 +89,7 @@ def _near_copies(path: Path, out: Output) -> set[int]:
 
 
 def _parts(row: Row) -> list[Any]:
-    return [row[name] for name in MESSAGES if name in row]
+    return [row[name] for name in PARTS if name in row]
 
 
 def _normal(value: Any) -> Any:

@@ -30,11 +30,13 @@ class Dropped(Exception):
 class RowForm:
     """`render(row, tokenizer, max_length)` gives a row as TRL takes it, or raises Dropped.
 
-    `supervised_share(rendered rows)` is the share of tokens that bear loss.
+    `supervised_share(rendered rows)` is the share of tokens that bear loss. `split(row)`, where there is one, gives the
+    rows that a row of another form stands for.
     """
 
     render: Callable[[Row, PreTrainedTokenizerFast, int], Row]
     supervised_share: Callable[[Sequence[Row]], float]
+    split: Callable[[Row], Iterable[Row]] | None = None
 
 
 def refuse_special_tokens(messages: Iterable[Message], tokenizer: PreTrainedTokenizerFast) -> None:

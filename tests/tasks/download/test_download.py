@@ -149,7 +149,7 @@ def test_a_loop_of_symbolic_links_multiplies_nothing(tmp_path: Path) -> None:
         ({"chosen": "a", "rejected": "b"}, "unknown_form",
          "its keys are chosen, rejected, as implicit_prompt of role preferences has them"),
         ({"prompt": "a", "completion": "b", "label": True}, "no_method",
-         "its keys prompt, completion, label are those of labelled answers, for the method KTO"),
+         "its keys prompt, completion, label are those of labelled answers, for the role labelled"),
     ],
 )  # fmt: skip
 def test_a_pair_that_cant_be_used_is_quarantined(row: dict[str, object], reason: str, key: str, tmp_path: Path) -> None:

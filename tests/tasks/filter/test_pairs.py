@@ -53,7 +53,8 @@ def write(folder: Path, instructions: list[dict[str, Any]], preferences: list[di
 
 def run(folder: Path, inputs: list[Artifact], **config: Any) -> Output:
     out = Output.at(folder, stage="pairs", runtime=runtime_of(workers=1))
-    filter_pairs.function(PiiRules.model_validate(config), *inputs, out)
+    labelled = inputs[2] if len(inputs) > 2 else None
+    filter_pairs.function(PiiRules.model_validate(config), *inputs[:2], labelled, out)
     return out
 
 

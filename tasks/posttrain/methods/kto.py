@@ -1,0 +1,103 @@
+"""The `kto` stage: single answers that are desirable or not, by TRL's KTOTrainer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, model_validator
+
+from storage.artifact import Artifact
+from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.method import Method, TrainerParts
+from tasks.posttrain.rows.labelled import LABELLED
+from tasks.posttrain.stage import posttrain
+from tasks.stage.output import Output
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+
+class KtoConfig(PosttrainConfig):
+    """The loss of a single answer; the model that the stage starts from is the reference."""
+
+    learning_rate: float = Field(1e-4, gt=0, description="peak; a tenth of supervised fine-tuning's, or less")
+    beta: float = Field(0.1, gt=0, description="strength of the penalty for moving away from the reference model")
+    loss: Literal["kto", "apo_zero"] = Field(
+        "kto",
+        description="of an answer. kto: against a reference point, the divergence from the reference model "
+        "(Ethayarajh et al. 2024). apo_zero: without one (D'Oosterlinck et al. 2024)",
+    )
+    desirable_weight: float = Field(1.0, gt=0, description="weight of the loss of desirable answers")
+    undesirable_weight: float = Field(
+        1.0, gt=0, description="that of others; the paper has 1 to 4/3 as the ratio of the summed weights"
+    )
+
+    @model_validator(mode="after")
+    def _others_are_in_the_batch(self) -> Self:
+        if self.loss == "kto" and self.global_batch == 1:
+            raise ValueError("the loss kto compares the rows of a batch: raise global_batch, or take apo_zero")
+        return self
+
+
+def _make_trainer(parts: TrainerParts[KtoConfig]) -> Trainer:
+    from trl import KTOConfig
+    from trl.trainer.utils import disable_dropout_in_model
+
+    from models.pretrained import context_of
+    from tasks.posttrain.preference.labelled import LabelledMeans
+
+    config, settings = parts.config, {}
+    if config.adapter is None:
+        # Loaded before the arguments exist: with them, transformers would partition it for ZeRO 3 while loading
+        reference = parts.load_model()
+    else:
+        reference = None  # the model with its adapter disabled
+        disable_dropout_in_model(parts.common["model"])
+        settings["disable_dropout"] = False  # it would be the adapter's too
+    arguments = KTOConfig(
+        **parts.arguments,
+        **settings,
+        loss_type="apo_zero_unpaired",  # the one of which TRL pairs no answers with the prompts of others
+        beta=config.beta,
+        desirable_weight=config.desirable_weight,
+        undesirable_weight=config.undesirable_weight,
+        max_length=config.max_length or context_of(parts.common["model"].config),  # of others' answers: rows fit
+    )
+    trainer: Trainer = LabelledMeans(
+        ref_model=reference,
+        args=arguments,
+        global_batch=config.global_batch,
+        divergence=config.loss == "kto",
+        **parts.common,
+    )
+    return trainer
+
+
+KTO = Method(
+    name="kto",
+    config=KtoConfig,
+    pairs="labelled",
+    instead="preferences",
+    rows=LABELLED,
+    make_trainer=_make_trainer,
+    loss_unit="a row",
+    measures={
+        "kl": "divergence",
+        "rewards/chosen": "desirable_reward",
+        "rewards/rejected": "undesirable_reward",
+        "logps/chosen": "desirable_log_probability",
+        "logps/rejected": "undesirable_log_probability",
+    },
+    summary=("validation_desirable_reward", "validation_undesirable_reward"),
+)
+
+
+@KTO.stage(version=1)
+def kto(config: KtoConfig, model: Artifact, labelled: Artifact, out: Output) -> None:
+    """Kahneman-Tversky optimisation (Ethayarajh et al. 2024) on answers that are labelled as desirable or not, or on
+    both answers of each preference where a profile has no labelled rows.
+
+    Reads model/ and rows; writes model/ in the same format, log.jsonl and loss.png. Killed at any instant, it resumes
+    from its last checkpoint, bit for bit on a CPU.
+    """
+    posttrain(KTO, config, model, labelled, out)

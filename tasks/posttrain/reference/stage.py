@@ -1,0 +1,54 @@
+"""The stage `reference`: how likely the answers of preference pairs are to the model that `dpo` starts from.
+
+It is an artifact of its own, so that training holds one model and not two, and another loss computes nothing again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from storage.artifact import Artifact
+from tasks.children.spec import ChildSpec
+from tasks.children.supervise import run_module
+from tasks.posttrain.reference.config import ReferenceConfig
+from tasks.stage import stage
+from tasks.stage.output import Output
+from tasks.training.model_folder import check_tokenizer
+
+
+class ReferenceSpec(ChildSpec):
+    """What the child is told."""
+
+    config: ReferenceConfig
+    model: Path
+    rows: list[Path]
+
+
+@stage(version=1, part_of="dpo", runtime=("compute", "training", "posttrain"))
+def reference(config: ReferenceConfig, model: Artifact, preferences: Artifact, out: Output) -> None:
+    """Log-probabilities of the preferred and the rejected answer of each pair, summed over the tokens of the answer,
+    the one that ends it included.
+
+    Writes reference.parquet: `id`, `tokens` (a digest of the rendered pair), `chosen`, `rejected`. Pairs that can't be
+    trained on are dropped and counted, as in the training; other processes change no bit of it on a CPU.
+    """
+    check_tokenizer(model.path)
+    spec = ReferenceSpec(
+        config=config,
+        runtime=out.runtime,
+        model=model.path.resolve(),
+        rows=[path.resolve() for path in preferences.files("*.jsonl")],
+        scratch=out.scratch.resolve(),
+        out=out.path.resolve(),
+    )
+
+    def on_line(line: dict[str, Any]) -> None:
+        out.progress(line["done"], line["batches"], "batches")
+
+    result = run_module("tasks.posttrain.reference.score", spec, out, on_line=on_line)
+    removed = Counter(result["dropped"])
+    out.account(what="pairs", documents_in=result["kept"] + removed.total(), kept=result["kept"], removed=removed)
+    out.count(summary=f"{result['kept']:,} pairs")
+    out.fact(**result["facts"])
