@@ -51,7 +51,8 @@ def filter_pairs(
     rules and the actions for documents.
 
     Writes instructions/, preferences/ and labelled/ under the names of the files that came in, and ledger/ with a
-    verdict for each pair that was changed or removed. What was removed stands nowhere else than in the artifact of `download`.
+    verdict for each pair that was changed or removed. What was removed stands nowhere else than in the artifact of
+    `download`.
     """
     from tasks.filter.pairs.decide import LEDGER, PAIRS, Job, decide_pairs
 

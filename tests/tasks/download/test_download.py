@@ -132,6 +132,21 @@ def test_a_loop_of_symbolic_links_multiplies_nothing(tmp_path: Path) -> None:
     assert texts(run(tmp_path, source(tmp_path / "data" / "**" / "*.jsonl"))) == GOOD
 
 
+def test_labelled_rows_are_a_part_of_their_own_and_absent_where_no_source_has_that_role(tmp_path: Path) -> None:
+    row = {"prompt": "Why?", "completion": "So.", "label": False}
+    (tmp_path / "rated.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "data.jsonl").write_bytes(lines(GOOD))
+    texts = source(tmp_path / "data.jsonl", name="texts")
+    out = run(tmp_path / "with", source(tmp_path / "rated.jsonl", role="labelled"), texts)
+    (written,) = map(json.loads, (out.path / "labelled" / "pairs.jsonl").read_text().splitlines())
+    assert (written["completion"][0]["content"], written["label"]) == ("So.", False)
+    assert out.counts["labelled"] == 1
+    plain = run(tmp_path / "without", texts)
+    assert not (plain.path / "labelled").exists()
+    assert "labelled" not in plain.counts
+    assert DownloadConfig().roles == ("instructions", "preferences")
+
+
 @pytest.mark.parametrize(
     ("row", "reason", "key"),
     [

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from storage.errors import BadDocument
 from tasks.download.config import FileSource
-from tasks.download.pairs import Converted, instruction, preference
+from tasks.download.pairs import Converted, instruction, labelled, preference
 from tasks.download.pairs.choose import FORMS
 from tasks.download.pairs.form import FormName
 
@@ -145,6 +145,29 @@ GOLDEN_PREFERENCES: dict[str, list[tuple[dict[str, Any], tuple[Turns, Turns, Tur
     ],
 }  # fmt: skip
 
+GOLDEN_LABELLED: dict[str, list[tuple[dict[str, Any], tuple[Turns, Turns, bool]]]] = {
+    "labelled_completion": [
+        ({"prompt": "Hi", "completion": "Yo", "label": True}, ([(U, "Hi")], [(A, "Yo")], True)),
+        ({"prompt": chat((U, "Hi")), "completion": chat((A, "No")), "label": False},  # trl-lib/kto-mix-14k
+         ([(U, "Hi")], [(A, "No")], False)),
+        ({"prompt": HH, "completion": " Yes.", "kto_tag": 1, "system": "Be"},
+         ([(S, "Be"), *ASKED], [(A, " Yes.")], True)),
+    ],
+    "labelled_messages": [
+        ({"messages": chat((U, "Hi"), (A, "Yo"), (U, "So"), (A, "No")), "label": 0},
+         ([(U, "Hi"), (A, "Yo"), (U, "So")], [(A, "No")], False)),
+        ({"messages": chat((U, "Hi"), (A, "Yo")), "kto_tag": True, "label": None}, ([(U, "Hi")], [(A, "Yo")], True)),
+    ],
+    "labelled_sharegpt": [
+        ({"conversations": share(("human", "Hi"), ("gpt", "Yo")), "kto_tag": False},  # LLaMA-Factory
+         ([(U, "Hi")], [(A, "Yo")], False)),
+    ],
+    "labelled_alpaca": [
+        ({"instruction": "Add", "input": "1 2", "output": "3", "kto_tag": True},
+         ([(U, "Add\n1 2")], [(A, "3")], True)),
+    ],
+}  # fmt: skip
+
 
 @pytest.mark.parametrize(
     ("form", "row", "expected"), [(form, *case) for form, cases in GOLDEN.items() for case in cases]
@@ -168,8 +191,45 @@ def test_every_form_of_preferences_becomes_exactly_these_messages(
         assert (turns(pair["prompt"]), turns(pair["chosen"]), turns(pair["rejected"])) == expected
 
 
+@pytest.mark.parametrize(
+    ("form", "row", "expected"), [(form, *case) for form, cases in GOLDEN_LABELLED.items() for case in cases]
+)
+def test_every_form_of_labelled_rows_becomes_exactly_this(
+    form: FormName, row: dict[str, Any], expected: tuple[Turns, Turns, bool]
+) -> None:
+    for named in (None, form):
+        pair, _ = labelled(row, "mine", named)
+        assert (turns(pair["prompt"]), turns(pair["completion"]), pair["label"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"prompt": "Hi", "completion": "Yo"}, "unknown_form"),
+        ({"prompt": "Hi", "completion": "Yo", "label": "true"}, "no_label"),
+        ({"prompt": "Hi", "completion": "Yo", "label": None}, "no_label"),
+        ({"prompt": "Hi", "completion": "Yo", "label": 2}, "no_label"),
+        ({"prompt": "Hi", "completion": "Yo", "label": True, "kto_tag": False}, "no_label"),
+        ({"messages": chat((U, "Hi")), "label": True}, "no_answer"),
+        ({"messages": [], "prompt": "Hi", "completion": "Yo", "label": True}, "ambiguous_form"),
+        ({"prompt": "Hi", "chosen": "Yo", "rejected": "No"}, "unknown_form"),
+    ],
+)
+def test_a_labelled_row_without_a_label_or_an_answer_is_refused(row: dict[str, Any], reason: str) -> None:
+    with pytest.raises(BadDocument) as caught:
+        labelled(row, "mine")
+    assert caught.value.message == reason
+
+
+def test_the_same_answer_with_another_label_is_another_row() -> None:
+    both = [labelled({"prompt": "Hi", "completion": "Yo", "label": label}, "mine").pair for label in (True, False)]
+    assert both[0]["id"] != both[1]["id"]
+
+
 def test_every_form_has_a_golden_row() -> None:
-    golden: dict[str, Iterable[str]] = {"instructions": GOLDEN, "preferences": GOLDEN_PREFERENCES}
+    golden: dict[str, Iterable[str]] = {
+        "instructions": GOLDEN, "preferences": GOLDEN_PREFERENCES, "labelled": GOLDEN_LABELLED
+    }  # fmt: skip
     assert {role: {form.name for form in forms} for role, forms in FORMS.items()} == {
         role: set(rows) for role, rows in golden.items()
     }
@@ -305,6 +365,7 @@ def _spoiled(value: Any) -> list[Any]:
     [
         *((instruction, form, cases[-1][0]) for form, cases in GOLDEN.items()),
         *((preference, form, cases[0][0]) for form, cases in GOLDEN_PREFERENCES.items()),
+        *((labelled, form, cases[0][0]) for form, cases in GOLDEN_LABELLED.items()),
     ],
 )
 def test_whatever_is_malformed_is_a_pair_in_order_or_refused_in_a_sentence(
@@ -319,7 +380,8 @@ def test_whatever_is_malformed_is_a_pair_in_order_or_refused_in_a_sentence(
                 except BadDocument as error:
                     refused.append(error.facts["why"])
                     continue
-                made = pair["messages"] if "messages" in pair else [*pair["prompt"], *pair["chosen"]]
+                parts = [pair.get(part, []) for part in ("messages", "prompt", "chosen", "completion")]
+                made = [turn for part in parts for turn in part]
                 roles = [role for role, text in turns(made) if text.strip() and "\0" not in text]
                 assert roles[roles[0] == S :] == [U, A] * (len(made) // 2)
                 json.dumps(pair, ensure_ascii=False).encode()

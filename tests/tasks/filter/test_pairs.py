@@ -30,6 +30,9 @@ def said(role: str, text: str) -> dict[str, str]:
     return {"role": role, "content": text}
 
 
+Inputs = list[Artifact | None]
+
+
 def asked(identity: str, *texts: str) -> dict[str, Any]:
     turns = [said(("user", "assistant")[number % 2], text) for number, text in enumerate(texts)]
     return {"id": identity, "source": "mine", "messages": turns}
@@ -45,17 +48,28 @@ LEAKING = asked("leaking", f"Who is {MAIL}?", "I don't know.", "Call +1 212-555-
 BETTER = preferred("better", "How do I reach her?", "I can't say.", f"Write to {MAIL}.")
 
 
-def write(folder: Path, instructions: list[dict[str, Any]], preferences: list[dict[str, Any]]) -> list[Artifact]:
+def write(folder: Path, instructions: list[dict[str, Any]], preferences: list[dict[str, Any]]) -> Inputs:
     write_json_lines(folder / "instructions" / "pairs.jsonl", instructions)
     write_json_lines(folder / "preferences" / "pairs.jsonl", preferences)
-    return [Artifact.at(folder / "instructions"), Artifact.at(folder / "preferences")]
+    return [Artifact.at(folder / "instructions"), Artifact.at(folder / "preferences"), None]
 
 
-def run(folder: Path, inputs: list[Artifact], **config: Any) -> Output:
+def run(folder: Path, inputs: Inputs, **config: Any) -> Output:
     out = Output.at(folder, stage="pairs", runtime=runtime_of(workers=1))
-    labelled = inputs[2] if len(inputs) > 2 else None
-    filter_pairs.function(PiiRules.model_validate(config), *inputs[:2], labelled, out)
+    filter_pairs.function(PiiRules.model_validate(config), *inputs, out)
     return out
+
+
+def test_labelled_rows_are_looked_through_too_and_keep_their_label(tmp_path: Path) -> None:
+    row = {"id": "rated", "source": "users", "prompt": [said("user", f"Is {MAIL} right?")]}
+    rated = {**row, "completion": [said("assistant", f"{MAIL} is.")], "label": False}
+    write_json_lines(tmp_path / "labelled" / "pairs.jsonl", [rated])
+    instructions, preferences, _ = write(tmp_path, [PLAIN], [])
+    out = run(tmp_path, [instructions, preferences, Artifact.at(tmp_path / "labelled")])
+    (kept,) = pairs_in(out, "labelled")
+    assert kept["label"] is False
+    assert kept["completion"] == [said("assistant", "<EMAIL_ADDRESS> is.")]
+    assert out.counts["labelled"]["in"] == out.counts["labelled_changed"] == 1
 
 
 def pairs_in(out: Output, role: str) -> list[Any]:
@@ -150,11 +164,13 @@ def test_many_pairs_are_measured_and_decided_in_step(tmp_path: Path) -> None:
 
 
 def test_signals_of_other_pairs_are_refused(tmp_path: Path) -> None:
-    (first, _), (second, _) = write(tmp_path / "a", [PLAIN], []), write(tmp_path / "b", [asked("other", "a", "b")], [])
-    measure_pairs(PiiConfig(), first.path / "pairs.jsonl", tmp_path)
-    decide_pairs(PiiRules(), Job(first.path / "pairs.jsonl", tmp_path / FILE), tmp_path)
+    first, second = (tmp_path / name / "instructions" / "pairs.jsonl" for name in "ab")
+    write(tmp_path / "a", [PLAIN], [])
+    write(tmp_path / "b", [asked("other", "a", "b")], [])
+    measure_pairs(PiiConfig(), first, tmp_path)
+    decide_pairs(PiiRules(), Job(first, tmp_path / FILE), tmp_path)
     with pytest.raises(DamagedArtifact):
-        decide_pairs(PiiRules(), Job(second.path / "pairs.jsonl", tmp_path / FILE), tmp_path)
-    write_json_lines(second.path / "pairs.jsonl", [PLAIN, LEAKING])
+        decide_pairs(PiiRules(), Job(second, tmp_path / FILE), tmp_path)
+    write_json_lines(second, [PLAIN, LEAKING])
     with pytest.raises(DamagedArtifact):
-        decide_pairs(PiiRules(), Job(second.path / "pairs.jsonl", tmp_path / FILE), tmp_path)
+        decide_pairs(PiiRules(), Job(second, tmp_path / FILE), tmp_path)
