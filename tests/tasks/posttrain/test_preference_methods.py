@@ -20,6 +20,7 @@ from tasks.posttrain.methods.orpo import OrpoConfig, orpo
 from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.labelled import labelled_of, render_labelled
 from tasks.posttrain.rows.preference import render_preference
+from tasks.posttrain.rows.prepare import prepare
 from tasks.stage.decorator import Stage
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
@@ -61,6 +62,7 @@ def labelled_rows(model: Path) -> list[Row]:
     return [render_labelled(row, tokenizer, 128) for row in kept]
 
 
+@pytest.mark.soak
 def test_dpo_has_the_losses_of_trl_with_its_reference_model_in_memory(model: Artifact, tmp_path: Path) -> None:
     from trl import DPOConfig, DPOTrainer
 
@@ -90,6 +92,7 @@ def test_dpo_has_the_losses_of_trl_with_its_reference_model_in_memory(model: Art
     assert found == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.soak
 def test_kto_has_the_losses_of_trl_where_a_micro_batch_is_the_whole_batch_and_the_same_with_any_other(
     model: Artifact, tmp_path: Path
 ) -> None:
@@ -147,10 +150,8 @@ def test_two_processes_of_any_engine_learn_what_one_does(
 ) -> None:
     stage, config = METHODS[name]
     inputs = (model, pairs_at(tmp_path))
-    one, two = (
-        output(tmp_path / "one", stage.name),
-        output(tmp_path / "two", stage.name, processes=2, **ENGINES[engine]),
-    )
+    one = output(tmp_path / "one", stage.name)
+    two = output(tmp_path / "two", stage.name, processes=2, **ENGINES[engine])
     stage.function(config, *inputs, one)
     stage.function(config, *inputs, two)
     assert losses_of(two) == pytest.approx(losses_of(one), abs=5e-4)
@@ -177,13 +178,8 @@ def test_the_measures_of_kto_are_means_over_rows_of_a_label(processes: int, mode
     out: Output = output(tmp_path, "kto", processes=processes)
     config = KtoConfig(global_batch=8, epochs=0.2, validation_share=0.3, learning_rate=1e-3)
     kto.function(config, model, pairs_at(tmp_path), out)
-    tokenizer, policy, reference = (
-        load_tokenizer(model.path),
-        load_pretrained(out.path / "model"),
-        load_pretrained(model.path),
-    )
-    from tasks.posttrain.rows.prepare import prepare
-
+    tokenizer = load_tokenizer(model.path)
+    policy, reference = load_pretrained(out.path / "model"), load_pretrained(model.path)
     split = [half for row in uneven_pairs() for half in labelled_of(row)]
     _, held_out, _ = prepare(
         split, lambda row, length: render_labelled(row, tokenizer, length), 128,
