@@ -5,6 +5,8 @@ method.py       what a method is
 methods/        the methods, one file each
 rows/           row forms, one file each
 adapters/       adapters over a base model
+preference/     trainers and losses of the methods that learn from preferences
+reference/      what the model that they start from says of the pairs, as an artifact
 prune/          a smaller model to be healed
 stage.py        the stage's side: checks the inputs, runs the child, reports
 spec.py         what the child is told

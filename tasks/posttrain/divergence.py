@@ -14,9 +14,7 @@ from torch import Tensor
 Kind = Literal["forward", "reverse", "jsd"]
 
 
-def divergence(
-    student_NV: Tensor, teacher_NV: Tensor, kind: Kind, temperature: float = 1.0
-) -> Tensor:
+def divergence(student_NV: Tensor, teacher_NV: Tensor, kind: Kind, temperature: float = 1.0) -> Tensor:
     """(N,) nats, of logits in whatever precision, times the square of the temperature, so that gradients keep their
     size (Hinton et al. 2015).
 
