@@ -108,6 +108,7 @@ def test_it_is_replaced_in_every_message_under_the_same_id_and_noted(tmp_path: P
 
 def test_pairs_without_any_keep_their_bytes(tmp_path: Path) -> None:
     inputs = write(tmp_path, [], [])
+    assert inputs[0] is not None
     spaced = '{ "id": "a", "source": "b", "messages": [{"content": "Hello", "role": "user"}] }\n'
     (inputs[0].path / "pairs.jsonl").write_text(spaced)
     out = run(tmp_path, inputs)

@@ -102,7 +102,7 @@ def test_kto_has_the_losses_of_trl_where_a_micro_batch_is_the_whole_batch_and_th
     config = KtoConfig(global_batch=8, learning_rate=1e-3, epochs=STEPS * 8 / len(rows), undesirable_weight=2.0)
 
     def theirs() -> Any:
-        class InOrder(KTOTrainer):
+        class InOrder(KTOTrainer):  # type: ignore[misc]  # it has no types
             def _prepare_dataset(self, dataset: Any, *arguments: Any) -> Any:
                 answers = dataset["completion_ids"]
                 return dataset.add_column(
