@@ -5,6 +5,7 @@ A profile with a base model enters it in the middle.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from prefect import flow
@@ -22,11 +23,12 @@ from tasks.filter import filter_documents, filter_pairs
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.fit import check_pairs
 from tasks.posttrain.methods import METHODS
+from tasks.posttrain.methods.distill import DistillConfig
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.stage.decorator import STAGES, Reached
 from tasks.tokenize import tokenize
 from tasks.tokenizer import train_tokenizer
-from tasks.training.links import BASE
+from tasks.training.links import BASE, JUDGE
 
 
 @flow(flow_run_name="{profile}")
@@ -88,14 +90,26 @@ def from_base(profile: Profile, raw: Artifact) -> Beginning:
 
 
 def post_training(profile: Profile, begun: Beginning) -> dict[str, Artifact]:
-    """The chain: each link trains the model of the link before, on pairs of its kind."""
-    links = {BASE: begun.model}
+    """The chain: each link trains the model of the link before, on pairs of its kind. The judge stands beside it."""
+    links, judge = {BASE: begun.model}, None
     for name in profile.links:
-        model = list(links.values())[-1].part("model")
+        config, model = getattr(profile, name), list(links.values())[-1].part("model")
         role = METHODS[name].reads(profile.download.roles) if name in METHODS else "instructions"
-        beside = [links[profile.distill.teacher].part("model")] if name == "distill" and profile.distill else []
-        links[name] = STAGES[name](getattr(profile, name), model, *beside, begun.pairs.part(role))
+        made = STAGES[name](config, model, begun.pairs.part(role), *beside(name, config, links, judge))
+        if name == JUDGE:
+            judge = made.part("model")
+        else:
+            links[name] = made
     return links
+
+
+def beside(
+    name: str, config: PosttrainConfig, links: Mapping[str, Artifact], judge: Artifact | None
+) -> tuple[Artifact | None, ...]:
+    """The other model that a link learns from, if it learns from one: its teacher, or the judge."""
+    if isinstance(config, DistillConfig):
+        return (links[config.teacher].part("model"),)
+    return METHODS[name].judges(config, judge) if name in METHODS else ()
 
 
 def clean_pairs(profile: Profile, raw: Artifact) -> Artifact:

@@ -17,18 +17,21 @@ from tasks.download import DownloadConfig
 from tasks.evaluate import EvaluateConfig
 from tasks.export import ExportConfig
 from tasks.filter import FilterConfig
+from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods.cpo import CpoConfig
 from tasks.posttrain.methods.distill import DistillConfig
 from tasks.posttrain.methods.dpo import DpoConfig
+from tasks.posttrain.methods.grpo import GrpoConfig
 from tasks.posttrain.methods.kto import KtoConfig
 from tasks.posttrain.methods.orpo import OrpoConfig
+from tasks.posttrain.methods.reward import RewardConfig
 from tasks.posttrain.methods.sft import SftConfig
 from tasks.posttrain.prune import PruneConfig
 from tasks.pretrain import PretrainConfig
 from tasks.stage.runtime import Runtime
 from tasks.tokenize import TokenizeConfig
 from tasks.tokenizer import TokenizerConfig
-from tasks.training.links import BASE, LINKS, LinkName
+from tasks.training.links import BASE, JUDGE, LINKS, LinkName
 
 FROM_SCRATCH = ("download", "dedup", "filter", "tokenizer", "tokenize", "pretrain")
 FROM_BASE = ("download", "base")
@@ -74,6 +77,12 @@ class Profile(BaseModel):
     cpo: CpoConfig | None = Field(None, description="contrastive preference optimization, or SimPO; null: none")
     kto: KtoConfig | None = Field(None, description="Kahneman-Tversky optimization; null: none")
     dpo: DpoConfig | None = Field(default_factory=DpoConfig, description="direct preference optimization; null: none")
+    reward: RewardConfig | None = Field(
+        None, description="a reward model, trained beside the chain from the link before it; null: none"
+    )
+    grpo: GrpoConfig | None = Field(
+        None, description="group relative policy optimization, from rewards of sampled answers; null: none"
+    )
     chain: list[LinkName] | None = Field(
         None,
         description=f"order of post-training (default: {', '.join(LINKS)}); what it does not name must be null",
@@ -127,7 +136,7 @@ class Profile(BaseModel):
     @model_validator(mode="after")
     def _teacher_comes_before(self) -> Self:
         if self.distill is not None:
-            before = (BASE, *self.links[: self.links.index("distill")])
+            before = (BASE, *(name for name in self.links[: self.links.index("distill")] if name != JUDGE))
             if self.distill.teacher not in before:
                 raise ValueError(
                     f"distill.teacher is {self.distill.teacher}, but the models before it are {', '.join(before)}"
@@ -135,10 +144,22 @@ class Profile(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _judge_comes_first(self) -> Self:
+        for number, name in enumerate(self.links):
+            config = getattr(self, name)
+            if isinstance(config, PosttrainConfig) and config.judged and JUDGE not in self.links[:number]:
+                raise ValueError(
+                    f"{name} learns from a reward model, but no {JUDGE} comes before it: add the section, and {JUDGE} "
+                    f"before {name} where there is a chain"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _exported_link_exists(self) -> Self:
         asked = self.export and self.export.link
-        if asked and asked != BASE and asked not in self.links:
-            raise ValueError(f"export.link is {asked}, but the links are {', '.join((BASE, *self.links))}")
+        models = (BASE, *(name for name in self.links if name != JUDGE))
+        if asked and asked not in models:
+            raise ValueError(f"export.link is {asked}, but the models of the chain are {', '.join(models)}")
         return self
 
     @model_validator(mode="after")

@@ -70,6 +70,10 @@ class Divergence(TrainingError):
     """A training loss or gradient is not finite, or the loss diverged."""
 
 
+class RewardHacking(TrainingError):
+    """A policy went too far from its reference, or earns less on prompts that it does not learn from."""
+
+
 class OutOfMemory(TrainingError):
     """A training process ran out of memory."""
 

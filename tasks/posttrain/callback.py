@@ -26,9 +26,11 @@ LOGGED = {"loss": "loss", "learning_rate": "learning_rate", "grad_norm": "gradie
 class LogCallback(TrainerCallback):
     """One log row per step, flushed to disk before a checkpoint is marked. Raises TrainingError for a NaN."""
 
-    def __init__(self, spec: PosttrainSpec, measures: Mapping[str, str]) -> None:
+    def __init__(self, spec: PosttrainSpec, measures: Mapping[str, str], curve: str = "loss") -> None:
         self.spec = spec
         self.logged = {**LOGGED, **measures}
+        self.curve = curve
+        self.before: dict[str, float] = {}  # a validation before the first step
         self.unwritten: list[dict[str, Any]] = []
         self.stopped = False
 
@@ -54,26 +56,29 @@ class LogCallback(TrainerCallback):
         """Called once a step, and at the end with totals, which are left out."""
         if "loss" not in logs:
             return
-        row: dict[str, Any] = {"step": state.global_step}
+        row: dict[str, Any] = {"step": state.global_step, **self.before}
+        self.before = {}
         row |= {ours: float(logs[theirs]) for theirs, ours in self.logged.items() if theirs in logs}
         self._check(state.global_step, row)
         if not state.is_world_process_zero:
             return
         self.unwritten.append(row)
         if state.global_step == state.max_steps or state.global_step % self.spec.runtime.training.log_every == 0:
-            emit(step=state.global_step, steps=state.max_steps, loss=row["loss"])
+            emit(step=state.global_step, steps=state.max_steps, **{self.curve: row[self.curve]})
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: dict[str, float], **_: Any
     ) -> None:
-        """Called after the `on_log` of the same step."""
+        """Called after the `on_log` of the same step, or before the first one."""
         found = {
             f"validation_{ours}": float(metrics[f"eval_{theirs}"])
             for theirs, ours in self.logged.items()
             if f"eval_{theirs}" in metrics
         }
         self._check(state.global_step, found)
-        if state.is_world_process_zero:
+        if state.global_step == 0:
+            self.before = {f"initial_{name}": value for name, value in found.items()}
+        elif state.is_world_process_zero:
             self.unwritten[-1] |= found
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:

@@ -58,6 +58,20 @@ def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:
         row_share(name, config, runtime, processes)
 
 
+def check_alone(name: str, runtime: Runtime) -> None:
+    """Raises ConfigError for more than one process, and for torch.compile, under which answers can't be sampled."""
+    if _processes(runtime) != 1:
+        raise ConfigError(
+            f"{name} samples and trains in one process, but runtime.training.processes is "
+            f"{runtime.training.processes}, or there are several hosts.",
+            f"Set it to 1 for this stage: gristmill stage {name} PROFILE --set runtime.training.processes=1.",
+        )
+    if runtime.posttrain.compile != "off":
+        raise ConfigError(
+            f"runtime.posttrain.compile is {runtime.posttrain.compile}, which {name} can't do.", "Set it to off."
+        )
+
+
 def check_here(config: PosttrainConfig, runtime: Runtime) -> None:
     """Raises ConfigError for a hostfile or a GPU that this machine has not."""
     check_hosts_here(runtime.training)

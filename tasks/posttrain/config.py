@@ -44,6 +44,16 @@ class PosttrainConfig(StageConfig):
     )
 
     @property
+    def generated_tokens(self) -> int:
+        """Room that a prompt must leave for an answer."""
+        return 0
+
+    @property
+    def judged(self) -> bool:
+        """Whether the stage learns from the rewards of a reward model."""
+        return False
+
+    @property
     def quantized(self) -> bool:
         """Whether the model below the adapter is."""
         return self.adapter is not None and self.adapter.quantize != "none"

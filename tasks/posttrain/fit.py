@@ -40,7 +40,7 @@ def rendered(
     """
     return prepare(
         read_rows(files),
-        lambda row, length: method.rows.render(row, tokenizer, length),
+        lambda row, length: method.rows.render(row, tokenizer, length - config.generated_tokens),
         max_length,
         validation_share=config.validation_share,
         max_dropped_share=config.max_dropped_share,

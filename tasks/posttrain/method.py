@@ -5,19 +5,22 @@ A method is one file under methods/ and one row of its table; see methods/sft.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from storage.artifact import Artifact
-from tasks.posttrain.check import check_here, check_runtime
+from tasks.posttrain.check import check_alone, check_here, check_runtime
 from tasks.posttrain.config import PosttrainConfig
-from tasks.posttrain.rows.form import RowForm
+from tasks.posttrain.rows.form import Row, RowForm
 from tasks.stage.decorator import Stage, stage
+from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 from tasks.training.adopted_model import check_model
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, Trainer
 
 Config = TypeVar("Config", bound=PosttrainConfig)
@@ -28,14 +31,26 @@ class TrainerParts(Generic[Config]):
     """What a method makes its trainer of.
 
     `arguments` go to TRL's config class, `common` (model, data, tokenizer, callbacks) to its trainer; `load_model`
-    loads the model that the stage starts from once more, as a reference, and `load_teacher` the model that is imitated.
+    loads the model that the stage starts from once more, as a reference; `teacher` is the folder of the model that is
+    imitated, and `judge` that of the reward model.
     """
 
     config: Config
     arguments: Mapping[str, Any]
     common: Mapping[str, Any]
     load_model: Callable[[], PreTrainedModel]
-    load_teacher: Callable[[], PreTrainedModel]
+    teacher: Path | None = None
+    judge: Path | None = None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a method may measure when its model is saved: the folder, its rows, and where to compute."""
+
+    folder: Path
+    train: Sequence[Row]
+    held_out: Sequence[Row]
+    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -46,6 +61,11 @@ class Method(Generic[Config]):
     these. `loss_unit` labels the loss curve. `measures` maps TRL's names
     to ours: log.jsonl holds them for each step and validation, the manifest for the last validation. `summary` names
     further counts for the stage's summary line.
+
+    `load` loads the model that is trained, where it is not the causal one of the folder. `conclude`, on one process,
+    measures the model that was saved, and `report` tells the stage of it. `curve` is the measure that is drawn and
+    whose best is told: the lowest loss, or the highest of another. A method that is `alone` trains in one process. The
+    stage of one that `learns_from_judge` has the reward model as its third input, or None.
     """
 
     name: str
@@ -57,6 +77,12 @@ class Method(Generic[Config]):
     measures: Mapping[str, str]
     summary: tuple[str, ...] = ()
     instead: str | None = None
+    load: Callable[[Path, Config], PreTrainedModel] | None = None
+    conclude: Callable[[Trained], dict[str, Any]] | None = None
+    report: Callable[[dict[str, Any], Output], None] | None = None
+    curve: str = "loss"
+    alone: bool = False
+    learns_from_judge: bool = False
 
     def reads(self, roles: Collection[str]) -> str:
         """The part that it reads where there are pairs of these roles."""
@@ -75,6 +101,12 @@ class Method(Generic[Config]):
     def check_runtime(self, config: Config, runtime: Runtime) -> None:
         """Raises ConfigError for settings of the runtime that this method can't honour."""
         check_runtime(self.name, config, runtime)
+        if self.alone:
+            check_alone(self.name, runtime)
+
+    def judges(self, config: Config, judge: Artifact | None) -> tuple[Artifact | None, ...]:
+        """What the stage takes after its pairs: the reward model, where it can learn from one and is to."""
+        return (judge if config.judged else None,) if self.learns_from_judge else ()
 
     def check_adopted(self, config: Config, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
         """Check that a folder made elsewhere has a model/ with the tokenizer of the model that the stage starts from.

@@ -12,8 +12,9 @@ class PosttrainSpec(ChildSpec):
     """Written as JSON by the stage, read by every rank.
 
     `config` is that of the method, as JSON. `identity` is a SHA-256 over all that decides the weights: a checkpoint
-    with another is refused. `base` names the model for those who get an adapter to it. `teacher` is the folder of the
-    model that is imitated, and `reference` has the log-probabilities of the rows' answers, for methods that need them.
+    with another is refused. `base` names the model for those who get an adapter to it. `teacher` and `judge` are the
+    folders of the model that is imitated and of the reward model, and `reference` has the log-probabilities of the
+    rows' answers, for methods that need them.
     """
 
     method: str
@@ -23,4 +24,5 @@ class PosttrainSpec(ChildSpec):
     rows: list[Path]
     teacher: Path | None = None
     reference: Path | None = None
+    judge: Path | None = None
     identity: str

@@ -28,16 +28,20 @@ def posttrain(
     out: Output,
     *,
     teacher: Artifact | None = None,
+    judge: Artifact | None = None,
     reference: Path | None = None,
 ) -> None:
-    """Train `model` on the JSON Lines of `pairs`; leave model/, log.jsonl and loss.png in `out`. `teacher` is a model,
-    `reference` a file of log-probabilities, see reference/."""
+    """Train `model` on the JSON Lines of `pairs`; leave model/, log.jsonl and a curve as PNG in `out`. `teacher` and
+    `judge` are models, `reference` is a file of log-probabilities, see reference/.
+
+    Raises TokenizerMismatch for a teacher or a judge with another tokenizer or chat template.
+    """
     method.check_runtime(config, out.runtime)
     digest = check_tokenizer(model.path)
-    if teacher is not None:
-        check_tokenizer(teacher.path, expected=digest)
     decisive = f"{method.name} {config.model_dump_json()} {model.digest} {pairs.digest}"
-    decisive += f" {teacher.digest}" if teacher else ""
+    for other in filter(None, (teacher, judge)):
+        check_tokenizer(other.path, expected=digest)
+        decisive += f" {other.digest}"
     given = split_rows(pairs.files("*.jsonl"), method.rows, out)
     rows, duplicates = drop_duplicates(given, config.deduplicate, out)
     spec = PosttrainSpec(
@@ -48,6 +52,7 @@ def posttrain(
         base=f"sha256:{model.digest}",
         rows=[path.resolve() for path in rows],
         teacher=teacher and teacher.path.resolve(),
+        judge=judge and judge.path.resolve(),
         reference=reference and reference.resolve(),
         identity=hashlib.sha256(decisive.encode()).hexdigest(),
         scratch=out.scratch.resolve(),
@@ -58,11 +63,12 @@ def posttrain(
     def on_line(line: dict[str, Any]) -> None:
         if "note" in line:
             return out.note(line["note"])
-        out.progress(line["step"], line["steps"], "steps", f"loss {line['loss']:.2f}")
+        out.progress(line["step"], line["steps"], "steps", f"{method.curve} {line[method.curve]:.2f}")
 
     result = run_module("tasks.posttrain.train", spec, out, on_line=on_line)
     log = read_log(out.path / "log.jsonl")
-    plot_loss(log, out.path / "loss.png", title=method.name, unit=f"loss ({method.loss_unit})")
+    unit = f"loss ({method.loss_unit})" if method.curve == "loss" else method.curve
+    plot_loss(log, out.path / f"{method.curve}.png", title=method.name, unit=unit, measure=method.curve)
     _report(method, log, result, duplicates, out)
     shutil.rmtree(spec.checkpoints, ignore_errors=True)
 
@@ -73,18 +79,22 @@ def _report(
     out.fact(**result["facts"])
     pairs, dropped = result["pairs"] + duplicates.total(), {**result["dropped"], **duplicates}
     out.account(documents_in=pairs, kept=result["train"] + result["validation"], removed=dropped)
-    last = [row["loss"] for row in log[-max(1, min(20, len(log) // 10)) :]]
-    measures = {"train_loss": round(sum(last) / len(last), 6), **_validated(log, out)}
+    last = [row[method.curve] for row in log[-max(1, min(20, len(log) // 10)) :]]
+    measures = {f"train_{method.curve}": round(sum(last) / len(last), 6), **_validated(method, log, out)}
     out.count(steps=len(log), supervised_share=round(result["supervised_share"], 4), **measures)
+    if method.report is not None:
+        method.report(result["measured"], out)
     told = [f"{result['train']:,} pairs"]
     if adapter := result["adapter"]:
         out.count(**adapter)
         told.append(f"{adapter['trainable_share']:.2%} of the parameters trained")
-    for name in ("train_loss", "validation_loss", *method.summary):
-        if name in measures:
-            told.append(f"{name.replace('_', ' ')} {measures[name]:.2f}")
+    curves = (f"{of}_{method.curve}" for of in ("train", "initial_validation", "validation"))
+    for name in (*curves, *method.summary):
+        if name in out.counts:
+            told.append(f"{name.replace('_', ' ')} {out.counts[name]:.2f}")
     if measures.get("best_validation_step", len(log)) != len(log):
-        told.append(f"the best {measures['best_validation_loss']:.2f} at step {measures['best_validation_step']}")
+        best = measures[f"best_validation_{method.curve}"]
+        told.append(f"the best {best:.2f} at step {measures['best_validation_step']}")
     out.count(summary=", ".join(told))
     numbers = {"pairs": pairs, "trained on": result["train"], "held out": result["validation"]}
     numbers |= {f"dropped: {reason}": count for reason, count in sorted(dropped.items())}
@@ -99,16 +109,21 @@ def _report(
     out.table(out.stage.upper(), [{"measure": name, "value": value} for name, value in numbers.items()])
 
 
-def _validated(log: list[dict[str, Any]], out: Output) -> dict[str, float]:
-    """The measures of the last validation, and the best loss with its step; a table has all of them."""
-    validated = [
+def _validated(method: Method[Any], log: list[dict[str, Any]], out: Output) -> dict[str, float]:
+    """The measures of the last validation and of one before the first step, and the best value of the method's curve
+    with its step; a table has all of them."""
+    curve = f"validation_{method.curve}"
+    initial = {name: round(value, 6) for name, value in log[0].items() if name.startswith("initial_")}
+    before = {"step": 0, **{name.removeprefix("initial_"): value for name, value in initial.items()}}
+    validated = [before] if initial else []
+    validated += [
         {name: round(value, 6) for name, value in row.items() if name == "step" or name.startswith("validation_")}
         for row in log
-        if "validation_loss" in row
+        if curve in row
     ]
     if not validated:
         return {}
     out.table("Validation", [{name.removeprefix("validation_"): row[name] for name in row} for row in validated])
-    best = min(validated, key=lambda row: row["validation_loss"])
-    named = {"best_validation_loss": best["validation_loss"], "best_validation_step": best["step"]}
-    return {name: value for name, value in validated[-1].items() if name != "step"} | named
+    best = (min if method.curve == "loss" else max)(validated, key=lambda row: row[curve])
+    named = {f"best_{curve}": best[curve], "best_validation_step": best["step"]}
+    return {name: value for name, value in validated[-1].items() if name != "step"} | initial | named

@@ -25,7 +25,7 @@ from tasks.posttrain.checkpoints import latest_checkpoint
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.engines import check_engine
 from tasks.posttrain.fit import rendered
-from tasks.posttrain.method import Method, TrainerParts
+from tasks.posttrain.method import Method, Trained, TrainerParts
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.reference.table import with_reference
 from tasks.posttrain.rows.form import Row
@@ -47,14 +47,16 @@ def train(path: Path) -> None:
     config = method.config.model_validate(spec.config)
     torch.set_num_threads(spec.runtime.compute.threads)
     tokenizer = load_tokenizer(spec.model)
-    model = _load_model(spec, config)
+    model = _load_model(spec, method, config)
     max_length = max_length_of(spec.method, config, context_of(model.config))
     train_rows, held_out, dropped = rendered(method, config, spec.rows, tokenizer, max_length)
     if spec.reference is not None:
         train_rows, held_out = (with_reference(rows, spec.reference) for rows in (train_rows, held_out))
-    log = LogCallback(spec, method.measures)
+    log = LogCallback(spec, method.measures, method.curve)
     trainer = _trainer(spec, method, config, model, tokenizer, train_rows, held_out, log)
     checkpoint, begun = _resume_point(trainer, spec)
+    if begun:
+        trainer.args.eval_on_start = False  # the log has it
     started = time.perf_counter()
     with refusing_code(checkpoint or spec.checkpoints), states_only(deepspeed=trainer.is_deepspeed_enabled):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -68,8 +70,10 @@ def train(path: Path) -> None:
         torch.distributed.destroy_process_group()
 
 
-def _load_model(spec: PosttrainSpec, config: PosttrainConfig) -> PreTrainedModel:
+def _load_model(spec: PosttrainSpec, method: Method[Any], config: PosttrainConfig) -> PreTrainedModel:
     """The model that the stage starts from, in 4 bits where the adapter is to lie over such a one."""
+    if method.load is not None:
+        return method.load(spec.model, config)
     if not config.quantized:
         return load_pretrained(spec.model)
     return load_nf4(spec.model, cuda=uses_cuda(spec.runtime), bfloat16=uses_bfloat16(config, spec.runtime))
@@ -83,6 +87,8 @@ def _finish(
     train_rows, held_out, dropped = rows
     adapter = _save(trainer, spec, config)
     if trainer.is_world_process_zero():
+        trained = Trained(spec.out / "model", train_rows, held_out, trainer.args.device)
+        measured = method.conclude(trained) if method.conclude else {}
         result = {
             "pairs": len(train_rows) + len(held_out) + dropped.total(),
             "train": len(train_rows),
@@ -90,6 +96,7 @@ def _finish(
             "dropped": dict(sorted(dropped.items())),
             "supervised_share": method.rows.supervised_share(train_rows),
             "adapter": adapter,
+            "measured": measured,
             "facts": {
                 "training_seconds": round(seconds, 2),
                 "peak_memory_bytes": peak_memory(trainer.args.device),
@@ -123,10 +130,8 @@ def _trainer(
     if config.adapter is not None:
         common["peft_config"] = peft_config(spec.method, config.adapter, model)
     arguments = training_arguments(spec, config, len(train_rows), len(held_out))
-    load_model, load_teacher = (
-        functools.partial(load_pretrained, folder) for folder in (spec.model, spec.teacher or spec.model)
-    )
-    parts = TrainerParts(config, arguments, common, load_model, load_teacher)
+    load_model = functools.partial(load_pretrained, spec.model)
+    parts = TrainerParts(config, arguments, common, load_model, spec.teacher, spec.judge)
     trainer = method.make_trainer(parts)
     if config.quantized:
         train_in_float32(trainer.model)
@@ -165,12 +170,12 @@ def _save(trainer: Trainer, spec: PosttrainSpec, config: PosttrainConfig) -> dic
     state = accelerator.get_state_dict(trainer.model_wrapped) if sharded else model.state_dict()
     adapter: dict[str, Any] = {}
     if trainer.is_world_process_zero():
+        unset_hf_deepspeed_config()  # while it is set, models are loaded in shards over all processes
         if config.adapter is None:
             state |= {name: state[of] for name, of in model.all_tied_weights_keys.items()}
             model.config.use_cache = True  # off during training, and it would be saved so
             model.save_pretrained(spec.out / "model", state_dict=state)
         else:
-            unset_hf_deepspeed_config()  # while it is set, models are loaded in shards over all processes
             folder, settings = spec.out / "adapter", model.peft_config["default"]
             save_adapter(settings, state, load_pretrained(spec.model), spec.base, folder)
             base = as_rounded(spec.model, model.get_base_model()) if config.quantized else load_pretrained(spec.model)

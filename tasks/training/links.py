@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-LinkName = Literal["prune", "distill", "sft", "orpo", "cpo", "kto", "dpo"]
+LinkName = Literal["prune", "distill", "sft", "orpo", "cpo", "kto", "dpo", "reward", "grpo"]
 LINKS: tuple[LinkName, ...] = get_args(LinkName)
 BASE = "base"  # the model that the chain begins with
+JUDGE = "reward"  # the link whose model stands beside the chain: later links learn from its rewards

@@ -11,21 +11,25 @@ from tasks.stage.figures import new_figure
 SMOOTHED_ABOVE = 100  # rows; fewer are not smoothed
 
 
-def plot_loss(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str, unit: str = "loss (nats a token)") -> None:
-    """Draw `loss` over `step`, and `validation_loss` where a row has it."""
+def plot_loss(
+    rows: Sequence[Mapping[str, Any]], path: Path, *, title: str, unit: str = "loss (nats a token)",
+    measure: str = "loss",
+) -> None:  # fmt: skip
+    """Draw `loss`, or another measure, over `step`, and that of validations where a row has it."""
     figure = new_figure(4)
     axes = figure.subplots()
-    steps, losses = [row["step"] for row in rows], [row["loss"] for row in rows]
+    steps, losses = [row["step"] for row in rows], [row[measure] for row in rows]
     smooth = len(rows) > SMOOTHED_ABOVE
     axes.plot(
         steps, losses, color="#9ecae1" if smooth else "#2171b5", linewidth=1, label=None if smooth else "training"
     )
     if smooth:
         axes.plot(steps, _smoothed(losses), color="#2171b5", linewidth=1.5, label="training, smoothed")
-    validated = [row for row in rows if "validation_loss" in row]
+    held_out = f"validation_{measure}"
+    validated = [row for row in rows if held_out in row]
     if validated:
         axes.plot(
-            [row["step"] for row in validated], [row["validation_loss"] for row in validated],
+            [row["step"] for row in validated], [row[held_out] for row in validated],
             color="#e6550d", marker="o", markersize=4, linewidth=1.5, label="validation",
         )  # fmt: skip
     axes.set(xlabel="step", ylabel=unit, title=title)

@@ -132,10 +132,20 @@ def test_the_order_of_post_training_is_the_profiles() -> None:
         (["chain=[sft, sft, dpo]"], "names a stage twice"),
         (["chain=[distill, sft, dpo]", "distill.teacher=sft"], "but the models before it are base"),
         (["prune.layers=5"], "prune.layers is 5, but the model has 4"),
-        (["export.link=dpo", "dpo=null"], "export.link is dpo, but the links are base, sft"),
+        (["export.link=dpo", "dpo=null"], "export.link is dpo, but the models of the chain are base, sft"),
     ):
         with pytest.raises(ConfigError, match=message):
             load("tiny", settings)
+
+
+def test_a_judge_stands_beside_the_chain() -> None:
+    judged = load("tiny", ["reward={}", "chain=[sft, reward, dpo]"])
+    lines = {line.name: line for line in plan(judged)}
+    assert list(lines)[-5:] == ["sft", "reward", "dpo", "evaluate", "export"]
+    assert lines["reward"].why == lines["dpo"].why == "waits for pairs, sft"
+    assert lines["evaluate"].why == {line.name: line for line in plan(load("tiny"))}["evaluate"].why
+    with pytest.raises(ConfigError, match="link is reward, but the models of the chain are base, sft, dpo"):
+        load("tiny", ["reward={}", "export.link=reward"])
 
 
 def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:

@@ -47,12 +47,14 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
     from trl import SFTConfig, SFTTrainer
 
     from models.kernels.cross_entropy import IGNORED
+    from models.pretrained import load_pretrained
     from tasks.posttrain.divergence import divergence
     from tasks.posttrain.means import ExactMeans
 
     config = parts.config
     # Loaded before the arguments exist: with them, transformers would partition it for ZeRO 3 while loading
-    teacher = parts.load_teacher().eval().requires_grad_(False)
+    assert parts.teacher is not None
+    teacher: Any = load_pretrained(parts.teacher).eval().requires_grad_(False)
 
     class FromTeacher(SFTTrainer):
         def compute_loss(
@@ -110,7 +112,7 @@ DISTILL = Method(
 
 
 @DISTILL.stage(version=1)
-def distill(config: DistillConfig, model: Artifact, teacher: Artifact, instructions: Artifact, out: Output) -> None:
+def distill(config: DistillConfig, model: Artifact, instructions: Artifact, teacher: Artifact, out: Output) -> None:
     """Distillation on logits (Hinton et al. 2015) over the answers of the instructions; heals a pruned model.
 
     Leaves model/, log.jsonl and loss.png. Both models have one tokenizer. Raises EmptyOutput as `sft`.

@@ -6,4 +6,5 @@ duplicates.py   drop duplicates before anything is rendered
 instruction.py  conversations, with the loss on the assistant's tokens
 preference.py   prompts with a preferred and a rejected answer
 labelled.py     prompts with one answer that is desirable or not
+prompt.py       prompts with a reference, for answers that are sampled
 """

@@ -44,7 +44,7 @@ def test_the_divergences_are_those_of_the_papers(kind: Divergence, temperature: 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact, Artifact]:
-    """A student whose last layer says something else than its teacher's, the teacher, and instructions."""
+    """A student whose last layer says something else than its teacher's, instructions, and the teacher."""
     folder = tmp_path_factory.mktemp("distill")
     teacher = make_model(folder / "teacher")
     student = load_pretrained(teacher)
@@ -52,7 +52,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact
         student.model.layers[1].mlp.down_proj.weight.normal_(generator=torch.Generator().manual_seed(0))
     make_model(folder / "student")  # for the files beside the weights
     student.save_pretrained(folder / "student")
-    return Artifact.at(folder / "student"), Artifact.at(teacher), Artifact.at(make_instructions(folder / "pairs"))
+    return Artifact.at(folder / "student"), Artifact.at(make_instructions(folder / "pairs")), Artifact.at(teacher)
 
 
 @pytest.fixture(scope="module")

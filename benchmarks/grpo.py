@@ -1,0 +1,124 @@
+"""`python -m benchmarks.grpo`: does GRPO raise the share of right answers, and how far does the model go for it?
+
+A small model learns sums of two digits by SFT, not to the end. GRPO then rewards exact answers to the same prompts that
+SFT learned from. Measured are greedy answers to prompts that neither learned from, before and after, for each seed, and
+the 95 % interval of the mean gain (Student's t). The sums are generated, each asked for in four ways, and a hash of the
+question holds a fifth of them out: a seed decides first weights, orders and samples, never the data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import DATA
+from models.config import ModelConfig
+from storage.artifact import Artifact
+from storage.shards.documents import Document, write_documents
+from tasks.posttrain.methods.grpo import GrpoConfig, grpo
+from tasks.posttrain.methods.sft import SftConfig, sft
+from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
+from tasks.tokenizer import TokenizerConfig, train_tokenizer
+from tasks.training.logs import read_log
+
+QUESTIONS = ("{}+{}", "{} plus {}", "add {} and {}", "sum of {} and {}")
+BELOW = 10
+VOCABULARY = 300
+T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}  # by the number of seeds
+
+
+def main() -> None:
+    """Train and measure, and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.grpo", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3, choices=sorted(T_95))
+    parser.add_argument("--sft-epochs", type=float, default=12)
+    parser.add_argument("--epochs", type=float, default=4, help="of GRPO over its prompts")
+    parser.add_argument("--beta", type=float, default=0.04)
+    parser.add_argument("--learning-rate", type=float, default=5e-4)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--folder", type=Path, default=DATA / "grpo")
+    options = parser.parse_args()
+    print("| seed | before | after | gain | largest KL of a step | KL of the last step | steps |")
+    print("|---|---|---|---|---|---|---|")
+    gains = []
+    for seed in range(options.seeds):
+        before, after, kl = trained(options, seed)
+        gains.append(after - before)
+        shares = f"{before:.1%} | {after:.1%} | {after - before:+.1%}"
+        print(f"| {seed} | {shares} | {max(kl):.3f} | {kl[-1]:.3f} | {len(kl)} |", flush=True)
+    mean, half = statistics.mean(gains), T_95[len(gains)] * statistics.stdev(gains) / len(gains) ** 0.5
+    print(f"\nmean gain {mean:+.1%}, 95 % interval {mean - half:+.1%} to {mean + half:+.1%}")
+
+
+def trained(options: argparse.Namespace, seed: int) -> tuple[float, float, list[float]]:
+    """The share of right greedy answers to held-out prompts before and after GRPO, and the KL divergence of each step,
+    in nats a token."""
+    folder = options.folder / str(seed)
+    runtime = Runtime.model_validate(
+        {"compute": {"threads": options.threads, "device": "cpu"}, "training": {"checkpoint_every": 1000}}
+    )
+    pairs = Artifact.at(make_sums(options.folder / "pairs"))
+    common: dict[str, Any] = {"global_batch": 16, "validation_share": 0.2, "seed": seed}
+    tuned = Output.at(folder / "sft", stage="sft", runtime=runtime)
+    config = SftConfig(**common, epochs=options.sft_epochs, learning_rate=3e-3)
+    sft.function(config, Artifact.at(make_base(options.folder, seed, runtime)), pairs, tuned)
+    out = Output.at(folder / "grpo", stage="grpo", runtime=runtime)
+    learned = GrpoConfig(
+        **common, epochs=options.epochs, group=8, max_new_tokens=4, learning_rate=options.learning_rate,
+        beta=options.beta,
+    )  # fmt: skip
+    grpo.function(learned, Artifact.at(tuned.path / "model"), pairs, None, out)
+    kl = [row["kl"] for row in read_log(out.path / "log.jsonl")]
+    return out.counts["initial_validation_reward"], out.counts["validation_reward"], kl
+
+
+def make_base(folder: Path, seed: int, runtime: Runtime) -> Path:
+    """A model of 0.1M parameters with random weights, and a tokenizer trained on the questions."""
+    import torch
+
+    from models.convert import save
+    from models.presets import derive
+    from models.transformer import Transformer
+
+    tokenizer = folder / "tokenizer" / "out"
+    if not (tokenizer / "tokenizer.json").exists():
+        texts = [f"{row['messages'][0]['content']} is {row['messages'][1]['content']}." for row in sums()]
+        documents = (Document.new(text, "sums") for text in texts)
+        write_documents(folder / "tokenizer" / "documents" / "00000.parquet", documents)
+        made = Output.at(folder / "tokenizer", stage="tokenizer", runtime=runtime)
+        given = Artifact.at(folder / "tokenizer" / "documents")
+        train_tokenizer.function(TokenizerConfig(vocab_size=VOCABULARY), given, made)
+    torch.manual_seed(seed)
+    shape = derive(ModelConfig(family="llama", depth=2, width=64, heads=4, context=64), VOCABULARY)
+    save(Transformer(shape), folder / str(seed) / "base", tokenizer)
+    return folder / str(seed) / "base"
+
+
+def make_sums(folder: Path) -> Path:
+    """The sums as rows of instructions."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sums()))
+    return folder
+
+
+def sums() -> list[dict[str, Any]]:
+    """a + b for all a and b below 10, asked for in each way."""
+    return [
+        {
+            "id": question.format(a, b), "source": "sums",
+            "messages": [
+                {"role": "user", "content": question.format(a, b)}, {"role": "assistant", "content": str(a + b)},
+            ],
+        }
+        for a in range(BELOW)
+        for b in range(BELOW)
+        for question in QUESTIONS
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

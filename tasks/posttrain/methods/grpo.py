@@ -1,0 +1,139 @@
+"""The `grpo` stage: a model learns from rewards of its own answers, by TRL's GRPOTrainer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, model_validator
+
+from storage.artifact import Artifact
+from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.method import Method, TrainerParts
+from tasks.posttrain.rewards.config import KINDS, ExactReward, Reward
+from tasks.posttrain.rows.prompt import PROMPT
+from tasks.posttrain.stage import posttrain
+from tasks.stage.output import Output
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+
+def _exact() -> list[Reward]:
+    return [ExactReward()]
+
+
+class GrpoConfig(PosttrainConfig):
+    """Answers are sampled in groups, and each is compared with its group; the model that the stage starts from is the
+    reference."""
+
+    rewards: list[Reward] = Field(
+        default_factory=_exact,
+        min_length=1,
+        description="what an answer earns, as a weighted sum; the last answer of a conversation is its reference",
+    )
+    global_batch: int = Field(8, ge=1, description="prompts a step, over all micro-batches")
+    group: int = Field(8, ge=2, description="answers sampled to each prompt, and compared with each other")
+    max_new_tokens: int = Field(64, ge=1, description="tokens of an answer, after which it is cut")
+    temperature: float = Field(1.0, gt=0, description="of the samples; held-out prompts are answered greedily")
+    learning_rate: float = Field(1e-5, gt=0, description="peak, reached after the warmup")
+    loss: Literal["grpo", "dr_grpo", "dapo"] = Field(
+        "grpo",
+        description="what token losses are averaged over. grpo: each answer, then the answers. dapo: all tokens of a "
+        "batch. dr_grpo: max_new_tokens, so that long answers weigh more (Liu et al. 2025)",
+    )
+    scale: Literal["group", "batch", "none"] = Field(
+        "group",
+        description="what a reward less the mean of its group is divided by: the standard deviation of the group or "
+        "the batch, or nothing (Dr. GRPO; RLOO but for the factor (group − 1) / group)",
+    )
+    beta: float = Field(0.04, ge=0, description="strength of the penalty for the KL divergence from the reference")
+    max_kl: float | None = Field(
+        1.0, gt=0, description="KL divergence from the reference, in nats a token, that ends the run; null: none"
+    )
+    max_drop: float | None = Field(
+        0.3, gt=0, description="fall of the held-out reward below its best that ends the run; null: none"
+    )
+
+    @property
+    def generated_tokens(self) -> int:
+        return self.max_new_tokens
+
+    @property
+    def judged(self) -> bool:
+        return any(reward.kind == "model" for reward in self.rewards)
+
+    @model_validator(mode="after")
+    def _can_be_done(self) -> Self:
+        kinds = [reward.kind for reward in self.rewards]
+        if len(set(kinds)) < len(kinds):
+            raise ValueError("rewards names a kind twice; each is measured by its name")
+        if self.adapter is not None:
+            raise ValueError("grpo trains all weights: leave adapter out")
+        if not self.beta and self.max_kl is not None:
+            raise ValueError("max_kl needs a reference, which beta 0 does without: set max_kl to null, or raise beta")
+        return self
+
+
+def _make_trainer(parts: TrainerParts[GrpoConfig]) -> Trainer:
+    from trl import GRPOConfig
+
+    from tasks.posttrain.judge.model import Judge
+    from tasks.posttrain.rewards.score import Scorer
+    from tasks.posttrain.rewards.trainer import WatchedGrpo
+
+    config, given = parts.config, dict(parts.arguments)
+    given["per_device_train_batch_size"] *= config.group  # TRL counts answers
+    arguments = GRPOConfig(
+        **given,
+        num_generations=config.group,
+        num_generations_eval=1,
+        max_completion_length=config.max_new_tokens,
+        temperature=config.temperature,
+        loss_type=config.loss,
+        scale_rewards=config.scale,
+        beta=config.beta,
+        reward_weights=[reward.weight for reward in config.rewards],
+        shuffle_dataset=False,
+        disable_dropout=True,
+        eval_on_start=given["eval_strategy"] != "no",
+    )
+    device = parts.common["model"].device if arguments.use_cpu else "cuda"
+    scorer = Scorer(config.rewards, Judge.load(parts.judge, device) if parts.judge else None)
+    scorer.check_references(parts.common["train_dataset"]["reference"][:], "grpo")
+    trainer: Trainer = WatchedGrpo(config, scorer, args=arguments, **parts.common)
+    return trainer
+
+
+GRPO = Method(
+    name="grpo",
+    config=GrpoConfig,
+    pairs="instructions",
+    rows=PROMPT,
+    make_trainer=_make_trainer,
+    loss_unit="reward",
+    measures={
+        "reward": "reward",
+        "reward_std": "reward_deviation",
+        "frac_reward_zero_std": "groups_alike",
+        "kl": "kl",
+        "entropy": "entropy",
+        "completions/mean_length": "answer_tokens",
+        "completions/clipped_ratio": "answers_cut",
+        **{f"rewards/{kind}/mean": f"{kind}_reward" for kind in KINDS},
+    },
+    curve="reward",
+    alone=True,
+    learns_from_judge=True,
+)
+
+
+@GRPO.stage(version=1)
+def grpo(config: GrpoConfig, model: Artifact, instructions: Artifact, judge: Artifact | None, out: Output) -> None:
+    """Group relative policy optimisation (Shao et al. 2024): of each prompt several answers are sampled, and an
+    answer's advantage is its reward less the mean of its group.
+
+    Reads model/, conversations, and the reward model where one of the rewards is its; writes model/ in the same format,
+    log.jsonl and reward.png. Samples depend on the seed and the step alone: killed at any instant, it resumes from its
+    last checkpoint, bit for bit on a CPU.
+    """
+    posttrain(GRPO, config, model, instructions, out, judge=judge)

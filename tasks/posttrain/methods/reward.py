@@ -1,0 +1,99 @@
+"""The `reward` stage: a judge of answers learns from preferences, by TRL's RewardTrainer, beside the chain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from storage.artifact import Artifact
+from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.judge.report import report_judge
+from tasks.posttrain.method import Method, TrainerParts
+from tasks.posttrain.rows.preference import PREFERENCE
+from tasks.posttrain.stage import posttrain
+from tasks.stage.output import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch import Tensor
+    from transformers import PreTrainedModel, Trainer
+
+    from tasks.posttrain.method import Trained
+
+
+class RewardConfig(PosttrainConfig):
+    """The loss of Bradley and Terry; the judge begins as the model of the link before it, with a new head."""
+
+    learning_rate: float = Field(1e-4, gt=0, description="peak; a tenth of supervised fine-tuning's, or less")
+    center: float | None = Field(
+        0.01,
+        gt=0,
+        description="coefficient of a penalty that keeps the rewards of a pair around 0 (Eisenstein et al. 2023); "
+        "null: none",
+    )
+
+    @model_validator(mode="after")
+    def _is_trained_whole(self) -> Self:
+        if self.adapter is not None:
+            raise ValueError("a reward model is trained whole: leave adapter out")
+        return self
+
+
+def _make_trainer(parts: TrainerParts[RewardConfig]) -> Trainer:
+    from trl import RewardConfig as Arguments
+    from trl import RewardTrainer
+
+    from tasks.posttrain.means import ExactMeans
+
+    class PairMeans(ExactMeans, RewardTrainer):
+        means_over: ClassVar = {"loss": "pairs"}
+
+        def weigh(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            ids = inputs["input_ids"]  # those of all chosen answers, then those of all rejected ones
+            return {"pairs": ids.new_tensor(len(ids) // 2)}
+
+    settings = {"center_rewards_coefficient": parts.config.center, "max_length": None}  # rows are known to fit
+    trainer: Trainer = PairMeans(args=Arguments(**parts.arguments, **settings), **parts.common)
+    return trainer
+
+
+def _load(folder: Path, config: RewardConfig) -> PreTrainedModel:
+    from tasks.posttrain.judge.model import load_classifier
+
+    return load_classifier(folder, config.seed)
+
+
+def _conclude(trained: Trained) -> dict[str, Any]:
+    from tasks.posttrain.judge.measure import measure_judge
+
+    return measure_judge(trained.folder, trained.train, trained.held_out, trained.device)
+
+
+REWARD = Method(
+    name="reward",
+    config=RewardConfig,
+    pairs="preferences",
+    rows=PREFERENCE,
+    make_trainer=_make_trainer,
+    loss_unit="nats a pair",
+    measures={"accuracy": "preference_accuracy", "margin": "reward_margin", "mean_reward": "mean_reward"},
+    summary=("held_out_accuracy",),
+    load=_load,
+    conclude=_conclude,
+    report=report_judge,
+)
+
+
+@REWARD.stage(version=1)
+def reward(config: RewardConfig, model: Artifact, preferences: Artifact, out: Output) -> None:
+    """A reward model (Stiennon et al. 2020, Ouyang et al. 2022) by the loss −log σ(r_chosen − r_rejected) of Bradley
+    and Terry (1952), averaged over pairs.
+
+    Reads model/ and pairs; writes model/, a sequence classifier of transformers with one label, log.jsonl and loss.png.
+    The mean reward of training answers stands in its config.json, and is subtracted where it judges. Killed at any
+    instant, it resumes from its last checkpoint, bit for bit on a CPU.
+    """
+    posttrain(REWARD, config, model, preferences, out)

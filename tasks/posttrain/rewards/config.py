@@ -1,0 +1,76 @@
+"""The kinds of rewards. No torch."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from tasks.stage.config import StageConfig
+
+KINDS = ("exact", "regex", "format", "length", "model")
+
+
+class _Weighted(StageConfig):
+    weight: float = Field(1.0, description="factor of this reward in the sum; below 0 it is a penalty")
+
+
+class _Patterned(_Weighted):
+    pattern: str = Field(min_length=1, description="a regular expression of Python")
+
+    @model_validator(mode="after")
+    def _compiles(self) -> Self:
+        try:
+            compiled = re.compile(self.pattern)
+        except re.error as error:
+            raise ValueError(f"pattern {self.pattern!r} is no regular expression: {error}") from error
+        if self._needs_group and not compiled.groups:
+            raise ValueError(f"pattern {self.pattern!r} has no group (…), which is what is compared")
+        return self
+
+    @property
+    def _needs_group(self) -> bool:
+        return False
+
+
+class ExactReward(_Weighted):
+    """1 for an answer that is the reference, after Unicode NFKC and case folding, with each run of white space as one
+    space and without punctuation at the ends."""
+
+    kind: Literal["exact"] = "exact"
+    match: Literal["equal", "contains"] = Field(
+        "equal", description="contains: the reference stands in the answer, between other words"
+    )
+
+
+class RegexReward(_Patterned):
+    """1 where the last match of the pattern in the answer has the groups of its last match in the reference."""
+
+    kind: Literal["regex"] = "regex"
+
+    @property
+    def _needs_group(self) -> bool:
+        return True
+
+
+class FormatReward(_Patterned):
+    """1 for an answer that the pattern matches as a whole, whatever it says."""
+
+    kind: Literal["format"] = "format"
+
+
+class LengthReward(_Weighted):
+    """1 at the target, 0 at none and at twice as many tokens or more, linear between."""
+
+    kind: Literal["length"] = "length"
+    target: int = Field(ge=1, description="tokens of an answer, the one that ends it included")
+
+
+class ModelReward(_Weighted):
+    """What the reward model of the stage `reward` gives, less its mean over the answers that it was trained on."""
+
+    kind: Literal["model"] = "model"
+
+
+Reward = Annotated[ExactReward | RegexReward | FormatReward | LengthReward | ModelReward, Field(discriminator="kind")]

@@ -1,0 +1,47 @@
+"""TRL's GRPOTrainer with answers that a resumed run draws again, and rewards that are watched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trl import GRPOTrainer
+
+from models.conversation import Messages
+from tasks.posttrain.rewards.config import Reward
+from tasks.posttrain.rewards.held_out import HeldOutRewards, Watched
+from tasks.posttrain.rewards.sample import seeded
+from tasks.posttrain.rewards.score import Answer, Scorer
+
+
+class WatchedGrpo(HeldOutRewards, GRPOTrainer):
+    """One process, and a whole global batch of prompts sampled at each step: on-policy, so nothing is clipped."""
+
+    section = "grpo"
+
+    def __init__(self, watched: Watched, scorer: Scorer, **settings: Any) -> None:
+        self.watched, self.scorer = watched, scorer
+        super().__init__(reward_funcs=[_reward_function(scorer, reward) for reward in scorer.rewards], **settings)
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        """TRL's, which samples at the first micro-batch of a step."""
+        with seeded(self.args.seed, self.state.global_step):
+            return super()._prepare_inputs(generation_batch)
+
+
+def _reward_function(scorer: Scorer, reward: Reward) -> Callable[..., list[float]]:
+    def given(
+        prompts: Sequence[Messages],
+        completions: Sequence[Messages],
+        completion_ids: Sequence[Sequence[int]],
+        reference: Sequence[str],
+        **_: Any,
+    ) -> list[float]:
+        answers = [
+            Answer(prompt, completion[0]["content"], len(ids), expected)
+            for prompt, completion, ids, expected in zip(prompts, completions, completion_ids, reference, strict=True)
+        ]
+        return scorer.of_kind(reward, answers)
+
+    given.__name__ = reward.kind  # TRL names its measures after it
+    return given

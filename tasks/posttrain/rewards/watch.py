@@ -1,0 +1,71 @@
+"""A policy that learns from rewards may learn to game them: it goes far from its reference, or earns more in training
+and less on prompts that it does not learn from. A run that does either ends here, and says which.
+
+The history is that of the trainer, which its checkpoints carry, so a resumed run is watched as one that was not killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from storage.errors import RewardHacking
+
+RECENT = 10  # steps over which training rewards are averaged
+
+
+def check_kl(history: Sequence[Mapping[str, Any]], max_kl: float | None, section: str) -> None:
+    """Raises RewardHacking if the KL divergence of the last step is over the budget. `history` has a row of `step`,
+    `kl` and `reward` for each step, and one of `step` and `eval_reward` for each validation."""
+    steps = [row for row in history if "kl" in row]
+    if max_kl is None or not steps or steps[-1]["kl"] <= max_kl:
+        return
+    last = steps[-1]
+    raise RewardHacking(
+        f"Step {last['step']}: the KL divergence from the reference is {last['kl']:.3f} nats a token, more than "
+        f"{section}.max_kl, {max_kl:g}. {_courses(history)}",
+        f"Raise {section}.beta or lower {section}.learning_rate; if answers are still good, raise {section}.max_kl.",
+    )
+
+
+def check_held_out(history: Sequence[Mapping[str, Any]], max_drop: float | None, section: str) -> None:
+    """Raises RewardHacking if the held-out reward fell by more than `max_drop` below its best."""
+    validated = [row for row in history if "eval_reward" in row]
+    if max_drop is None or not validated:
+        return
+    best, last = max(validated, key=lambda row: row["eval_reward"]), validated[-1]
+    if best["eval_reward"] - last["eval_reward"] <= max_drop:
+        return
+    before, now = (_trained(history, row["step"]) for row in (best, last))
+    gamed = before is not None and now is not None and now > before
+    reason = (
+        "while that of training rose: the policy learns what its training prompts reward, and nothing else"
+        if gamed
+        else "and that of training fell with it: the policy is coming apart"
+    )
+    raise RewardHacking(
+        f"Step {last['step']}: the held-out reward is {last['eval_reward']:.3f}, {section}.max_drop or more below the "
+        f"{best['eval_reward']:.3f} of step {best['step']}, {reason}. {_courses(history)}",
+        f"Give more or other prompts, or lower {section}.epochs, so that it ends before."
+        if gamed
+        else f"Lower {section}.learning_rate, or raise {section}.beta.",
+    )
+
+
+def _courses(history: Sequence[Mapping[str, Any]]) -> str:
+    """How both rewards went, from the first to the last."""
+    trained = [row["step"] for row in history if "reward" in row]
+    held_out = [row["eval_reward"] for row in history if "eval_reward" in row]
+    told = []
+    if trained:
+        begun = _trained(history, trained[0] + RECENT - 1)
+        told.append(f"training reward from {begun:.3f} to {_trained(history, trained[-1]):.3f}")
+    if held_out:
+        told.append(f"held-out reward from {held_out[0]:.3f} to {held_out[-1]:.3f}")
+    return f"So far: {', '.join(told)}." if told else ""
+
+
+def _trained(history: Sequence[Mapping[str, Any]], step: int) -> float | None:
+    """The mean training reward of the steps up to one, the most recent."""
+    rewards = [row["reward"] for row in history if "reward" in row and row["step"] <= step][-RECENT:]
+    return sum(rewards) / len(rewards) if rewards else None

@@ -1,0 +1,34 @@
+"""Prompts with a reference: conversations, of which the last answer is the one that sampled answers are compared with.
+
+The length of a row is that of its prompt; room for an answer is taken off by whoever asks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from models.conversation import TemplateFaultError, render
+from tasks.posttrain.rows.form import OVERLONG, Dropped, Message, Row, RowForm, refuse_special_tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+def render_prompt(row: Row, tokenizer: PreTrainedTokenizerFast, max_length: int) -> Row:
+    """`prompt`, as messages, and `reference`, the text of the answer to it."""
+    messages: list[Message] = row["messages"]
+    if not messages or messages[-1]["role"] != "assistant" or not messages[-1]["content"].strip():
+        raise Dropped("no_reference")
+    refuse_special_tokens(messages, tokenizer)
+    prompt = messages[:-1]
+    try:
+        ids = render(tokenizer, prompt, add_generation_prompt=True)["input_ids"]
+    except TemplateFaultError as fault:
+        raise Dropped(str(fault)) from fault
+    if len(ids) > max_length:
+        raise Dropped(OVERLONG)
+    return {"prompt": prompt, "reference": messages[-1]["content"]}
+
+
+# All tokens that bear loss are sampled, so the share says nothing here
+PROMPT = RowForm(render_prompt, lambda rows: 1.0)

@@ -1,0 +1,116 @@
+"""GRPO on sums: more right answers at a bounded divergence, an exact resume, and an end before a model is spoilt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.pretrained import load_pretrained
+from models.tokenizer import load_tokenizer
+from storage.artifact import Artifact
+from storage.digests import list_files, tree_digest
+from storage.errors import RewardHacking
+from tasks.posttrain.fit import rendered
+from tasks.posttrain.methods.grpo import GRPO, GrpoConfig, grpo
+from tasks.posttrain.methods.reward import RewardConfig, reward
+from tasks.posttrain.methods.sft import SftConfig, sft
+from tasks.posttrain.rewards.sample import greedy
+from tasks.stage.output import Output
+from tasks.training.logs import read_log
+from tests.runtimes import runtime_of
+from tests.tasks.interrupt import interrupt_and_resume
+from tests.tasks.posttrain.sums import make_sums
+from tests.tasks.tiny_model import make_model, make_preferences
+
+CONFIG = GrpoConfig(
+    epochs=0.4, global_batch=16, group=4, max_new_tokens=4, learning_rate=5e-4, validation_share=0.2, validation_every=4
+)
+
+
+def output(folder: Path, stage: str) -> Output:
+    settings: dict[str, Any] = {"threads": 1, "device": "cpu", "checkpoint_every": 3, "log_every": 1}
+    return Output.at(folder, stage=stage, runtime=runtime_of(group="posttrain", **settings))
+
+
+@pytest.fixture(scope="module")
+def sums(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return make_sums(tmp_path_factory.mktemp("sums"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return Artifact.at(make_model(tmp_path_factory.mktemp("base") / "model"))
+
+
+@pytest.fixture(scope="module")
+def tuned(model: Artifact, sums: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    out = output(tmp_path_factory.mktemp("sft"), "sft")
+    config = SftConfig(epochs=4, learning_rate=3e-3, validation_share=0.2)
+    sft.function(config, model, sums, out)
+    return Artifact.at(out.path / "model")
+
+
+@pytest.fixture(scope="module")
+def learned(tuned: Artifact, sums: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Output:
+    out = output(tmp_path_factory.mktemp("grpo"), "grpo")
+    grpo.function(CONFIG, tuned, sums, None, out)
+    return out
+
+
+@pytest.mark.soak
+def test_held_out_rewards_are_those_of_greedy_answers_before_along_and_after(
+    learned: Output, tuned: Artifact, sums: Artifact
+) -> None:
+    log, table = read_log(learned.path / "log.jsonl"), learned.counts["tables"]["Validation"]
+    assert [row["step"] for row in table] == [0, 4, 8]
+    assert len(log) == 8
+    tokenizer = load_tokenizer(tuned.path)
+    _, held_out, _ = rendered(GRPO, CONFIG, sums.files("*.jsonl"), tokenizer, 128)
+    for folder, measured in ((tuned.path, table[0]), (learned.path / "model", table[-1])):
+        loaded = load_pretrained(folder)
+        answers = greedy(
+            loaded, tokenizer, [row["prompt"] for row in held_out], loaded.generation_config.eos_token_id, 4
+        )
+        texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
+        right = sum(text == row["reference"] for text, row in zip(texts, held_out, strict=True))
+        assert measured["reward"] == measured["exact_reward"] == pytest.approx(right / len(held_out), abs=1e-6)
+    assert learned.counts["validation_reward"] == table[-1]["reward"]
+    assert all(row["kl"] >= 0 for row in log)
+    assert (learned.path / "reward.png").exists()
+
+
+@pytest.mark.soak
+def test_interrupted_and_resumed_it_draws_the_same_answers_and_ends_with_the_same_bytes(
+    learned: Output, tuned: Artifact, sums: Artifact, tmp_path: Path
+) -> None:
+    out = output(tmp_path, "grpo")
+    interrupt_and_resume(grpo, CONFIG, (tuned, sums, None), out, at=5)  # type: ignore[arg-type]
+    assert out.facts["resumed_from_step"] == 3
+    assert tree_digest(list_files(out.path)) == tree_digest(list_files(learned.path))
+    assert out.counts == learned.counts
+
+
+@pytest.mark.soak
+def test_a_run_over_its_budget_ends_with_a_reason_and_keeps_its_last_checkpoint(
+    tuned: Artifact, sums: Artifact, tmp_path: Path
+) -> None:
+    out = output(tmp_path, "grpo")
+    config = CONFIG.model_copy(update={"max_kl": 1e-3, "learning_rate": 5e-3})
+    with pytest.raises(RewardHacking, match=r"more than grpo\.max_kl, 0\.001"):
+        grpo.function(config, tuned, sums, None, out)
+
+
+@pytest.mark.soak
+def test_it_learns_from_a_judge(tuned: Artifact, sums: Artifact, tmp_path: Path) -> None:
+    judged = output(tmp_path / "reward", "reward")
+    reward.function(RewardConfig(epochs=0.5), tuned, Artifact.at(make_preferences(tmp_path / "pairs")), judged)
+    out = output(tmp_path / "grpo", "grpo")
+    rewards = [{"kind": "model"}, {"kind": "exact", "weight": 0.5}, {"kind": "length", "target": 3}]
+    config = GrpoConfig.model_validate({**CONFIG.model_dump(), "rewards": rewards, "epochs": 0.1})
+    grpo.function(config, tuned, sums, Artifact.at(judged.path / "model"), out)
+    row = read_log(out.path / "log.jsonl")[0]
+    assert row["reward"] == pytest.approx(
+        row["model_reward"] + 0.5 * row["exact_reward"] + row["length_reward"], abs=1e-5
+    )
