@@ -38,8 +38,10 @@ def render(tokenizer: PreTrainedTokenizerFast, messages: Messages, **options: An
         raise TemplateFaultError(REFUSED) from error
 
 
-def render_answers(tokenizer: PreTrainedTokenizerFast, messages: Messages) -> tuple[list[int], list[bool]]:
-    """The ids of a conversation, and for each whether it belongs to an answer of the assistant.
+def render_answers(
+    tokenizer: PreTrainedTokenizerFast, messages: Messages, *, last: bool = False
+) -> tuple[list[int], list[bool]]:
+    """The ids of a conversation, and for each whether it belongs to an answer of the assistant, or to the last one.
 
     An answer ends with the last special token that it adds, where it adds one: what a template puts behind, such as a
     line feed, comes after generation has ended. Where the template marks its answers, only what it marks counts. Raises
@@ -49,9 +51,8 @@ def render_answers(tokenizer: PreTrainedTokenizerFast, messages: Messages) -> tu
     rendered = render(tokenizer, messages, return_assistant_tokens_mask=marked)
     ids, special = rendered["input_ids"], special_ids(tokenizer)
     learned = [False] * len(ids)
-    for number, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
+    answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+    for number in answers[-1:] if last else answers:
         prompt = render(tokenizer, messages[:number], add_generation_prompt=True)["input_ids"]
         whole = ids if number == len(messages) - 1 else render(tokenizer, messages[: number + 1])["input_ids"]
         if not begins_with(whole, prompt) or not begins_with(ids, whole):

@@ -4,6 +4,7 @@ config.py       the settings that every method has
 method.py       what a method is
 methods/        the methods, one file each
 rows/           row forms, one file each
+conversations/  what sft adds to TRL's trainer: packed rows, noise
 adapters/       adapters over a base model
 preference/     trainers and losses of the methods that learn from preferences
 reference/      what the model that they start from says of the pairs, as an artifact

@@ -33,18 +33,22 @@ def rendered(
     files: Sequence[Path],
     tokenizer: PreTrainedTokenizerFast,
     max_length: int,
+    split: Counter[str] | None = None,
 ) -> tuple[list[Row], list[Row], Counter[str]]:
-    """The rows of a method to train on and to hold out, and the number dropped by reason.
+    """The rows of a method to train on and to hold out, and the number dropped by reason; `split` counts those that
+    became several.
 
     Raises EmptyOutput if more than `max_dropped_share` can't be used.
     """
+    form = method.form(config)
     return prepare(
         read_rows(files),
-        lambda row, length: method.rows.render(row, tokenizer, length - config.generated_tokens),
+        lambda row, length: form.render(row, tokenizer, length - config.generated_tokens),
         max_length,
         validation_share=config.validation_share,
         max_dropped_share=config.max_dropped_share,
         what=method.pairs,
+        split=split,
     )
 
 

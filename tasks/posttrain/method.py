@@ -32,10 +32,12 @@ class TrainerParts(Generic[Config]):
 
     `arguments` go to TRL's config class, `common` (model, data, tokenizer, callbacks) to its trainer; `load_model`
     loads the model that the stage starts from once more, as a reference; `teacher` is the folder of the model that is
-    imitated, and `judge` that of the reward model.
+    imitated, and `judge` that of the reward model. No row has more than `max_length` tokens.
     """
 
     config: Config
+    runtime: Runtime
+    max_length: int
     arguments: Mapping[str, Any]
     common: Mapping[str, Any]
     load_model: Callable[[], PreTrainedModel]
@@ -58,9 +60,10 @@ class Method(Generic[Config]):
     """One post-training method.
 
     `pairs` names the part of an artifact with its pairs, and `instead` the one that it reads where there is none of
-    these. `loss_unit` labels the loss curve. `measures` maps TRL's names
-    to ours: log.jsonl holds them for each step and validation, the manifest for the last validation. `summary` names
-    further counts for the stage's summary line.
+    these. `loss_unit` labels the loss curve. `measures` maps TRL's names to ours: log.jsonl holds them for each step
+    and validation, the manifest for the last validation. `summary` names further counts for the stage's summary line.
+    `rows_of` is given where the form of rows depends on the config, and `facts` where a trainer that is done has
+    something to say of this run.
 
     `load` loads the model that is trained, where it is not the causal one of the folder. `conclude`, on one process,
     measures the model that was saved, and `report` tells the stage of it. `curve` is the measure that is drawn and
@@ -83,10 +86,16 @@ class Method(Generic[Config]):
     curve: str = "loss"
     alone: bool = False
     learns_from_judge: bool = False
+    rows_of: Callable[[Config], RowForm] | None = None
+    facts: Callable[[Any], dict[str, float]] | None = None
 
     def reads(self, roles: Collection[str]) -> str:
         """The part that it reads where there are pairs of these roles."""
         return self.pairs if self.instead is None or self.pairs in roles else self.instead
+
+    def form(self, config: Config) -> RowForm:
+        """How rows are rendered under a config."""
+        return self.rows if self.rows_of is None else self.rows_of(config)
 
     def stage(self, version: int) -> Callable[[Callable[..., None]], Stage]:
         """`@stage` with what all methods have in common."""

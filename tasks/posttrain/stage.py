@@ -77,14 +77,18 @@ def _report(
     method: Method[Any], log: list[dict[str, Any]], result: dict[str, Any], duplicates: Counter[str], out: Output
 ) -> None:
     out.fact(**result["facts"])
+    if "tokens_per_second" in result["facts"]:
+        out.fact_table("Speed", _speed(result["facts"]))
     pairs, dropped = result["pairs"] + duplicates.total(), {**result["dropped"], **duplicates}
-    out.account(documents_in=pairs, kept=result["train"] + result["validation"], removed=dropped)
+    out.account(documents_in=pairs, kept=pairs - sum(dropped.values()), removed=dropped)
     last = [row[method.curve] for row in log[-max(1, min(20, len(log) // 10)) :]]
     measures = {f"train_{method.curve}": round(sum(last) / len(last), 6), **_validated(method, log, out)}
     out.count(steps=len(log), supervised_share=round(result["supervised_share"], 4), **measures)
     if method.report is not None:
         method.report(result["measured"], out)
     told = [f"{result['train']:,} pairs"]
+    if split := result["split"]:
+        out.count(split_pairs=split["rows"], parts=split["parts"])
     if adapter := result["adapter"]:
         out.count(**adapter)
         told.append(f"{adapter['trainable_share']:.2%} of the parameters trained")
@@ -98,6 +102,7 @@ def _report(
     out.count(summary=", ".join(told))
     numbers = {"pairs": pairs, "trained on": result["train"], "held out": result["validation"]}
     numbers |= {f"dropped: {reason}": count for reason, count in sorted(dropped.items())}
+    numbers |= {"split": split["rows"], "parts of these": split["parts"]} if split else {}
     numbers |= {"steps": len(log), "supervised share of tokens": f"{result['supervised_share']:.1%}"}
     numbers |= {
         name.replace("_", " "): f"{value:.4f}" if isinstance(value, float) else value
@@ -107,6 +112,16 @@ def _report(
         numbers["parameters trained"] = f"{adapter['trained_parameters']:,} of {adapter['parameters']:,}"
         numbers["largest difference of a logit, merged"] = f"{adapter['merged_logit_difference']:.1e}"
     out.table(out.stage.upper(), [{"measure": name, "value": value} for name, value in numbers.items()])
+
+
+def _speed(facts: dict[str, Any]) -> list[dict[str, str]]:
+    rows = {
+        "tokens per second": f"{facts['tokens_per_second']:,.0f}",
+        "supervised tokens per second": f"{facts['supervised_tokens_per_second']:,.0f}",
+        "rows": f"{facts['rows']:,}",
+        "padding": f"{facts['padding_share']:.2%}",
+    }
+    return [{"measure": name, "value": value} for name, value in rows.items()]
 
 
 def _validated(method: Method[Any], log: list[dict[str, Any]], out: Output) -> dict[str, float]:

@@ -49,11 +49,12 @@ def train(path: Path) -> None:
     tokenizer = load_tokenizer(spec.model)
     model = _load_model(spec, method, config)
     max_length = max_length_of(spec.method, config, context_of(model.config))
-    train_rows, held_out, dropped = rendered(method, config, spec.rows, tokenizer, max_length)
+    split: Counter[str] = Counter()
+    train_rows, held_out, dropped = rendered(method, config, spec.rows, tokenizer, max_length, split)
     if spec.reference is not None:
         train_rows, held_out = (with_reference(rows, spec.reference) for rows in (train_rows, held_out))
     log = LogCallback(spec, method.measures, method.curve)
-    trainer = _trainer(spec, method, config, model, tokenizer, train_rows, held_out, log)
+    trainer = _trainer(spec, method, config, model, tokenizer, train_rows, held_out, max_length, log)
     checkpoint, begun = _resume_point(trainer, spec)
     if begun:
         trainer.args.eval_on_start = False  # the log has it
@@ -64,7 +65,7 @@ def train(path: Path) -> None:
     if trainer.is_world_process_zero():
         log.flush()
     if not log.stopped:
-        _finish(trainer, spec, method, config, (train_rows, held_out, dropped), seconds, begun)
+        _finish(trainer, spec, method, config, (train_rows, held_out, dropped, split), seconds, begun)
     if trainer.args.world_size > 1:  # a rank that exits first can take gloo's threads down with an abort
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
@@ -81,26 +82,28 @@ def _load_model(spec: PosttrainSpec, method: Method[Any], config: PosttrainConfi
 
 def _finish(
     trainer: Trainer, spec: PosttrainSpec, method: Method[Any], config: PosttrainConfig,
-    rows: tuple[list[Row], list[Row], Counter[str]], seconds: float, begun: int,
+    rows: tuple[list[Row], list[Row], Counter[str], Counter[str]], seconds: float, begun: int,
 ) -> None:  # fmt: skip
     """Save the model, and leave the result."""
-    train_rows, held_out, dropped = rows
+    train_rows, held_out, dropped, split = rows
     adapter = _save(trainer, spec, config)
     if trainer.is_world_process_zero():
         trained = Trained(spec.out / "model", train_rows, held_out, trainer.args.device)
         measured = method.conclude(trained) if method.conclude else {}
         result = {
-            "pairs": len(train_rows) + len(held_out) + dropped.total(),
+            "pairs": len(train_rows) + len(held_out) - split["parts"] + split["rows"] + dropped.total(),
             "train": len(train_rows),
             "validation": len(held_out),
             "dropped": dict(sorted(dropped.items())),
-            "supervised_share": method.rows.supervised_share(train_rows),
+            "split": dict(split),
+            "supervised_share": method.form(config).supervised_share(train_rows),
             "adapter": adapter,
             "measured": measured,
             "facts": {
                 "training_seconds": round(seconds, 2),
                 "peak_memory_bytes": peak_memory(trainer.args.device),
                 "resumed_from_step": begun,
+                **(method.facts(trainer) if method.facts else {}),
             },
         }
         spec.finish(result)
@@ -114,6 +117,7 @@ def _trainer(
     tokenizer: PreTrainedTokenizerFast,
     train_rows: list[Row],
     held_out: list[Row],
+    max_length: int,
     log: LogCallback,
 ) -> Trainer:
     """The method's trainer, on the engine that the runtime names."""
@@ -130,8 +134,10 @@ def _trainer(
     if config.adapter is not None:
         common["peft_config"] = peft_config(spec.method, config.adapter, model)
     arguments = training_arguments(spec, config, len(train_rows), len(held_out))
-    load_model = functools.partial(load_pretrained, spec.model)
-    parts = TrainerParts(config, arguments, common, load_model, spec.teacher, spec.judge)
+    load_again = functools.partial(load_pretrained, spec.model)
+    parts = TrainerParts(
+        config, spec.runtime, max_length, arguments, common, load_again, teacher=spec.teacher, judge=spec.judge
+    )
     trainer = method.make_trainer(parts)
     if config.quantized:
         train_in_float32(trainer.model)

@@ -183,6 +183,11 @@ class PosttrainRuntime(RuntimeGroup):
         None, ge=1, description="rows in a forward pass; the global batch stays what the profile says"
     )
     recompute: Literal["none", "full"] = Field("none", description="activation checkpointing of every block")
+    packing: bool = Field(
+        False,
+        description="sft: several conversations in a row of up to max_length tokens, kept apart, in place of padding; "
+        "micro_batch counts such rows",
+    )
 
 
 class TrackingRuntime(RuntimeGroup):

@@ -2,42 +2,106 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import os
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import Field, model_validator
 
 from storage.artifact import Artifact
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method, TrainerParts
-from tasks.posttrain.rows.instruction import INSTRUCTION
+from tasks.posttrain.rows.instruction import INSTRUCTION, LossOn, Overlong, instructions
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
     from transformers import Trainer
+
+    from tasks.posttrain.conversations.layout import Layout
 
 
 class SftConfig(PosttrainConfig):
     """Cross-entropy on the assistant's tokens, and nothing else."""
 
+    # Artifacts made before there were these fields are known, as their defaults are in no key
+    loss_on: LossOn = Field(
+        "all",
+        exclude_if=lambda value: value == "all",
+        description="all: the assistant's tokens of every turn. last: those of the last turn of a conversation alone",
+    )
+    overlong: Overlong = Field(
+        "drop",
+        exclude_if=lambda value: value == "drop",
+        description="conversations longer than max_length. split: between turns, in parts that each begin with the "
+        "system prompt, if there is one, and a turn of the user's; each answer is in one part",
+    )
+    neftune_alpha: float | None = Field(
+        None,
+        gt=0,
+        exclude_if=lambda value: value is None,
+        description="noise on the embeddings in training (NEFTune, Jain et al. 2023, who take 5 to 15); null: none",
+    )
+
+    @model_validator(mode="after")
+    def _parts_bear_loss(self) -> Self:
+        if self.loss_on == "last" and self.overlong == "split":
+            raise ValueError("of a conversation that is split, loss_on last would leave all parts but one without loss")
+        return self
+
 
 def _make_trainer(parts: TrainerParts[SftConfig]) -> Trainer:
     from trl import SFTConfig, SFTTrainer
 
-    from models.kernels.cross_entropy import IGNORED
-    from tasks.posttrain.means import ExactMeans
+    from tasks.posttrain.conversations.isolation import check_isolation
+    from tasks.posttrain.conversations.noise import EmbeddingNoise
+    from tasks.posttrain.conversations.speed import Speed
+    from tasks.posttrain.conversations.trainer import ConversationTrainer
 
-    class TokenMeans(ExactMeans, SFTTrainer):
-        means_over: ClassVar = {"loss": "tokens"}
+    class TokenMeans(ConversationTrainer, SFTTrainer):
+        """The mixin, with TRL's trainer below it."""
 
-        def weigh(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            return {"tokens": (inputs["labels"][:, 1:] != IGNORED).sum()}
-
-    # Rows are known to fit, so TRL's own truncation is off
-    arguments = SFTConfig(**parts.arguments, max_length=None, packing=False)
-    trainer: Trainer = TokenMeans(args=arguments, **parts.common)
+    packing, config, common = parts.runtime.posttrain.packing, parts.config, dict(parts.common)
+    if packing:
+        check_isolation(common["model"])
+    layout, lengths, supervised = _laid_out(parts)
+    if (held_out := common["eval_dataset"]) is not None:
+        common["eval_dataset"] = held_out.select(_longest_first(held_out))
+    # Rows are known to fit, so TRL's own truncation is off; its packing would let the global batch vary
+    settings = {**parts.arguments, "gradient_accumulation_steps": layout.micro_steps}
+    trainer = TokenMeans(args=SFTConfig(**settings, max_length=None, packing=False), **common)
+    noise = None
+    if config.neftune_alpha is not None:
+        noise = EmbeddingNoise(trainer.model.get_input_embeddings(), config.neftune_alpha, config.seed)
+    trainer.lay_out(layout, Speed(layout, lengths, supervised), noise, packed=packing)
     return trainer
+
+
+def _laid_out(parts: TrainerParts[SftConfig]) -> tuple[Layout, list[int], list[int]]:
+    """Where conversations lie, and how many tokens and supervised tokens each has, in the order of training."""
+    from models.kernels.cross_entropy import IGNORED
+    from tasks.posttrain.batches import training_order
+    from tasks.posttrain.conversations import layout
+
+    rows: Any = parts.common["train_dataset"]
+    labels = rows["labels"]
+    order = training_order(parts.config, len(rows))
+    lengths = [len(row) for row in labels]
+    supervised = [sum(label != IGNORED for label in row[1:]) for row in labels]
+    lengths, supervised = [lengths[number] for number in order], [supervised[number] for number in order]
+    micro_batch = parts.arguments["per_device_train_batch_size"]
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if parts.runtime.posttrain.packing:
+        laid_out = layout.packed(lengths, parts.config.global_batch, parts.max_length, micro_batch, processes)
+    else:
+        steps = parts.arguments["gradient_accumulation_steps"]
+        laid_out = layout.padded(len(order), micro_batch, steps, processes)
+    return laid_out, lengths, supervised
+
+
+def _longest_first(rows: Any) -> list[int]:
+    """Rows of like length in one batch have little padding; the mean over all tokens does not change."""
+    lengths = [len(labels) for labels in rows["labels"]]
+    return sorted(range(len(lengths)), key=lambda number: -lengths[number])
 
 
 SFT = Method(
@@ -45,9 +109,11 @@ SFT = Method(
     config=SftConfig,
     pairs="instructions",
     rows=INSTRUCTION,
+    rows_of=lambda config: instructions(config.loss_on, config.overlong),
     make_trainer=_make_trainer,
     loss_unit="nats a token",
     measures={"mean_token_accuracy": "token_accuracy"},
+    facts=lambda trainer: trainer.speed.facts(),
 )
 
 
@@ -56,7 +122,7 @@ def sft(config: SftConfig, model: Artifact, instructions: Artifact, out: Output)
     """Supervised fine-tuning (Ouyang et al. 2022, step 1) with the loss on the assistant's tokens only.
 
     Reads model/ and conversations; writes model/ in the same format, log.jsonl and loss.png. Overlong conversations
-    are dropped and counted, never truncated. Killed at any instant, it resumes from its last checkpoint, bit for bit
-    on a CPU.
+    are dropped or split between turns, and counted; never truncated. Killed at any instant, it resumes from its last
+    checkpoint, bit for bit on a CPU.
     """
     posttrain(SFT, config, model, instructions, out)

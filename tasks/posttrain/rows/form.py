@@ -28,13 +28,13 @@ class Dropped(Exception):
 
 @dataclass(frozen=True)
 class RowForm:
-    """`render(row, tokenizer, max_length)` gives a row as TRL takes it, or raises Dropped.
+    """`render(row, tokenizer, max_length)` gives a row as TRL takes it, a list where it was split, or raises Dropped.
 
     `supervised_share(rendered rows)` is the share of tokens that bear loss. `split(row)`, where there is one, gives the
     rows that a row of another form stands for.
     """
 
-    render: Callable[[Row, PreTrainedTokenizerFast, int], Row]
+    render: Callable[[Row, PreTrainedTokenizerFast, int], Row | list[Row]]
     supervised_share: Callable[[Sequence[Row]], float]
     split: Callable[[Row], Iterable[Row]] | None = None
 

@@ -1,25 +1,42 @@
-"""Instructions: conversations, of which the assistant's tokens bear loss."""
+"""Instructions: conversations, of which the assistant's tokens bear loss.
+
+A conversation that is longer than the context can be split between its turns. Every part begins as a conversation does,
+with the system prompt, if there is one, and a turn of the user's; what came before is out of its sight.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
-from models.conversation import TemplateFaultError, render_answers
+from models.conversation import TemplateFaultError, render, render_answers
 from tasks.posttrain.rows.form import OVERLONG, Dropped, Message, Row, RowForm, refuse_special_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+LossOn = Literal["all", "last"]
+Overlong = Literal["drop", "split"]
 
-def render_instruction(row: Row, tokenizer: PreTrainedTokenizerFast, max_length: int) -> Row:
+
+def instructions(loss_on: LossOn, overlong: Overlong) -> RowForm:
+    """The form of conversations whose loss is on all answers or on the last, and of which overlong ones are dropped or
+    split."""
+    rendered = render_instruction if overlong == "drop" else render_in_parts
+    return RowForm(partial(rendered, loss_on=loss_on), _supervised_share)
+
+
+def render_instruction(
+    row: Row, tokenizer: PreTrainedTokenizerFast, max_length: int, *, loss_on: LossOn = "all"
+) -> Row:
     """`input_ids` and `labels` of a conversation: the assistant's words and the token that ends them are learned."""
     from models.kernels.cross_entropy import IGNORED
 
     messages: list[Message] = row["messages"]
     refuse_special_tokens(messages, tokenizer)
     try:
-        ids, mask = render_answers(tokenizer, messages)
+        ids, mask = render_answers(tokenizer, messages, last=loss_on == "last")
     except TemplateFaultError as fault:
         raise Dropped(str(fault)) from fault
     if len(ids) > max_length:
@@ -29,6 +46,49 @@ def render_instruction(row: Row, tokenizer: PreTrainedTokenizerFast, max_length:
     return {"input_ids": ids, "labels": [id if learned else IGNORED for id, learned in zip(ids, mask, strict=True)]}
 
 
+def render_in_parts(
+    row: Row, tokenizer: PreTrainedTokenizerFast, max_length: int, *, loss_on: LossOn = "all"
+) -> Row | list[Row]:
+    """As `render_instruction`, but a conversation that is too long in parts that are not, each of as many turns as fit;
+    every answer is in one of them. Raises Dropped where one answer and its question are too long by themselves."""
+    try:
+        return render_instruction(row, tokenizer, max_length, loss_on=loss_on)
+    except Dropped as reason:
+        if str(reason) != OVERLONG:
+            raise
+
+    def fits(messages: list[Message]) -> bool:
+        try:
+            return len(render(tokenizer, messages)["input_ids"]) <= max_length
+        except TemplateFaultError as fault:
+            raise Dropped(str(fault)) from fault
+
+    parts = _parts(row["messages"], fits)
+    return [render_instruction({**row, "messages": part}, tokenizer, max_length, loss_on=loss_on) for part in parts]
+
+
+def _parts(messages: Sequence[Message], fits: Callable[[list[Message]], bool]) -> Iterator[list[Message]]:
+    """The messages in parts that fit, or are a single exchange, each of them with the system prompt."""
+    system = [message for message in messages[:1] if message["role"] == "system"]
+    part = list(system)
+    for exchange in _exchanges(messages[len(system) :]):
+        if len(part) > len(system) and not fits([*part, *exchange]):
+            yield part
+            part = list(system)
+        part += exchange
+    yield part
+
+
+def _exchanges(messages: Sequence[Message]) -> list[list[Message]]:
+    """The turns of the user's, each with what is said until the next."""
+    exchanges: list[list[Message]] = []
+    for message in messages:
+        if message["role"] == "user" or not exchanges:
+            exchanges.append([])
+        exchanges[-1].append(message)
+    return exchanges
+
+
 def _supervised_share(rows: Sequence[Row]) -> float:
     from models.kernels.cross_entropy import IGNORED
 
@@ -36,4 +96,4 @@ def _supervised_share(rows: Sequence[Row]) -> float:
     return learned / sum(len(row["labels"]) for row in rows)
 
 
-INSTRUCTION = RowForm(render_instruction, _supervised_share)
+INSTRUCTION = instructions("all", "drop")

@@ -32,15 +32,16 @@ def read_rows(paths: Iterable[Path]) -> Iterator[Row]:
 
 def prepare(
     rows: Iterable[Row],
-    render: Callable[[Row, int], Row],
+    render: Callable[[Row, int], Row | list[Row]],
     max_length: int,
     *,
     validation_share: float,
     max_dropped_share: float,
     what: str = "pairs",
+    split: Counter[str] | None = None,
 ) -> tuple[list[Row], list[Row], Counter[str]]:
     """Rendered rows for training and for validation, and the number dropped by reason. `render(row, length)` raises
-    Dropped for a row of more tokens, among others.
+    Dropped for a row of more tokens, among others; where it gives several, `split` counts the row and its parts.
 
     Raises EmptyOutput when none is left to train on, or when more than the allowed share was dropped, and says at which
     length how many would fit.
@@ -49,6 +50,7 @@ def prepare(
     validation: list[Row] = []
     overlong: list[Row] = []
     dropped: Counter[str] = Counter()
+    rows_kept = 0
     for row in rows:
         try:
             rendered = render(row, max_length)
@@ -57,12 +59,16 @@ def prepare(
             if str(reason) == OVERLONG:
                 overlong.append(row)
             continue
-        (validation if _is_held_out(row["id"], validation_share) else train).append(rendered)
-    total = len(train) + len(validation) + dropped.total()
+        parts = rendered if isinstance(rendered, list) else [rendered]
+        if len(parts) > 1 and split is not None:
+            split.update(rows=1, parts=len(parts))
+        (validation if _is_held_out(row["id"], validation_share) else train).extend(parts)
+        rows_kept += 1
+    total = rows_kept + dropped.total()
     if not total:
         raise EmptyOutput(f"There are no {what} to train on.", "Give download a source of that role.")
     if not train or dropped.total() > max_dropped_share * total:
-        more = _would_fit(overlong, render, len(train) + len(validation))
+        more = _would_fit(overlong, render, rows_kept)
         raise EmptyOutput(
             f"Of {total:,} {what} {dropped.total():,} can't be used ({dict(dropped)}); {len(train):,} are left.{more}",
             f"{_remedy(dropped)}, or raise max_dropped_share.",
@@ -75,7 +81,7 @@ def _remedy(dropped: Counter[str]) -> str:
     return REMEDIES.get(reasons[0][0], "Correct these pairs") if reasons else "Provide more pairs"
 
 
-def _would_fit(overlong: Iterable[Row], render: Callable[[Row, int], Row], fit: int) -> str:
+def _would_fit(overlong: Iterable[Row], render: Callable[[Row, int], Row | list[Row]], fit: int) -> str:
     """How many rows fit into each length that is usual for a context, as far as a longer one lets in more."""
     enough = Counter(_length_for(row, render) for row in overlong)
     told: list[str] = []
@@ -86,7 +92,7 @@ def _would_fit(overlong: Iterable[Row], render: Callable[[Row, int], Row], fit: 
     return f" {', '.join(told)}." if told else ""
 
 
-def _length_for(row: Row, render: Callable[[Row, int], Row]) -> int | None:
+def _length_for(row: Row, render: Callable[[Row, int], Row | list[Row]]) -> int | None:
     for length in LENGTHS:
         try:
             render(row, length)

@@ -36,7 +36,7 @@ def parts_of(
         "model": load_pretrained(model), "train_dataset": Dataset.from_list(list(rows)), "eval_dataset": None,
         "processing_class": load_tokenizer(model),
     }  # fmt: skip
-    return TrainerParts(config, arguments, common, lambda: load_pretrained(model))
+    return TrainerParts(config, spec.runtime, 128, arguments, common, lambda: load_pretrained(model))
 
 
 def first_loss(trainer: Any, rows: Sequence[Row]) -> float:

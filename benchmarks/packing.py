@@ -1,0 +1,103 @@
+"""Fine-tuning on conversations of uneven lengths, a row for each and packed: `python -m benchmarks.packing`.
+
+Forward and backward passes of the micro-batches that `sft` would make, in CPU seconds of this process. So a machine
+that is busy with something else counts for less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from models.kernels.cross_entropy import IGNORED
+from tasks.posttrain.conversations.collate import collate
+from tasks.posttrain.conversations.layout import Layout, packed, padded, tokens_and_places
+
+SHAPES = {  # vocabulary, width, feed-forward, depth, heads, shared heads, context, conversations
+    "1.3M": (4096, 128, 384, 4, 4, 2, 256, 64),
+    "SmolLM2-135M": (49152, 576, 1536, 30, 9, 3, 2048, 16),
+}
+
+
+def measure(shape: str, global_batch: int, micro_batches: list[int]) -> list[list[str]]:
+    """Rows of the table: for each micro-batch without packing and with it."""
+    vocabulary, width, feed_forward, depth, heads, shared, context, count = SHAPES[shape]
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocabulary, hidden_size=width, intermediate_size=feed_forward, num_hidden_layers=depth,
+            num_attention_heads=heads, num_key_value_heads=shared, max_position_embeddings=context,
+            tie_word_embeddings=True,
+        )
+    )  # fmt: skip
+    drawn = random.Random(0)
+    lengths = [min(context, max(16, round(drawn.lognormvariate(4.6, 0.9)))) for _ in range(count)]
+    conversations = [[drawn.randrange(vocabulary) for _ in range(length)] for length in lengths]
+    rows = []
+    for micro_batch in micro_batches:
+        layouts = {
+            "no": padded(count, micro_batch, global_batch // micro_batch, 1),
+            "yes": packed(lengths, global_batch, context, micro_batch, 1),
+        }
+        for packing, layout in layouts.items():
+            seconds = _seconds(lambda: _pass(model, conversations, layout, packing == "yes"))  # noqa: B023
+            tokens, places = tokens_and_places(layout.batches, lengths)
+            rows.append(
+                [
+                    shape, f"{context:,}", str(micro_batch), packing, str(len(layout.batches)),
+                    str(sum(map(len, layout.batches))), f"{1 - tokens / places:.1%}", f"{tokens / seconds:,.0f}",
+                ]
+            )  # fmt: skip
+    return rows
+
+
+def _seconds(work: Callable[[], None], times: int = 2) -> float:
+    """CPU seconds over all threads, the smaller of two."""
+    measured = []
+    for _ in range(times):
+        began = time.process_time()
+        work()
+        measured.append(time.process_time() - began)
+    return min(measured)
+
+
+def _pass(model: nn.Module, conversations: list[list[int]], layout: Layout, packing: bool) -> None:
+    for batch in layout.batches:
+        rows: list[list[dict[str, Any]]] = [
+            [{"input_ids": conversations[place], "labels": conversations[place], "place": place} for place in row]
+            for row in batch
+        ]
+        inputs = collate(rows, 0, packed=packing)
+        labels = inputs.pop("labels")
+        del inputs["segments"]
+        logits = model(**inputs, use_cache=False).logits[:, :-1].flatten(0, 1)
+        nn.functional.cross_entropy(logits, labels[:, 1:].flatten(), ignore_index=IGNORED).backward()
+    model.zero_grad()
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shapes", nargs="+", choices=[*SHAPES], default=["1.3M"])
+    parser.add_argument("--global-batch", type=int, default=16)
+    parser.add_argument("--micro-batch", type=int, nargs="+", default=[16, 4, 1])
+    parser.add_argument("--threads", type=int, default=1)
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    names = ["model", "context", "micro-batch", "packing", "passes", "rows", "padding", "tokens a CPU second"]
+    print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
+    for shape in asked.shapes:
+        for row in measure(shape, asked.global_batch, asked.micro_batch):
+            print(f"| {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

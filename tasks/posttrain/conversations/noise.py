@@ -1,0 +1,52 @@
+"""NEFTune: noise on the embeddings in training (Jain et al. 2023, algorithm 1).
+
+A conversation of L tokens gets noise that is uniform within ±alpha/√(L·C). Here it is drawn from the seed and the
+place of the conversation in the order of training, so that neither processes, micro-batches, packing nor a resume
+change it. The hook of transformers draws from the global generator, where every process draws the same numbers, and
+takes the padded length of a micro-batch for L, or that of all conversations that share a row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Segments = Sequence[Sequence[tuple[int, int]]]  # of each row, the places and lengths of its conversations
+
+
+class EmbeddingNoise:
+    """Adds noise to what the embedding of a model gives, while it is trained. `segments` say what the next forward pass
+    has."""
+
+    def __init__(self, embedding: nn.Module, alpha: float, seed: int) -> None:
+        self.alpha, self.seed = alpha, seed
+        self.segments: Segments = ()
+        # Which conversations these are is not for a compiled graph to know
+        embedding.register_forward_hook(torch.compiler.disable(self._add))
+
+    def _add(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        return output + self.of(self.segments, output) if module.training else output
+
+    def of(self, segments: Segments, like_BTC: Tensor) -> Tensor:
+        """The noise for a batch, (B, T, C); none on padding."""
+        noise_BTC = torch.zeros_like(like_BTC, requires_grad=False)
+        width = like_BTC.shape[-1]
+        for number, row in enumerate(segments):
+            start = 0
+            for place, length in row:
+                bound = self.alpha / math.sqrt(length * width)
+                drawn_TC = torch.rand(
+                    (length, width), generator=self._generator(place, like_BTC.device), device=like_BTC.device
+                )
+                noise_BTC[number, start : start + length] = (2 * drawn_TC - 1) * bound
+                start += length
+        return noise_BTC
+
+    def _generator(self, place: int, device: torch.device) -> torch.Generator:
+        digest = hashlib.sha256(f"noise {self.seed} {place}".encode()).digest()
+        return torch.Generator(device).manual_seed(int.from_bytes(digest[:7]))

@@ -1,0 +1,53 @@
+"""TRL's trainer for conversations, with rows laid out by us: packed, and with noise on the embeddings.
+
+Without either its batches are the trainer's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from models.kernels.cross_entropy import IGNORED
+from tasks.posttrain.conversations.collate import SEGMENTS, loader
+from tasks.posttrain.conversations.layout import Layout
+from tasks.posttrain.conversations.noise import EmbeddingNoise
+from tasks.posttrain.conversations.speed import Speed
+from tasks.posttrain.means import ExactMeans
+
+
+class ConversationTrainer(ExactMeans):
+    """Mixed into TRL's SFTTrainer, before it, and told what `lay_out` takes."""
+
+    means_over: ClassVar = {"loss": "tokens"}
+    layout: Layout
+    packed = False
+    noise: EmbeddingNoise | None = None
+    speed: Speed
+
+    def lay_out(self, layout: Layout, speed: Speed, noise: EmbeddingNoise | None, *, packed: bool) -> None:
+        """How the rows of micro-batches are made, and what measures them."""
+        self.layout, self.speed, self.noise, self.packed = layout, speed, noise, packed
+        self.add_callback(speed)
+
+    def weigh(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Supervised tokens."""
+        return {"tokens": (inputs["labels"][:, 1:] != IGNORED).sum()}
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """The micro-batches of this process."""
+        if not self.packed and self.noise is None:
+            return super().get_train_dataloader()
+        batches = self.layout.of_process(self.args.process_index)
+        pad_id: Any = self.processing_class.pad_token_id
+        return loader(self.train_dataset, batches, pad_id, packed=self.packed)
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **settings: Any) -> Any:
+        """TRL's, with noise for the conversations that these inputs have."""
+        segments = inputs.pop(SEGMENTS, ())
+        if self.noise is not None:
+            self.noise.segments = segments
+        return super().compute_loss(model, inputs, *args, **settings)
