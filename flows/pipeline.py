@@ -6,7 +6,7 @@ A profile with a base model enters it in the middle.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prefect import flow
 
@@ -18,7 +18,7 @@ from tasks.base import base
 from tasks.dedup import dedup
 from tasks.download import download
 from tasks.evaluate import evaluate
-from tasks.export import export
+from tasks.export import check_formats, export
 from tasks.filter import filter_documents, filter_pairs
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.fit import check_pairs
@@ -84,8 +84,14 @@ def from_scratch(profile: Profile, config: PretrainConfig, raw: Artifact) -> Beg
 def from_base(profile: Profile, raw: Artifact) -> Beginning:
     """A model that others trained; of text there are only the benchmarks."""
     model, pairs = base(profile.base), clean_pairs(profile, raw)
+    last = {"evaluate": profile.evaluate, "export": profile.export}
+
+    def check(reached: Mapping[str, Any]) -> None:
+        check_formats(reached.get("export"), model.part("model").path)
+        check_pairs({name: reached[name] for name in methods(profile) if name in reached}, pairs, model.part("model"))
+
     for first in profile.links[:1]:
-        STAGES[first].before(methods(profile), lambda reached: check_pairs(reached, pairs, model.part("model")))
+        STAGES[first].before({**methods(profile), **last}, check)
     return Beginning(model, pairs, raw.part("benchmarks"), None)
 
 

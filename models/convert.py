@@ -74,7 +74,7 @@ def from_transformers(theirs: PreTrainedModel) -> Transformer:
 
     Raises NotCarriedError for another architecture, and for settings that our decoder has not.
     """
-    shape = _shape(theirs.config)
+    shape = shape_of(theirs.config)
     model = Transformer(shape)
     model.load_state_dict(_to_ours({name: value.float() for name, value in theirs.state_dict().items()}, shape))
     return model.eval()
@@ -124,7 +124,7 @@ def _config(shape: ModelShape, eos_id: int | None, pad_id: int | None) -> Any:
     return MistralConfig(**common, sliding_window=shape.sliding_window)
 
 
-def _shape(config: Any) -> ModelShape:
+def shape_of(config: Any) -> ModelShape:
     """The shape of a model of transformers. Raises NotCarriedError unless it is all that there is to say of the model:
     what `_config` makes of the shape must be the config again."""
     shape = _described(config)

@@ -259,7 +259,7 @@ def test_every_dependency_is_pinned_and_has_a_reason() -> None:
     project = tomllib.loads(text)["project"]
     pinned = {
         line.partition("==")[0].lower().replace("_", "-")
-        for name in ("constraints.txt", "requirements-data.txt")
+        for name in ("constraints.txt", "requirements-data.txt", "requirements-finetune.txt")
         for line in (ROOT / name).read_text().splitlines()
         if "==" in line
     }

@@ -28,7 +28,7 @@ TOP = (
     "Makefile",
     "prefect.yaml",
 )
-PINS = ("constraints.txt", "requirements-data.txt")
+PINS = ("constraints.txt", "requirements-data.txt", "requirements-finetune.txt")
 WHERE = f"import importlib; print(*(importlib.import_module(name).__file__ for name in {PACKAGES}), sep='\\n')"
 
 

@@ -63,6 +63,12 @@ class LlamaCppRuntime(ModelRuntime):
 
         return len(GGUFReader(self.path).fields["tokenizer.ggml.tokens"].data)
 
+    @functools.cached_property
+    def _drawn(self) -> list[list[float]]:
+        """A bias that has a letter drawn, and leaves the probabilities as they are: of a token that is a part of a
+        character llama.cpp reports none."""
+        return [[self.tokenize("a")[0], 1e3]]
+
     def tokenize(self, text: str) -> list[int]:
         with socket.socket(socket.AF_UNIX) as connected:
             connected.settimeout(ANSWER_SECONDS)
@@ -76,7 +82,9 @@ class LlamaCppRuntime(ModelRuntime):
 
     def log_probabilities(self, prompt: str | Sequence[int]) -> LogProbabilities:
         """(V,) as in the protocol; a string is parsed with its special tokens."""
-        (token,) = self._complete(prompt, n_predict=1, n_probs=self.vocab_size, ignore_eos=False)
+        (token,) = self._complete(
+            prompt, n_predict=1, n_probs=self.vocab_size, ignore_eos=False, logit_bias=self._drawn
+        )
         return self._array(token["top_logprobs"])
 
     def greedy(self, prompt: str | Sequence[int], tokens: int) -> list[int]:
@@ -84,7 +92,7 @@ class LlamaCppRuntime(ModelRuntime):
         return [int(token["id"]) for token in self._complete(prompt, n_predict=tokens, n_probs=1)]
 
     def chat_log_probabilities(self, messages: Sequence[Message]) -> LogProbabilities:
-        answer = self._chat(messages, max_tokens=1, logprobs=True, top_logprobs=self.vocab_size)
+        answer = self._chat(messages, max_tokens=1, logprobs=True, top_logprobs=self.vocab_size, logit_bias=self._drawn)
         (token,) = answer["logprobs"]["content"]
         return self._array(token["top_logprobs"])
 

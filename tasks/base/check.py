@@ -47,7 +47,7 @@ def check_model(folder: Path) -> Any:
     """
     config = load_config(folder)
     options = {"device_map": "meta", "output_loading_info": True, "ignore_mismatched_sizes": True}
-    with _quiet():  # its own report names files and not what to do
+    with quietly():  # its own report names files and not what to do
         _, report = loaded(lambda: load_pretrained(folder, **options), "the model")
     for what in ("missing", "unexpected", "mismatched"):
         names = sorted(str(name[0] if isinstance(name, tuple) else name) for name in report.get(f"{what}_keys", ()))
@@ -77,7 +77,7 @@ def loaded(load: Callable[[], Loaded], what: str) -> Loaded:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Without transformers' log and progress bars."""
     from transformers.utils import logging
 

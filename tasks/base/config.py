@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -10,7 +11,7 @@ from tasks.stage.config import StageConfig
 
 
 class BaseConfig(StageConfig):
-    """A model in the format of transformers: a folder on this machine, or a repository of the Hugging Face hub."""
+    """A model in the format of transformers, in a folder or a repository of the hub; a GGUF file; an artifact."""
 
     folder: str | None = Field(
         None, min_length=1, description="folder with config.json, the weights as safetensors, and the tokenizer"
@@ -23,11 +24,38 @@ class BaseConfig(StageConfig):
         pattern="^[0-9a-f]{40}$",
         description="commit of the repository, all 40 digits; not a branch or a tag, which could change",
     )
+    gguf: str | None = Field(
+        None,
+        min_length=1,
+        exclude_if=lambda value: value is None,  # so that artifacts made before there was this are known
+        description="GGUF file of a Llama, whose weights are dequantized to float32 once",
+    )
+    package: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9][\w.-]*$",
+        exclude_if=lambda value: value is None,
+        description="installed Python package that `gguf` is a file of, from the folder with its modules",
+    )
+    artifact: str | None = Field(
+        None,
+        min_length=1,
+        exclude_if=lambda value: value is None,
+        description="artifact with a model/, such as tiny/sft@1 or sft/0123abcd",
+    )
+
+    @property
+    def named(self) -> str:
+        """The name of the model in reports and cards."""
+        if self.repository is not None:
+            return f"{self.repository}@{self.revision}"
+        return self.artifact or Path(str(self.gguf or self.folder)).expanduser().resolve().name
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.folder is None) == (self.repository is None):
-            raise ValueError("name either a folder, or a repository with its revision")
+        if sum(source is not None for source in (self.folder, self.repository, self.gguf, self.artifact)) != 1:
+            raise ValueError("name one: a folder, a repository with its revision, a gguf, or an artifact")
         if (self.repository is None) != (self.revision is None):
             raise ValueError("a repository and its revision go together: the commit, as 40 hexadecimal digits")
+        if self.package is not None and self.gguf is None:
+            raise ValueError("a package needs a gguf: the name of a file in it")
         return self

@@ -1,4 +1,4 @@
-"""The files of a base model, in a folder of this machine or at a revision of the Hugging Face hub.
+"""The files of a base model: of a folder, of a revision of the Hugging Face hub, of a GGUF file, of an artifact.
 
 Only what is named here is read: neither code nor pickles.
 """
@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage.errors import SourceError
+from storage.artifact import Artifact
+from storage.errors import ConfigError, SourceError
 from storage.remembered import remembered_digests
 from tasks.base.config import BaseConfig
+from tasks.stage.named import named_artifact
+from tasks.text.packages import package_file
 
 CONFIGS = ("config.json", "generation_config.json")
 WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")  # as transformers names them
@@ -20,29 +23,64 @@ TOKENIZER = (
 
 
 def fingerprint(config: BaseConfig) -> dict[str, str]:
-    """What identifies the model: the SHA-256 of each of its files in a folder, or the revision. Raises SourceError."""
-    if config.folder is None:
-        return {str(config.repository): str(config.revision)}
-    files = files_of(Path(config.folder).expanduser())
+    """What identifies the model: the SHA-256 of each of its files, the revision, or the digest of an artifact's model.
+    Raises SourceError, and ConfigError for an artifact without a model."""
+    if config.repository is not None:
+        return {config.repository: str(config.revision)}
+    if config.artifact is not None:
+        return {"artifact": model_of(config.artifact).digest}
+    files = [gguf_of(config)] if config.gguf is not None else files_of(Path(str(config.folder)).expanduser())
     try:
         return {f"base/{path.name}": digest for path, digest in remembered_digests(files).items()}
     except OSError as error:
         raise SourceError(f"The base can't be read: {error}.", "Replace the file.") from error
 
 
+def gguf_of(config: BaseConfig) -> Path:
+    """The GGUF file of a profile, in a package or on this machine. Raises SourceError for one that is not there."""
+    if config.package is not None:
+        return package_file(config.package, str(config.gguf))
+    path = Path(str(config.gguf)).expanduser()
+    if not path.is_file():
+        raise SourceError(f"base.gguf: there is no file {path}{_seen_from(path)}.", "Check the path.")
+    return path
+
+
+def model_of(name: str) -> Artifact:
+    """The model of an artifact. Raises ConfigError for one that has none."""
+    artifact = named_artifact("base.artifact", name)
+    if artifact.manifest is None or not any(file.startswith("model/") for file in artifact.manifest.files):
+        raise ConfigError(
+            f"{name} in base.artifact has no model.",
+            "Name an artifact of pretrain, base, sft or dpo (`gristmill store ls`).",
+        )
+    return artifact.part("model")
+
+
 def files_of(folder: Path) -> list[Path]:
     """The files of a model that are read, by name. Raises SourceError for a folder that is none."""
     if not folder.is_dir():
-        where = "" if folder.is_absolute() else f" in {Path.cwd()}, where the run started"
-        raise SourceError(f"base.folder: there is no folder {folder}{where}.", "Check the path.")
+        raise SourceError(f"base.folder: there is no folder {folder}{_seen_from(folder)}.", "Check the path.")
     found = {path for pattern in (*CONFIGS, *WEIGHTS, *TOKENIZER) for path in folder.glob(pattern) if path.is_file()}
     return sorted(found)
 
 
+def _seen_from(path: Path) -> str:
+    return "" if path.is_absolute() else f" in {Path.cwd()}, where the run started"
+
+
 def fetch(config: BaseConfig, scratch: Path) -> Path:
-    """The folder with the files: that of the profile, or a copy of the revision in `scratch`. Raises SourceError."""
+    """The folder with the files: that of the profile or of the artifact, or one in `scratch` with a copy of the
+    revision, or with what a GGUF file holds. Raises SourceError."""
     if config.folder is not None:
         return Path(config.folder).expanduser()
+    if config.artifact is not None:
+        return model_of(config.artifact).path
+    if config.gguf is not None:
+        from tasks.base.gguf import convert
+
+        convert(gguf_of(config), scratch / "base")
+        return scratch / "base"
     from httpx import HTTPError
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled

@@ -14,7 +14,7 @@ from storage.errors import SourceError
 from storage.shards.lines import parse_json
 from tasks.base.check import check_files, check_model
 from tasks.base.config import BaseConfig
-from tasks.base.source import fetch, files_of, fingerprint
+from tasks.base.source import fetch, files_of, fingerprint, model_of
 from tasks.base.tokenizer import write_tokenizer
 from tasks.stage import stage
 from tasks.stage.output import Output
@@ -33,6 +33,8 @@ def base(config: BaseConfig, out: Output) -> None:
     """
     out.progress(0, 1, "models", "reading")
     folder = fetch(config, out.scratch)
+    if config.artifact is not None:
+        out.uses[f"base.artifact {config.artifact}"] = model_of(config.artifact).origin
     check_files(folder)
     model = out.path / "model"
     model.mkdir()
@@ -40,8 +42,7 @@ def base(config: BaseConfig, out: Output) -> None:
         if path.suffix == ".safetensors" or path.name.endswith(".index.json"):
             shutil.copyfile(path, model / path.name)
     tokenizer, ours = write_tokenizer(folder, model)
-    name = config.repository or Path(str(config.folder)).expanduser().resolve().name
-    _write_configs(folder, model, {BASE_FIELD: f"{name}@{config.revision}" if config.revision else name}, tokenizer)
+    _write_configs(folder, model, {BASE_FIELD: config.named}, tokenizer)
     known = check_model(model)
     ids = max(tokenizer.get_vocab().values()) + 1
     if ids > known.vocab_size:
@@ -51,7 +52,7 @@ def base(config: BaseConfig, out: Output) -> None:
         )
     if ours:
         out.note("the base has no chat template: it gets ours, whose turns end with its eos_token")
-    _report(name, known, tokenizer, ours, out)
+    _report(config.named, known, tokenizer, ours, out)
 
 
 def _write_configs(folder: Path, model: Path, fields: Mapping[str, str], tokenizer: PreTrainedTokenizerFast) -> None:

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tasks.checks.installation import CONSTRAINTS, pins
-from tasks.text.packages import REQUIREMENTS
+from tasks.text.packages import FINETUNE, REQUIREMENTS
 
 ROOT = "gristmill"
 DATA = "data of tiny and smoke"
@@ -46,10 +46,13 @@ def dependencies() -> list[Dependency]:
     """Every installed package that Gristmill, an extra of it or its data requires, directly or not, by name."""
     found = metadata.metadata(ROOT)
     required = _required_by([(ROOT, ""), *((ROOT, extra) for extra in found.get_all("Provides-Extra") or [])])
-    for name in pins(REQUIREMENTS):
+    for name in pins(REQUIREMENTS) | pins(FINETUNE):
         if _distribution(name):
             required[canonicalize_name(name)].add(DATA)
-    tested = {canonicalize_name(name): version for name, version in (pins(CONSTRAINTS) | pins(REQUIREMENTS)).items()}
+    tested = {
+        canonicalize_name(name): version
+        for name, version in (pins(CONSTRAINTS) | pins(REQUIREMENTS) | pins(FINETUNE)).items()
+    }
     return [
         Dependency(
             name,

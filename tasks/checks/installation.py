@@ -25,7 +25,7 @@ from storage.store import Store
 from storage.units import size_of
 from tasks.checks.check import Check, advice, verdict
 from tasks.stage import machine
-from tasks.text.packages import REQUIREMENTS, install_data
+from tasks.text.packages import FINETUNE, REQUIREMENTS, install_data
 
 CONSTRAINTS = Path(__file__).with_name("constraints.txt")
 IMPORTED = (
@@ -72,7 +72,7 @@ def judge_python(found: str, supported: str) -> Check:
 
 def versions() -> Check:
     """The installed versions against the tested ones, which come with the code."""
-    return judge_versions(pins(CONSTRAINTS) | pins(REQUIREMENTS), installed())
+    return judge_versions(pins(CONSTRAINTS) | pins(REQUIREMENTS) | pins(FINETUNE), installed())
 
 
 def data_packages(found: Mapping[str, str]) -> Check:

@@ -13,6 +13,6 @@ signature.py  signatures by SSH keys
 """
 
 from tasks.export.config import ExportConfig
-from tasks.export.stage import export
+from tasks.export.stage import check_formats, export
 
-__all__ = ["ExportConfig", "export"]
+__all__ = ["ExportConfig", "check_formats", "export"]

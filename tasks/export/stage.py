@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from storage.artifact import Artifact
 from tasks.children.supervise import run_module
 from tasks.export.card import model_card, parity_rows
 from tasks.export.config import ExportConfig
+from tasks.export.formats import FORMATS
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.training.held_out import held_out_shards
@@ -44,6 +46,13 @@ def export(config: ExportConfig, model: Artifact, scores: Artifact | None, valid
     lineage |= {"scores": scores.digest} if scores else {}
     lineage |= {"validation": validation.digest}
     _write(result, model, scores, lineage, config, out)
+
+
+def check_formats(config: ExportConfig | None, model: Path) -> None:
+    """Ask of the formats of a release, if there is to be one, whether they can hold the model of a folder: it costs
+    little before the model is trained. Raises ConfigError."""
+    for name in config.formats if config else ():
+        FORMATS[name].check(model)
 
 
 def _write(

@@ -18,7 +18,7 @@ fit.py          whether enough pairs fit the model, asked before it is trained
 check.py        what can't be honoured of the runtime, refused before a run starts
 arguments.py    training arguments that every method has
 batches.py      which rows a batch holds
-divergence.py   how far a student is from its teacher
+change.py       what training changed on the held-out rows, with its interval
 means.py        measures as means over tokens or pairs
 engines.py      DDP, DeepSpeed or FSDP, and what each can't do
 callback.py     the log, the progress and the markers of checkpoints

@@ -12,7 +12,9 @@ from transformers import TrainerCallback
 from storage.errors import TrainingError
 from tasks.children.child import emit
 from tasks.children.orderly_stop import OrderlyStop
+from tasks.posttrain.change import HeldOutChange
 from tasks.posttrain.checkpoints import mark_whole
+from tasks.posttrain.means import ROWS
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.training.logs import append_log
 
@@ -30,7 +32,7 @@ class LogCallback(TrainerCallback):
         self.spec = spec
         self.logged = {**LOGGED, **measures}
         self.curve = curve
-        self.before: dict[str, float] = {}  # a validation before the first step
+        self.change = HeldOutChange(spec.scratch)
         self.unwritten: list[dict[str, Any]] = []
         self.stopped = False
 
@@ -56,8 +58,7 @@ class LogCallback(TrainerCallback):
         """Called once a step, and at the end with totals, which are left out."""
         if "loss" not in logs:
             return
-        row: dict[str, Any] = {"step": state.global_step, **self.before}
-        self.before = {}
+        row: dict[str, Any] = {"step": state.global_step}
         row |= {ours: float(logs[theirs]) for theirs, ours in self.logged.items() if theirs in logs}
         self._check(state.global_step, row)
         if not state.is_world_process_zero:
@@ -67,19 +68,21 @@ class LogCallback(TrainerCallback):
             emit(step=state.global_step, steps=state.max_steps, **{self.curve: row[self.curve]})
 
     def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: dict[str, float], **_: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: dict[str, Any], **_: Any
     ) -> None:
-        """Called after the `on_log` of the same step, or before the first one."""
+        """Called after the `on_log` of the same step, and before the first one."""
         found = {
             f"validation_{ours}": float(metrics[f"eval_{theirs}"])
             for theirs, ours in self.logged.items()
             if f"eval_{theirs}" in metrics
         }
         self._check(state.global_step, found)
-        if state.global_step == 0:
-            self.before = {f"initial_{name}": value for name, value in found.items()}
-        elif state.is_world_process_zero:
+        if not state.is_world_process_zero:
+            return
+        if state.global_step:
             self.unwritten[-1] |= found
+        if state.global_step in (0, state.max_steps):
+            self.change.keep(state.global_step, found, metrics.get(ROWS))
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """The trainer has written a checkpoint: flush the log and mark the checkpoint whole."""

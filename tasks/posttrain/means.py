@@ -3,21 +3,24 @@
 TRL logs the mean over batches of each batch's mean, and transformers the mean of batch losses, in which a token of a
 small batch counts for more than one of a large batch. Over several processes accelerate fills the last batch of the
 held-out rows up with rows that came before, which TRL counts twice. Here each batch has the weight of what it holds,
-and each held-out row is measured once.
+and each held-out row is measured once. Where a method gives the loss of each row, a validation has these too.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer
 
 from tasks.posttrain.batches import held_out_batches
+
+ROWS = "eval_rows"  # what a callback finds the losses of the held-out rows by
 
 
 class ExactMeans(Trainer):
@@ -29,12 +32,18 @@ class ExactMeans(Trainer):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         self._seen: dict[str, list[dict[str, Tensor]]] = defaultdict(list)  # counts and losses of this process
+        self._rows: list[Tensor] = []  # of the validation that is under way, as row_losses gives them
         self._repeated = 0
         super().__init__(*args, **settings)
 
     def weigh(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Counts of what a batch holds, such as its supervised tokens."""
         raise NotImplementedError
+
+    def row_losses(self, inputs: Mapping[str, Tensor], outputs: Any) -> Tensor | None:
+        """For each row of a batch the sum of its loss, and the count that the loss is a mean over; None where a method
+        doesn't tell."""
+        return None
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         """The held-out rows, each in one batch of one process but for the last few, which every process has."""
@@ -46,10 +55,14 @@ class ExactMeans(Trainer):
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **settings: Any) -> Any:
         """TRL's, remembered with the counts of the batch."""
-        result = super().compute_loss(model, inputs, *args, **settings)
+        kept: AbstractContextManager[list[Any]] = _outputs_of(model) if self._mode == "eval" else nullcontext([])
+        with kept as outputs:
+            result = super().compute_loss(model, inputs, *args, **settings)
         loss = (result[0] if isinstance(result, tuple) else result).detach()
         counts = {name: count.double() for name, count in self.weigh(inputs).items()}
         self._seen[self._mode].append({**counts, "of loss": loss.double() * counts[self.means_over["loss"]]})
+        if self._mode == "eval" and (rows := self.row_losses(inputs, outputs[0])) is not None:
+            self._rows.append(rows.detach().double())
         return result
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -66,7 +79,21 @@ class ExactMeans(Trainer):
                         del self._metrics[mode][measure]
             if mode == "eval":
                 logs["eval_loss"] = sum(sums["of loss"]) / sum(sums[self.means_over["loss"]])
+        rows = self._all_rows() if mode == "eval" else None
         super().log(logs, start_time)
+        if rows is not None:
+            logs[ROWS] = rows  # type: ignore[assignment]  # for callbacks; after the log, which is kept in checkpoints
+
+    def _all_rows(self) -> list[list[float]] | None:
+        """Those of all processes; of the last batches, which every process has, only once. The order is the same in
+        every validation."""
+        batches, self._rows = self._rows, []
+        if not batches:
+            return None
+        shared, all_have = batches[: len(batches) - self._repeated], batches[len(batches) - self._repeated :]
+        parts = [self.accelerator.gather(torch.cat(shared))] if shared else []
+        rows: list[list[float]] = torch.cat([*parts, *all_have]).tolist()
+        return rows
 
     @property
     def _mode(self) -> str:
@@ -79,6 +106,17 @@ class ExactMeans(Trainer):
         if repeated:
             sums[-repeated:] /= self.args.world_size
         return dict(zip(seen[0], sums.T.tolist(), strict=True))
+
+
+@contextmanager
+def _outputs_of(model: nn.Module) -> Iterator[list[Any]]:
+    """What the forward passes of a model return: of TRL's fused head, log-probabilities, which its trainer keeps."""
+    outputs: list[Any] = []
+    hook = model.register_forward_hook(lambda module, given, output: outputs.append(output))
+    try:
+        yield outputs
+    finally:
+        hook.remove()
 
 
 def _weighted_mean(values: list[float], weights: list[float]) -> float:

@@ -67,14 +67,20 @@ def posttrain(
 
     result = run_module("tasks.posttrain.train", spec, out, on_line=on_line)
     log = read_log(out.path / "log.jsonl")
+    first = [{"step": 0, **result["held_out"]["before"]}] if result["held_out"] else []
     unit = f"loss ({method.loss_unit})" if method.curve == "loss" else method.curve
-    plot_loss(log, out.path / f"{method.curve}.png", title=method.name, unit=unit, measure=method.curve)
-    _report(method, log, result, duplicates, out)
+    plot_loss([*first, *log], out.path / f"{method.curve}.png", title=method.name, unit=unit, measure=method.curve)
+    _report(method, log, [*first, *log], result, duplicates, out)
     shutil.rmtree(spec.checkpoints, ignore_errors=True)
 
 
 def _report(
-    method: Method[Any], log: list[dict[str, Any]], result: dict[str, Any], duplicates: Counter[str], out: Output
+    method: Method[Any],
+    log: list[dict[str, Any]],
+    validated: list[dict[str, Any]],
+    result: dict[str, Any],
+    duplicates: Counter[str],
+    out: Output,
 ) -> None:
     out.fact(**result["facts"])
     if "tokens_per_second" in result["facts"]:
@@ -82,7 +88,9 @@ def _report(
     pairs, dropped = result["pairs"] + duplicates.total(), {**result["dropped"], **duplicates}
     out.account(documents_in=pairs, kept=pairs - sum(dropped.values()), removed=dropped)
     last = [row[method.curve] for row in log[-max(1, min(20, len(log) // 10)) :]]
-    measures = {f"train_{method.curve}": round(sum(last) / len(last), 6), **_validated(method, log, out)}
+    measures = {f"train_{method.curve}": round(sum(last) / len(last), 6), **_validated(method, validated, out)}
+    change = (result["held_out"] or {}).get("change", {})
+    measures |= change
     out.count(steps=len(log), supervised_share=round(result["supervised_share"], 4), **measures)
     if method.report is not None:
         method.report(result["measured"], out)
@@ -96,6 +104,9 @@ def _report(
     for name in (*curves, *method.summary):
         if name in out.counts:
             told.append(f"{name.replace('_', ' ')} {out.counts[name]:.2f}")
+    if "validation_loss_change_low" in change:
+        low, high = change["validation_loss_change_low"], change["validation_loss_change_high"]
+        told.append(f"{change['validation_loss_change']:+.3f} by the training ({low:+.3f} to {high:+.3f})")
     if measures.get("best_validation_step", len(log)) != len(log):
         best = measures[f"best_validation_{method.curve}"]
         told.append(f"the best {best:.2f} at step {measures['best_validation_step']}")
@@ -124,16 +135,13 @@ def _speed(facts: dict[str, Any]) -> list[dict[str, str]]:
     return [{"measure": name, "value": value} for name, value in rows.items()]
 
 
-def _validated(method: Method[Any], log: list[dict[str, Any]], out: Output) -> dict[str, float]:
-    """The measures of the last validation and of one before the first step, and the best value of the method's curve
-    with its step; a table has all of them."""
+def _validated(method: Method[Any], rows: list[dict[str, Any]], out: Output) -> dict[str, float]:
+    """The measures of the last validation, and the best value of the method's curve with its step; a table has all of
+    them, that before the first step too."""
     curve = f"validation_{method.curve}"
-    initial = {name: round(value, 6) for name, value in log[0].items() if name.startswith("initial_")}
-    before = {"step": 0, **{name.removeprefix("initial_"): value for name, value in initial.items()}}
-    validated = [before] if initial else []
-    validated += [
+    validated = [
         {name: round(value, 6) for name, value in row.items() if name == "step" or name.startswith("validation_")}
-        for row in log
+        for row in rows
         if curve in row
     ]
     if not validated:
@@ -141,4 +149,6 @@ def _validated(method: Method[Any], log: list[dict[str, Any]], out: Output) -> d
     out.table("Validation", [{name.removeprefix("validation_"): row[name] for name in row} for row in validated])
     best = (min if method.curve == "loss" else max)(validated, key=lambda row: row[curve])
     named = {f"best_{curve}": best[curve], "best_validation_step": best["step"]}
-    return {name: value for name, value in validated[-1].items() if name != "step"} | initial | named
+    if validated[0]["step"] == 0:
+        named[f"initial_{curve}"] = validated[0][curve]
+    return {name: value for name, value in validated[-1].items() if name != "step"} | named

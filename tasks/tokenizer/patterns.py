@@ -50,6 +50,9 @@ GPT4_WHITE_SPACE = (
 )
 
 
+SMOLLM = "smollm"  # SmolLM's: digits one by one, then as gpt2. Not for tokenizers that are trained here
+SINGLE_DIGITS = {"type": "Digits", "individual_digits": True}  # its first step in a tokenizer.json
+
 PATTERNS: dict[PatternName, Pattern] = {
     "gpt2": Pattern("", "gpt-2", GPT2_DIGITS, GPT2_WHITE_SPACE),
     "gpt4": Pattern(
@@ -78,6 +81,30 @@ def pre_tokenizer(name: PatternName) -> PreTokenizer:
     if not regex:
         return ByteLevel(add_prefix_space=False, use_regex=True)
     return Sequence([Split(Regex(regex), "isolated"), ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def gguf_names() -> list[str]:
+    """llama.cpp's names for the ways of splitting that are known here."""
+    return [*(pattern.gguf for pattern in PATTERNS.values()), SMOLLM]
+
+
+def gguf_pre_tokenizer(gguf: str) -> PreTokenizer | None:
+    """The pre-tokenizer that llama.cpp has this name for; None for a name that is not known here."""
+    from tokenizers.pre_tokenizers import Digits, Sequence
+
+    if gguf == SMOLLM:
+        return Sequence([Digits(individual_digits=True), pre_tokenizer("gpt2")])
+    return next((pre_tokenizer(name) for name, pattern in PATTERNS.items() if pattern.gguf == gguf), None)
+
+
+def gguf_name_of(settings: dict[str, Any]) -> str | None:
+    """llama.cpp's name for how a parsed tokenizer.json splits text; None if it has none."""
+    pattern = pattern_of(settings)
+    if pattern is not None:
+        return PATTERNS[pattern].gguf
+    steps = (settings.get("pre_tokenizer") or {}).get("pretokenizers", [])
+    by_digit = len(steps) == 2 and steps[0] == SINGLE_DIGITS and pattern_of({"pre_tokenizer": steps[1]}) == "gpt2"
+    return SMOLLM if by_digit else None
 
 
 def pattern_of(settings: dict[str, Any]) -> PatternName | None:

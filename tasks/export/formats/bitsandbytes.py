@@ -41,6 +41,9 @@ class Bitsandbytes(Format):
     def path(self, release: Path) -> Path:
         return release / f"int{self.bits}"
 
+    def check(self, model: Path) -> None:
+        """It holds any."""
+
     def write(self, model: Path, release: Path) -> None:
         import torch
         from transformers import BitsAndBytesConfig

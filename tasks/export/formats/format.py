@@ -38,6 +38,10 @@ class Format(Protocol):
         """Its folder or file in a release."""
         ...
 
+    def check(self, model: Path) -> None:
+        """Raises ConfigError for the model of a folder that the format can't hold. Reads its config and its tokenizer,
+        and no weights."""
+
     def write(self, model: Path, release: Path) -> None:
         """Write the model of a folder into a release. Raises ConfigError for a model that the format can't hold."""
         ...

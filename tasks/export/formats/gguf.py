@@ -24,7 +24,7 @@ from storage.errors import ConfigError
 from storage.shards.arrays import AnyArray, Float32
 from tasks.export.formats.format import Format
 from tasks.export.tolerance import EIGHT_BIT, FOUR_BIT, HALF, Tolerance
-from tasks.tokenizer.patterns import PATTERNS, pattern_of
+from tasks.tokenizer.patterns import gguf_name_of
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType, GGUFWriter
@@ -38,7 +38,6 @@ GgufType = Literal["f32", "f16", "q8_0", "q4_0"]
 _TOLERANCES: dict[GgufType, Tolerance] = {"f32": HALF, "f16": HALF, "q8_0": EIGHT_BIT, "q4_0": FOUR_BIT}
 _CHAT_RANKS: dict[GgufType, int] = {"f16": 0, "q8_0": 1, "f32": 2, "q4_0": 3}
 
-SINGLE_DIGITS = {"type": "Digits", "individual_digits": True}  # each by itself, before GPT-2's pattern
 _GPT2_BLOCK = {
     "attention_norm": "attn_norm",
     "attention.qkv": "attn_qkv",
@@ -74,18 +73,26 @@ class Gguf(Format):
     def path(self, release: Path) -> Path:
         return release / "gguf" / f"model-{self.kind}.gguf"
 
-    def write(self, model: Path, release: Path) -> None:
-        from models.convert import NotCarriedError, load
+    def check(self, model: Path) -> None:
+        from models.convert import NotCarriedError, shape_of
+        from models.pretrained import load_config
 
-        path = self.path(release)
-        path.parent.mkdir(exist_ok=True)
         try:
-            ours = load(model)
+            shape = shape_of(load_config(model))
         except NotCarriedError as error:
             raise ConfigError(
                 f"No GGUF file can be written of this model: {error}.", "Leave gguf out of export.formats."
             ) from error
-        write_gguf(ours, model, path, self.kind)
+        _check_window(shape)
+        _check_pre_tokenizer(_tokenizer_settings(model))
+
+    def write(self, model: Path, release: Path) -> None:
+        from models.convert import load
+
+        self.check(model)
+        path = self.path(release)
+        path.parent.mkdir(exist_ok=True)
+        write_gguf(load(model), model, path, self.kind)
 
     def open(self, release: Path, threads: int) -> ModelRuntime:
         from models.runtimes.llama_cpp import LlamaCppRuntime
@@ -101,11 +108,7 @@ def write_gguf(model: Transformer, tokenizer_folder: Path, path: Path, kind: Ggu
     from gguf import GGUFWriter
 
     shape = model.shape
-    if shape.sliding_window is not None and shape.sliding_window < shape.context:
-        raise ConfigError(
-            f"llama.cpp has no sliding window of {shape.sliding_window} for this architecture.",
-            "Leave gguf out of export.formats, or make pretrain.model.sliding_window the context.",
-        )
+    _check_window(shape)
     writer = GGUFWriter(path, "gpt2" if shape.family == "gpt2" else "llama")
     _write_shape(writer, shape)
     _write_tokenizer(writer, tokenizer_folder, shape.vocab_size)
@@ -145,13 +148,8 @@ def _write_tokenizer(writer: GGUFWriter, folder: Path, rows: int) -> None:
     """The vocabulary with as many entries as the embedding has rows: llama.cpp refuses a difference."""
     from gguf import Keys, TokenType
 
-    settings = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    pre = _pre_tokenizer(settings)
-    if pre is None:
-        raise ConfigError(
-            "llama.cpp has no name for this tokenizer's split pattern.",
-            "Leave gguf out of export.formats, or train a tokenizer with a tokenizer.pattern.",
-        )
+    settings = _tokenizer_settings(folder)
+    pre = _check_pre_tokenizer(settings)
     tokenizer = load_tokenizer(folder)
     ids, special = tokenizer.get_vocab(), special_ids(tokenizer)
     names = {number: token for token, number in ids.items()}
@@ -176,17 +174,30 @@ def _write_tokenizer(writer: GGUFWriter, folder: Path, rows: int) -> None:
     writer.add_chat_template(plain_template(folder))
 
 
-def _pre_tokenizer(settings: dict[str, Any]) -> str | None:
-    """llama.cpp's name for how a parsed tokenizer.json splits text: one of our patterns, or that of SmolLM. None where
-    llama.cpp would do otherwise, as with a normalizer."""
-    if settings.get("normalizer") is not None or settings["model"].get("type") != "BPE":
-        return None
-    pattern = pattern_of(settings)
-    if pattern is not None:
-        return PATTERNS[pattern].gguf
-    steps = (settings.get("pre_tokenizer") or {}).get("pretokenizers", [])
-    by_digit = len(steps) == 2 and steps[0] == SINGLE_DIGITS and pattern_of({"pre_tokenizer": steps[1]}) == "gpt2"
-    return "smollm" if by_digit else None
+def _check_window(shape: ModelShape) -> None:
+    if shape.sliding_window is not None and shape.sliding_window < shape.context:
+        raise ConfigError(
+            f"llama.cpp has no sliding window of {shape.sliding_window} for this architecture.",
+            "Leave gguf out of export.formats, or make pretrain.model.sliding_window the context.",
+        )
+
+
+def _tokenizer_settings(folder: Path) -> dict[str, Any]:
+    settings: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    return settings
+
+
+def _check_pre_tokenizer(settings: dict[str, Any]) -> str:
+    """llama.cpp's name for how a parsed tokenizer.json splits text: one of our patterns, or that of SmolLM. Raises
+    ConfigError where llama.cpp would do otherwise, as with a normalizer."""
+    plain = settings.get("normalizer") is None and settings["model"].get("type") == "BPE"
+    pre = gguf_name_of(settings) if plain else None
+    if pre is None:
+        raise ConfigError(
+            "llama.cpp has no name for this tokenizer's split pattern.",
+            "Leave gguf out of export.formats, or train a tokenizer with a tokenizer.pattern.",
+        )
+    return pre
 
 
 def _tensors(model: Transformer) -> dict[str, Float32]:

@@ -26,6 +26,9 @@ class Safetensors(Format):
     def path(self, release: Path) -> Path:
         return release / "safetensors"
 
+    def check(self, model: Path) -> None:
+        """It holds any."""
+
     def write(self, model: Path, release: Path) -> None:
         shutil.copytree(model, self.path(release))
 

@@ -6,4 +6,5 @@ isolation.py  whether a model keeps conversations in one row apart, asked of the
 noise.py      NEFTune's noise
 speed.py      tokens a second, and how many places of a batch are padding
 trainer.py    the trainer that has all of these
+divergence.py how far a student is from its teacher
 """

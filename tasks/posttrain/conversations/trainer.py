@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -36,6 +37,10 @@ class ConversationTrainer(ExactMeans):
     def weigh(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Supervised tokens."""
         return {"tokens": (inputs["labels"][:, 1:] != IGNORED).sum()}
+
+    def row_losses(self, inputs: Mapping[str, Tensor], outputs: Any) -> Tensor:
+        """Of TRL's fused head: log-probabilities, and where they count."""
+        return torch.stack([-outputs.log_probs.double().sum(-1), outputs.label_mask.double().sum(-1)], dim=-1)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The micro-batches of this process."""

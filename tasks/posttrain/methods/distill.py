@@ -48,7 +48,7 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
 
     from models.kernels.cross_entropy import IGNORED
     from models.pretrained import load_pretrained
-    from tasks.posttrain.divergence import divergence
+    from tasks.posttrain.conversations.divergence import divergence
     from tasks.posttrain.means import ExactMeans
 
     config = parts.config

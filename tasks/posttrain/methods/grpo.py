@@ -95,7 +95,6 @@ def _make_trainer(parts: TrainerParts[GrpoConfig]) -> Trainer:
         reward_weights=[reward.weight for reward in config.rewards],
         shuffle_dataset=False,
         disable_dropout=True,
-        eval_on_start=given["eval_strategy"] != "no",
     )
     device = parts.common["model"].device if arguments.use_cpu else "cuda"
     scorer = Scorer(config.rewards, Judge.load(parts.judge, device) if parts.judge else None)

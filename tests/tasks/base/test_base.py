@@ -157,7 +157,9 @@ def test_a_base_is_one_folder_or_a_repository_at_a_commit() -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
     named = BaseConfig(repository="HuggingFaceTB/SmolLM2-135M", revision=commit)
     assert fingerprint(named) == {"HuggingFaceTB/SmolLM2-135M": commit}
+    assert BaseConfig(gguf="llama.gguf", package="some-model").named == "llama.gguf"
     for wrong in (
+        {"gguf": "a", "folder": "b"}, {"package": "a"}, {"package": "a", "folder": "b"}, {"artifact": "a", "gguf": "b"},
         {}, {"folder": "a", "repository": "b/c", "revision": commit}, {"repository": "b/c"}, {"revision": commit},
         {"repository": "b/c", "revision": "main"}, {"repository": "b/c", "revision": commit[:7]},
     ):  # fmt: skip

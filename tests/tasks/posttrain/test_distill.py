@@ -12,7 +12,7 @@ import torch
 from models.pretrained import load_pretrained
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
-from tasks.posttrain.divergence import divergence
+from tasks.posttrain.conversations.divergence import divergence
 from tasks.posttrain.methods.distill import DistillConfig, Divergence, distill
 from tasks.stage.output import Output
 from tests.tasks.interrupt import interrupt_and_resume

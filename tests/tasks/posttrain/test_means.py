@@ -6,10 +6,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from models.convert import load
+from models.kernels.cross_entropy import IGNORED
 from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from tasks.posttrain.batches import held_out_batches
@@ -48,6 +50,18 @@ def test_the_losses_of_sft_are_means_over_supervised_tokens(processes: int, mode
     loss, accuracy = token_means(load(out.path / "model"), held_out)
     assert out.counts["validation_loss"] == pytest.approx(loss, abs=1e-4)
     assert out.counts["validation_token_accuracy"] == pytest.approx(accuracy, abs=1e-5)
+    begun, last = load(model.path), load(out.path / "model")
+    before, _ = token_means(begun, held_out)
+    first = out.counts["tables"]["Validation"][0]
+    assert (first["step"], first["loss"]) == (0, pytest.approx(before, abs=1e-4))
+    assert out.counts["validation_loss_change"] == pytest.approx(loss - before, abs=1e-4)
+    tokens = np.array([sum(label != IGNORED for label in row["labels"][1:]) for row in held_out])
+    each = np.array([token_means(last, [row])[0] - token_means(begun, [row])[0] for row in held_out])
+    drawn = np.random.default_rng(0).multinomial(len(tokens), np.full(len(tokens), 1 / len(tokens)), size=4000)
+    low, high = np.quantile(drawn @ (each * tokens) / (drawn @ tokens), [0.025, 0.975])
+    width = high - low
+    assert out.counts["validation_loss_change_low"] == pytest.approx(low, abs=0.2 * width)
+    assert out.counts["validation_loss_change_high"] == pytest.approx(high, abs=0.2 * width)
 
 
 @pytest.mark.parametrize("processes", PROCESSES)

@@ -85,10 +85,12 @@ def test_validation_is_measured_along_the_training(tuned: Output, aligned: Outpu
         assert len(log) in validated
         assert validated[len(log)]["validation_loss"] == pytest.approx(out.counts["validation_loss"], abs=1e-6)
         assert validated[len(log)][most] == pytest.approx(out.counts[most], abs=1e-6)
-        best = validated[out.counts["best_validation_step"]]["validation_loss"]
-        assert best == min(row["validation_loss"] for row in validated.values())
-        assert out.counts["best_validation_loss"] == pytest.approx(best, abs=1e-6)
-        assert [row["step"] for row in out.counts["tables"]["Validation"]] == list(validated)
+        table = {row["step"]: row["loss"] for row in out.counts["tables"]["Validation"]}
+        assert list(table) == [0, *validated], "the first one before any step"
+        assert {step: table[step] for step in validated} == pytest.approx(
+            {step: row["validation_loss"] for step, row in validated.items()}, abs=1e-6
+        )
+        assert out.counts["best_validation_loss"] == min(table.values()) == table[out.counts["best_validation_step"]]
 
 
 def test_the_loss_is_that_of_the_assistants_tokens_alone(model: Artifact, tmp_path: Path) -> None:

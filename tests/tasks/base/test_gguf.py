@@ -1,0 +1,98 @@
+"""A GGUF file as a base: dequantized once, with the ids and the probabilities that llama.cpp has of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.convert import load
+from models.pretrained import load_pretrained
+from models.tokenizer import BASE_FIELD, load_tokenizer
+from storage.errors import GristmillError
+from tasks.base import BaseConfig, base
+from tasks.export import ExportConfig, check_formats
+from tasks.export.formats.gguf import write_gguf
+from tasks.stage.output import Output
+from tasks.tokenizer.patterns import gguf_pre_tokenizer
+from tests.runtimes import runtime_of
+from tests.tasks.foreign import CHATML, make_foreign, make_foreign_tokenizer
+
+RUNTIME = runtime_of(group="posttrain", threads=1, device="cpu", checkpoint_every=100)
+
+
+def take(config: BaseConfig, to: Path) -> Output:
+    out = Output.at(to, stage="base", runtime=RUNTIME)
+    base.function(config, out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama as SmolLM is one: each digit is split off, and nothing else is special."""
+    tokenizer = make_foreign_tokenizer()
+    tokenizer.backend_tokenizer.pre_tokenizer = gguf_pre_tokenizer("smollm")
+    return make_foreign(tmp_path_factory.mktemp("theirs") / "llama", "llama", tokenizer)
+
+
+@pytest.fixture(scope="module")
+def file(theirs: Path) -> Path:
+    path = theirs.parent / "llama.Q8_0.gguf"
+    write_gguf(load(theirs), theirs, path, "q8_0")
+    return path
+
+
+@torch.no_grad()
+def test_a_gguf_file_is_dequantized_and_keeps_its_tokenizer_and_its_template(
+    file: Path, theirs: Path, tmp_path: Path
+) -> None:
+    out = take(BaseConfig(gguf=str(file)), tmp_path)
+    model = out.path / "model"
+    config = json.loads((model / "config.json").read_text())
+    assert config[BASE_FIELD] == file.name
+    assert "quantization_config" not in config
+    assert (model / "chat_template.jinja").read_text() == CHATML
+    ours, given = load_tokenizer(model), load_tokenizer(theirs)
+    text = "The fox has 1234 hens,\n\n  isn't it 東京?"
+    assert ours(text)["input_ids"] == given(text)["input_ids"]
+    assert all(len(ours.decode(id).strip()) == 1 for id in ours("1234")["input_ids"])
+    ids = torch.tensor([ours(text)["input_ids"]])
+    one, other = (load_pretrained(folder)(ids).logits.log_softmax(-1) for folder in (model, theirs))
+    assert 0 < (one - other).abs().max() < 0.05, "8 bits a weight"
+    check_formats(ExportConfig(formats=["gguf-f16", "safetensors"]), model)
+
+
+def named(text: bytes, other: bytes) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        data = path.read_bytes()
+        assert data.count(text) == 1
+        path.write_bytes(data.replace(text, other))
+
+    return change
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (named(b"smollm", b"smullm"), "is gpt2 smullm; of GGUF files only gpt2 is read, with gpt-2, dbrx"),
+        (named(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0gemma"), "is a gemma; of GGUF files only a llama"),
+        (named(b"llama.rope.dimension_count", b"llamaaaa.rope.scaling.type"), "has llamaaaa.rope.scaling.type, which"),
+        (lambda path: path.write_bytes(b"nothing"), "is no whole GGUF file"),
+        (cut, "is no whole GGUF file"),
+    ],
+)  # fmt: skip
+def test_what_is_not_read_from_gguf_is_refused_by_name(
+    file: Path, tmp_path: Path, change: Callable[[Path], None], said: str
+) -> None:
+    copy = Path(shutil.copyfile(file, tmp_path / file.name))
+    change(copy)
+    with pytest.raises(GristmillError, match=said):
+        take(BaseConfig(gguf=str(copy)), tmp_path / "taken")
