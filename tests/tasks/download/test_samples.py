@@ -11,6 +11,7 @@ import pytest
 from storage.shards.documents import read_ledger
 from storage.shards.lines import read_json_lines
 from tasks.download import DownloadConfig, download
+from tasks.posttrain.rows.labelled import labelled_of
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 
@@ -62,6 +63,10 @@ def test_every_row_of_a_sample_is_a_pair_or_quarantined(
     assert out.counts[role] + out.counts.get(f"{role}_quarantined", 0) == rows
     pairs = list(read_json_lines(out.path / role / "pairs.jsonl"))
     assert len(pairs) == out.counts[role] == rows - sum(refused.values())
+    if role == "preferences":  # KTO takes both answers of each
+        halves = [half for pair in pairs for half in labelled_of(pair)]
+        assert Counter(half["label"] for half in halves) == {True: len(pairs), False: len(pairs)}
+        assert [half["completion"] for half in halves[:2]] == [pairs[0]["chosen"], pairs[0]["rejected"]]
     for pair in pairs:
         conversation = pair["messages"] if role == "instructions" else [*pair["prompt"], *pair["chosen"]]
         assert [message["role"] for message in conversation] == ["user", "assistant"] * (len(conversation) // 2)

@@ -102,7 +102,7 @@ def test_kto_has_the_losses_of_trl_where_a_micro_batch_is_the_whole_batch_and_th
     config = KtoConfig(global_batch=8, learning_rate=1e-3, epochs=STEPS * 8 / len(rows), undesirable_weight=2.0)
 
     def theirs() -> Any:
-        class InOrder(KTOTrainer):  # type: ignore[misc]  # it has no types
+        class InOrder(KTOTrainer):  # type: ignore[misc]
             def _prepare_dataset(self, dataset: Any, *arguments: Any) -> Any:
                 answers = dataset["completion_ids"]
                 return dataset.add_column(
@@ -176,7 +176,7 @@ def test_an_adapter_is_trained_and_merged(name: str, model: Artifact, tmp_path: 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_measures_of_kto_are_means_over_rows_of_a_label(processes: int, model: Artifact, tmp_path: Path) -> None:
     out: Output = output(tmp_path, "kto", processes=processes)
-    config = KtoConfig(global_batch=8, epochs=0.2, validation_share=0.3, learning_rate=1e-3)
+    config = KtoConfig(global_batch=8, epochs=0.2, validation_share=0.3, learning_rate=1e-3, deduplicate="none")
     kto.function(config, model, pairs_at(tmp_path), out)
     tokenizer = load_tokenizer(model.path)
     policy, reference = load_pretrained(out.path / "model"), load_pretrained(model.path)
