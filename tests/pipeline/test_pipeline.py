@@ -17,7 +17,7 @@ from tests.flows.test_cli import gristmill
 from tests.pipeline.pin_losses import PINNED, first_losses
 from tests.pipeline.runs import DATA_STAGES, SECRETS, SIGNALS, digests, finish, fork, start
 
-MODEL_STAGES = ("pii_pairs", "pairs", "pretrain", *STAGE_NAMES[6:])
+MODEL_STAGES = ("pii_pairs", "pairs", "pretrain", "sft", "reference", *STAGE_NAMES[7:])
 ALL_STAGES = (*DATA_STAGES, *MODEL_STAGES)
 
 
