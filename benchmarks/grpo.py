@@ -1,9 +1,10 @@
 """`python -m benchmarks.grpo`: does GRPO raise the share of right answers, and how far does the model go for it?
 
-A small model learns sums of two digits by SFT, not to the end. GRPO then rewards exact answers to the same prompts that
-SFT learned from. Measured are greedy answers to prompts that neither learned from, before and after, for each seed, and
-the 95 % interval of the mean gain (Student's t). The sums are generated, each asked for in four ways, and a hash of the
-question holds a fifth of them out: a seed decides first weights, orders and samples, never the data.
+A small model learns sums of two digits by SFT, from a right and a wrong answer to each question, so that it knows both
+and prefers neither. GRPO then rewards exact answers to the questions of its training. Measured are greedy answers to
+questions that it was not rewarded for, before and after, for each seed, and the 95 % interval of the mean gain
+(Student's t). The sums are generated, each asked for in four ways, and a hash of the question holds a fifth of them out
+of GRPO, and of SFT too: a seed decides first weights, orders and samples, never the data.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def main() -> None:
     """Train and measure, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.grpo", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, choices=sorted(T_95))
-    parser.add_argument("--sft-epochs", type=float, default=12)
-    parser.add_argument("--epochs", type=float, default=4, help="of GRPO over its prompts")
+    parser.add_argument("--sft-epochs", type=float, default=8)
+    parser.add_argument("--epochs", type=float, default=6, help="of GRPO over its prompts")
     parser.add_argument("--beta", type=float, default=0.04)
     parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--threads", type=int, default=2)
@@ -57,23 +58,38 @@ def main() -> None:
 def trained(options: argparse.Namespace, seed: int) -> tuple[float, float, list[float]]:
     """The share of right greedy answers to held-out prompts before and after GRPO, and the KL divergence of each step,
     in nats a token."""
-    folder = options.folder / str(seed)
-    runtime = Runtime.model_validate(
-        {"compute": {"threads": options.threads, "device": "cpu"}, "training": {"checkpoint_every": 1000}}
-    )
-    pairs = Artifact.at(make_sums(options.folder / "pairs"))
-    common: dict[str, Any] = {"global_batch": 16, "validation_share": 0.2, "seed": seed}
-    tuned = Output.at(folder / "sft", stage="sft", runtime=runtime)
-    config = SftConfig(**common, epochs=options.sft_epochs, learning_rate=3e-3)
-    sft.function(config, Artifact.at(make_base(options.folder, seed, runtime)), pairs, tuned)
-    out = Output.at(folder / "grpo", stage="grpo", runtime=runtime)
-    learned = GrpoConfig(
-        **common, epochs=options.epochs, group=8, max_new_tokens=4, learning_rate=options.learning_rate,
+    out = Output.at(options.folder / str(seed) / "grpo", stage="grpo", runtime=runtime_of(options.threads))
+    config = GrpoConfig(
+        validation_share=0.2,
+        seed=seed,
+        global_batch=32,
+        epochs=options.epochs,
+        group=8,
+        max_new_tokens=4,
+        learning_rate=options.learning_rate,
         beta=options.beta,
-    )  # fmt: skip
-    grpo.function(learned, Artifact.at(tuned.path / "model"), pairs, None, out)
+    )
+    right = Artifact.at(make_sums(options.folder / "right", wrong=False))
+    grpo.function(config, tuned(options.folder, options.sft_epochs, options.threads, seed), right, None, out)
     kl = [row["kl"] for row in read_log(out.path / "log.jsonl")]
     return out.counts["initial_validation_reward"], out.counts["validation_reward"], kl
+
+
+def tuned(folder: Path, epochs: float, threads: int, seed: int) -> Artifact:
+    """The model after SFT on right and wrong answers; made once in a folder."""
+    runtime = runtime_of(threads)
+    out = Output.at(folder / str(seed) / "sft", stage="sft", runtime=runtime)
+    if not (out.path / "model" / "model.safetensors").exists():
+        both = Artifact.at(make_sums(folder / "both", wrong=True))
+        config = SftConfig(validation_share=0.2, seed=seed, global_batch=16, epochs=epochs, learning_rate=3e-3)
+        sft.function(config, Artifact.at(make_base(folder, seed, runtime)), both, out)
+    return Artifact.at(out.path / "model")
+
+
+def runtime_of(threads: int) -> Runtime:
+    """On the CPU, without checkpoints."""
+    compute, training = {"threads": threads, "device": "cpu"}, {"checkpoint_every": 100_000}
+    return Runtime.model_validate({"compute": compute, "training": training})
 
 
 def make_base(folder: Path, seed: int, runtime: Runtime) -> Path:
@@ -98,20 +114,21 @@ def make_base(folder: Path, seed: int, runtime: Runtime) -> Path:
     return folder / str(seed) / "base"
 
 
-def make_sums(folder: Path) -> Path:
-    """The sums as rows of instructions."""
+def make_sums(folder: Path, wrong: bool) -> Path:
+    """The sums as rows of instructions, with a wrong answer to each beside the right one, or the right ones alone."""
+    rows = [*sums(), *(sums(off=1) if wrong else ())]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sums()))
+    (folder / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
 
-def sums() -> list[dict[str, Any]]:
-    """a + b for all a and b below 10, asked for in each way."""
+def sums(off: int = 0) -> list[dict[str, Any]]:
+    """a + b for all a and b below 10, asked for in each way; the answers are so much too large."""
     return [
         {
             "id": question.format(a, b), "source": "sums",
             "messages": [
-                {"role": "user", "content": question.format(a, b)}, {"role": "assistant", "content": str(a + b)},
+                {"role": "user", "content": question.format(a, b)}, {"role": "assistant", "content": str(a + b + off)},
             ],
         }
         for a in range(BELOW)

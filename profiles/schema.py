@@ -26,6 +26,7 @@ from tasks.posttrain.methods.kto import KtoConfig
 from tasks.posttrain.methods.orpo import OrpoConfig
 from tasks.posttrain.methods.reward import RewardConfig
 from tasks.posttrain.methods.sft import SftConfig
+from tasks.posttrain.ppo.config import PpoConfig
 from tasks.posttrain.prune import PruneConfig
 from tasks.pretrain import PretrainConfig
 from tasks.stage.runtime import Runtime
@@ -79,6 +80,9 @@ class Profile(BaseModel):
     dpo: DpoConfig | None = Field(default_factory=DpoConfig, description="direct preference optimization; null: none")
     reward: RewardConfig | None = Field(
         None, description="a reward model, trained beside the chain from the link before it; null: none"
+    )
+    ppo: PpoConfig | None = Field(
+        None, description="proximal policy optimization, from rewards of the model of `reward`; null: none"
     )
     grpo: GrpoConfig | None = Field(
         None, description="group relative policy optimization, from rewards of sampled answers; null: none"

@@ -10,6 +10,7 @@ preference/     trainers and losses of the methods that learn from preferences
 reference/      what the model that they start from says of the pairs, as an artifact
 prune/          a smaller model to be healed
 judge/          the reward model
+ppo/            proximal policy optimisation
 rewards/        rewards of sampled answers, and what learns from them
 stage.py        the stage's side: checks the inputs, runs the child, reports
 spec.py         what the child is told

@@ -1,0 +1,81 @@
+"""The `ppo` stage: a model learns from the rewards of a reward model, by proximal policy optimisation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from storage.artifact import Artifact
+from tasks.posttrain.method import Method, TrainerParts
+from tasks.posttrain.ppo.config import PpoConfig
+from tasks.posttrain.rewards.config import ModelReward
+from tasks.posttrain.rows.prompt import PROMPT
+from tasks.posttrain.stage import posttrain
+from tasks.stage.output import Output
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+
+def _make_trainer(parts: TrainerParts[PpoConfig]) -> Trainer:
+    from transformers import TrainingArguments
+    from trl.trainer.utils import disable_dropout_in_model
+
+    from tasks.posttrain.judge.model import Judge, load_classifier
+    from tasks.posttrain.ppo.rollout import Sampler
+    from tasks.posttrain.ppo.trainer import PpoTrainer
+    from tasks.posttrain.rewards.sample import ends_of
+    from tasks.posttrain.rewards.score import Scorer
+
+    config, given, common = parts.config, dict(parts.arguments), dict(parts.common)
+    for name in ("max_steps", "warmup_steps", "eval_steps"):  # those of rollouts, each of which is several steps
+        given[name] *= config.passes
+    arguments = TrainingArguments(**given, remove_unused_columns=False, eval_on_start=given["eval_strategy"] != "no")
+    assert parts.judge is not None, "the profile is checked for one"
+    device: Any = "cpu" if arguments.use_cpu else "cuda"
+    judge, critic = Judge.load(parts.judge, device), load_classifier(parts.judge, 0)
+    reference = parts.load_model().to(device).eval().requires_grad_(False)
+    for model in (common["model"], critic, reference):
+        disable_dropout_in_model(model)
+    tokenizer = common["processing_class"]
+    sampler = Sampler(
+        config, Scorer([ModelReward()], judge), reference, tokenizer, ends_of(common["model"], tokenizer), judge.mean
+    )
+    return PpoTrainer(sampler, critic, args=arguments, **common)
+
+
+PPO = Method(
+    name="ppo",
+    config=PpoConfig,
+    pairs="instructions",
+    rows=PROMPT,
+    make_trainer=_make_trainer,
+    loss_unit="reward",
+    measures={
+        "reward": "reward",
+        "reward_std": "reward_deviation",
+        "kl": "kl",
+        "kl_of_answer": "kl_of_answer",
+        "coefficient": "kl_coefficient",
+        "policy_loss": "policy_loss",
+        "value_loss": "value_loss",
+        "clipped": "ratios_clipped",
+        "answer_tokens": "answer_tokens",
+        "rewards/model/mean": "model_reward",
+        "completions/mean_length": "answer_tokens",
+    },
+    curve="reward",
+    alone=True,
+    learns_from_judge=True,
+)
+
+
+@PPO.stage(version=1)
+def ppo(config: PpoConfig, model: Artifact, instructions: Artifact, judge: Artifact, out: Output) -> None:
+    """Proximal policy optimisation (Schulman et al. 2017) as for human feedback (Stiennon et al. 2020, Ouyang et al.
+    2022): an answer's reward comes with its last token, and divergence from the reference is penalised at each.
+
+    Reads model/, conversations and the reward model; writes model/ in the same format, log.jsonl and reward.png.
+    Samples depend on the seed and the step alone: killed at any instant, it resumes from its last checkpoint, bit for
+    bit on a CPU.
+    """
+    posttrain(PPO, config, model, instructions, out, judge=judge)

@@ -1,0 +1,110 @@
+"""PPO against a judge: a reward that rises at a bounded divergence, and a resume that is exact within a rollout too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.convert import load as load_model
+from profiles.load import load
+from storage.artifact import Artifact
+from storage.digests import list_files, tree_digest
+from storage.errors import ConfigError
+from tasks.posttrain.methods.ppo import ppo
+from tasks.posttrain.methods.reward import RewardConfig, reward
+from tasks.posttrain.methods.sft import SftConfig, sft
+from tasks.posttrain.ppo.config import PpoConfig
+from tasks.stage.output import Output
+from tasks.training.logs import read_log
+from tests.runtimes import runtime_of
+from tests.tasks.interrupt import interrupt_and_resume
+from tests.tasks.tiny_model import make_instructions, make_model, make_preferences
+
+CONFIG = PpoConfig(
+    epochs=0.6, global_batch=32, passes=3, max_new_tokens=16, learning_rate=5e-4, validation_share=0.2, max_kl=None,
+    beta=0.02, target_kl=4.0,
+)  # fmt: skip
+
+
+def output(folder: Path, stage: str, **runtime: Any) -> Output:
+    settings = {"threads": 1, "device": "cpu", "checkpoint_every": 4, "log_every": 1, **runtime}
+    return Output.at(folder, stage=stage, runtime=runtime_of(group="posttrain", **settings))
+
+
+def test_it_needs_a_judge_before_it_and_one_process() -> None:
+    for settings in (["ppo={}"], ["ppo={}", "reward={}", "chain=[sft, dpo, ppo, reward]"]):
+        with pytest.raises(ConfigError, match="ppo learns from a reward model, but no reward comes before it"):
+            load("tiny", settings)
+    assert load("tiny", ["ppo={}", "reward={}"]).links == ("sft", "dpo", "reward", "ppo")
+    with pytest.raises(ConfigError, match="ppo samples and trains in one process"):
+        ppo.check_runtime(PpoConfig(), runtime_of(group="posttrain", processes=2))
+    with pytest.raises(ValueError, match="target_kl adapts beta by a factor"):
+        PpoConfig(beta=0, target_kl=1)
+
+
+@pytest.fixture(scope="module")
+def instructions(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return Artifact.at(make_instructions(tmp_path_factory.mktemp("instructions")))
+
+
+@pytest.fixture(scope="module")
+def tuned(instructions: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    base = Artifact.at(make_model(tmp_path_factory.mktemp("base") / "model"))
+    out = output(tmp_path_factory.mktemp("sft"), "sft")
+    sft.function(SftConfig(epochs=1, learning_rate=3e-3), base, instructions, out)
+    return Artifact.at(out.path / "model")
+
+
+@pytest.fixture(scope="module")
+def judge(tuned: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    folder = tmp_path_factory.mktemp("reward")
+    out = output(folder, "reward")
+    config = RewardConfig(epochs=1, learning_rate=1e-3)
+    reward.function(config, tuned, Artifact.at(make_preferences(folder / "pairs")), out)
+    return Artifact.at(out.path / "model")
+
+
+@pytest.fixture(scope="module")
+def learned(
+    tuned: Artifact, instructions: Artifact, judge: Artifact, tmp_path_factory: pytest.TempPathFactory
+) -> Output:
+    out = output(tmp_path_factory.mktemp("ppo"), "ppo")
+    ppo.function(CONFIG, tuned, instructions, judge, out)
+    return out
+
+
+@pytest.mark.soak
+def test_it_begins_at_the_reference_and_the_critic_is_gone_at_the_end(learned: Output) -> None:
+    log = read_log(learned.path / "log.jsonl")
+    assert len(log) % CONFIG.passes == 0
+    assert log[0]["kl"] == pytest.approx(0, abs=1e-6)
+    assert log[0]["ratios_clipped"] == 0, "the first step of a rollout is on-policy"
+    assert log[0]["policy_loss"] == pytest.approx(0, abs=1e-4), "whitened advantages have the mean 0"
+    assert log[0]["kl_coefficient"] == CONFIG.beta > log[-1]["kl_coefficient"], "below its target, it is adapted"
+    assert load_model(learned.path / "model").shape.vocab_size == 600
+    assert learned.counts["tables"]["Validation"][0]["step"] == 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("every", [3, 4])
+def test_interrupted_between_two_rollouts_or_within_one_it_ends_with_the_same_bytes(
+    every: int, learned: Output, tuned: Artifact, instructions: Artifact, judge: Artifact, tmp_path: Path
+) -> None:
+    out = output(tmp_path, "ppo", checkpoint_every=every)
+    interrupt_and_resume(ppo, CONFIG, (tuned, instructions, judge), out, at=every + 1)
+    assert out.facts["resumed_from_step"] == every
+    assert tree_digest(list_files(out.path)) == tree_digest(list_files(learned.path))
+    assert out.counts == learned.counts
+
+
+@pytest.mark.soak
+def test_micro_batches_change_nothing_but_the_rounding_of_sums(
+    learned: Output, tuned: Artifact, instructions: Artifact, judge: Artifact, tmp_path: Path
+) -> None:
+    out = output(tmp_path, "ppo", micro_batch=8)
+    ppo.function(CONFIG, tuned, instructions, judge, out)
+    ours, theirs = (read_log(each.path / "log.jsonl")[: CONFIG.passes] for each in (out, learned))
+    for name in ("loss", "policy_loss", "value_loss", "gradient_norm"):
+        assert [row[name] for row in ours] == pytest.approx([row[name] for row in theirs], abs=1e-4)
