@@ -32,7 +32,6 @@ def load_classifier(folder: Path, seed: int) -> PreTrainedModel:
     Raises ConfigError for an architecture of which transformers has no classifier.
     """
     from transformers import AutoModelForSequenceClassification, set_seed
-    from trl.trainer.reward_trainer import suppress_seqcls_warning
 
     config = load_config(folder)
     if type(config) not in AutoModelForSequenceClassification._model_mapping:
@@ -40,6 +39,8 @@ def load_classifier(folder: Path, seed: int) -> PreTrainedModel:
             f"transformers has no classifier of the architecture {config.model_type}, which a reward model would be.",
             "Set reward to null, or start from another model.",
         )
+    from trl.trainer.reward_trainer import suppress_seqcls_warning
+
     set_seed(seed)
     with suppress_seqcls_warning():
         model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(

@@ -9,6 +9,7 @@ from tasks.posttrain.methods.cpo import CPO
 from tasks.posttrain.methods.distill import DISTILL
 from tasks.posttrain.methods.dpo import DPO
 from tasks.posttrain.methods.grpo import GRPO
+from tasks.posttrain.methods.kto import KTO
 from tasks.posttrain.methods.orpo import ORPO
 from tasks.posttrain.methods.ppo import PPO
 from tasks.posttrain.methods.reward import REWARD
