@@ -155,6 +155,10 @@ def test_a_judge_stands_beside_the_chain() -> None:
     assert list(lines)[-5:] == ["sft", "reward", "dpo", "evaluate", "export"]
     assert lines["reward"].why == lines["dpo"].why == "waits for pairs, sft"
     assert lines["evaluate"].why == {line.name: line for line in plan(load("tiny"))}["evaluate"].why
+    for rewards, waits in (("model", "waits for dpo, pairs, reward"), ("exact", "waits for dpo, pairs")):
+        learning = load("tiny", ["reward={}", f"grpo={{rewards: [{{kind: {rewards}}}]}}"])
+        planned = {line.name: line for line in plan(learning)}
+        assert planned["grpo"].why == waits, "only who learns from the judge waits for it"
     with pytest.raises(ConfigError, match="link is reward, but the models of the chain are base, sft, dpo"):
         load("tiny", ["reward={}", "export.link=reward"])
 

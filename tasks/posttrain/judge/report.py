@@ -11,6 +11,8 @@ def report_judge(measured: dict[str, Any], out: Output) -> None:
     """The counts of the manifest and the table "Calibration"."""
     rows = measured.pop("calibration", [])
     out.count(**measured)
+    if not rows:
+        return  # nothing was held out
     out.table(
         "Calibration",
         [
