@@ -10,7 +10,7 @@ from storage.artifact import Artifact
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.judge.report import report_judge
 from tasks.posttrain.method import Method, TrainerParts
-from tasks.posttrain.rows.preference import PREFERENCE
+from tasks.posttrain.rows.judged import JUDGED
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
 
@@ -76,7 +76,7 @@ REWARD = Method(
     name="reward",
     config=RewardConfig,
     pairs="preferences",
-    rows=PREFERENCE,
+    rows=JUDGED,
     make_trainer=_make_trainer,
     loss_unit="nats a pair",
     measures={"accuracy": "preference_accuracy", "margin": "reward_margin", "mean_reward": "mean_reward"},

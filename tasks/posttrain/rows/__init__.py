@@ -5,6 +5,7 @@ prepare.py      read rows, render them, drop unusable ones with a reason, hold s
 duplicates.py   drop duplicates before anything is rendered
 instruction.py  conversations, with the loss on the assistant's tokens
 preference.py   prompts with a preferred and a rejected answer
+judged.py       the same for a judge, which reads whole conversations
 labelled.py     prompts with one answer that is desirable or not
 prompt.py       prompts with a reference, for answers that are sampled
 """
