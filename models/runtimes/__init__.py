@@ -2,5 +2,6 @@
 
 protocol.py      what every runtime does
 transformers.py  a model folder in transformers, bitsandbytes checkpoints included
+greedy.py        answers of an open model of transformers, many in a batch
 llama_cpp.py     a GGUF file in llama.cpp
 """

@@ -20,10 +20,10 @@ def _make_trainer(parts: TrainerParts[PpoConfig]) -> Trainer:
     from transformers import TrainingArguments
     from trl.trainer.utils import disable_dropout_in_model
 
+    from models.runtimes.greedy import ends_of
     from tasks.posttrain.judge.model import Judge, load_classifier
     from tasks.posttrain.ppo.rollout import Sampler
     from tasks.posttrain.ppo.trainer import PpoTrainer
-    from tasks.posttrain.rewards.sample import ends_of
     from tasks.posttrain.rewards.score import Scorer
 
     config, given, common = parts.config, dict(parts.arguments), dict(parts.common)

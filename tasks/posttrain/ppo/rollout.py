@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from models.conversation import Messages, render
+from models.runtimes.greedy import cut, pad_left
 from tasks.posttrain.ppo import equations
-from tasks.posttrain.rewards.sample import cut, pad_left
 from tasks.posttrain.rewards.score import Answer, Scorer
 
 if TYPE_CHECKING:

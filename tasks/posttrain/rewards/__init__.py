@@ -4,7 +4,7 @@ config.py    the kinds of rewards, as a profile has them
 verify.py    what each verifiable kind gives an answer
 score.py     all rewards of a profile over a batch of answers, and their weighted sum
 watch.py     the KL budget and the held-out reward, which end a run that games its rewards
-sample.py    answers of a model: sampled with a seed of their own, or greedy
+sample.py    the seed of samples
 held_out.py  rewards on held-out prompts along a training
 trainer.py   TRL's GRPOTrainer with all of these
 """

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from transformers import Trainer
 
-from tasks.posttrain.rewards.sample import greedy
+from models.runtimes.greedy import greedy
 from tasks.posttrain.rewards.score import Answer, Scorer
 from tasks.posttrain.rewards.watch import check_held_out, check_kl
 

@@ -1,25 +1,13 @@
-"""Answers of a model to prompts.
-
-Samples are drawn from a generator seeded with the run's seed and the step, never from the state that a process happens
-to be in, so a run that was killed draws again what it drew.
-"""
+"""Samples that are drawn from a generator seeded with the run's seed and the step, never from the state that a process
+happens to be in, so a run that was killed draws again what it drew."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
-
-from models.conversation import Messages, render
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-GREEDY_ROWS = 32  # prompts in a batch
 
 
 @contextmanager
@@ -29,51 +17,3 @@ def seeded(seed: int, step: int) -> Iterator[None]:
     with torch.random.fork_rng():
         torch.manual_seed(int.from_bytes(digest[:8]) >> 1)
         yield
-
-
-def ends_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """The ids that end an answer: those of the model's generation config, and the tokenizer's."""
-    known = model.generation_config.eos_token_id
-    ends = [known] if isinstance(known, int) else list(known or ())
-    return ends if tokenizer.eos_token_id in ends else [*ends, tokenizer.eos_token_id]
-
-
-@torch.no_grad()
-def greedy(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    prompts: Sequence[Messages],
-    ends: Sequence[int],
-    max_new_tokens: int,
-) -> list[list[int]]:
-    """The most likely answer to each prompt, token by token; with the token that ends it, where it was reached."""
-    was_training = model.training
-    model.eval()
-    answers: list[list[int]] = []
-    rendered = [render(tokenizer, prompt, add_generation_prompt=True)["input_ids"] for prompt in prompts]
-    for start in range(0, len(rendered), GREEDY_ROWS):
-        ids_BT, mask_BT = pad_left(rendered[start : start + GREEDY_ROWS], int(tokenizer.pad_token_id))
-        made: Any = model.generate(
-            input_ids=ids_BT.to(model.device), attention_mask=mask_BT.to(model.device), do_sample=False,
-            max_new_tokens=max_new_tokens, pad_token_id=tokenizer.pad_token_id, eos_token_id=list(ends),
-            temperature=None, top_p=None, top_k=None,
-        )  # fmt: skip
-        answers += [cut(row, ends) for row in made[:, ids_BT.shape[1] :].tolist()]
-    model.train(was_training)
-    return answers
-
-
-def pad_left(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-    """Rows of ids as one tensor with the padding before them, and its mask."""
-    longest = max(map(len, rows))
-    ids_BT = torch.tensor([[*[pad] * (longest - len(row)), *row] for row in rows])
-    mask_BT = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
-    return ids_BT, mask_BT
-
-
-def cut(ids: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """An answer up to the first token that ends it, that one included."""
-    for place, id in enumerate(ids):
-        if id in ends:
-            return list(ids[: place + 1])
-    return list(ids)

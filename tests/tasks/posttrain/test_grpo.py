@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from models.pretrained import load_pretrained
+from models.runtimes.greedy import greedy
 from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
@@ -16,7 +17,6 @@ from tasks.posttrain.fit import rendered
 from tasks.posttrain.methods.grpo import GRPO, GrpoConfig, grpo
 from tasks.posttrain.methods.reward import RewardConfig, reward
 from tasks.posttrain.methods.sft import SftConfig, sft
-from tasks.posttrain.rewards.sample import greedy
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
 from tests.runtimes import runtime_of

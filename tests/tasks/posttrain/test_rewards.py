@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from models.runtimes.greedy import cut, pad_left
 from profiles.load import load
 from storage.errors import ConfigError, RewardHacking
 from tasks.posttrain.methods.grpo import GrpoConfig, grpo
 from tasks.posttrain.rewards.config import ExactReward, FormatReward, LengthReward, RegexReward
-from tasks.posttrain.rewards.sample import cut, pad_left, seeded
+from tasks.posttrain.rewards.sample import seeded
 from tasks.posttrain.rewards.score import Answer, Scorer
 from tasks.posttrain.rewards.verify import exact, format_, length, regex
 from tasks.posttrain.rewards.watch import check_held_out, check_kl
