@@ -41,13 +41,22 @@ def convert(path: Path, folder: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     splits = _pre_tokenizer(path)
-    where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
+    where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
     with quietly(), redirect_stderr(io.StringIO()):  # a progress bar that no setting turns off
-        config = loaded(lambda: AutoConfig.from_pretrained(path.parent, **where), f"the config in {path.name}")
-        tokenizer: Any = loaded(
-            lambda: AutoTokenizer.from_pretrained(path.parent, **where), f"the tokenizer in {path.name}"
+        config = loaded(
+            lambda: AutoConfig.from_pretrained(path.parent, trust_remote_code=False, **where),
+            f"the config in {path.name}",
         )
-        model = loaded(lambda: AutoModelForCausalLM.from_pretrained(path.parent, **where, dtype="float32"), path.name)
+        tokenizer: Any = loaded(
+            lambda: AutoTokenizer.from_pretrained(path.parent, trust_remote_code=False, **where),
+            f"the tokenizer in {path.name}",
+        )
+        model = loaded(
+            lambda: AutoModelForCausalLM.from_pretrained(
+                path.parent, trust_remote_code=False, dtype="float32", **where
+            ),
+            path.name,
+        )
     tokenizer.backend_tokenizer.pre_tokenizer = splits
     try:
         with LlamaCppRuntime(path) as runtime:

@@ -116,6 +116,7 @@ def tensors(folder: Path) -> set[str]:
         return set(file.keys())
 
 
+@pytest.mark.soak
 def test_the_reference_of_dpo_is_the_model_without_its_adapter(aligned: Output) -> None:
     log = read_log(aligned.path / "log.jsonl")
     assert log[0]["loss"] == pytest.approx(math.log(2), abs=1e-5)
@@ -133,11 +134,12 @@ def test_dropout_is_the_adapters_in_dpo_too(model: Artifact, aligned: Output, tm
     assert first["gradient_norm"] != pytest.approx(other["gradient_norm"], rel=1e-3)
 
 
-@pytest.mark.parametrize("method", [pytest.param("sft", marks=pytest.mark.soak), "dpo"])
+@pytest.mark.parametrize("method", ["sft", pytest.param("dpo", marks=pytest.mark.soak)])
 def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
-    method: str, model: Artifact, tuned: Output, aligned: Output, tmp_path: Path
+    method: str, model: Artifact, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    stage, config, whole = (sft, SFT, tuned) if method == "sft" else (dpo, DPO, aligned)
+    stage, config = (sft, SFT) if method == "sft" else (dpo, DPO)
+    whole: Output = request.getfixturevalue("tuned" if method == "sft" else "aligned")
     make = make_instructions if method == "sft" else make_preferences
     inputs = (model, Artifact.at(make(tmp_path / "pairs")))
     out = output(tmp_path, method)
