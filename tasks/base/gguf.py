@@ -41,21 +41,23 @@ def convert(path: Path, folder: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     splits = _pre_tokenizer(path)
-    where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
+    folder, file = path.parent, path.name
     with quietly(), redirect_stderr(io.StringIO()):  # a progress bar that no setting turns off
         config = loaded(
-            lambda: AutoConfig.from_pretrained(path.parent, trust_remote_code=False, **where),
-            f"the config in {path.name}",
+            lambda: AutoConfig.from_pretrained(folder, gguf_file=file, local_files_only=True, trust_remote_code=False),
+            f"the config in {file}",
         )
         tokenizer: Any = loaded(
-            lambda: AutoTokenizer.from_pretrained(path.parent, trust_remote_code=False, **where),
-            f"the tokenizer in {path.name}",
+            lambda: AutoTokenizer.from_pretrained(
+                folder, gguf_file=file, local_files_only=True, trust_remote_code=False
+            ),
+            f"the tokenizer in {file}",
         )
         model = loaded(
             lambda: AutoModelForCausalLM.from_pretrained(
-                path.parent, trust_remote_code=False, dtype="float32", **where
+                folder, gguf_file=file, local_files_only=True, trust_remote_code=False, dtype="float32"
             ),
-            path.name,
+            file,
         )
     tokenizer.backend_tokenizer.pre_tokenizer = splits
     try:
