@@ -41,21 +41,26 @@ def convert(path: Path, folder: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     splits = _pre_tokenizer(path)
-    folder, file = path.parent, path.name
+    beside, file = path.parent, path.name
     with quietly(), redirect_stderr(io.StringIO()):  # a progress bar that no setting turns off
         config = loaded(
-            lambda: AutoConfig.from_pretrained(folder, gguf_file=file, local_files_only=True, trust_remote_code=False),
+            lambda: AutoConfig.from_pretrained(beside, gguf_file=file, local_files_only=True, trust_remote_code=False),
             f"the config in {file}",
         )
         tokenizer: Any = loaded(
             lambda: AutoTokenizer.from_pretrained(
-                folder, gguf_file=file, local_files_only=True, trust_remote_code=False
+                beside, gguf_file=file, local_files_only=True, trust_remote_code=False
             ),
             f"the tokenizer in {file}",
         )
         model = loaded(
             lambda: AutoModelForCausalLM.from_pretrained(
-                folder, gguf_file=file, local_files_only=True, trust_remote_code=False, dtype="float32"
+                beside,
+                gguf_file=file,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                dtype="float32",
             ),
             file,
         )
