@@ -34,15 +34,7 @@ T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}  
 
 def main() -> None:
     """Train and measure, and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.grpo", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3, choices=sorted(T_95))
-    parser.add_argument("--sft-epochs", type=float, default=8)
-    parser.add_argument("--epochs", type=float, default=6, help="of GRPO over its prompts")
-    parser.add_argument("--beta", type=float, default=0.04)
-    parser.add_argument("--learning-rate", type=float, default=5e-4)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=DATA / "grpo")
-    options = parser.parse_args()
+    options = asked("grpo", __doc__, epochs=6, beta=0.04, learning_rate=5e-4)
     print("| seed | before | after | gain | largest KL of a step | KL of the last step | steps |")
     print("|---|---|---|---|---|---|---|")
     gains = []
@@ -51,8 +43,26 @@ def main() -> None:
         gains.append(after - before)
         shares = f"{before:.1%} | {after:.1%} | {after - before:+.1%}"
         print(f"| {seed} | {shares} | {max(kl):.3f} | {kl[-1]:.3f} | {len(kl)} |", flush=True)
+    print_gain(gains, "+.1%")
+
+
+def asked(method: str, about: str | None, *, epochs: float, beta: float, learning_rate: float) -> argparse.Namespace:
+    """What the command of a method was given, with these defaults."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{method}", description=about)
+    parser.add_argument("--seeds", type=int, default=3, choices=sorted(T_95))
+    parser.add_argument("--sft-epochs", type=float, default=8)
+    parser.add_argument("--epochs", type=float, default=epochs, help=f"of {method.upper()} over its prompts")
+    parser.add_argument("--beta", type=float, default=beta)
+    parser.add_argument("--learning-rate", type=float, default=learning_rate)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--folder", type=Path, default=DATA / "grpo")
+    return parser.parse_args()
+
+
+def print_gain(gains: list[float], form: str) -> None:
+    """The mean over seeds and its 95 % interval (Student's t)."""
     mean, half = statistics.mean(gains), T_95[len(gains)] * statistics.stdev(gains) / len(gains) ** 0.5
-    print(f"\nmean gain {mean:+.1%}, 95 % interval {mean - half:+.1%} to {mean + half:+.1%}")
+    print(f"\nmean gain {mean:{form}}, 95 % interval {mean - half:{form}} to {mean + half:{form}}")
 
 
 def trained(options: argparse.Namespace, seed: int) -> tuple[float, float, list[float]]:

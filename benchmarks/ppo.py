@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from pathlib import Path
 from typing import Any
 
-from benchmarks.grpo import T_95, make_sums, runtime_of, sums, tuned
-from benchmarks.measure import DATA
+from benchmarks.grpo import asked, make_sums, print_gain, runtime_of, sums, tuned
 from storage.artifact import Artifact
 from tasks.posttrain.methods.ppo import ppo
 from tasks.posttrain.methods.reward import RewardConfig, reward
@@ -25,15 +23,7 @@ from tasks.training.logs import read_log
 
 def main() -> None:
     """Train and measure, and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ppo", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3, choices=sorted(T_95))
-    parser.add_argument("--sft-epochs", type=float, default=8)
-    parser.add_argument("--epochs", type=float, default=4, help="of PPO over its prompts")
-    parser.add_argument("--beta", type=float, default=0.1)
-    parser.add_argument("--learning-rate", type=float, default=1.5e-4)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=DATA / "grpo")
-    options = parser.parse_args()
+    options = asked("ppo", __doc__, epochs=4, beta=0.1, learning_rate=1.5e-4)
     print("| seed | judge's accuracy | reward before | after | gain | largest KL of a step | KL of the last step |")
     print("|---|---|---|---|---|---|---|")
     gains = []
@@ -42,8 +32,7 @@ def main() -> None:
         gains.append(after - before)
         rewards = f"{before:.2f} | {after:.2f} | {after - before:+.2f}"
         print(f"| {seed} | {accuracy:.1%} | {rewards} | {max(kl):.3f} | {kl[-1]:.3f} |", flush=True)
-    mean, half = statistics.mean(gains), T_95[len(gains)] * statistics.stdev(gains) / len(gains) ** 0.5
-    print(f"\nmean gain {mean:+.2f}, 95 % interval {mean - half:+.2f} to {mean + half:+.2f}")
+    print_gain(gains, "+.2f")
 
 
 def trained(options: argparse.Namespace, seed: int) -> tuple[float, float, float, list[float]]:
