@@ -19,6 +19,7 @@ from trl.trainer.utils import use_adapter
 
 from tasks.posttrain.means import ExactMeans
 from tasks.posttrain.preference.losses import kto_losses
+from tasks.posttrain.reference.score import answer_log_probabilities
 
 PARTS = ("input_ids", "attention_mask", "completion_mask")
 
@@ -92,7 +93,7 @@ class LabelledMeans(ExactMeans, KTOTrainer):
         for batch in batches:
             other = self._prepare_inputs({name: batch[f"KL_{name}"] for name in PARTS})
             with self.compute_loss_context_manager():
-                ratio = self._log_probabilities(self.model_wrapped, other) - self._under_reference(other)
+                ratio = answer_log_probabilities(self.model_wrapped, other) - self._under_reference(other)
             ratios.append(ratio.double().sum())
             rows.append(ratio.new_tensor(len(ratio), dtype=torch.double))
         sums = self.accelerator.reduce(torch.stack([torch.stack(ratios), torch.stack(rows)]), "sum")
@@ -101,25 +102,18 @@ class LabelledMeans(ExactMeans, KTOTrainer):
         total, number = sums.sum(1)
         return (total / number).clamp(min=0).float()
 
-    def _log_probabilities(self, model: Any, batch: Mapping[str, Tensor], **settings: Any) -> Tensor:
-        """Of each answer, summed over its tokens."""
-        labels = batch["input_ids"].masked_fill(batch["completion_mask"] == 0, -100)
-        asked = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        sums: Tensor = model(**asked, labels=labels, use_cache=False, fused_lm_head=True).log_probs.sum(1)
-        return sums.float()
-
     @torch.no_grad()
     def _under_reference(self, batch: Mapping[str, Tensor]) -> Tensor:
         """The same of the reference model, which is the model without its adapter where it has one."""
         if self.ref_model is not None:
-            return self._log_probabilities(self.ref_model, batch)
+            return answer_log_probabilities(self.ref_model, batch)
         with use_adapter(self.accelerator.unwrap_model(self.model), adapter_name=None):
-            return self._log_probabilities(self.model_wrapped, batch)
+            return answer_log_probabilities(self.model_wrapped, batch)
 
     def _compute_loss(self, model: Any, inputs: Any, return_outputs: bool) -> Any:
         """TRL's, with the point that was measured. A mean that is logged over no row has no weight."""
         desirable = inputs["label"].bool()
-        sums = self._log_probabilities(model, inputs)
+        sums = answer_log_probabilities(model, inputs)
         ratios = sums - self._under_reference(inputs)
         point = sums.new_zeros(()) if self._point is None else self._point
         weights = torch.where(desirable, self.desirable_weight, self.undesirable_weight)

@@ -127,7 +127,7 @@ def _measure(trainer: Trainer, model: Any, rows: Mapping[Key, Row], padding: int
 
 
 def answer_log_probabilities(model: Any, batch: Mapping[str, Tensor]) -> Tensor:
-    """Of each answer, summed over its tokens: those of all chosen answers, then those of all rejected ones."""
+    """Of each answer of a batch, summed over its tokens; of pairs those of all chosen answers, then of all rejected."""
     labels = batch["input_ids"].masked_fill(batch["completion_mask"] == 0, -100)
     asked = {name: batch[name] for name in ("input_ids", "attention_mask")}
     found: Tensor = model(**asked, labels=labels, use_cache=False, fused_lm_head=True).log_probs
