@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+INDEX = "model.safetensors.index.json"
+
 
 def load_pretrained(folder: Path, **options: Any) -> PreTrainedModel:
     """The model of a folder, in float32 unless the `options` of transformers say otherwise.
 
-    Raises OSError for a folder without safetensors: weights that are a pickle are not opened.
+    Raises OSError for a folder without safetensors: weights that are a pickle are not opened. Nor is a file elsewhere.
     """
     import torch
     from transformers import AutoModelForCausalLM
 
+    check_shards(folder)
     options = {"dtype": torch.float32, **options}
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, **options
     )
     return model
+
+
+def check_shards(folder: Path) -> None:
+    """Raises OSError for an index of weights that names a file which does not lie in the folder: transformers would
+    read it wherever it is, though it is no part of what the folder is known by."""
+    index = folder / INDEX
+    if not index.is_file():
+        return
+    weights = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    for name in sorted({str(name) for name in weights.values()}):
+        if Path(name).name != name or not (folder / name).is_file():
+            raise OSError(f"{INDEX} names {name}, which is no file in the folder")
 
 
 def load_config(folder: Path) -> Any:

@@ -148,6 +148,24 @@ class Profile(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _answers_have_room(self) -> Self:
+        """A model of others says its context only in its stage."""
+        context = self.pretrain.model.context if self.pretrain is not None else None
+        for name in self.links:
+            config = getattr(self, name)
+            if not isinstance(config, PosttrainConfig):
+                continue
+            length = config.max_length or context
+            if context and length and length > context:
+                raise ValueError(f"{name}.max_length is {length:,}, but pretrain.model.context is {context:,}")
+            if length and config.generated_tokens >= length:
+                raise ValueError(
+                    f"{name}.max_new_tokens is {config.generated_tokens:,}, which of {length:,} tokens leaves none for "
+                    "a prompt: lower it, or raise pretrain.model.context"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _judge_comes_first(self) -> Self:
         for number, name in enumerate(self.links):
             config = getattr(self, name)

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from models.pretrained import context_of, load_config, load_pretrained
+from models.pretrained import check_shards, context_of, load_config, load_pretrained
 from storage.errors import SourceError
 from storage.shards.lines import parse_json
 
+FULL = ("F64", "F32", "F16", "BF16")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
 SAFE = "Save it in the format of transformers: AutoModelForCausalLM.from_pretrained(…).save_pretrained(…)."
 Loaded = TypeVar("Loaded")
@@ -37,7 +38,15 @@ def check_files(folder: Path) -> None:
         pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
         what = f"only in {', '.join(pickles)}, which is not opened: a pickle can run code" if pickles else "nowhere"
         raise SourceError(f"The base has its weights {what}.", SAFE)
-    loaded(lambda: context_of(load_config(folder)), "config.json")
+    loaded(lambda: check_shards(folder), "the weights")
+    known = loaded(lambda: load_config(folder), "config.json")
+    try:
+        context_of(known)
+    except ValueError as error:
+        raise SourceError(
+            f"The base, a {known.model_type}, does not say how long a text may be: {error}.",
+            "Choose another: a model without positions, such as Bloom or Mamba, can't be one.",
+        ) from error
 
 
 def check_model(folder: Path) -> Any:
@@ -46,6 +55,12 @@ def check_model(folder: Path) -> Any:
     Nothing but the headers is read. Raises SourceError.
     """
     config = load_config(folder)
+    types = loaded(lambda: _types_of(folder), "the model")
+    if wrong := next((name for name, kind in types.items() if kind not in FULL), None):
+        raise SourceError(
+            f"The base is quantized, and can't be trained as it is: {wrong} is of type {types[wrong]}.",
+            "Take the model in full precision.",
+        )
     options = {"device_map": "meta", "output_loading_info": True, "ignore_mismatched_sizes": True}
     with quietly():  # its own report names files and not what to do
         _, report = loaded(lambda: load_pretrained(folder, **options), "the model")
@@ -61,6 +76,18 @@ def check_model(folder: Path) -> Any:
     return config
 
 
+def _types_of(folder: Path) -> dict[str, str]:
+    """The types of the weights: integers and 8-bit numbers have scales that nothing here knows of."""
+    from safetensors import safe_open
+
+    types: dict[str, str] = {}
+    for path in sorted(folder.glob("model*.safetensors")):
+        with safe_open(path, "pt") as file:
+            names = [name for name in file.keys() if name.endswith(".weight")]  # noqa: SIM118
+            types |= {name: file.get_slice(name).get_dtype() for name in names}
+    return types
+
+
 def loaded(load: Callable[[], Loaded], what: str) -> Loaded:
     """What transformers loads. Raises SourceError for what it can't."""
     from huggingface_hub.errors import StrictDataclassError
@@ -72,7 +99,8 @@ def loaded(load: Callable[[], Loaded], what: str) -> Loaded:
         OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RuntimeError, ImportError,
         StrictDataclassError, SafetensorError,
     ) as error:  # fmt: skip
-        first = str(error).strip().split("\n")[0].rstrip(".")
+        told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        first = told.strip().split("\n")[0].rstrip(".")
         raise SourceError(f"transformers can't load {what} of the base: {first}.", SAFE) from error
 
 

@@ -58,11 +58,14 @@ def model_of(name: str) -> Artifact:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files of a model that are read, by name. Raises SourceError for a folder that is none."""
+    """The files of a model that are read, by name. Raises SourceError for a folder that is none, or has
+    something else in place of a file."""
     if not folder.is_dir():
         raise SourceError(f"base.folder: there is no folder {folder}{_seen_from(folder)}.", "Check the path.")
-    found = {path for pattern in (*CONFIGS, *WEIGHTS, *TOKENIZER) for path in folder.glob(pattern) if path.is_file()}
-    return sorted(found)
+    found = {path for pattern in (*CONFIGS, *WEIGHTS, *TOKENIZER) for path in folder.glob(pattern)}
+    if other := sorted(path.name for path in found if path.exists() and not path.is_file()):
+        raise SourceError(f"base.folder: {other[0]} in {folder} is no file.", "Replace it.")
+    return sorted(path for path in found if path.is_file())
 
 
 def _seen_from(path: Path) -> str:

@@ -76,10 +76,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _report(name: str, config: Any, tokenizer: PreTrainedTokenizerFast, ours: bool, out: Output) -> None:
     size = sum(path.stat().st_size for path in (out.path / "model").glob("*.safetensors"))
-    context = config.max_position_embeddings
+    context, template = config.max_position_embeddings, ["with our chat template"] if ours else []
     out.count(
         vocab_size=config.vocab_size, context=context, weight_bytes=size, own_template=not ours,
-        summary=f"{name}, {config.model_type}, context {context:,}" + (", with our chat template" if ours else ""),
+        summary=", ".join(dict.fromkeys([name, config.model_type, f"context {context:,}", *template])),
     )  # fmt: skip
     rows = {
         "base": name,

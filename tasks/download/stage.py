@@ -55,7 +55,7 @@ def check_adopted(config: DownloadConfig, folder: Artifact, inputs: Mapping[str,
         check_rows(folder, part, PARTS[part])
 
 
-@stage(version=4, sources=fingerprints, adopted=check_adopted)
+@stage(version=5, sources=fingerprints, adopted=check_adopted)
 def download(config: DownloadConfig, out: Output) -> None:
     """Read every source: documents to Parquet shards, pairs and benchmarks to JSON lines.
 
@@ -100,7 +100,8 @@ def _account(
     if writer.seen or documents:  # with a base model, pairs may be all that there is
         out.account(documents_in=writer.seen + documents, kept=writer.seen, removed={}, quarantined=documents)
     else:
-        out.count(summary=f"{written.by_role.total():,} pairs")
+        told = f", {lost.total():,} quarantined" if lost else ""
+        out.count(summary=f"{written.by_role.total():,} pairs{told}")
     out.count(**{role: written.by_role[role] for role in written.files})
     out.count(**{f"{role}_quarantined": number for role, number in sorted(lost.items())})
     changed = Counter(verdict.source for verdict in verdicts if verdict.verdict == "changed")

@@ -76,6 +76,8 @@ class LogCallback(TrainerCallback):
             for theirs, ours in self.logged.items()
             if f"eval_{theirs}" in metrics
         }
+        if not state.global_step and self.spec.reference is not None:
+            found.pop("validation_preference_accuracy", None)  # of a model that is its own reference: mere rounding
         self._check(state.global_step, found)
         if not state.is_world_process_zero:
             return

@@ -89,6 +89,16 @@ def max_length_of(name: str, config: Limited, context: int) -> int:
     return asked
 
 
+def check_room(name: str, config: PosttrainConfig, max_length: int) -> None:
+    """Raises ConfigError where an answer may take all of the tokens that there are for a prompt and an answer."""
+    if config.generated_tokens >= max_length:
+        raise ConfigError(
+            f"{name}.max_new_tokens is {config.generated_tokens:,}, which of {max_length:,} tokens leaves none for a "
+            "prompt.",
+            "Lower it, or raise the context.",
+        )
+
+
 def row_share(name: str, config: PosttrainConfig, runtime: Runtime, processes: int) -> BatchShare:
     """The rows that each process takes of a global batch. Raises ConfigError where they can't be shared evenly."""
     return share_batch(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from models.pretrained import context_of, load_config
 from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
-from tasks.posttrain.check import max_length_of
+from tasks.posttrain.check import check_room, max_length_of
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method
 from tasks.posttrain.rows.duplicates import drop_duplicates, split_rows
@@ -38,10 +38,12 @@ def rendered(
     """The rows of a method to train on and to hold out, and the number dropped by reason; `split` counts those that
     became several.
 
-    Raises EmptyOutput if more than `max_dropped_share` can't be used.
+    Raises EmptyOutput if more than `max_dropped_share` can't be used, ConfigError where an answer has no room, and what
+    the method raises for the rows as a whole.
     """
+    check_room(method.name, config, max_length)
     form = method.form(config)
-    return prepare(
+    train, held_out, dropped = prepare(
         read_rows(files),
         lambda row, length: form.render(row, tokenizer, length - config.generated_tokens),
         max_length,
@@ -50,14 +52,17 @@ def rendered(
         what=method.pairs,
         split=split,
     )
+    if method.check_rows is not None:
+        method.check_rows(config, train, held_out)
+    return train, held_out, dropped
 
 
 def check_pairs(
     methods: Mapping[str, PosttrainConfig], pairs: Artifact, tokenizer: Artifact, context: int | None = None
 ) -> None:
     """Raises what the stages would raise: EmptyOutput if too few pairs can be used in a model of this context,
-    ConfigError for a `max_length` beyond it. Without a `context`, `tokenizer` is
-    the folder of a model, which has one."""
+    ConfigError for a `max_length` beyond it or rewards that no answer can earn. Without a `context`, `tokenizer` is the
+    folder of a model, which has one."""
     from tasks.posttrain.methods import METHODS
 
     if context is None:

@@ -65,6 +65,8 @@ class Method(Generic[Config]):
     `rows_of` is given where the form of rows depends on the config, and `facts` where a trainer that is done has
     something to say of this run.
 
+    `check_rows` raises what is wrong with rendered rows, those to train on and those held out, as a whole.
+
     `load` loads the model that is trained, where it is not the causal one of the folder. `conclude`, on one process,
     measures the model that was saved, and `report` tells the stage of it. `curve` is the measure that is drawn and
     whose best is told: the lowest loss, or the highest of another. A method that is `alone` trains in one process. The
@@ -88,6 +90,7 @@ class Method(Generic[Config]):
     learns_from_judge: bool = False
     rows_of: Callable[[Config], RowForm] | None = None
     facts: Callable[[Any], dict[str, float]] | None = None
+    check_rows: Callable[[Config, Sequence[Row], Sequence[Row]], None] | None = None
 
     def reads(self, roles: Collection[str]) -> str:
         """The part that it reads where there are pairs of these roles."""

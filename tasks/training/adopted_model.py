@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from models.pretrained import check_shards
 from models.tokenizer import NEEDED_FILES, load_tokenizer, tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, TokenizerMismatch
@@ -49,6 +50,10 @@ def _vocab_size(model: Path) -> int | None:
 
 def _check_weights(folder: Artifact) -> None:
     """A safetensors file is the length of a header, the header as JSON, and the data: whole, and with weights in it."""
+    try:
+        check_shards(folder.path / "model")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedArtifact(f"The index of the weights can't be used: {error}.", "Save the model again.") from error
     for path in folder.files("model/*.safetensors"):
         try:
             with path.open("rb") as file:

@@ -16,6 +16,7 @@ from tasks.download.pairs.labelled import LABELLED, is_label
 from tasks.download.pairs.oasst import OASST
 from tasks.download.pairs.preferences import ALPACA_PREFERENCE, EXPLICIT_PROMPT, IMPLICIT_PROMPT, SHAREGPT_PREFERENCE
 from tasks.download.pairs.question import ALPACA, DOLLY, PROMPT_COMPLETION
+from tasks.download.pairs.texts import refuse_media
 from tasks.download.sources.rows import columns_of
 
 INSTRUCTIONS: tuple[Form[list[Message]], ...] = (MESSAGES, SHAREGPT, ALPACA, DOLLY, PROMPT_COMPLETION, OASST)
@@ -23,7 +24,6 @@ PREFERENCES: tuple[Form[Answers], ...] = (EXPLICIT_PROMPT, IMPLICIT_PROMPT, ALPA
 FORMS: dict[str, tuple[Form[Any], ...]] = {
     "instructions": INSTRUCTIONS, "preferences": PREFERENCES, "labelled": LABELLED
 }  # fmt: skip
-MEDIA = ("images", "videos", "audios")  # as LLaMA-Factory names them
 Taken = TypeVar("Taken")
 
 
@@ -49,9 +49,7 @@ def forms_of(role: str) -> str:
 
 def choose(forms: Sequence[Form[Taken]], row: Values, named: FormName | None) -> Form[Taken]:
     """The form of a row, which may be named. Raises BadDocument, with `columns` for a row that has the keys of none."""
-    media = next((key for key in MEDIA if row.get(key)), None)
-    if media:
-        raise bad("not_text", f"{media} is not empty, and models here read text only")
+    refuse_media(row)
     if named:
         return _named(forms, row, named)
     present = [key for key, value in row.items() if value is not None]

@@ -9,7 +9,7 @@ from tasks.download.pairs.chat import MESSAGES, SHAREGPT
 from tasks.download.pairs.form import Form, Labelled, LabelledForm, Message, Values, bad
 from tasks.download.pairs.question import ALPACA
 from tasks.download.pairs.texts import assistant, kind_of, system_of, user
-from tasks.download.pairs.transcript import as_turns
+from tasks.download.pairs.transcript import as_turns, without_prompt
 
 LABELS = ("label", "kto_tag")
 
@@ -31,7 +31,8 @@ def _label(row: Values) -> bool:
 
 def _completion(row: Values) -> Labelled:
     prompt = [*system_of(row), *as_turns(row["prompt"], "prompt", user)]
-    return Labelled(prompt, as_turns(row["completion"], "completion", assistant), _label(row))
+    completion = without_prompt(prompt, as_turns(row["completion"], "completion", assistant), "completion")
+    return Labelled(prompt, completion, _label(row))
 
 
 def _last_turn(row: Values, take: Callable[[Values], list[Message]]) -> Labelled:

@@ -8,22 +8,15 @@ from tasks.download.pairs.chat import chat
 from tasks.download.pairs.form import Answers, Form, Message, Values, bad
 from tasks.download.pairs.question import asked, before
 from tasks.download.pairs.texts import assistant, system_of, text_of, user
-from tasks.download.pairs.transcript import as_turns, transcript
+from tasks.download.pairs.transcript import as_turns, transcript, without_prompt
 from tasks.download.pairs.turns import read_turns
 
 
 def _answers(prompt: list[Message], row: Values) -> Answers:
     """The answers to a prompt. One that begins with the prompt, being the whole conversation, loses it."""
-    chosen, rejected = (_without(prompt, as_turns(row[key], key, assistant), key) for key in ("chosen", "rejected"))
+    given = {key: as_turns(row[key], key, assistant) for key in ("chosen", "rejected")}
+    chosen, rejected = (without_prompt(prompt, answer, key) for key, answer in given.items())
     return Answers(prompt, chosen, rejected)
-
-
-def _without(prompt: list[Message], answer: list[Message], key: str) -> list[Message]:
-    if answer[: len(prompt)] != prompt:
-        return answer
-    if len(answer) == len(prompt):
-        raise bad("no_answer", f"{key} is the prompt and nothing else")
-    return answer[len(prompt) :]
 
 
 def _explicit_prompt(row: Values) -> Answers:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tasks.download.pairs.form import Form, Message, Values, bad
 from tasks.download.pairs.texts import assistant, kind_of, optional_text, system_of, text_of, user
-from tasks.download.pairs.transcript import as_turns
+from tasks.download.pairs.transcript import as_turns, without_prompt
 
 
 def asked(row: Values, *keys: str) -> str:
@@ -46,8 +46,8 @@ def _dolly(row: Values) -> list[Message]:
 
 
 def _prompt_completion(row: Values) -> list[Message]:
-    completion = as_turns(row["completion"], "completion", assistant)
-    return [*system_of(row), *as_turns(row["prompt"], "prompt", user), *completion]
+    prompt = [*system_of(row), *as_turns(row["prompt"], "prompt", user)]
+    return [*prompt, *without_prompt(prompt, as_turns(row["completion"], "completion", assistant), "completion")]
 
 
 ALPACA = Form("alpaca", (("instruction", "output"), ("input", "output")), _alpaca)

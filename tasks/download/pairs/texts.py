@@ -9,12 +9,22 @@ from tasks.download.pairs.form import Message, Values, bad
 
 KINDS = {
     type(None): "null",
+    str: "text",
     bool: "true or false",
     int: "a number",
     float: "a number",
     list: "a list",
     dict: "an object",
 }
+
+
+MEDIA = ("images", "videos", "audios", "image", "video", "audio", "image_url")  # beside a text or a turn's content
+
+
+def refuse_media(values: Values, where: str = "") -> None:
+    """Raises BadDocument for a row, or a turn of one, with something to see or to hear."""
+    if media := next((key for key in MEDIA if values.get(key)), None):
+        raise bad("not_text", f"{where}{media} is not empty, and models here read text only")
 
 
 def text_of(value: Any, key: str) -> str:

@@ -26,6 +26,15 @@ def as_turns(value: Any, key: str, says: Callable[[str], Message]) -> list[Messa
     return [says(text)]
 
 
+def without_prompt(prompt: list[Message], answer: list[Message], key: str) -> list[Message]:
+    """An answer that begins with the prompt, being the whole conversation, without it. Raises BadDocument."""
+    if answer[: len(prompt)] != prompt:
+        return answer
+    if len(answer) == len(prompt):
+        raise bad("no_answer", f"{key} is the prompt and nothing else")
+    return answer[len(prompt) :]
+
+
 def transcript(text: str, key: str) -> list[Message]:
     """The turns of a transcript, without the white space around them. Raises BadDocument."""
     before, *parts = SPEAKER.split(text)

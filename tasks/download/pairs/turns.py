@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from tasks.download.pairs.form import Message, Values, bad
-from tasks.download.pairs.texts import as_json, kind_of, text_of
+from tasks.download.pairs.texts import as_json, kind_of, refuse_media, text_of
 
 ROLES = {
     "system": "system",
@@ -67,6 +67,7 @@ def _read(turn: Any, key: str) -> Message:
     """A turn, whose role may still be `tool`."""
     if not isinstance(turn, dict):
         raise bad("unknown_role", f"{key} is {kind_of(turn)} and no turn")
+    refuse_media(turn, f"{key}.")
     styles = [style for style in STYLES if turn.get(style[0]) is not None]
     if len(styles) > 1:
         raise bad("ambiguous_form", f"{key} has a role and a from")

@@ -36,6 +36,17 @@ def peft_config(method: str, adapter: LoraConfig, model: PreTrainedModel) -> pef
             f"are {', '.join(known)}.",
             "Name some of these, or leave the targets out for all.",
         )
+    sides = [
+        (layer.nx, layer.nf) if isinstance(layer, Conv1D) else (layer.in_features, layer.out_features)
+        for layer in map(model.get_submodule, layers)
+    ]
+    smallest = min(map(min, sides))
+    if adapter.rank > smallest:
+        raise ConfigError(
+            f"{method}.adapter.rank is {adapter.rank:,}, but the smallest side of a layer is {smallest:,}: the adapter "
+            "would have more numbers than the layer.",
+            "Lower the rank, or leave adapter out and train all weights.",
+        )
     return peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=adapter.rank,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from models.conversation import Messages, render
-from models.pretrained import context_of, load_config
+from models.pretrained import check_shards, context_of, load_config
 from models.tokenizer import load_tokenizer
 from storage.errors import ConfigError
 
@@ -33,6 +33,7 @@ def load_classifier(folder: Path, seed: int) -> PreTrainedModel:
     """
     from transformers import AutoModelForSequenceClassification, set_seed
 
+    check_shards(folder)
     config = load_config(folder)
     if type(config) not in AutoModelForSequenceClassification._model_mapping:
         raise ConfigError(

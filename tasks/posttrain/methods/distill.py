@@ -32,7 +32,11 @@ class DistillConfig(PosttrainConfig):
     divergence: Divergence = Field(
         "forward", description="KL from the teacher (forward) or to it (reverse), or Jensen–Shannon between both"
     )
-    temperature: float = Field(1.0, gt=0, description="divisor of both models' logits")
+    temperature: float = Field(
+        1.0,
+        gt=0,
+        description="divisor of both models' logits; the divergence is multiplied by its square (Hinton et al. 2015)",
+    )
     hard_share: float = Field(
         0.0,
         ge=0,

@@ -10,11 +10,15 @@ from storage.artifact import Artifact
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.rewards.config import KINDS, ExactReward, Reward
+from tasks.posttrain.rewards.watch import check_watch, check_watched
+from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.prompt import PROMPT
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from transformers import Trainer
 
 
@@ -69,6 +73,7 @@ class GrpoConfig(PosttrainConfig):
             raise ValueError("rewards names a kind twice; each is measured by its name")
         if self.adapter is not None:
             raise ValueError("grpo trains all weights: leave adapter out")
+        check_watch(self)
         if not self.beta and self.max_kl is not None:
             raise ValueError("max_kl needs a reference, which beta 0 does without: set max_kl to null, or raise beta")
         return self
@@ -98,9 +103,15 @@ def _make_trainer(parts: TrainerParts[GrpoConfig]) -> Trainer:
     )
     device = parts.common["model"].device if arguments.use_cpu else "cuda"
     scorer = Scorer(config.rewards, Judge.load(parts.judge, device) if parts.judge else None)
-    scorer.check_references(parts.common["train_dataset"]["reference"][:], "grpo")
     trainer: Trainer = WatchedGrpo(config, scorer, args=arguments, **parts.common)
     return trainer
+
+
+def _check_rows(config: GrpoConfig, train: Sequence[Row], held_out: Sequence[Row]) -> None:
+    from tasks.posttrain.rewards.score import Scorer
+
+    check_watched(config, len(train), len(held_out), "grpo")
+    Scorer(config.rewards).check_references([row["reference"] for row in train], "grpo")
 
 
 GRPO = Method(
@@ -121,12 +132,13 @@ GRPO = Method(
         **{f"rewards/{kind}/mean": f"{kind}_reward" for kind in KINDS},
     },
     curve="reward",
+    check_rows=_check_rows,
     alone=True,
     learns_from_judge=True,
 )
 
 
-@GRPO.stage(version=1)
+@GRPO.stage(version=2)
 def grpo(config: GrpoConfig, model: Artifact, instructions: Artifact, judge: Artifact | None, out: Output) -> None:
     """Group relative policy optimisation (Shao et al. 2024): of each prompt several answers are sampled, and an
     answer's advantage is its reward less the mean of its group.

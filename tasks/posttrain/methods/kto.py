@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, model_validator
 
 from storage.artifact import Artifact
+from storage.errors import ConfigError
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method, TrainerParts
+from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.labelled import LABELLED
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from transformers import Trainer
 
 
@@ -73,6 +77,15 @@ def _make_trainer(parts: TrainerParts[KtoConfig]) -> Trainer:
     return trainer
 
 
+def _check_rows(config: KtoConfig, train: Sequence[Row], held_out: Sequence[Row]) -> None:
+    desirable = sum(row["label"] for row in train)
+    if desirable in (0, len(train)):
+        raise ConfigError(
+            f"Of {len(train):,} answers to train on {desirable:,} are labelled as desirable: kto learns from both.",
+            "Give answers of the other kind too; from good answers alone `sft` learns.",
+        )
+
+
 KTO = Method(
     name="kto",
     config=KtoConfig,
@@ -88,11 +101,12 @@ KTO = Method(
         "logps/chosen": "desirable_log_probability",
         "logps/rejected": "undesirable_log_probability",
     },
+    check_rows=_check_rows,
     summary=("validation_desirable_reward", "validation_undesirable_reward"),
 )
 
 
-@KTO.stage(version=1)
+@KTO.stage(version=2)
 def kto(config: KtoConfig, model: Artifact, labelled: Artifact, out: Output) -> None:
     """Kahneman-Tversky optimisation (Ethayarajh et al. 2024) on answers that are labelled as desirable or not, or on
     both answers of each preference where a profile has no labelled rows.

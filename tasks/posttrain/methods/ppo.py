@@ -8,11 +8,15 @@ from storage.artifact import Artifact
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.ppo.config import PpoConfig
 from tasks.posttrain.rewards.config import ModelReward
+from tasks.posttrain.rewards.watch import check_watched
+from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.prompt import PROMPT
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from transformers import Trainer
 
 
@@ -43,6 +47,10 @@ def _make_trainer(parts: TrainerParts[PpoConfig]) -> Trainer:
     return PpoTrainer(sampler, critic, args=arguments, **common)
 
 
+def _check_rows(config: PpoConfig, train: Sequence[Row], held_out: Sequence[Row]) -> None:
+    check_watched(config, len(train), len(held_out), "ppo")
+
+
 PPO = Method(
     name="ppo",
     config=PpoConfig,
@@ -64,6 +72,7 @@ PPO = Method(
         "completions/mean_length": "answer_tokens",
     },
     curve="reward",
+    check_rows=_check_rows,
     alone=True,
     learns_from_judge=True,
 )

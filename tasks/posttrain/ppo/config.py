@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.rewards.watch import check_watch
 
 
 class PpoConfig(PosttrainConfig):
@@ -50,6 +51,7 @@ class PpoConfig(PosttrainConfig):
     def _can_be_done(self) -> Self:
         if self.adapter is not None:
             raise ValueError("ppo trains all weights: leave adapter out")
+        check_watch(self)
         if self.target_kl is not None and not self.beta:
             raise ValueError("target_kl adapts beta by a factor, which changes nothing of 0: raise beta")
         return self

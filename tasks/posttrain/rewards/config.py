@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal, Self
 
+import regex
 from pydantic import Field, model_validator
 
 from tasks.stage.config import StageConfig
@@ -15,15 +15,21 @@ KINDS = ("exact", "regex", "format", "length", "model")
 class _Weighted(StageConfig):
     weight: float = Field(1.0, description="factor of this reward in the sum; below 0 it is a penalty")
 
+    @model_validator(mode="after")
+    def _counts(self) -> Self:
+        if not self.weight:
+            raise ValueError("a reward of weight 0 changes nothing: leave it out")
+        return self
+
 
 class _Patterned(_Weighted):
-    pattern: str = Field(min_length=1, description="a regular expression of Python")
+    pattern: str = Field(min_length=1, description="a regular expression, as the module regex reads it")
 
     @model_validator(mode="after")
     def _compiles(self) -> Self:
         try:
-            compiled = re.compile(self.pattern)
-        except re.error as error:
+            compiled = regex.compile(self.pattern)
+        except regex.error as error:
             raise ValueError(f"pattern {self.pattern!r} is no regular expression: {error}") from error
         if self._needs_group and not compiled.groups:
             raise ValueError(f"pattern {self.pattern!r} has no group (…), which is what is compared")

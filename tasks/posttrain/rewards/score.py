@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from models.conversation import Messages
 from storage.errors import ConfigError
 from tasks.posttrain.rewards import verify
-from tasks.posttrain.rewards.config import (
-    ExactReward,
-    FormatReward,
-    LengthReward,
-    RegexReward,
-    Reward,
-)  # fmt: skip
+from tasks.posttrain.rewards.config import ExactReward, FormatReward, LengthReward, RegexReward, Reward
 
 if TYPE_CHECKING:
     from tasks.posttrain.judge.model import Judge

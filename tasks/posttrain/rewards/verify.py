@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
+from collections.abc import Callable
+from typing import Any
 
+import regex as patterns  # not re: of a match it can limit the time
+
+from storage.errors import ConfigError
 from tasks.posttrain.rewards.config import ExactReward, FormatReward, LengthReward, RegexReward
 
-_EDGES = re.compile(r"^[^\w+\-$€£]+|[^\w%°]+$")
+MATCH_SECONDS = 5.0  # of CPU time; a pattern that takes longer for one text takes forever
+_EDGES = patterns.compile(r"^(?:(?!\.\d)[^\w+\-−$€£])+|[^\w%°+#]+$")
+# What stands before or after a number and makes another one of it: a sign, a decimal point, a separator of thousands
+_BEFORE, _AFTER = r"(?<!\w)(?<!\d[.,])(?<!(?<!\w)[-−+.])", r"(?!\w)(?![.,]\d)"
 
 
 def normal(text: str) -> str:
     """Unicode NFKC, folded case, single spaces, no punctuation at the ends; signs and units of numbers stay."""
-    folded = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-    return _EDGES.sub("", folded)
+    composed = unicodedata.normalize("NFKC", "".join(map(_apart, text)))
+    folded = " ".join(composed.casefold().split())
+    return _EDGES.sub("", folded) or folded
+
+
+def _apart(character: str) -> str:
+    """Exponents, indices and fractions, of which NFKC makes further digits of the number before."""
+    kind = unicodedata.decomposition(character).partition(" ")[0]
+    return {"<super>": "^", "<sub>": "_", "<fraction>": " "}.get(kind, "") + character
 
 
 def exact(reward: ExactReward, answer: str, reference: str) -> float:
@@ -21,7 +35,11 @@ def exact(reward: ExactReward, answer: str, reference: str) -> float:
     ours, theirs = normal(answer), normal(reference)
     if reward.match == "equal" or not theirs:
         return float(ours == theirs)
-    return float(re.search(rf"(?<!\w){re.escape(theirs)}(?!\w)", ours) is not None)
+    before, after = (
+        (number if theirs[end].isdigit() else word)
+        for end, number, word in ((0, _BEFORE, r"(?<!\w)"), (-1, _AFTER, r"(?!\w)"))
+    )
+    return float(patterns.search(f"{before}{patterns.escape(theirs)}{after}", ours) is not None)
 
 
 def regex(reward: RegexReward, answer: str, reference: str) -> float:
@@ -33,7 +51,8 @@ def regex(reward: RegexReward, answer: str, reference: str) -> float:
 
 def format_(reward: FormatReward, answer: str) -> float:
     """Whether the pattern matches the whole answer, without white space around it; `.` is any character."""
-    return float(re.fullmatch(reward.pattern, answer.strip(), re.DOTALL) is not None)
+    pattern = patterns.compile(reward.pattern, patterns.DOTALL)
+    return float(_timed(pattern, lambda: pattern.fullmatch(answer.strip(), timeout=MATCH_SECONDS)) is not None)
 
 
 def length(reward: LengthReward, tokens: int) -> float:
@@ -47,5 +66,17 @@ def has_reference(reward: RegexReward, reference: str) -> bool:
 
 
 def _last_groups(pattern: str, text: str) -> tuple[str, ...] | None:
-    matches = list(re.finditer(pattern, text))
-    return tuple(normal(group or "") for group in matches[-1].groups()) if matches else None
+    compiled = patterns.compile(pattern)
+    matches = _timed(compiled, lambda: list(compiled.finditer(text, timeout=MATCH_SECONDS)))
+    told = [match for match in matches if match[0]]  # an empty match says nothing
+    return tuple(normal(group or "") for group in told[-1].groups()) if told else None
+
+
+def _timed(pattern: Any, match: Callable[[], Any]) -> Any:
+    try:
+        return match()
+    except TimeoutError as error:
+        raise ConfigError(
+            f"The pattern {pattern.pattern!r} of a reward takes more than {MATCH_SECONDS:g} s to match one answer.",
+            "Write it without repetitions within repetitions, such as (a+)+.",
+        ) from error

@@ -7,11 +7,38 @@ The history is that of the trainer, which its checkpoints carry, so a resumed ru
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from storage.errors import RewardHacking
+from storage.errors import ConfigError, RewardHacking
 
 RECENT = 10  # steps over which training rewards are averaged
+
+
+class Watched(Protocol):
+    """A config with a watch over the held-out reward."""
+
+    @property
+    def max_drop(self) -> float | None:
+        """Fall that ends a run; None for no watch."""
+
+    @property
+    def validation_share(self) -> float:
+        """Share of the prompts that are held out."""
+
+
+def check_watch(config: Watched) -> None:
+    """Raises ValueError for a watch over prompts that a profile doesn't hold out."""
+    if config.max_drop is not None and not config.validation_share:
+        raise ValueError("max_drop needs held-out prompts: raise validation_share, or set max_drop to null")
+
+
+def check_watched(config: Watched, train: int, held_out: int, section: str) -> None:
+    """Raises ConfigError where so few prompts are there that none of them is held out."""
+    if config.max_drop is not None and not held_out:
+        raise ConfigError(
+            f"{section}.max_drop watches the reward of held-out prompts, but none of {train:,} is held out.",
+            f"Raise {section}.validation_share, give more prompts, or set {section}.max_drop to null.",
+        )
 
 
 def check_kl(history: Sequence[Mapping[str, Any]], max_kl: float | None, section: str) -> None:

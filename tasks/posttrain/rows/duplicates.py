@@ -1,7 +1,8 @@
 """Duplicates among rows: of equal rows the first is kept, so that none is both trained on and held out.
 
-Rows are equal when their messages are, after Unicode NFC and with each run of white space as one space. Near-duplicates
-are those of the stage `dedup`, found by its own code over the text of all messages of a row.
+Rows are equal when their messages are, after Unicode NFC and with each run of white space as one space. An answer that
+is labelled as desirable in one row and as the opposite in another says nothing, and all such rows are dropped.
+Near-duplicates are those of the stage `dedup`, found by its own code over the text of all messages of a row.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tasks.posttrain.rows.form import Row, RowForm
 from tasks.posttrain.rows.prepare import read_rows
 from tasks.stage.output import Output
 
-EXACT, NEAR = "exact_duplicate", "near_duplicate"
+EXACT, NEAR, BOTH_WAYS = "exact_duplicate", "near_duplicate", "labelled_both_ways"
 # The parts of a row that are trained on
 PARTS = ("messages", "prompt", "chosen", "rejected", "completion", "label")
 
@@ -45,7 +46,7 @@ def drop_duplicates(paths: list[Path], which: Deduplicate, out: Output) -> tuple
     if which == "none":
         return paths, dropped
     kept = out.scratch / "distinct.jsonl"
-    write_json_lines(kept, _distinct(read_rows(paths), dropped))
+    write_json_lines(kept, _distinct(read_rows(paths), _labelled_both_ways(read_rows(paths)), dropped))
     if which == "near":
         copies = _near_copies(kept, out)
         dropped[NEAR] = len(copies)
@@ -54,15 +55,33 @@ def drop_duplicates(paths: list[Path], which: Deduplicate, out: Output) -> tuple
     return [kept], +dropped
 
 
-def _distinct(rows: Iterable[Row], dropped: Counter[str]) -> Iterator[Row]:
+def _labelled_both_ways(rows: Iterable[Row]) -> set[bytes]:
+    """The digests of answers, without their labels, that have both."""
+    labels: dict[bytes, bool] = {}
+    both = set()
+    for row in rows:
+        if "label" in row and labels.setdefault(_digest(row, but="label"), row["label"]) != row["label"]:
+            both.add(_digest(row, but="label"))
+    return both
+
+
+def _distinct(rows: Iterable[Row], both_ways: set[bytes], dropped: Counter[str]) -> Iterator[Row]:
     seen: set[bytes] = set()
     for row in rows:
-        digest = hashlib.sha256(json.dumps(_normal(_parts(row)), sort_keys=True).encode()).digest()
+        digest = _digest(row)
         if digest in seen:
             dropped[EXACT] += 1
+            continue
+        seen.add(digest)
+        if _digest(row, but="label") in both_ways:
+            dropped[BOTH_WAYS] += 1
         else:
-            seen.add(digest)
             yield row
+
+
+def _digest(row: Row, but: str = "") -> bytes:
+    parts = [_normal(row[name]) for name in PARTS if name in row and name != but]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
 
 
 def _near_copies(path: Path, out: Output) -> set[int]:
@@ -77,7 +96,8 @@ def _near_copies(path: Path, out: Output) -> set[int]:
     from tasks.dedup.sketch import sketch_corpus
 
     config, folder = DedupConfig(), out.scratch / "near"
-    texts = ("\n\n".join(_texts(_parts(row))) for row in read_rows([path]))
+    rows = read_rows([path])
+    texts = ("\n\n".join(_texts([row[name] for name in PARTS if name in row])) for row in rows)
     numbered = (Document(f"{number:012}", text, "pairs") for number, text in enumerate(texts))
     write_documents(folder / "documents" / "00000.parquet", numbered)
     documents, sketched = Artifact.at(folder / "documents"), Output.at(folder / "sketches", runtime=out.runtime)
@@ -86,10 +106,6 @@ def _near_copies(path: Path, out: Output) -> set[int]:
     corpus.add(documents, Artifact.at(sketched.path))
     found = find_duplicates(config, corpus, Output.at(folder / "found", runtime=out.runtime))
     return set(found["row"].to_pylist())
-
-
-def _parts(row: Row) -> list[Any]:
-    return [row[name] for name in PARTS if name in row]
 
 
 def _normal(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -121,6 +122,28 @@ def template(text: str) -> Callable[[Path], None]:
     return change
 
 
+def shards(name: str) -> Callable[[Path], None]:
+    """The weights as a shard, which an index names otherwise."""
+
+    def change(folder: Path) -> None:
+        shutil.copy(folder / "model.safetensors", folder.parent / "elsewhere.safetensors")
+        (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+        known = load_file(folder / "model-00001-of-00001.safetensors")
+        index = {"metadata": {}, "weight_map": dict.fromkeys(known, name.format(outside=folder.parent))}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    return change
+
+
+def as_bloom(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": "bloom", "vocab_size": 500, "hidden_size": 64}))
+
+
+def piped_template(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    os.mkfifo(folder / "chat_template.jinja")
+
+
 NORM = "model.layers.1.input_layernorm.weight"
 
 
@@ -137,6 +160,12 @@ NORM = "model.layers.1.input_layernorm.weight"
         (weights(lambda state: state.pop(NORM)), f"missing are {NORM}"),
         (pickled, "only in pytorch_model.bin, which is not opened: a pickle can run code"),
         (cut, "can't load the model of the base"),
+        (shards("{outside}/elsewhere.safetensors"), "names /.*/elsewhere.safetensors, which is no file in the folder"),
+        (shards("../elsewhere.safetensors"), "names ../elsewhere.safetensors, which is no file in the folder"),
+        (shards("model-00002-of-00002.safetensors"), "names model-00002-of-00002.safetensors, which is no file"),
+        (weights(lambda state: state.update({NORM: state[NORM].to(torch.int8)})), f"{NORM} is of type I8"),
+        (as_bloom, "a bloom, does not say how long a text may be"),
+        (piped_template, "chat_template.jinja in .* is no file"),
         (without("model.safetensors"), "has its weights nowhere"),
         (without("config.json"), "is no model"),
         (without("tokenizer.json", "tokenizer_config.json"), "can't load the tokenizer of the base"),

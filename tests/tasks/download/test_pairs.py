@@ -109,6 +109,7 @@ GOLDEN: dict[str, list[tuple[dict[str, Any], Turns]]] = {
     "prompt_completion": [
         ({"prompt": "Hi", "completion": "Hello"}, [(U, "Hi"), (A, "Hello")]),
         ({"prompt": chat((S, "Be"), (U, "Hi")), "completion": chat((A, "Yo"))}, [(S, "Be"), (U, "Hi"), (A, "Yo")]),
+        ({"prompt": chat((U, "Hi")), "completion": chat((U, "Hi"), (A, "Yo"))}, [(U, "Hi"), (A, "Yo")]),
     ],
     "oasst": [
         ({"message_tree_id": "1", "tree_state": "ready_for_export", "prompt": TREE},
@@ -295,6 +296,7 @@ def test_a_column_that_is_null_is_none() -> None:
     [
         ({"messages": [{"role": U, "content": [{"type": "image_url", "image_url": {}}]}]}, "not_text"),
         ({"messages": chat((U, "Hi"), (A, "Yo")), "images": ["a.png"]}, "not_text"),
+        ({"messages": [{**chat((U, "Hi"))[0], "images": ["a.png"]}, *chat((A, "Yo"))]}, "not_text"),
         ({"messages": [*chat((U, "Hi")), {"role": A, "content": "Yo", "weight": 0}]}, "weight"),
         ({"messages": [*chat((U, "Hi")), {"role": A, "content": None, "tool_calls": [{"id": "1"}]}]}, "no_text"),
         ({"messages": [{"role": U, "from": "human", "content": "Hi"}]}, "ambiguous_form"),

@@ -66,6 +66,17 @@ def test_preferences_are_equal_if_both_answers_are(tmp_path: Path) -> None:
     assert dropped == {"exact_duplicate": 1}
 
 
+def test_an_answer_that_is_labelled_both_ways_says_nothing(tmp_path: Path) -> None:
+    rows = [
+        {"id": str(number), "prompt": question("fox"), "completion": [answer(place)], "label": label}
+        for number, (place, label) in enumerate((("wood", True), ("hive", True), ("wood", False), ("hive", True)))
+    ]
+    folder = write_rows(tmp_path / "a.jsonl", rows)
+    (file,), dropped = drop_duplicates([folder / "a.jsonl"], "exact", Output.at(tmp_path))
+    assert [json.loads(line)["id"] for line in file.read_text().splitlines()] == ["1"]
+    assert dropped == {"labelled_both_ways": 2, "exact_duplicate": 1}
+
+
 def test_no_pair_is_both_trained_on_and_held_out(tmp_path: Path) -> None:
     """Copies have other ids, so that some would be held out."""
     rows = [

@@ -14,7 +14,10 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError, EmptyOutput
 from tasks.posttrain.fit import check_pairs
 from tasks.posttrain.methods.dpo import DpoConfig
+from tasks.posttrain.methods.grpo import GrpoConfig
+from tasks.posttrain.methods.kto import KtoConfig
 from tasks.posttrain.methods.sft import SftConfig
+from tasks.posttrain.rewards.config import RegexReward
 from tests.tasks.posttrain.uneven import long_answer, uneven_pairs, uneven_rows
 from tests.tasks.tiny_model import make_tokenizer, question, write_rows
 
@@ -36,6 +39,17 @@ def test_how_many_pairs_fit_at_which_context_is_told_with_the_tokenizer_alone(tm
     check_pairs({"sft": lenient}, pairs, tokenizer, 40)
     with pytest.raises(ConfigError, match=r"sft\.max_length is 200, but the model's context is 128"):
         check_pairs({"sft": SftConfig(max_length=200)}, pairs, tokenizer, 128)
+    for grpo, told in (
+        (GrpoConfig(max_new_tokens=256), r"grpo\.max_new_tokens is 256, which of 256 tokens leaves none for a prompt"),
+        (GrpoConfig(rewards=[RegexReward(pattern="(ZQZ)")]), r"'\(ZQZ\)' finds nothing in any of \d+ references"),
+        (GrpoConfig(validation_share=1e-9), r"grpo\.max_drop watches .* but none of \d+ is held out"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            check_pairs({"grpo": grpo}, pairs, tokenizer, 256)
+    desirable = [{**pair, "completion": pair["chosen"], "label": True} for pair in uneven_pairs()]
+    write_rows(tmp_path / "labelled" / "labelled" / "all.jsonl", desirable)
+    with pytest.raises(ConfigError, match=r"Of (\d+) answers to train on \1 are labelled as desirable"):
+        check_pairs({"kto": KtoConfig()}, Artifact.at(tmp_path / "labelled"), tokenizer, 256)
 
 
 def test_a_run_asks_before_it_pretrains_unless_it_ends_there(tmp_path: Path) -> None:

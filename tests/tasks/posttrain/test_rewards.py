@@ -27,7 +27,18 @@ from tests.runtimes import runtime_of
         ("(7)", "7", 1, 1),
         ("It is 7.", "7", 0, 1),
         ("17", "7", 0, 0),
-        ("-7", "7", 0, 1),
+        ("-7", "7", 0, 0),
+        ("3-7", "7", 0, 1),
+        ("2.5", "5", 0, 0),
+        (".5", "5", 0, 0),
+        ("5,000", "5", 0, 0),
+        ("3, 5, 7", "5", 0, 1),
+        ("So 5.", "5", 0, 1),
+        ("10²", "102", 0, 0),
+        ("10²", "10^2", 1, 1),
+        ("2½", "21/2", 0, 0),
+        ("C", "C++", 0, 0),
+        ("", "...", 0, 0),
         ("ﬁve", "five", 1, 1),
         ("new  york", "New York!", 1, 1),
         ("", "7", 0, 0),
@@ -66,10 +77,26 @@ def test_rewards_are_summed_by_weight() -> None:
         blind.check_references(["none", "7"], "grpo")
 
 
+def test_a_pattern_that_finds_nothing_but_emptiness_finds_nothing() -> None:
+    with pytest.raises(ConfigError, match="finds nothing in any of 1 references"):
+        Scorer([RegexReward(pattern=r"(\d*)")]).check_references(["none"], "grpo")
+    assert regex(RegexReward(pattern=r"(\d*)"), "7 it is", "so 7") == 1
+
+
+def test_a_pattern_that_never_ends_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.posttrain.rewards.verify.MATCH_SECONDS", 0.1)
+    with pytest.raises(ConfigError, match=r"takes more than 0\.1 s to match one answer"):
+        format_(FormatReward(pattern=r"(a|aa)+"), "a" * 80 + "b")
+    with pytest.raises(ConfigError, match=r"takes more than 0\.1 s"):
+        regex(RegexReward(pattern=r"(a|aa)+\Z"), "a" * 80 + "b", "a")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"rewards": []}, "at least 1 item"),
+        ({"rewards": [{"kind": "exact", "weight": 0}]}, "a reward of weight 0 changes nothing"),
+        ({"validation_share": 0}, "max_drop needs held-out prompts"),
         ({"rewards": [{"kind": "regex", "pattern": "("}]}, "is no regular expression"),
         ({"rewards": [{"kind": "regex", "pattern": "a"}]}, "has no group"),
         ({"rewards": [{"kind": "exact"}, {"kind": "exact"}]}, "names a kind twice"),

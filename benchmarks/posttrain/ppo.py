@@ -1,8 +1,8 @@
-"""`python -m benchmarks.ppo`: does PPO raise the reward of a judge on prompts that it does not learn from, and how far
-does the model go for it?
+"""`python -m benchmarks.posttrain.ppo`: does PPO raise a judge's reward on prompts that it does not learn from, and how
+far does the model go for it?
 
-The models and the sums are those of benchmarks/grpo.py. A reward model learns from preferences of right over wrong
-answers, and PPO from it. Measured are the judge's rewards of greedy answers to held-out questions, before and after.
+The models and the sums are those of grpo.py. A reward model learns from preferences of right over wrong answers, and
+PPO from it. Measured are the judge's rewards of greedy answers to held-out questions, before and after.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.grpo import asked, make_sums, print_gain, runtime_of, sums, tuned
+from benchmarks.posttrain.grpo import asked, knowing, make_sums, sums
+from benchmarks.posttrain.seeds import print_mean, runtime_of
 from storage.artifact import Artifact
 from tasks.posttrain.methods.ppo import ppo
 from tasks.posttrain.methods.reward import RewardConfig, reward
@@ -32,14 +33,14 @@ def main() -> None:
         gains.append(after - before)
         rewards = f"{before:.2f} | {after:.2f} | {after - before:+.2f}"
         print(f"| {seed} | {accuracy:.1%} | {rewards} | {max(kl):.3f} | {kl[-1]:.3f} |", flush=True)
-    print_gain(gains, "+.2f")
+    print_mean("mean gain", gains, "+.2f")
 
 
 def trained(options: argparse.Namespace, seed: int) -> tuple[float, float, float, list[float]]:
     """The judge's held-out accuracy, its mean reward of greedy answers before and after PPO, and the KL divergence of
     each step, in nats a token."""
     folder, runtime = options.folder / str(seed), runtime_of(options.threads)
-    model = tuned(options.folder, options.sft_epochs, options.threads, seed)
+    model = knowing(options.folder, options.sft_epochs, options.threads, seed)
     judged = Output.at(folder / "reward", stage="reward", runtime=runtime)
     settings = RewardConfig(validation_share=0.2, seed=seed, epochs=6, learning_rate=1e-3)
     reward.function(settings, model, Artifact.at(make_preferences(options.folder / "preferences")), judged)

@@ -1,4 +1,5 @@
-"""`python -m benchmarks.grpo`: does GRPO raise the share of right answers, and how far does the model go for it?
+"""`python -m benchmarks.posttrain.grpo`: does GRPO raise the share of right answers, and how far does the model go
+for it?
 
 A small model learns sums of two digits by SFT, from a right and a wrong answer to each question, so that it knows both
 and prefers neither. GRPO then rewards exact answers to the questions of its training. Measured are greedy answers to
@@ -11,16 +12,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import DATA
+from benchmarks.posttrain.seeds import model_of, parser_of, print_mean, runtime_of, tuned
 from models.config import ModelConfig
 from storage.artifact import Artifact
 from storage.shards.documents import Document, write_documents
 from tasks.posttrain.methods.grpo import GrpoConfig, grpo
-from tasks.posttrain.methods.sft import SftConfig, sft
+from tasks.posttrain.methods.sft import SftConfig
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 from tasks.tokenizer import TokenizerConfig, train_tokenizer
@@ -29,7 +30,6 @@ from tasks.training.logs import read_log
 QUESTIONS = ("{}+{}", "{} plus {}", "add {} and {}", "sum of {} and {}")
 BELOW = 10
 VOCABULARY = 300
-T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}  # by the number of seeds
 
 
 def main() -> None:
@@ -43,26 +43,18 @@ def main() -> None:
         gains.append(after - before)
         shares = f"{before:.1%} | {after:.1%} | {after - before:+.1%}"
         print(f"| {seed} | {shares} | {max(kl):.3f} | {kl[-1]:.3f} | {len(kl)} |", flush=True)
-    print_gain(gains, "+.1%")
+    print_mean("mean gain", gains, "+.1%")
 
 
 def asked(method: str, about: str | None, *, epochs: float, beta: float, learning_rate: float) -> argparse.Namespace:
     """What the command of a method was given, with these defaults."""
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{method}", description=about)
-    parser.add_argument("--seeds", type=int, default=3, choices=sorted(T_95))
+    parser = parser_of(method, about)
     parser.add_argument("--sft-epochs", type=float, default=8)
     parser.add_argument("--epochs", type=float, default=epochs, help=f"of {method.upper()} over its prompts")
     parser.add_argument("--beta", type=float, default=beta)
     parser.add_argument("--learning-rate", type=float, default=learning_rate)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=DATA / "grpo")
+    parser.set_defaults(folder=DATA / "grpo")  # PPO's models are those of GRPO
     return parser.parse_args()
-
-
-def print_gain(gains: list[float], form: str) -> None:
-    """The mean over seeds and its 95 % interval (Student's t)."""
-    mean, half = statistics.mean(gains), T_95[len(gains)] * statistics.stdev(gains) / len(gains) ** 0.5
-    print(f"\nmean gain {mean:{form}}, 95 % interval {mean - half:{form}} to {mean + half:{form}}")
 
 
 def trained(options: argparse.Namespace, seed: int) -> tuple[float, float, list[float]]:
@@ -80,26 +72,18 @@ def trained(options: argparse.Namespace, seed: int) -> tuple[float, float, list[
         beta=options.beta,
     )
     right = Artifact.at(make_sums(options.folder / "right", wrong=False))
-    grpo.function(config, tuned(options.folder, options.sft_epochs, options.threads, seed), right, None, out)
+    grpo.function(config, knowing(options.folder, options.sft_epochs, options.threads, seed), right, None, out)
     kl = [row["kl"] for row in read_log(out.path / "log.jsonl")]
     return out.counts["initial_validation_reward"], out.counts["validation_reward"], kl
 
 
-def tuned(folder: Path, epochs: float, threads: int, seed: int) -> Artifact:
+def knowing(folder: Path, sft_epochs: float, threads: int, seed: int) -> Artifact:
     """The model after SFT on right and wrong answers; made once in a folder."""
     runtime = runtime_of(threads)
-    out = Output.at(folder / str(seed) / "sft", stage="sft", runtime=runtime)
-    if not (out.path / "model" / "model.safetensors").exists():
-        both = Artifact.at(make_sums(folder / "both", wrong=True))
-        config = SftConfig(validation_share=0.2, seed=seed, global_batch=16, epochs=epochs, learning_rate=3e-3)
-        sft.function(config, Artifact.at(make_base(folder, seed, runtime)), both, out)
-    return Artifact.at(out.path / "model")
-
-
-def runtime_of(threads: int) -> Runtime:
-    """On the CPU, without checkpoints."""
-    compute, training = {"threads": threads, "device": "cpu"}, {"checkpoint_every": 100_000}
-    return Runtime.model_validate({"compute": compute, "training": training})
+    both = Artifact.at(make_sums(folder / "both", wrong=True))
+    config = SftConfig(validation_share=0.2, seed=seed, global_batch=16, epochs=sft_epochs, learning_rate=3e-3)
+    base = Artifact.at(make_base(folder, seed, runtime))
+    return model_of(tuned(folder / str(seed) / "sft", runtime, config, base, both))
 
 
 def make_base(folder: Path, seed: int, runtime: Runtime) -> Path:

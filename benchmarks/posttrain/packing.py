@@ -1,4 +1,4 @@
-"""Fine-tuning on conversations of uneven lengths, a row for each and packed: `python -m benchmarks.packing`.
+"""Fine-tuning on conversations of uneven lengths, a row for each and packed: `python -m benchmarks.posttrain.packing`.
 
 Forward and backward passes of the micro-batches that `sft` would make, in CPU seconds of this process. So a machine
 that is busy with something else counts for less.
