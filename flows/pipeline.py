@@ -21,14 +21,16 @@ from tasks.evaluate import evaluate
 from tasks.export import check_formats, export
 from tasks.filter import filter_documents, filter_pairs
 from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.feedback import FeedbackConfig
 from tasks.posttrain.fit import check_pairs
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.methods.distill import DistillConfig
+from tasks.posttrain.rows.given import Pairs
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.stage.decorator import STAGES, Reached
 from tasks.tokenize import tokenize
 from tasks.tokenizer import train_tokenizer
-from tasks.training.links import BASE, JUDGE
+from tasks.training.links import BASE, BESIDE, FEEDBACK, JUDGE
 
 
 @flow(flow_run_name="{profile}")
@@ -76,7 +78,8 @@ def from_scratch(profile: Profile, config: PretrainConfig, raw: Artifact) -> Beg
     tokenizer = train_tokenizer(profile.tokenizer, clean.part("documents"))
     tokens = tokenize(profile.tokenize, clean.part("documents"), tokenizer)
     pairs = clean_pairs(profile, raw)
-    pretrain.before(methods(profile), lambda reached: check_pairs(reached, pairs, tokenizer, config.model.context))
+    context = config.model.context
+    pretrain.before(methods(profile), lambda reached: check_pairs(read(profile, reached), pairs, tokenizer, context))
     model = pretrain(config, tokens, tokenizer)
     return Beginning(model, pairs, tokens.part("validation"), clean.part("contamination") if profile.filter else None)
 
@@ -88,7 +91,7 @@ def from_base(profile: Profile, raw: Artifact) -> Beginning:
 
     def check(reached: Mapping[str, Any]) -> None:
         check_formats(reached.get("export"), model.part("model").path)
-        check_pairs({name: reached[name] for name in methods(profile) if name in reached}, pairs, model.part("model"))
+        check_pairs(read(profile, reached), pairs, model.part("model"))
 
     for first in profile.links[:1]:
         STAGES[first].before({**methods(profile), **last}, check)
@@ -96,25 +99,33 @@ def from_base(profile: Profile, raw: Artifact) -> Beginning:
 
 
 def post_training(profile: Profile, begun: Beginning) -> dict[str, Artifact]:
-    """The chain: each link trains the model of the link before, on pairs of its kind. The judge stands beside it."""
-    links, judge = {BASE: begun.model}, None
+    """The chain: each link trains the model of the link before, on pairs of its kind. Judge and feedback stand beside
+    it."""
+    links, beside = {BASE: begun.model}, dict[str, Artifact]()
     for name in profile.links:
         config, model = getattr(profile, name), list(links.values())[-1].part("model")
-        role = METHODS[name].reads(profile.download.roles) if name in METHODS else "instructions"
-        made = STAGES[name](config, model, begun.pairs.part(role), *beside(name, config, links, judge))
-        if name == JUDGE:
-            judge = made.part("model")
-        else:
-            links[name] = made
+        asked = model if not isinstance(config, FeedbackConfig) or config.asks_model else None
+        made = STAGES[name](config, asked, pairs_of(name, profile, begun, beside), *others(name, config, links, beside))
+        (beside if name in BESIDE else links)[name] = made
     return links
 
 
-def beside(
-    name: str, config: PosttrainConfig, links: Mapping[str, Artifact], judge: Artifact | None
+def pairs_of(name: str, profile: Profile, begun: Beginning, beside: Mapping[str, Artifact]) -> Pairs:
+    """The pairs that a link learns from: those of its kind, or the preferences of feedback, or both."""
+    role = METHODS[name].reads(profile.download.roles) if name in METHODS else "instructions"
+    if profile.learns_from(name) == "downloaded":
+        return begun.pairs.part(role)
+    made = beside[FEEDBACK].part("preferences")
+    return made if profile.learns_from(name) == "feedback" else {"downloaded": begun.pairs.part(role), FEEDBACK: made}
+
+
+def others(
+    name: str, config: PosttrainConfig, links: Mapping[str, Artifact], beside: Mapping[str, Artifact]
 ) -> tuple[Artifact | None, ...]:
     """The other model that a link learns from, if it learns from one: its teacher, or the judge."""
     if isinstance(config, DistillConfig):
         return (links[config.teacher].part("model"),)
+    judge = beside[JUDGE].part("model") if JUDGE in beside else None
     return METHODS[name].judges(config, judge) if name in METHODS else ()
 
 
@@ -128,3 +139,10 @@ def clean_pairs(profile: Profile, raw: Artifact) -> Artifact:
 def methods(profile: Profile) -> dict[str, PosttrainConfig]:
     """The configs of the methods of post-training, in order."""
     return {name: getattr(profile, name) for name in profile.links if name in METHODS}
+
+
+def read(profile: Profile, reached: Mapping[str, Any]) -> dict[str, PosttrainConfig]:
+    """Of the stages that a run reaches the methods that read pairs of `download`."""
+    return {
+        name: reached[name] for name in methods(profile) if name in reached and profile.learns_from(name) != "feedback"
+    }

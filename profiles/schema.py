@@ -17,7 +17,9 @@ from tasks.download import DownloadConfig
 from tasks.evaluate import EvaluateConfig
 from tasks.export import ExportConfig
 from tasks.filter import FilterConfig
-from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.config import LearnsFrom, PosttrainConfig, PreferenceConfig
+from tasks.posttrain.feedback import FeedbackConfig
+from tasks.posttrain.methods import METHODS
 from tasks.posttrain.methods.cpo import CpoConfig
 from tasks.posttrain.methods.distill import DistillConfig
 from tasks.posttrain.methods.dpo import DpoConfig
@@ -32,7 +34,7 @@ from tasks.pretrain import PretrainConfig
 from tasks.stage.runtime import Runtime
 from tasks.tokenize import TokenizeConfig
 from tasks.tokenizer import TokenizerConfig
-from tasks.training.links import BASE, JUDGE, LINKS, LinkName
+from tasks.training.links import BASE, BESIDE, FEEDBACK, JUDGE, LINKS, LinkName
 
 FROM_SCRATCH = ("download", "dedup", "filter", "tokenizer", "tokenize", "pretrain")
 FROM_BASE = ("download", "base")
@@ -74,6 +76,9 @@ class Profile(BaseModel):
     )
     distill: DistillConfig | None = Field(None, description="learning the distributions of a teacher; null: none")
     sft: SftConfig | None = Field(default_factory=SftConfig, description="supervised fine-tuning; null: none")
+    feedback: FeedbackConfig | None = Field(
+        None, description="preferences that a model gives on its own answers, beside the chain; null: none"
+    )
     orpo: OrpoConfig | None = Field(None, description="odds ratio preference optimization; null: none")
     cpo: CpoConfig | None = Field(None, description="contrastive preference optimization, or SimPO; null: none")
     kto: KtoConfig | None = Field(None, description="Kahneman-Tversky optimization; null: none")
@@ -110,6 +115,16 @@ class Profile(BaseModel):
         """The stages of post-training, in order."""
         return tuple(name for name in self.chain or LINKS if getattr(self, name) is not None)
 
+    def learns_from(self, name: str) -> LearnsFrom:
+        """Where the pairs of a link come from."""
+        config = getattr(self, name)
+        if not isinstance(config, PreferenceConfig):
+            return "downloaded"
+        return config.learns_from or ("feedback" if self._after_feedback(name) else "downloaded")
+
+    def _after_feedback(self, name: str) -> bool:
+        return FEEDBACK in self.links[: self.links.index(name)]
+
     @model_validator(mode="after")
     def _chain_is_whole(self) -> Self:
         if self.chain is None:
@@ -140,7 +155,7 @@ class Profile(BaseModel):
     @model_validator(mode="after")
     def _teacher_comes_before(self) -> Self:
         if self.distill is not None:
-            before = (BASE, *(name for name in self.links[: self.links.index("distill")] if name != JUDGE))
+            before = (BASE, *(name for name in self.links[: self.links.index("distill")] if name not in BESIDE))
             if self.distill.teacher not in before:
                 raise ValueError(
                     f"distill.teacher is {self.distill.teacher}, but the models before it are {', '.join(before)}"
@@ -177,9 +192,31 @@ class Profile(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _feedback_comes_first(self) -> Self:
+        for name in self.links:
+            if self.learns_from(name) != "downloaded" and not self._after_feedback(name):
+                raise ValueError(
+                    f"{name}.learns_from is {self.learns_from(name)}, but no {FEEDBACK} comes before it: add the "
+                    f"section, and {FEEDBACK} before {name} where there is a chain"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _held_out_prompts_are_not_asked(self) -> Self:
+        if self.feedback is not None:
+            for name in (name for name in self.links if name in METHODS and METHODS[name].pairs == "instructions"):
+                share = getattr(self, name).validation_share
+                if share > self.feedback.validation_share:
+                    raise ValueError(
+                        f"{name} holds out a share of {share:g} of the instructions, of which {FEEDBACK} would ask "
+                        f"some: set {FEEDBACK}.validation_share to {share:g}"
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _exported_link_exists(self) -> Self:
         asked = self.export and self.export.link
-        models = (BASE, *(name for name in self.links if name != JUDGE))
+        models = (BASE, *(name for name in self.links if name not in BESIDE))
         if asked and asked not in models:
             raise ValueError(f"export.link is {asked}, but the models of the chain are {', '.join(models)}")
         return self

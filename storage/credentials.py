@@ -94,7 +94,7 @@ def _in_text(text: str) -> str:
 def _of_environment(environment: Mapping[str, str]) -> Iterator[str]:
     """The values of variables that are named as secrets are, and those in the JSON of FSSPEC_PROTOCOL."""
     for name, value in environment.items():
-        if _names_a_secret(name) and len(value) >= LEAST:
+        if names_a_secret(name) and len(value) >= LEAST:
             yield value
         elif name.startswith("FSSPEC_") and value.lstrip().startswith("{"):
             try:
@@ -103,9 +103,9 @@ def _of_environment(environment: Mapping[str, str]) -> Iterator[str]:
                 continue  # fsspec will say so
 
 
-@functools.cache
-def _names_a_secret(variable: str) -> bool:
-    """Cached, as every error is redacted, that of each row that is quarantined too."""
+@functools.cache  # every error is redacted, that of each row that is quarantined too
+def names_a_secret(variable: str) -> bool:
+    """Whether a variable of the environment is named as secrets are, so that `redact` hides its value."""
     return _VARIABLE.search(variable) is not None
 
 

@@ -8,6 +8,7 @@ conversations/  what sft adds to TRL's trainer: packed rows, noise
 adapters/       adapters over a base model
 preference/     trainers and losses of the methods that learn from preferences
 reference/      what the model that they start from says of the pairs, as an artifact
+feedback/       preferences that a model gives
 prune/          a smaller model to be healed
 judge/          the reward model
 ppo/            proximal policy optimisation

@@ -10,6 +10,7 @@ from tasks.posttrain.adapters.config import LoraConfig
 from tasks.stage.config import StageConfig
 
 Deduplicate = Literal["exact", "near", "none"]
+LearnsFrom = Literal["downloaded", "feedback", "both"]
 
 
 class PosttrainConfig(StageConfig):
@@ -64,3 +65,14 @@ class PosttrainConfig(StageConfig):
         if self.adapter is not None and self.adapter.dora and self.weight_decay:
             raise ValueError("weight_decay is on matrices only, and dora trains vectors too: do without one of them")
         return self
+
+
+class PreferenceConfig(PosttrainConfig):
+    """Of methods that learn from preferences: which."""
+
+    learns_from: LearnsFrom | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="downloaded: pairs of `download`. feedback: those of the link `feedback` before. both (default: "
+        "feedback where that link comes before, downloaded otherwise)",
+    )

@@ -13,6 +13,7 @@ from tasks.children.supervise import run_module
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method
 from tasks.posttrain.rows.duplicates import drop_duplicates, split_rows
+from tasks.posttrain.rows.given import Pairs, digest_of, files_of
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.stage.output import Output
 from tasks.training.logs import read_log
@@ -24,7 +25,7 @@ def posttrain(
     method: Method[Any],
     config: PosttrainConfig,
     model: Artifact,
-    pairs: Artifact,
+    pairs: Pairs,
     out: Output,
     *,
     teacher: Artifact | None = None,
@@ -38,11 +39,11 @@ def posttrain(
     """
     method.check_runtime(config, out.runtime)
     digest = check_tokenizer(model.path)
-    decisive = f"{method.name} {config.model_dump_json()} {model.digest} {pairs.digest}"
+    decisive = f"{method.name} {config.model_dump_json()} {model.digest} {digest_of(pairs)}"
     for other in filter(None, (teacher, judge)):
         check_tokenizer(other.path, expected=digest)
         decisive += f" {other.digest}"
-    given = split_rows(pairs.files("*.jsonl"), method.rows, out)
+    given = split_rows(files_of(pairs), method.rows, out)
     rows, duplicates = drop_duplicates(given, config.deduplicate, out)
     spec = PosttrainSpec(
         method=method.name,

@@ -190,6 +190,22 @@ class PosttrainRuntime(RuntimeGroup):
     )
 
 
+class EndpointRuntime(RuntimeGroup):
+    """How an OpenAI-compatible endpoint is asked."""
+
+    concurrent_requests: int = Field(4, ge=1, le=MOST, description="requests at once")
+    timeout_seconds: float = Field(300, gt=0, description="how long an answer may take; then it is asked for again")
+    retries: int = Field(
+        6,
+        ge=0,
+        description="how often a request is repeated that met 408, 429, 5xx, a late answer, none or garbage; others of "
+        "the codes 4xx never are",
+    )
+    backoff_seconds: float = Field(
+        1, ge=0, description="pause before the first repetition, twice as long before each further one"
+    )
+
+
 class TrackingRuntime(RuntimeGroup):
     """What is recorded of pretraining besides its log."""
 
@@ -225,6 +241,7 @@ class Runtime(RuntimeGroup):
     training: TrainingRuntime = Field(default_factory=TrainingRuntime, description="read by pretrain, sft and dpo")
     pretrain: PretrainRuntime = Field(default_factory=PretrainRuntime, description="pretrain")
     posttrain: PosttrainRuntime = Field(default_factory=PosttrainRuntime, description="sft and dpo")
+    endpoint: EndpointRuntime = Field(default_factory=EndpointRuntime, description="feedback")
     tracking: TrackingRuntime = Field(default_factory=TrackingRuntime, description="pretrain")
 
     def with_changes(self, group: str, **changes: object) -> Runtime:

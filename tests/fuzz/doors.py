@@ -115,6 +115,32 @@ def _hostfile(data: bytes, folder: Path) -> None:
     read_hostfile(str(written(data, folder / "hostfile")))
 
 
+# --- what a server answers ----------------------------------------------------------------------------------------
+
+
+@door(
+    "completion",
+    lambda: as_json(
+        {
+            "choices": [{"message": {"content": "é"}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 1, "completion_tokens": 2},
+        }
+    ),
+    b"null",
+    b"[]",
+    b"{}",
+    b"1e999",
+    b"\\ud800",
+)
+def _completion(data: bytes, folder: Path) -> None:
+    from tasks.posttrain.feedback.endpoint import read_completion
+    from tasks.posttrain.feedback.paid import PaidAnswers
+
+    answer = read_completion(data)
+    PaidAnswers(folder / "answers.jsonl").keep("asked", answer)
+    assert PaidAnswers(folder / "answers.jsonl").get("asked") == answer
+
+
 # --- the store ----------------------------------------------------------------------------------------------------
 
 

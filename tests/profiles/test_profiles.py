@@ -163,6 +163,38 @@ def test_a_judge_stands_beside_the_chain() -> None:
         load("tiny", ["reward={}", "export.link=reward"])
 
 
+def test_feedback_stands_beside_the_chain_and_its_pairs_are_learned_from() -> None:
+    def whys(*settings: str) -> dict[str, str]:
+        return {line.name: line.why for line in plan(load("tiny", ["feedback={}", *settings]))}
+
+    lines = whys("chain=[sft, feedback, dpo]")
+    assert list(lines)[-5:] == ["sft", "feedback", "dpo", "evaluate", "export"]
+    assert lines["feedback"] == "waits for pairs, sft"
+    assert lines["dpo"] == "waits for feedback, sft"
+    assert "feedback" not in lines["evaluate"], "it is no model"
+    assert whys("dpo.learns_from=both")["dpo"] == "waits for feedback, pairs, sft"
+    assert whys("dpo.learns_from=downloaded")["dpo"] == "waits for pairs, sft"
+    assert whys("chain=[dpo, feedback, sft]")["dpo"] == "waits for pairs, pretrain"
+    assert whys("kto={}", "orpo={}", "cpo={}", "reward={}")["reward"] == "waits for dpo, feedback"
+    elsewhere = "feedback.endpoint={url: 'https://host/v1', model: a, answers: true}"
+    assert whys(elsewhere)["feedback"] == "waits for pairs", "the model is not asked"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["dpo.learns_from=feedback"], "dpo.learns_from is feedback, but no feedback comes before it"),
+        (["feedback={}", "chain=[dpo, feedback, sft]", "dpo.learns_from=both"], "but no feedback comes before it"),
+        (["feedback={}", "export.link=feedback"], "the models of the chain are base, sft, dpo"),
+        (["feedback={}", "sft.validation_share=0.2"], "sft holds out a share of 0.2 .* set feedback.validation_share"),
+        (["feedback={samples: 8}"], "samples and temperature are of `mode: judge`"),
+    ],
+)
+def test_a_chain_in_which_feedback_can_not_be_is_refused(settings: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load("tiny", settings)
+
+
 def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
     tiny = load("tiny")
     other = load("tiny", ["runtime.data.workers=7", "runtime.store=elsewhere", "runtime.training.checkpoint_every=3"])

@@ -26,7 +26,7 @@ class InterruptAt(Observer):
 
 
 def interrupt(
-    stage: Stage, config: StageConfig, inputs: tuple[Artifact, ...], out: Output, *, at: int, grace: float = 0.0
+    stage: Stage, config: StageConfig, inputs: tuple[Artifact | None, ...], out: Output, *, at: int, grace: float = 0.0
 ) -> None:
     """Run a stage until a step, where it ends; what it left in `out` is for the run after it."""
     observer, runtime = out.observer, out.runtime

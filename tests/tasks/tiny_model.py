@@ -63,7 +63,7 @@ def make_model(folder: Path, *, family: str = "llama", vocab_size: int = 600, **
 
     tokenizer = make_tokenizer(folder.parent / "tokenizer")
     torch.manual_seed(1)
-    config = ModelConfig(family=family, depth=2, width=64, heads=4, context=128, **shape)
+    config = ModelConfig(**{"family": family, "depth": 2, "width": 64, "heads": 4, "context": 128, **shape})
     model = Transformer(derive(config, vocab_size))
     save(model, folder, tokenizer)
     return folder

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, model_validator
 
 from storage.artifact import Artifact
-from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.config import PreferenceConfig
 from tasks.posttrain.method import Method, TrainerParts
+from tasks.posttrain.rows.given import Pairs
 from tasks.posttrain.rows.preference import PREFERENCE
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 GAMMA = 0.5
 
 
-class CpoConfig(PosttrainConfig):
+class CpoConfig(PreferenceConfig):
     """A loss of the answers' log-probabilities alone."""
 
     learning_rate: float = Field(1e-4, gt=0, description="peak; a tenth of supervised fine-tuning's, or less")
@@ -93,7 +94,7 @@ CPO = Method(
 
 
 @CPO.stage(version=1)
-def cpo(config: CpoConfig, model: Artifact, preferences: Artifact, out: Output) -> None:
+def cpo(config: CpoConfig, model: Artifact, preferences: Pairs, out: Output) -> None:
     """Contrastive preference optimisation (Xu et al. 2024), or SimPO (Meng et al. 2024), on pairs of a preferred and a
     rejected answer. Neither needs a reference model.
 

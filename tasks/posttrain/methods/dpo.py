@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, model_validator
 
 from storage.artifact import Artifact
-from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.config import PreferenceConfig
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.reference.config import ReferenceConfig
 from tasks.posttrain.reference.stage import reference
 from tasks.posttrain.reference.table import FILE
+from tasks.posttrain.rows.given import Pairs
 from tasks.posttrain.rows.preference import PREFERENCE
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
@@ -26,7 +27,7 @@ Loss = Literal[
 SMOOTHED = ("robust", "exo_pair")
 
 
-class DpoConfig(PosttrainConfig):
+class DpoConfig(PreferenceConfig):
     """The preference loss; the model that the stage starts from is the reference."""
 
     learning_rate: float = Field(1e-4, gt=0, description="peak; a tenth of supervised fine-tuning's, or less")
@@ -88,7 +89,7 @@ DPO = Method(
 
 
 @DPO.stage(version=6)
-def dpo(config: DpoConfig, model: Artifact, preferences: Artifact, out: Output) -> None:
+def dpo(config: DpoConfig, model: Artifact, preferences: Pairs, out: Output) -> None:
     """Direct preference optimisation (Rafailov et al. 2023) on pairs of a preferred and a rejected answer.
 
     Reads model/ and pairs; writes model/ in the same format, log.jsonl and loss.png. How likely the answers are to the

@@ -8,9 +8,10 @@ from pydantic import Field, model_validator
 
 from storage.artifact import Artifact
 from storage.errors import ConfigError
-from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.config import PreferenceConfig
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.rows.form import Row
+from tasks.posttrain.rows.given import Pairs
 from tasks.posttrain.rows.labelled import LABELLED
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
 
-class KtoConfig(PosttrainConfig):
+class KtoConfig(PreferenceConfig):
     """The loss of a single answer; the model that the stage starts from is the reference."""
 
     learning_rate: float = Field(1e-4, gt=0, description="peak; a tenth of supervised fine-tuning's, or less")
@@ -107,7 +108,7 @@ KTO = Method(
 
 
 @KTO.stage(version=2)
-def kto(config: KtoConfig, model: Artifact, labelled: Artifact, out: Output) -> None:
+def kto(config: KtoConfig, model: Artifact, labelled: Pairs, out: Output) -> None:
     """Kahneman-Tversky optimisation (Ethayarajh et al. 2024) on answers that are labelled as desirable or not, or on
     both answers of each preference where a profile has no labelled rows.
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from storage.artifact import Artifact
-from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.config import PreferenceConfig
 from tasks.posttrain.method import Method, TrainerParts
+from tasks.posttrain.rows.given import Pairs
 from tasks.posttrain.rows.preference import PREFERENCE
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
 
-class OrpoConfig(PosttrainConfig):
+class OrpoConfig(PreferenceConfig):
     """The likelihood of preferred answers, and the odds of these against rejected ones."""
 
     learning_rate: float = Field(5e-4, gt=0, description="peak; between that of fine-tuning and that of DPO")
@@ -64,7 +65,7 @@ ORPO = Method(
 
 
 @ORPO.stage(version=1)
-def orpo(config: OrpoConfig, model: Artifact, preferences: Artifact, out: Output) -> None:
+def orpo(config: OrpoConfig, model: Artifact, preferences: Pairs, out: Output) -> None:
     """Odds ratio preference optimisation (Hong et al. 2024): fine-tuning on preferred answers, with a term for the
     odds of these against rejected ones. It needs no reference model, and may begin with a base model.
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from storage.artifact import Artifact
-from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.config import PreferenceConfig
 from tasks.posttrain.judge.report import report_judge
 from tasks.posttrain.method import Method, TrainerParts
+from tasks.posttrain.rows.given import Pairs
 from tasks.posttrain.rows.judged import JUDGED
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tasks.posttrain.method import Trained
 
 
-class RewardConfig(PosttrainConfig):
+class RewardConfig(PreferenceConfig):
     """The loss of Bradley and Terry; the judge begins as the model of the link before it, with a new head."""
 
     learning_rate: float = Field(1e-4, gt=0, description="peak; a tenth of supervised fine-tuning's, or less")
@@ -88,7 +89,7 @@ REWARD = Method(
 
 
 @REWARD.stage(version=1)
-def reward(config: RewardConfig, model: Artifact, preferences: Artifact, out: Output) -> None:
+def reward(config: RewardConfig, model: Artifact, preferences: Pairs, out: Output) -> None:
     """A reward model (Stiennon et al. 2020, Ouyang et al. 2022) by the loss −log σ(r_chosen − r_rejected) of Bradley
     and Terry (1952), averaged over pairs.
 

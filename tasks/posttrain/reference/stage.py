@@ -13,6 +13,7 @@ from storage.artifact import Artifact
 from tasks.children.spec import ChildSpec
 from tasks.children.supervise import run_module
 from tasks.posttrain.reference.config import ReferenceConfig
+from tasks.posttrain.rows.given import Pairs, files_of
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.training.model_folder import check_tokenizer
@@ -27,7 +28,7 @@ class ReferenceSpec(ChildSpec):
 
 
 @stage(version=1, part_of="dpo", runtime=("compute", "training", "posttrain"))
-def reference(config: ReferenceConfig, model: Artifact, preferences: Artifact, out: Output) -> None:
+def reference(config: ReferenceConfig, model: Artifact, preferences: Pairs, out: Output) -> None:
     """Log-probabilities of the preferred and the rejected answer of each pair, summed over the tokens of the answer,
     the one that ends it included.
 
@@ -39,7 +40,7 @@ def reference(config: ReferenceConfig, model: Artifact, preferences: Artifact, o
         config=config,
         runtime=out.runtime,
         model=model.path.resolve(),
-        rows=[path.resolve() for path in preferences.files("*.jsonl")],
+        rows=files_of(preferences),
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
     )

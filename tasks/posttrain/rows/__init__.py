@@ -1,7 +1,9 @@
 """Rows of post-training, one file per row form.
 
+given.py        which files they are read from
 form.py         what a row form is, and what the forms share
 prepare.py      read rows, render them, drop unusable ones with a reason, hold some out
+equal.py        rows that are the same
 duplicates.py   drop duplicates before anything is rendered
 instruction.py  conversations, with the loss on the assistant's tokens
 preference.py   prompts with a preferred and a rejected answer

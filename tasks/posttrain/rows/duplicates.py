@@ -7,10 +7,7 @@ Near-duplicates are those of the stage `dedup`, found by its own code over the t
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,13 +16,12 @@ from typing import Any
 from storage.artifact import Artifact
 from storage.shards.lines import write_json_lines
 from tasks.posttrain.config import Deduplicate
+from tasks.posttrain.rows.equal import digest_as_compared, distinct, parts_of
 from tasks.posttrain.rows.form import Row, RowForm
 from tasks.posttrain.rows.prepare import read_rows
 from tasks.stage.output import Output
 
-EXACT, NEAR, BOTH_WAYS = "exact_duplicate", "near_duplicate", "labelled_both_ways"
-# The parts of a row that are trained on
-PARTS = ("messages", "prompt", "chosen", "rejected", "completion", "label")
+NEAR, BOTH_WAYS = "near_duplicate", "labelled_both_ways"
 
 
 def split_rows(paths: list[Path], form: RowForm, out: Output) -> list[Path]:
@@ -46,7 +42,8 @@ def drop_duplicates(paths: list[Path], which: Deduplicate, out: Output) -> tuple
     if which == "none":
         return paths, dropped
     kept = out.scratch / "distinct.jsonl"
-    write_json_lines(kept, _distinct(read_rows(paths), _labelled_both_ways(read_rows(paths)), dropped))
+    both_ways = _labelled_both_ways(read_rows(paths))
+    write_json_lines(kept, distinct(_unlike(both_ways, read_rows(paths), dropped), dropped))
     if which == "near":
         copies = _near_copies(kept, out)
         dropped[NEAR] = len(copies)
@@ -60,28 +57,22 @@ def _labelled_both_ways(rows: Iterable[Row]) -> set[bytes]:
     labels: dict[bytes, bool] = {}
     both = set()
     for row in rows:
-        if "label" in row and labels.setdefault(_digest(row, but="label"), row["label"]) != row["label"]:
-            both.add(_digest(row, but="label"))
+        if "label" in row and labels.setdefault(_unlabelled(row), row["label"]) != row["label"]:
+            both.add(_unlabelled(row))
     return both
 
 
-def _distinct(rows: Iterable[Row], both_ways: set[bytes], dropped: Counter[str]) -> Iterator[Row]:
-    seen: set[bytes] = set()
+def _unlike(both_ways: set[bytes], rows: Iterable[Row], dropped: Counter[str]) -> Iterator[Row]:
+    """The rows that are none of these; those are counted."""
     for row in rows:
-        digest = _digest(row)
-        if digest in seen:
-            dropped[EXACT] += 1
-            continue
-        seen.add(digest)
-        if _digest(row, but="label") in both_ways:
+        if both_ways and _unlabelled(row) in both_ways:
             dropped[BOTH_WAYS] += 1
         else:
             yield row
 
 
-def _digest(row: Row, but: str = "") -> bytes:
-    parts = [_normal(row[name]) for name in PARTS if name in row and name != but]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
+def _unlabelled(row: Row) -> bytes:
+    return digest_as_compared(parts_of(row, but="label"))
 
 
 def _near_copies(path: Path, out: Output) -> set[int]:
@@ -96,8 +87,7 @@ def _near_copies(path: Path, out: Output) -> set[int]:
     from tasks.dedup.sketch import sketch_corpus
 
     config, folder = DedupConfig(), out.scratch / "near"
-    rows = read_rows([path])
-    texts = ("\n\n".join(_texts([row[name] for name in PARTS if name in row])) for row in rows)
+    texts = ("\n\n".join(_texts(parts_of(row))) for row in read_rows([path]))
     numbered = (Document(f"{number:012}", text, "pairs") for number, text in enumerate(texts))
     write_documents(folder / "documents" / "00000.parquet", numbered)
     documents, sketched = Artifact.at(folder / "documents"), Output.at(folder / "sketches", runtime=out.runtime)
@@ -106,14 +96,6 @@ def _near_copies(path: Path, out: Output) -> set[int]:
     corpus.add(documents, Artifact.at(sketched.path))
     found = find_duplicates(config, corpus, Output.at(folder / "found", runtime=out.runtime))
     return set(found["row"].to_pylist())
-
-
-def _normal(value: Any) -> Any:
-    if isinstance(value, str):
-        return " ".join(unicodedata.normalize("NFC", value).split())
-    if isinstance(value, dict):
-        return {name: _normal(item) for name, item in value.items()}
-    return [_normal(item) for item in value] if isinstance(value, list) else value
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -62,7 +62,7 @@ def prepare(
         parts = rendered if isinstance(rendered, list) else [rendered]
         if len(parts) > 1 and split is not None:
             split.update(rows=1, parts=len(parts))
-        (validation if _is_held_out(row["id"], validation_share) else train).extend(parts)
+        (validation if is_held_out(row["id"], validation_share) else train).extend(parts)
         rows_kept += 1
     total = rows_kept + dropped.total()
     if not total:
@@ -102,6 +102,7 @@ def _length_for(row: Row, render: Callable[[Row, int], Row | list[Row]]) -> int 
     return None
 
 
-def _is_held_out(row_id: str, share: float) -> bool:
+def is_held_out(row_id: str, share: float) -> bool:
+    """Whether a row is one of the share that is not trained on. A larger share holds out the same rows and others."""
     drawn = hashlib.sha256(f"pair {row_id}".encode()).digest()
     return int.from_bytes(drawn[:8]) < share * 2.0**64

@@ -1,0 +1,218 @@
+"""An OpenAI-compatible endpoint as the one who answers and judges: POST /chat/completions.
+
+What passes is repeated, with twice the pause each time: 408, 429, 5xx, a connection that fails, an answer that is late
+or no JSON. Of a request that the server refuses for what it holds (400, 413, 422: too long, against its rules) the
+prompt is dropped; anything else ends the stage at once. The key comes from the environment, and leaves this process in
+one header alone; redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+
+from models.conversation import Messages
+from storage.credentials import HIDDEN
+from storage.errors import ConfigError, SourceError
+from storage.shards.lines import parse_json
+from tasks.posttrain.feedback.config import EndpointConfig, FeedbackConfig
+from tasks.posttrain.feedback.paid import PaidAnswers
+from tasks.posttrain.feedback.speaker import Reply
+from tasks.stage.runtime import EndpointRuntime
+
+MOST_BYTES = 8_000_000  # of an answer
+LONGEST_PAUSE = 120.0  # seconds, whatever the server asks for
+PASSING = {408, 429, *range(500, 600)}
+REFUSED = {400, 413, 422}
+CUT = ("length", "content_filter")  # the reasons for which an answer ends early
+LETTER = re.compile(r"(?<![A-Za-z])([AB])(?![A-Za-z'])")
+
+
+class _Passing(Exception):
+    """What may be otherwise the next time; `pause` are the seconds that the server asks for."""
+
+    def __init__(self, what: str, pause: float = 0.0) -> None:
+        super().__init__(what)
+        self.pause = pause
+
+
+def api_key(config: EndpointConfig) -> str | None:
+    """The key. Raises ConfigError for a variable that is not set, or holds what can't be a key."""
+    if config.api_key_env is None:
+        return None
+    key = os.environ.get(config.api_key_env, "").strip()
+    if not re.fullmatch(r"[!-~]+", key):  # what is in a header; httpx would quote it in its error
+        state = "is not set" if not key else "holds characters that no key has"
+        raise ConfigError(
+            f"feedback.endpoint.api_key_env: the environment variable {config.api_key_env} {state}.",
+            f"Set {config.api_key_env} for this process and for its workers.",
+        )
+    return key
+
+
+def address_of(config: EndpointConfig) -> httpx.URL:
+    """Where requests go. Raises ConfigError for what is no address."""
+    try:
+        return httpx.URL(f"{config.url.rstrip('/')}/chat/completions")
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"feedback.endpoint.url is no address: {error}.", "Write it as https://host/v1.") from error
+
+
+def read_completion(content: bytes) -> dict[str, Any]:
+    """The text of a chat completion, whether it came to its end, and the tokens. Raises SourceError for anything
+    else."""
+    try:
+        found = parse_json(content)
+        choice = found["choices"][0]
+        text = choice["message"].get("content") or ""
+        usage = found.get("usage") or {}
+        tokens = {name: int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")}
+        finished = choice.get("finish_reason") not in CUT
+        whole = text.encode(errors="replace").decode()  # JSON may spell half of a character
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+        raise SourceError("This is no chat completion.", "Check feedback.endpoint.url.") from error
+    return {"text": whole, "finished": finished, **tokens}
+
+
+class Endpoint:
+    """Greedy or sampled answers, several requests at once; what was answered once is not asked for again."""
+
+    def __init__(self, config: FeedbackConfig, runtime: EndpointRuntime, paid: PaidAnswers) -> None:
+        assert config.endpoint is not None
+        self.config, self.endpoint, self.runtime, self.paid = config, config.endpoint, runtime, paid
+        self.address = address_of(self.endpoint)
+        self.host = self.address.host
+        self.repeated = 0
+        self._key = api_key(self.endpoint)
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        limits = httpx.Limits(max_connections=runtime.concurrent_requests)
+        self._client = httpx.Client(headers=headers, timeout=runtime.timeout_seconds, limits=limits)
+        self._stopped = threading.Event()
+
+    def say(self, conversations: Sequence[Messages]) -> list[Reply]:
+        """At temperature 0."""
+        return self._all((one, 0, 0.0, self.config.seed) for one in conversations)
+
+    def sample(self, conversations: Sequence[Messages], number: int, seeds: Sequence[int]) -> list[list[Reply]]:
+        """A request each, as not every server gives several answers."""
+        asked = [
+            (one, which, self.config.temperature, (seed + which) % 2**31)
+            for one, seed in zip(conversations, seeds, strict=True)
+            for which in range(number)
+        ]
+        replies = self._all(asked)
+        return [replies[start : start + number] for start in range(0, len(replies), number)]
+
+    def compare(self, questions: Sequence[Messages]) -> list[Reply]:
+        """The letter that is named alone."""
+        return [_letter(reply) for reply in self.say(questions)]
+
+    def _all(self, asked: Iterable[tuple[Messages, int, float, int]]) -> list[Reply]:
+        """The replies in order. After an error nothing more is asked, and what is under way is waited for and kept."""
+        with ThreadPoolExecutor(self.runtime.concurrent_requests) as pool:
+            return list(pool.map(self._ask, asked))
+
+    def _ask(self, asked: tuple[Messages, int, float, int]) -> Reply:
+        messages, number, temperature, seed = asked
+        body: dict[str, Any] = {
+            "model": self.endpoint.model,
+            "messages": [dict(message) for message in messages],
+            "max_tokens": self.config.max_new_tokens,
+            "temperature": temperature,
+            "seed": seed,
+        }
+        body = {name: value for name, value in {**body, **self.endpoint.fields}.items() if value is not None}
+        # With the number, as repetitions of a body without a seed are alike
+        request = hashlib.sha256(json.dumps([str(self.address), number, body], sort_keys=True).encode()).hexdigest()
+        answer = self.paid.get(request)
+        if answer is None:
+            try:
+                answer = self._answered(body)
+            except SourceError:
+                self._stopped.set()
+                raise
+            if answer is None:
+                return Reply("", "refused")
+            self.paid.keep(request, answer)
+        return Reply.of(answer["text"], finished=answer["finished"])
+
+    def _answered(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        """The answer; None where the server refuses this request, or another one has failed, which is raised. Raises
+        SourceError once it has been repeated as often as may be."""
+        problem, pause = "", 0.0
+        for attempt in range(self.runtime.retries + 1):
+            if self._stopped.wait(pause):
+                return None
+            try:
+                return self._once(body)
+            except _Passing as error:
+                problem, asked_for = str(error), error.pause
+            except httpx.RequestError as error:
+                problem, asked_for = type(error).__name__, 0.0
+            self.repeated += attempt < self.runtime.retries
+            pause = min(max(asked_for, self.runtime.backoff_seconds * 2**attempt), LONGEST_PAUSE)
+        raise SourceError(
+            f"The endpoint {self.host} failed {self.runtime.retries + 1} times: {problem}.",
+            "What was answered is kept: run again when it works, with fewer runtime.endpoint.concurrent_requests where "
+            "it answers 429.",
+        )
+
+    def _once(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        with self._client.stream("POST", self.address, json=body) as response:
+            content, status = self._content(response), response.status_code
+            pause = _seconds(response.headers.get("retry-after", ""))
+        if status in PASSING:
+            raise _Passing(f"it answered {status}{self._quoted(content)}", pause)
+        if status in REFUSED:
+            return None
+        if status != 200:
+            raise SourceError(
+                f"The endpoint {self.host} answered {status}{self._quoted(content)}.",
+                "Check feedback.endpoint: its url, its model and the key.",
+            )
+        try:
+            answer = read_completion(content)
+        except SourceError as error:
+            raise _Passing(f"it answered what is no chat completion{self._quoted(content)}") from error
+        return {**answer, "text": self._without_key(answer["text"])}
+
+    def _content(self, response: httpx.Response) -> bytes:
+        """The body, of bounded size and within the time for a request."""
+        content, ends = b"", time.monotonic() + self.runtime.timeout_seconds
+        for part in response.iter_bytes():
+            content += part
+            if len(content) > MOST_BYTES:
+                raise _Passing(f"an answer of more than {MOST_BYTES:,} bytes")
+            if time.monotonic() > ends:
+                raise _Passing(f"an answer that took more than {self.runtime.timeout_seconds:g} seconds")
+        return content
+
+    def _quoted(self, content: bytes) -> str:
+        """The beginning of what a server said, for an error."""
+        said = " ".join(re.sub(r"[^ -~]+", " ", content[:1000].decode(errors="replace")).split())
+        return f": {self._without_key(said)[:200]}" if said else ""
+
+    def _without_key(self, text: str) -> str:
+        return text.replace(self._key, HIDDEN) if self._key else text
+
+
+def _letter(reply: Reply) -> Reply:
+    """A or B, where one of them is named and the other is not."""
+    if reply.fault not in ("", "unfinished"):
+        return reply
+    named = set(LETTER.findall(reply.text))
+    return Reply(named.pop()) if len(named) == 1 else Reply(reply.text, "unclear")
+
+
+def _seconds(retry_after: str) -> float:
+    """What the header says, as seconds; dates, which are rare, as nothing."""
+    return float(retry_after) if re.fullmatch(r"\d{1,6}(\.\d+)?", retry_after) else 0.0

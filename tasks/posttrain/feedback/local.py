@@ -1,0 +1,110 @@
+"""The model of the chain as the one who answers and judges.
+
+Shapes: B conversations, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from models.conversation import Messages, TemplateFaultError, render
+from models.pretrained import context_of, load_pretrained
+from models.runtimes.greedy import cut, ends_of, greedy, pad_left
+from models.tokenizer import load_tokenizer
+from tasks.posttrain.feedback.speaker import Reply
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from tasks.posttrain.feedback.config import FeedbackConfig
+    from tasks.stage.runtime import Runtime
+
+QUESTIONS = 8  # in a forward pass of `compare`
+OVERLONG = Reply("", "overlong")
+
+
+class LocalModel:
+    """Greedy or sampled answers; of a question the letter that is more likely, so that any model gives one."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, config: FeedbackConfig) -> None:
+        self.model, self.tokenizer, self.config = model, tokenizer, config
+        self.ends = ends_of(model, tokenizer)
+
+    @classmethod
+    def load(cls, folder: Path, config: FeedbackConfig, runtime: Runtime) -> LocalModel:
+        """The model of a folder, on the device of the runtime."""
+        torch.set_num_threads(runtime.compute.threads)
+        device = runtime.compute.device
+        cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+        model: Any = load_pretrained(folder).eval()
+        return cls(model.to("cuda" if cuda else "cpu"), load_tokenizer(folder), config)
+
+    def say(self, conversations: Sequence[Messages]) -> list[Reply]:
+        """The most likely answers, in batches of those that fit."""
+        fits = [self._fits(one, self.config.max_new_tokens) for one in conversations]
+        asked = [one for one, fit in zip(conversations, fits, strict=True) if fit]
+        made = iter(greedy(self.model, self.tokenizer, asked, self.ends, self.config.max_new_tokens) if asked else ())
+        return [self._reply(next(made)) if fit else OVERLONG for fit in fits]
+
+    def sample(self, conversations: Sequence[Messages], number: int, seeds: Sequence[int]) -> list[list[Reply]]:
+        """One conversation after the other, so that its answers depend on nothing else."""
+        return [
+            self._sampled(one, number, seed) if self._fits(one, self.config.max_new_tokens) else [OVERLONG]
+            for one, seed in zip(conversations, seeds, strict=True)
+        ]
+
+    @torch.no_grad()
+    def _sampled(self, messages: Messages, number: int, seed: int) -> list[Reply]:
+        ids = render(self.tokenizer, messages, add_generation_prompt=True)["input_ids"]
+        ids_BT = torch.tensor([ids] * number, device=self.model.device)
+        model: Any = self.model
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            made = model.generate(
+                input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), do_sample=True,
+                temperature=self.config.temperature, top_k=0, top_p=1.0, max_new_tokens=self.config.max_new_tokens,
+                pad_token_id=self._pad, eos_token_id=self.ends,
+            )  # fmt: skip
+        return [self._reply(cut(row, self.ends)) for row in made[:, len(ids) :].tolist()]
+
+    @torch.no_grad()
+    def compare(self, questions: Sequence[Messages]) -> list[Reply]:
+        """The letter that is more likely to come first; none where both are equally so."""
+        letters = [self.tokenizer.encode(letter, add_special_tokens=False)[0] for letter in "AB"]
+        fits = [self._fits(one, 1) for one in questions]
+        asked = [one for one, fit in zip(questions, fits, strict=True) if fit]
+        said: list[Reply] = []
+        for start in range(0, len(asked), QUESTIONS):
+            rendered = [
+                render(self.tokenizer, one, add_generation_prompt=True)["input_ids"]
+                for one in asked[start : start + QUESTIONS]
+            ]
+            ids_BT, mask_BT = (each.to(self.model.device) for each in pad_left(rendered, self._pad))
+            positions_BT = (mask_BT.cumsum(1) - 1).clamp(min=0)
+            output = self.model(input_ids=ids_BT, attention_mask=mask_BT, position_ids=positions_BT, use_cache=False)
+            for first, second in output.logits[:, -1, letters].float().tolist():
+                said.append(Reply("A" if first > second else "B", "" if first != second else "unclear"))
+        made = iter(said)
+        return [next(made) if fit else OVERLONG for fit in fits]
+
+    def _fits(self, messages: Messages, room: int) -> bool:
+        """Whether so many tokens have room behind these messages, and the template takes them."""
+        try:
+            ids = render(self.tokenizer, messages, add_generation_prompt=True)["input_ids"]
+        except TemplateFaultError:
+            return False
+        return len(ids) + room <= context_of(self.model.config)
+
+    @property
+    def _pad(self) -> int:
+        pad = self.tokenizer.pad_token_id
+        return int(self.tokenizer.eos_token_id if pad is None else pad)
+
+    def _reply(self, ids: Sequence[int]) -> Reply:
+        text = str(self.tokenizer.decode(ids, skip_special_tokens=True))
+        return Reply.of(text, finished=bool(ids) and ids[-1] in self.ends)

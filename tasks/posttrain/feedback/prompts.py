@@ -1,0 +1,49 @@
+"""Which conversations are asked about, and by which principle."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.posttrain.feedback.config import FeedbackConfig
+from tasks.posttrain.rows.equal import digest_as_compared, distinct
+from tasks.posttrain.rows.prepare import is_held_out, read_rows
+
+Transcript = dict[str, Any]
+
+
+def draw_prompts(
+    config: FeedbackConfig, principles: Sequence[str], files: Iterable[Path]
+) -> tuple[list[Transcript], Counter[str]]:
+    """Conversations without their last answer, in an order that the seed and their ids draw, with the principles in
+    turn; and how many are left out, by reason. A prompt of a conversation that is held out is not asked, whoever else
+    asks it; of others that are alike the first is."""
+    left_out: Counter[str] = Counter()
+    rows = [{"id": row["id"], "prompt": row["messages"][:-1]} for row in distinct(read_rows(files), left_out)]
+    known = {digest_as_compared(row["prompt"]) for row in rows if is_held_out(row["id"], config.validation_share)}
+    found: list[Transcript] = []
+    for row in sorted(rows, key=lambda row: seed_of(row["id"], config.seed)):
+        digest = digest_as_compared(row["prompt"])
+        if is_held_out(row["id"], config.validation_share):
+            left_out["held_out"] += 1
+        elif digest in known:
+            left_out["same_prompt"] += 1
+        elif len(found) == config.prompts:
+            left_out["not_drawn"] += 1
+        else:
+            known.add(digest)
+            found.append({**row, "principle": principles[len(found) % len(principles)]})
+    return found, left_out
+
+
+def seed_of(row_id: str, seed: int) -> int:
+    """31 bits, which every server takes for a seed, of a row and the profile's seed."""
+    return int.from_bytes(hashlib.sha256(f"feedback {seed} {row_id}".encode()).digest()[:4]) >> 1
+
+
+def pair_id(row_id: str) -> str:
+    """The id of the pair that comes of a row: another one, so that of these too a share is held out by their ids."""
+    return hashlib.sha256(f"feedback {row_id}".encode()).hexdigest()[:32]

@@ -1,0 +1,127 @@
+"""The child of `feedback`: `python -m tasks.posttrain.feedback.run SPEC` asks, and writes pairs.
+
+What was asked and answered is kept in the scratch folder after every batch, so a run that was killed goes on there;
+batches are the same each time, as padding changes the last digits of what a model computes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from storage.errors import EmptyOutput
+from storage.files.flush import flush
+from storage.shards.lines import read_json_lines, write_json_lines
+from tasks.children.child import emit, run_as_child
+from tasks.children.spec import ChildSpec
+from tasks.posttrain.feedback.config import FeedbackConfig
+from tasks.posttrain.feedback.endpoint import Endpoint
+from tasks.posttrain.feedback.judge import judged, verdicts
+from tasks.posttrain.feedback.paid import PaidAnswers
+from tasks.posttrain.feedback.prompts import Transcript, draw_prompts, pair_id
+from tasks.posttrain.feedback.revise import revised
+from tasks.posttrain.feedback.speaker import Speaker
+
+BATCH = 16  # prompts between two writes
+
+
+class FeedbackSpec(ChildSpec):
+    """Written as JSON by the stage."""
+
+    config: FeedbackConfig
+    principles: list[str]
+    model: Path | None
+    rows: list[Path]
+
+
+def run(path: Path) -> None:
+    """Write preferences/pairs.jsonl and transcripts.jsonl, and leave the counts."""
+    spec = FeedbackSpec.model_validate_json(path.read_text())
+    config = spec.config
+    prompts, left_out = draw_prompts(config, spec.principles, spec.rows)
+    paid = PaidAnswers(spec.scratch / "answers.jsonl")
+    endpoint = Endpoint(config, spec.runtime.endpoint, paid) if config.endpoint else None
+    model = _model(spec)
+    answerer, other = model or endpoint, endpoint or model
+    assert answerer is not None
+    assert other is not None
+    transcripts: list[Transcript] = []
+    for start in range(0, len(prompts), BATCH):
+        transcripts += _kept(spec, answerer, other, prompts[start : start + BATCH], start)
+        emit(done=len(transcripts), prompts=len(prompts))
+    pairs = [_pair(one) for one in transcripts if not one["dropped"]]
+    dropped = Counter(one["dropped"] for one in transcripts if one["dropped"])
+    if not pairs or dropped.total() > config.max_dropped_share * len(transcripts):
+        raise EmptyOutput(
+            f"Of {len(transcripts):,} prompts {dropped.total():,} gave no pair ({dict(sorted(dropped.items()))}).",
+            "Ask a model that was tuned to answer, raise feedback.max_new_tokens where answers are unfinished, or "
+            "raise feedback.max_dropped_share. transcripts/ in the working folder has what was said.",
+        )
+    write_json_lines(spec.out / "preferences" / "pairs.jsonl", pairs)
+    write_json_lines(spec.out / "transcripts.jsonl", transcripts)
+    facts = {"requests": len(paid), "requests_repeated": endpoint.repeated} if endpoint else {}
+    tokens = {name: paid.total(name) for name in ("prompt_tokens", "completion_tokens")} if endpoint else {}
+    spec.finish(
+        {
+            "asked": len(transcripts),
+            "answered": sum(one["answered"] for one in transcripts),
+            "pairs": len(pairs),
+            "dropped": dict(sorted(dropped.items())),
+            "left_out": dict(sorted(left_out.items())),
+            "comparisons": _compared(transcripts),
+            "facts": {**facts, **tokens},
+        }
+    )
+
+
+def _model(spec: FeedbackSpec) -> Speaker | None:
+    """The model of the chain, if it is asked anything: torch is imported then."""
+    if spec.model is None:
+        return None
+    from tasks.posttrain.feedback.local import LocalModel
+
+    return LocalModel.load(spec.model, spec.config, spec.runtime)
+
+
+def _kept(
+    spec: FeedbackSpec, answerer: Speaker, other: Speaker, prompts: Sequence[Transcript], start: int
+) -> list[Transcript]:
+    """The transcripts of a batch: those of an earlier run, or made now."""
+    path = spec.scratch / "transcripts" / f"{start:08d}.jsonl"
+    if not path.exists():
+        made = (
+            revised(prompts, answerer, other)
+            if spec.config.mode == "revise"
+            else judged(spec.config, prompts, answerer, other)
+        )
+        part = path.with_suffix(".part")
+        write_json_lines(part, made)
+        flush(part)
+        part.replace(path)
+    return list(read_json_lines(path))
+
+
+def _compared(transcripts: Sequence[Transcript]) -> dict[str, int]:
+    """How the judge answered: of each two answers whether both orders agree, and how often the first was named."""
+    states = Counter(state for one in transcripts for state, _ in verdicts(one.get("questions", ())).values())
+    said = Counter(
+        question["said"] for one in transcripts for question in one.get("questions", ()) if not question["fault"]
+    )
+    return {**dict(sorted(states.items())), "said_A": said["A"], "said_B": said["B"]} if states else {}
+
+
+def _pair(one: Transcript) -> dict[str, Any]:
+    chosen, rejected = ([{"role": "assistant", "content": one[name]}] for name in ("chosen", "rejected"))
+    return {
+        "id": pair_id(one["id"]),
+        "source": "feedback",
+        "prompt": one["prompt"],
+        "chosen": chosen,
+        "rejected": rejected,
+    }
+
+
+if __name__ == "__main__":
+    run_as_child(run)

@@ -1,0 +1,174 @@
+"""An OpenAI-compatible endpoint: what is repeated and what is not, what is kept, and where the key goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from storage.errors import ConfigError, SourceError
+from tasks.posttrain.feedback.config import EndpointConfig, FeedbackConfig
+from tasks.posttrain.feedback.endpoint import Endpoint, address_of, api_key
+from tasks.posttrain.feedback.paid import PaidAnswers
+from tasks.stage.runtime import EndpointRuntime
+from tests.tasks.posttrain.feedback.completions import Body, Said, Server, serve
+
+KEY = "correct-horse-battery"
+QUESTIONS = [[{"role": "user", "content": f"Question {number}?"}] for number in range(12)]
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_API_KEY", KEY)
+
+
+def endpoint_of(server: Server, folder: Path, settings: dict[str, Any] | None = None, **runtime: Any) -> Endpoint:
+    given = {"url": server.url, "model": "judge-1", "api_key_env": "JUDGE_API_KEY", **(settings or {})}
+    config = FeedbackConfig.model_validate({"endpoint": given, "mode": "judge"})
+    asked = EndpointRuntime(**{"backoff_seconds": 0.001, "timeout_seconds": 5, **runtime})
+    return Endpoint(config, asked, PaidAnswers(folder / "answers.jsonl"))
+
+
+def echo(body: Body) -> Said:
+    return Said(f"About {body['messages'][-1]['content']}")
+
+
+@contextmanager
+def failing(*faults: Said) -> Iterator[Server]:
+    """A server that fails so often, and then answers."""
+    left = list(faults)
+    with serve(lambda body: left.pop(0) if left else echo(body)) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Said(status=500, content=b"oops"),
+        Said(status=429, content=b"{}", headers={"Retry-After": "0"}),
+        Said(content=b"<html>a proxy</html>"),
+        Said(content=b'{"choices": []}'),
+        Said(content=b'{"choices": [{"message": {"content": 5}}]}'),
+        Said(content=b'{"choices": [{"message": {"content": "a"}}], "usage": {"prompt_tokens": 1e999}}'),
+        Said(content=b"[" * 100_000),
+        Said(delay=0.5),
+        Said(content=b'{"cut": ', headers={"Content-Length": "100", "Connection": "close"}),
+    ],
+)
+def test_what_passes_is_asked_again(fault: Said, tmp_path: Path) -> None:
+    with failing(fault, fault) as server:
+        seconds = 0.2 if fault.delay else 5
+        endpoint = endpoint_of(server, tmp_path, timeout_seconds=seconds)
+        assert [reply.text for reply in endpoint.say(QUESTIONS[:1])] == ["About Question 0?"]
+    assert len(server.asked) == 3
+    assert endpoint.repeated == 2
+
+
+def test_a_server_that_fails_for_good_ends_the_stage_and_keeps_what_it_answered(tmp_path: Path) -> None:
+    def answer(body: Body) -> Said:
+        return echo(body) if "0" in body["messages"][-1]["content"] else Said(status=503, content=b"busy")
+
+    with serve(answer) as server:
+        with pytest.raises(SourceError, match=r"endpoint 127\.0\.0\.1 failed 3 times: it answered 503: busy"):
+            endpoint_of(server, tmp_path, retries=2).say(QUESTIONS[:2])
+        before = len(server.asked)
+        assert before == 1 + 3
+        endpoint_of(server, tmp_path).say(QUESTIONS[:1])
+    assert len(server.asked) == before, "the first was answered, and is not asked again"
+
+
+@pytest.mark.parametrize("status", [301, 401, 403, 404])
+def test_an_error_that_stays_is_told_at_once_without_the_key(status: int, tmp_path: Path) -> None:
+    said = Said(status=status, content=f"no such thing for {KEY}".encode(), headers={"Location": "/elsewhere"})
+    with serve(lambda body: said) as server, pytest.raises(SourceError) as error:
+        endpoint_of(server, tmp_path, concurrent_requests=1).say(QUESTIONS)
+    assert len(server.asked) == 1
+    assert f"answered {status}: no such thing for ***" in str(error.value)
+    assert KEY not in str(error.value)
+
+
+def test_a_prompt_that_is_refused_is_dropped_alone(tmp_path: Path) -> None:
+    def answer(body: Body) -> Said:
+        return Said(status=400, content=b"too long") if "3" in body["messages"][-1]["content"] else echo(body)
+
+    with serve(answer) as server:
+        replies = endpoint_of(server, tmp_path).say(QUESTIONS[:6])
+    assert [reply.fault for reply in replies] == ["", "", "", "refused", "", ""]
+    assert len(server.asked) == 6
+
+
+def test_answers_that_were_paid_for_are_not_asked_for_again(tmp_path: Path) -> None:
+    with serve(echo) as server:
+        first = endpoint_of(server, tmp_path).say(QUESTIONS)
+        kept = tmp_path / "answers.jsonl"
+        kept.write_bytes(kept.read_bytes()[:-10])  # by a kill
+        again = endpoint_of(server, tmp_path)
+        assert again.say(QUESTIONS) == first
+        assert len(server.asked) == len(QUESTIONS) + 1
+        assert again.paid.total("prompt_tokens") == 10 * len(QUESTIONS)
+        other = endpoint_of(server, tmp_path, {"model": "judge-2"})
+        other.say(QUESTIONS[:1])
+        assert len(server.asked) == len(QUESTIONS) + 2, "another model is another answer"
+
+
+def test_no_more_requests_at_once_than_asked_for_and_answers_in_order(tmp_path: Path) -> None:
+    def answer(body: Body) -> Said:
+        return Said(echo(body).text, delay=0.05 if "1" in body["messages"][-1]["content"] else 0.02)
+
+    with serve(answer) as server:
+        replies = endpoint_of(server, tmp_path, concurrent_requests=3).say(QUESTIONS)
+    assert server.most_at_once == 3
+    assert [reply.text for reply in replies] == [f"About Question {number}?" for number in range(12)]
+
+
+def test_a_request_is_what_the_profile_says(tmp_path: Path) -> None:
+    with serve(echo) as server:
+        fields = {"max_tokens": None, "max_completion_tokens": 7, "seed": None}
+        endpoint = endpoint_of(server, tmp_path, {"fields": fields})
+        assert len(set(map(id, endpoint.sample(QUESTIONS[:1], 3, [5])[0]))) == 3
+        endpoint_of(server, tmp_path).sample(QUESTIONS[:1], 2, [5])
+    asked = sorted(server.asked, key=lambda body: body.get("seed", 0))
+    assert len(asked) == 5, "several samples are several requests, although these are alike"
+    assert asked[0] == {
+        "model": "judge-1", "messages": QUESTIONS[0], "temperature": 1.0, "max_completion_tokens": 7,
+    }  # fmt: skip
+    assert [body["seed"] for body in asked[3:]] == [5, 6]
+    assert asked[4]["max_tokens"] == 128
+    assert {headers["path"] for headers in server.headers} == {"/v1/chat/completions"}
+    assert {headers["Authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
+
+
+@pytest.mark.parametrize(
+    ("said", "letter"),
+    [("A", "A"), (" B.", "B"), ("**A**", "A"), ("Answer B", "B"), ("A or B", ""), ("Both", ""), ("a", ""), ("", "")],
+)
+def test_a_judgement_is_one_letter_named_alone(said: str, letter: str, tmp_path: Path) -> None:
+    with serve(lambda body: Said(said)) as server:
+        (reply,) = endpoint_of(server, tmp_path).compare(QUESTIONS[:1])
+    assert reply.fault == ("" if letter else "unclear" if said else "empty")
+    assert not letter or reply.text == letter
+
+
+def test_a_key_that_is_not_there_or_can_not_be_one_is_told_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = EndpointConfig(url="https://host/v1", model="a", api_key_env="JUDGE_API_KEY")
+    assert api_key(config) == KEY
+    monkeypatch.setenv("JUDGE_API_KEY", "häßlich geheim")
+    with pytest.raises(ConfigError, match="JUDGE_API_KEY holds characters that no key has") as error:
+        api_key(config)
+    assert "geheim" not in str(error.value)
+    monkeypatch.delenv("JUDGE_API_KEY")
+    with pytest.raises(ConfigError, match="the environment variable JUDGE_API_KEY is not set"):
+        api_key(config)
+    with pytest.raises(ValidationError, match="hide the values of variables"):
+        EndpointConfig(url="https://host/v1", model="a", api_key_env="MINE")
+    with pytest.raises(ValidationError, match="api_key is a secret: name the variable"):
+        EndpointConfig(url="https://host/v1", model="a", fields={"api_key": KEY})
+    with pytest.raises(ConfigError, match=r"feedback\.endpoint\.url is no address"):
+        address_of(EndpointConfig(url="https://host:port/v1", model="a"))
+    for url in ("host/v1", "ftp://host/v1", "https://host/v1?key=a"):
+        with pytest.raises(ValidationError, match="pattern"):
+            EndpointConfig(url=url, model="a")
