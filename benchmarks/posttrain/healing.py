@@ -65,7 +65,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--feed-forward", type=int, default=256, help="neurons of a layer's 384")
     parser.add_argument("--epochs", type=float, default=2)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
-    parser.add_argument("--hard-share", type=float, default=0.0, help="the answers' own weight in distillation")
+    parser.add_argument("--hard-share", type=float, default=0.5, help="the answers' own weight in distillation")
     return parser.parse_args()
 
 

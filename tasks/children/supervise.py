@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from storage import errors
 from storage.errors import GristmillError, LostProcess, TrainingError
@@ -44,8 +44,12 @@ POLL_SECONDS = 0.5
 LAUNCHER_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)  # as 256 − signal
 TORCHRUN_KILLED = re.compile(r"rank +: (\d+) .*\n +exitcode +: -(\d+)")  # in its table of failures
 MESSAGE = re.compile(rb"(?:[\w.-]+: )?(\{.*\})\s*")  # pdsh, which a hostfile asks for, begins each line with the host
-# What a rerun does, by whether the child keeps checkpoints
-RERUN = {True: "a rerun goes on from the last checkpoint", False: "a rerun begins the stage anew"}
+Keeps = Literal["checkpoints", "answers", "nothing"]
+RERUN: dict[Keeps, str] = {  # what it does, by what the child keeps
+    "checkpoints": "a rerun goes on from the last checkpoint",
+    "answers": "a rerun goes on after the last answers that were kept",
+    "nothing": "a rerun begins the stage anew",
+}
 LAST_LINES = 12  # of the log, quoted when a child fails
 
 
@@ -56,18 +60,18 @@ def run_child(
     environment: Mapping[str, str],
     log: Path,
     on_line: Callable[[dict[str, Any]], None] | None = None,
-    resumes: bool = False,
+    keeps: Keeps = "nothing",
     stop: Path | None = None,
 ) -> None:
     """Run `command` to its end; `on_line` gets each JSON object that it prints. `environment` is the whole of it,
-    `resumes` says that the child keeps checkpoints, and `stop` is the file that asks it to write one and end.
+    `keeps` says what the child goes on from, and `stop` is the file that asks it to write one and end.
 
     Raises the GristmillError that the child reported (the first, where several ranks did), a LostProcess with the last
     lines of `log` when it failed otherwise or hangs, or a TrainingError when it outlived
     `runtime.compute.timeout_minutes`. The first two have the `exit_code` and the `last_lines` among their facts. On any
     exception, Ctrl-C too, the child's whole process group is ended before the exception goes on.
     """
-    limits = _Limits(out.stage, out.runtime.compute.timeout_minutes, resumes)
+    limits = _Limits(out.stage, out.runtime.compute.timeout_minutes, keeps)
     log.parent.mkdir(parents=True, exist_ok=True)
     begun = log.stat().st_size if log.exists() else 0
     reported: dict[str, Any] | None = None
@@ -113,10 +117,16 @@ def run_child(
 
 
 def run_module(
-    module: str, spec: ChildSpec, out: Output, *, on_line: Callable[[dict[str, Any]], None], ranks: bool = True
+    module: str,
+    spec: ChildSpec,
+    out: Output,
+    *,
+    on_line: Callable[[dict[str, Any]], None],
+    ranks: bool = True,
+    keeps: Keeps = "checkpoints",
 ) -> dict[str, Any]:
-    """Run `python -m module` on a spec and return what it measured. With `ranks` it trains, in as many ranks as the
-    runtime says and with checkpoints; without, it is one process that can't resume.
+    """Run `python -m module` on a spec and return what it measured: in as many ranks as the runtime says, or as one
+    process. `keeps` says what a rerun goes on from.
 
     The spec and the child's log lie in the scratch folder. A child that is lost after it left its result has done its
     work: gloo may abort while it takes down its threads. Raises as `run_child`, and TrainingError where something that
@@ -137,7 +147,7 @@ def run_module(
     if ranks and out.runtime.training.hostfile is not None:
         environment["DS_ENV_FILE"] = str(environment_file(out))
     try:
-        run_child(command, out=out, environment=environment, log=log, on_line=on_line, resumes=ranks, stop=spec.stop)
+        run_child(command, out=out, environment=environment, log=log, on_line=on_line, keeps=keeps, stop=spec.stop)
     except LostProcess as error:
         if not spec.result.exists():
             raise
@@ -152,7 +162,7 @@ class _Limits:
 
     stage: str
     minutes: float | None
-    resumes: bool
+    keeps: Keeps
     begun: float = field(default_factory=time.monotonic)
     silence: float = math.inf  # seconds that it asked for with its last heartbeat
     heard: float = 0.0
@@ -176,7 +186,7 @@ class _Limits:
         if self.minutes is not None and now > self.begun + 60 * self.minutes:
             raise TrainingError(
                 f"The child process of {self.stage} ran longer than runtime.compute.timeout_minutes and was ended.",
-                f"Raise it, or give the stage less to do; {RERUN[self.resumes]}.",
+                f"Raise it, or give the stage less to do; {RERUN[self.keeps]}.",
             )
         if now > self.heard + self.silence:
             raise LostProcess(
@@ -251,7 +261,7 @@ class _Ending:
     def _ask(self, stop: Path) -> None:
         """Have it write a checkpoint, and wait for its end as long as the runtime says."""
         seconds = self.out.runtime.training.stop_grace_seconds
-        limits = _Limits(self.out.stage, None, resumes=True, leaves_by=time.monotonic() + seconds)
+        limits = _Limits(self.out.stage, None, "checkpoints", leaves_by=time.monotonic() + seconds)
         # An OSError is that of a terminal that is closed, or of a disk that is full
         with _signals_interrupt(), contextlib.suppress(OSError):
             stop.touch()
@@ -306,11 +316,11 @@ def _failed(limits: _Limits, code: int, crash: str, log: Path, begun: int) -> Lo
     how, last_lines = _how(code, crash, text), text.splitlines()[-LAST_LINES:]
     # The kernel leaves no word in the process itself
     memory = "The system often kills a process like this because memory ran out: close other programs, "
-    memory += "lower the stage's micro_batch, " if limits.resumes else ""
+    memory += "lower the stage's micro_batch, " if limits.keeps == "checkpoints" else ""
     memory += "or give the run more memory. "
     return LostProcess(
         f"The child process of {limits.stage} {how}:\n" + "\n".join(f"  {line}" for line in last_lines),
-        f"\n{memory if 'SIGKILL' in how else ''}The whole log is {log}; {RERUN[limits.resumes]}.",
+        f"\n{memory if 'SIGKILL' in how else ''}The whole log is {log}; {RERUN[limits.keeps]}.",
         how=how,
         exit_code=code,
         last_lines=last_lines,

@@ -71,7 +71,7 @@ def evaluate(
         out.progress(line["done"], len(models), "models", line["note"])
 
     out.progress(0, len(models), "models", "starting")
-    result = run_module("tasks.evaluate.run", spec, out, on_line=on_line, ranks=False)
+    result = run_module("tasks.evaluate.run", spec, out, on_line=on_line, ranks=False, keeps="nothing")
     scores = assemble(result)
     if not all(model["tasks"] for model in scores["models"].values()):
         raise TrainingError("The harness scored no benchmark.", f"See {out.scratch / 'child.log'}.")

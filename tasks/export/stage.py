@@ -41,7 +41,7 @@ def export(config: ExportConfig, model: Artifact, scores: Artifact | None, valid
         out.progress(line["done"], len(config.formats), "formats", line["note"])
 
     out.progress(0, len(config.formats), "formats", "starting")
-    result = run_module("tasks.export.run", spec, out, on_line=on_line, ranks=False)
+    result = run_module("tasks.export.run", spec, out, on_line=on_line, ranks=False, keeps="nothing")
     lineage = {"model": model.digest, "tokenizer": digest}
     lineage |= {"scores": scores.digest} if scores else {}
     lineage |= {"validation": validation.digest}

@@ -60,7 +60,7 @@ def feedback(config: FeedbackConfig, model: Artifact | None, instructions: Artif
         out.progress(line["done"], line["prompts"], "prompts")
 
     out.progress(0, 1, "prompts", "starting")
-    result = run_module("tasks.posttrain.feedback.run", spec, out, on_line=on_line, ranks=False)
+    result = run_module("tasks.posttrain.feedback.run", spec, out, on_line=on_line, ranks=False, keeps="answers")
     removed = {**result["left_out"], **result["dropped"]}
     total = result["asked"] + sum(result["left_out"].values())
     out.account(what="conversations", documents_in=total, kept=result["pairs"], removed=removed)

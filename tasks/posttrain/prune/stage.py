@@ -41,7 +41,7 @@ def prune(config: PruneConfig, model: Artifact, instructions: Artifact, out: Out
         out.progress(line["done"], 3, "steps", line["note"])
 
     out.progress(0, 3, "steps", "starting")
-    _report(run_module("tasks.posttrain.prune.run", spec, out, on_line=on_line, ranks=False), out)
+    _report(run_module("tasks.posttrain.prune.run", spec, out, on_line=on_line, ranks=False, keeps="nothing"), out)
 
 
 def _report(result: dict[str, Any], out: Output) -> None:

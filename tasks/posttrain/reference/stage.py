@@ -48,7 +48,7 @@ def reference(config: ReferenceConfig, model: Artifact, preferences: Pairs, out:
     def on_line(line: dict[str, Any]) -> None:
         out.progress(line["done"], line["batches"], "batches")
 
-    result = run_module("tasks.posttrain.reference.score", spec, out, on_line=on_line)
+    result = run_module("tasks.posttrain.reference.score", spec, out, on_line=on_line, keeps="nothing")
     removed = Counter(result["dropped"])
     out.account(what="pairs", documents_in=result["kept"] + removed.total(), kept=result["kept"], removed=removed)
     out.count(summary=f"{result['kept']:,} pairs")

@@ -227,9 +227,20 @@ def questions(folder: Path) -> Artifact:
     return Artifact.at(write_rows(folder / "places.jsonl", rows))
 
 
-@pytest.mark.parametrize(
-    "family", ["qwen2", *(pytest.param(family, marks=pytest.mark.soak) for family in ("llama", "gpt2", "gemma"))]
-)
+def test_a_base_is_tuned_and_exported(tmp_path: Path) -> None:
+    begun = Artifact.at(take(make_foreign(tmp_path / "theirs", "qwen2"), tmp_path / "base").path / "model")
+    tuned, released = (Output.at(tmp_path / stage, stage=stage, runtime=RUNTIME) for stage in ("sft", "export"))
+    sft.function(
+        SftConfig(epochs=1, learning_rate=5e-3), begun, Artifact.at(make_instructions(tmp_path / "pairs")), tuned
+    )
+    assert tuned.counts["validation_loss"] < 0.7 * tuned.counts["initial_validation_loss"]
+    config = ExportConfig(formats=["safetensors"], prompts=["The fox lives in the"], greedy_tokens=8, positions=16)
+    export.function(config, Artifact.at(tuned.path / "model"), None, questions(tmp_path / "benchmarks"), released)
+    assert json.loads((released.path / "safetensors" / "config.json").read_text())["model_type"] == "qwen2"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("family", ["qwen2", "llama", "gpt2", "gemma"])
 def test_a_base_is_tuned_aligned_evaluated_and_exported(family: str, tmp_path: Path) -> None:
     taken = take(make_foreign(tmp_path / "theirs", family), tmp_path / "base")
     begun = Artifact.at(taken.path / "model")

@@ -19,7 +19,7 @@ from storage.errors import LostProcess, OutOfMemory, ParityError, TrainingError
 from tasks.children.environment import environment_file, training_environment
 from tasks.children.launchers import training_command
 from tasks.children.spec import ChildSpec
-from tasks.children.supervise import run_child, run_module
+from tasks.children.supervise import RERUN, Keeps, run_child, run_module
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 
@@ -144,17 +144,14 @@ def test_any_other_end_quotes_the_log_and_names_it(script: str, named: str, tmp_
 
 def test_a_killed_child_names_its_stage_memory_and_what_a_rerun_does(tmp_path: Path) -> None:
     out, environment = Output.at(tmp_path, stage="export"), {"PATH": os.environ["PATH"]}
-    told = {}
-    for resumes in (False, True):
+    told: dict[Keeps, str] = {}
+    for keeps in RERUN:
         with pytest.raises(LostProcess, match=r"The child process of export was killed by SIGKILL") as caught:
-            run_child(
-                ["bash", "-c", "kill -9 $$"], out=out, environment=environment, log=tmp_path / "log", resumes=resumes
-            )
-        told[resumes] = caught.value.remedy
-        assert "because memory ran out" in told[resumes]
-    assert "checkpoint" not in told[False]
-    assert "begins the stage anew" in told[False]
-    assert "goes on from the last checkpoint" in told[True]
+            run_child(["bash", "-c", "kill -9 $$"], out=out, environment=environment, log=tmp_path / "log", keeps=keeps)
+        told[keeps] = caught.value.remedy
+        assert "because memory ran out" in told[keeps]
+        assert told[keeps].endswith(f"{RERUN[keeps]}.")
+    assert "checkpoint" not in told["nothing"]
     with pytest.raises(LostProcess) as caught:
         run_child(["false"], out=out, environment=environment, log=tmp_path / "log")
     assert "memory" not in caught.value.remedy

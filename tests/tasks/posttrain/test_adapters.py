@@ -134,7 +134,8 @@ def test_dropout_is_the_adapters_in_dpo_too(model: Artifact, aligned: Output, tm
     assert first["gradient_norm"] != pytest.approx(other["gradient_norm"], rel=1e-3)
 
 
-@pytest.mark.parametrize("method", ["sft", pytest.param("dpo", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("method", ["sft", "dpo"])
 def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
     method: str, model: Artifact, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

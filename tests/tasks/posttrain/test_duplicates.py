@@ -77,6 +77,7 @@ def test_an_answer_that_is_labelled_both_ways_says_nothing(tmp_path: Path) -> No
     assert dropped == {"labelled_both_ways": 2, "exact_duplicate": 1}
 
 
+@pytest.mark.soak
 def test_no_pair_is_both_trained_on_and_held_out(tmp_path: Path) -> None:
     """Copies have other ids, so that some would be held out."""
     rows = [

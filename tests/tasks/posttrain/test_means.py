@@ -64,7 +64,8 @@ def test_the_losses_of_sft_are_means_over_supervised_tokens(processes: int, mode
     assert out.counts["validation_loss_change_high"] == pytest.approx(high, abs=0.2 * width)
 
 
-@pytest.mark.parametrize("processes", PROCESSES)
+@pytest.mark.soak
+@pytest.mark.parametrize("processes", [1, 2])
 def test_the_measures_of_dpo_are_means_over_pairs(processes: int, model: Artifact, tmp_path: Path) -> None:
     pairs, config = uneven_pairs(), DpoConfig(**BRIEF)
     out = trained(dpo, config, model, pairs, tmp_path, processes)

@@ -425,6 +425,7 @@ def test_a_nan_is_healed_though_the_stage_is_killed_while_it_decides_and_again_l
     assert row["remedy"] == "skipped batches 33 to 40 (samples 256 to 319)"
 
 
+@pytest.mark.soak
 def test_memory_that_runs_out_a_hang_a_killed_rank_and_a_nan_are_all_healed_in_one_run(
     on_course: Output, data: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

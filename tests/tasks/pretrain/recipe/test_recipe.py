@@ -149,6 +149,7 @@ def test_a_first_batch_that_cant_be_shared_is_refused() -> None:
         rank_share(spec.config, spec.runtime.pretrain, ranks=2, cuda=False)
 
 
+@pytest.mark.soak
 def test_all_of_it_together_resumes_to_the_same_bytes(data: tuple[Artifact, Artifact], tmp_path: Path) -> None:
     undisturbed, out = (output(tmp_path / name, engine="ddp", micro_batch=4) for name in ("undisturbed", "killed"))
     pretrain.function(ALL, *data, undisturbed)
