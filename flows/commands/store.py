@@ -129,11 +129,13 @@ def _remedy(store: Store, damaged: list[str]) -> str:
     """What to do: delete the refs that can't be read, then make damaged artifacts again by the profiles whose refs name
     them."""
     profiles: dict[str, set[str]] = {}
-    unreadable = []
+    unreadable, named = [], set[str]()
     for name in refs.names(store):
         profile, _, stage = name.rpartition("/")
         try:
-            if {entry.location for entry in refs.history(store, name)} & set(damaged):
+            mine = {entry.location for entry in refs.history(store, name)} & set(damaged)
+            if mine - named:  # of several profiles that made one artifact, one makes it again
+                named |= mine
                 profiles.setdefault(profile, set()).add(stage)
         except DamagedArtifact:
             unreadable.append(store.address(f"refs/{name}.json"))

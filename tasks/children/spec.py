@@ -32,6 +32,11 @@ class ChildSpec(BaseModel):
         return self.scratch / "stop"
 
     @property
+    def faults(self) -> Path:
+        """Names of the injected faults that have happened."""
+        return self.scratch / "injected-faults"
+
+    @property
     def log(self) -> Path:
         """A row a training step, cut back to the checkpoint's step on resume."""
         return self.scratch / "log.jsonl"

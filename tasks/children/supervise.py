@@ -318,9 +318,11 @@ def _failed(limits: _Limits, code: int, crash: str, log: Path, begun: int) -> Lo
     memory = "The system often kills a process like this because memory ran out: close other programs, "
     memory += "lower the stage's micro_batch, " if limits.keeps == "checkpoints" else ""
     memory += "or give the run more memory. "
+    killed = "SIGKILL" in how  # then the log's end says nothing of why
+    quoted = ":\n" + "\n".join(f"  {line}" for line in last_lines) + "\n"
     return LostProcess(
-        f"The child process of {limits.stage} {how}:\n" + "\n".join(f"  {line}" for line in last_lines),
-        f"\n{memory if 'SIGKILL' in how else ''}The whole log is {log}; {RERUN[limits.keeps]}.",
+        f"The child process of {limits.stage} {how}{'.' if killed else quoted}",
+        f"{memory if killed else ''}The whole log is {log}; {RERUN[limits.keeps]}.",
         how=how,
         exit_code=code,
         last_lines=last_lines,

@@ -17,10 +17,12 @@ from tasks.posttrain.checkpoints import mark_whole
 from tasks.posttrain.means import ROWS
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.training.logs import append_log
+from tasks.training.recovery.fault_injection import FaultInjection
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
+FAULTS = ("oom", "kill", "full")  # that can be injected: what recovers from others is pretraining's
 # The trainer's name → that in the log; each method adds its own
 LOGGED = {"loss": "loss", "learning_rate": "learning_rate", "grad_norm": "gradient_norm"}
 
@@ -38,10 +40,16 @@ class LogCallback(TrainerCallback):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """From now on the training can be asked to stop."""
+        self.faults = FaultInjection(self.spec.faults, args.process_index, args.device, known=FAULTS)
         self.stop = OrderlyStop(
             self.spec.stop, ranks=args.world_size, grace=self.spec.runtime.training.stop_grace_seconds,
             reports=state.is_world_process_zero,
         )  # fmt: skip
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Faults on purpose."""
+        with self.faults.at(state.global_step + 1, 0.0):
+            pass
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Save and end, where that was asked for."""

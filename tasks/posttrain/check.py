@@ -42,7 +42,7 @@ def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:
                 if (engine, setting, zero) == ("deepspeed", "zero_stage", 0)
                 else f"Choose an engine that can: `gristmill profile schema` names them for {setting}.",
             )
-    processes = _processes(runtime)
+    processes = processes_of(runtime)
     if config.quantized and (engine != "ddp" or asked.compile != "off"):
         setting, value = ("engine", engine) if engine != "ddp" else ("compile", asked.compile)
         raise ConfigError(
@@ -60,7 +60,7 @@ def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:
 
 def check_alone(name: str, runtime: Runtime) -> None:
     """Raises ConfigError for more than one process, and for torch.compile, under which answers can't be sampled."""
-    if _processes(runtime) != 1:
+    if processes_of(runtime) != 1:
         raise ConfigError(
             f"{name} samples and trains in one process, but runtime.training.processes is "
             f"{runtime.training.processes}, or there are several hosts.",
@@ -110,7 +110,7 @@ def row_share(name: str, config: PosttrainConfig, runtime: Runtime, processes: i
     )
 
 
-def _processes(runtime: Runtime) -> int | None:
+def processes_of(runtime: Runtime) -> int | None:
     """Processes over all hosts; None where a hostfile says so that is not on this machine."""
     hosts = hosts_of(runtime.training)
     return None if hosts is None else runtime.training.processes * hosts

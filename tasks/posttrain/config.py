@@ -32,7 +32,9 @@ class PosttrainConfig(StageConfig):
     max_dropped_share: float = Field(
         0.5, ge=0, le=1, description="largest share of unusable pairs that a run accepts, duplicates not counted"
     )
-    validation_share: float = Field(0.05, ge=0, lt=1, description="share of pairs held out, by hash of their id")
+    validation_share: float = Field(
+        0.05, ge=0, lt=1, description="share of pairs held out, by hash of their id; those with one prompt together"
+    )
     validation_every: int | None = Field(None, ge=1, description="steps between validations (default: about 10 a run)")
     adapter: LoraConfig | None = Field(
         None,

@@ -10,6 +10,7 @@ from typing import Any
 
 from storage.artifact import Artifact
 from tasks.children.supervise import run_module
+from tasks.posttrain.check import processes_of, row_share
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method
 from tasks.posttrain.rows.duplicates import drop_duplicates, split_rows
@@ -19,6 +20,7 @@ from tasks.stage.output import Output
 from tasks.training.logs import read_log
 from tasks.training.model_folder import check_tokenizer
 from tasks.training.plots import plot_loss
+from tasks.training.recovery.less_memory import run_with_less
 
 
 def posttrain(
@@ -66,13 +68,21 @@ def posttrain(
             return out.note(line["note"])
         out.progress(line["step"], line["steps"], "steps", f"{method.curve} {line[method.curve]:.2f}")
 
-    result = run_module("tasks.posttrain.train", spec, out, on_line=on_line)
+    def run(spec: PosttrainSpec) -> dict[str, Any]:
+        return run_module("tasks.posttrain.train", spec, out, on_line=on_line)
+
+    if method.alone:  # what is sampled together depends on the rows in a forward pass
+        result = run(spec)
+    else:
+        share = row_share(method.name, config, out.runtime, processes_of(out.runtime) or 1)
+        result = run_with_less(spec, out, share, run)
     log = read_log(out.path / "log.jsonl")
     first = [{"step": 0, **result["held_out"]["before"]}] if result["held_out"] else []
     unit = f"loss ({method.loss_unit})" if method.curve == "loss" else method.curve
     plot_loss([*first, *log], out.path / f"{method.curve}.png", title=method.name, unit=unit, measure=method.curve)
     _report(method, log, [*first, *log], result, duplicates, out)
-    shutil.rmtree(spec.checkpoints, ignore_errors=True)
+    for folder in (spec.checkpoints, spec.faults):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _report(

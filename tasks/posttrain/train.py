@@ -33,6 +33,7 @@ from tasks.posttrain.spec import PosttrainSpec
 from tasks.training.checkpoint_marker import resumed_note
 from tasks.training.logs import cut_log
 from tasks.training.peak import peak_memory
+from tasks.training.recovery.out_of_memory import memory_named
 from tasks.training.states_only import refusing_code, states_only
 
 if TYPE_CHECKING:
@@ -58,7 +59,11 @@ def train(path: Path) -> None:
     checkpoint, begun = _resume_point(trainer, spec)
     trainer.args.eval_on_start = bool(held_out) and checkpoint is None
     started = time.perf_counter()
-    with refusing_code(checkpoint or spec.checkpoints), states_only(deepspeed=trainer.is_deepspeed_enabled):
+    with (
+        memory_named(f"{spec.method}: memory ran out", "Train on more processes, with an engine that shards."),
+        refusing_code(checkpoint or spec.checkpoints),
+        states_only(deepspeed=trainer.is_deepspeed_enabled),
+    ):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     seconds = time.perf_counter() - started
     if trainer.is_world_process_zero():

@@ -15,13 +15,13 @@ from tasks.pretrain.checkpoints.manager import Checkpoints
 from tasks.pretrain.checkpoints.snapshots import Snapshots
 from tasks.pretrain.engines import Engine, MicroBatch
 from tasks.pretrain.evaluation import Validation
-from tasks.pretrain.healing.fault_injection import FaultInjection
 from tasks.pretrain.healing.heartbeat import Heartbeat
 from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import StepLoader, ahead
 from tasks.pretrain.log import Log
 from tasks.pretrain.recipe.schedule import learning_rate
 from tasks.pretrain.spec import TrainSpec
+from tasks.training.recovery.fault_injection import FaultInjection
 
 
 @dataclass

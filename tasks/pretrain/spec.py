@@ -37,11 +37,6 @@ class TrainSpec(ChildSpec):
         return self.aside or self.scratch / "insight"
 
     @property
-    def faults(self) -> Path:
-        """Names of the injected faults that have happened."""
-        return self.scratch / "injected-faults"
-
-    @property
     def snapshots(self) -> Path:
         """Where snapshots are kept until the artifact is made."""
         return self.scratch / "snapshots"

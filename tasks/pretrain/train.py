@@ -18,9 +18,7 @@ from tasks.pretrain.checkpoints.snapshots import Snapshots
 from tasks.pretrain.engines import open_engine
 from tasks.pretrain.evaluation import Validation, write_samples
 from tasks.pretrain.healing.divergence import DivergenceMonitor
-from tasks.pretrain.healing.fault_injection import FaultInjection
 from tasks.pretrain.healing.heartbeat import Heartbeat
-from tasks.pretrain.healing.out_of_memory import memory_named
 from tasks.pretrain.healing.skipped_batches import learned
 from tasks.pretrain.insight.observe import Insight
 from tasks.pretrain.loader import open_loader
@@ -30,6 +28,8 @@ from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join, reports
 from tasks.training.checkpoint_marker import resumed_note
 from tasks.training.logs import cut_log, read_log
+from tasks.training.recovery.fault_injection import FaultInjection
+from tasks.training.recovery.out_of_memory import memory_named
 
 
 def train(path: Path) -> None:
@@ -50,7 +50,7 @@ def train(path: Path) -> None:
 def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
     if world.reports:
         emit(ranks=world.size)
-    faults = FaultInjection(spec.faults, world)
+    faults = FaultInjection(spec.faults, world.rank, world.device)
     loader = open_loader(
         spec.train,
         spec.config,

@@ -43,13 +43,18 @@ def embed_plots(artifact: Artifact) -> list[str]:
     return [embed_plot(plot) for plot in sorted(artifact.path.glob("*.png"))]
 
 
+# Control characters, which would make a file binary, as the pictures that Unicode has of them
+SHOWN = {chr(code): chr(0x2400 + code) for code in range(32) if chr(code) not in "\t\n\r"}
+
+
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows of equal keys as a Markdown table."""
     if not rows:
         return "(empty)"
     heads = list(rows[0])
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
-    lines += [f"| {' | '.join(str(row.get(head, '')).replace('|', '·') for head in heads)} |" for row in rows]
+    shown = str.maketrans({"|": "·", **SHOWN})
+    lines += [f"| {' | '.join(str(row.get(head, '')).translate(shown) for head in heads)} |" for row in rows]
     return "\n".join(lines)
 
 

@@ -12,5 +12,6 @@ adopted_model.py        a model made elsewhere, checked
 checkpoint_marker.py    what makes a checkpoint whole: identity, step, digests of its files
 states_only.py          loads checkpoints, which are pickles, without running what they may hold
 retention.py            which checkpoints are kept
+recovery/               lack of memory, and faults on purpose
 deepspeed_operators.py  what DeepSpeed must not compile at run time
 """

@@ -103,7 +103,7 @@ def _set(data: bytes, folder: Path) -> None:
     "faults", lambda: [b"oom@5,hang:1@20,kill:1@30,nan@40!", b"full@20"], b"@", b":", b"!", "²".encode(), "٣".encode()
 )
 def _faults(data: bytes, folder: Path) -> None:
-    from tasks.pretrain.healing.fault_injection import parse_faults
+    from tasks.training.recovery.fault_injection import parse_faults
 
     parse_faults(os.fsdecode(data))
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from tasks.pretrain import PretrainConfig, pretrain
-from tasks.pretrain.healing.fault_injection import VARIABLE
 from tasks.pretrain.preflight.__main__ import CHECKS
 from tasks.pretrain.preflight.bench import Bench
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 from tasks.stage.output import Output
+from tasks.training.recovery.fault_injection import VARIABLE
 from tests.gpu.test_engines import EXACT, ROUNDED
 from tests.runtimes import runtime_of
 from tests.tasks.pretrain.tiny_training import MODEL, losses_of, make_data

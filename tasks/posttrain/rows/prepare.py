@@ -10,6 +10,7 @@ from pathlib import Path
 from models.conversation import NOT_A_PREFIX, REFUSED
 from storage.errors import EmptyOutput, SourceError
 from storage.shards.lines import read_json_lines
+from tasks.posttrain.rows.equal import digest_as_compared
 from tasks.posttrain.rows.form import OVERLONG, Dropped, Row
 
 REMEDIES = {  # by the reason of most of the rows
@@ -51,6 +52,8 @@ def prepare(
     overlong: list[Row] = []
     dropped: Counter[str] = Counter()
     rows_kept = 0
+    rows = list(rows)
+    side = _first_of_prompts(rows)
     for row in rows:
         try:
             rendered = render(row, max_length)
@@ -62,11 +65,15 @@ def prepare(
         parts = rendered if isinstance(rendered, list) else [rendered]
         if len(parts) > 1 and split is not None:
             split.update(rows=1, parts=len(parts))
-        (validation if is_held_out(row["id"], validation_share) else train).extend(parts)
+        (validation if is_held_out(side[_prompt_of(row)], validation_share) else train).extend(parts)
         rows_kept += 1
     total = rows_kept + dropped.total()
     if not total:
         raise EmptyOutput(f"There are no {what} to train on.", "Give download a source of that role.")
+    if validation and not train and not dropped:
+        raise EmptyOutput(
+            f"Of {total:,} {what} all are held out, by the hash of their ids.", "Lower validation_share, or give more."
+        )
     if not train or dropped.total() > max_dropped_share * total:
         more = _would_fit(overlong, render, rows_kept)
         raise EmptyOutput(
@@ -74,6 +81,21 @@ def prepare(
             f"{_remedy(dropped)}, or raise max_dropped_share.",
         )
     return train, validation, dropped
+
+
+def _first_of_prompts(rows: Iterable[Row]) -> dict[bytes, str]:
+    """The smallest id of the rows with a prompt, which decides for all of these whether they are held out: what is
+    asked in training is no measure of what was learned."""
+    first: dict[bytes, str] = {}
+    for row in rows:
+        prompt = _prompt_of(row)
+        first[prompt] = min(row["id"], first.get(prompt, row["id"]))
+    return first
+
+
+def _prompt_of(row: Row) -> bytes:
+    """The same for equal prompts: all that comes before the last answer of a conversation, or before both of a pair."""
+    return digest_as_compared(row["prompt"] if "prompt" in row else row["messages"][:-1])
 
 
 def _remedy(dropped: Counter[str]) -> str:

@@ -4,7 +4,7 @@ policy.py           what to do about a fault
 supervisor.py       runs the child and restarts it
 divergence.py       detects NaN and loss spikes
 skipped_batches.py  batches that a recovered run skips, learning rates that it lowers
-out_of_memory.py    recognises lack of memory
 heartbeat.py        tells a slow process from a hanging one
-fault_injection.py  faults on purpose, to test recovery
+
+How lack of memory is recognised, and faults on purpose: tasks/training/recovery/
 """

@@ -15,12 +15,12 @@ from typing import Any
 from storage.errors import Divergence, LostProcess, OutOfMemory
 from tasks.children.supervise import run_module
 from tasks.pretrain.check import SPECIAL
-from tasks.pretrain.healing.out_of_memory import kills
 from tasks.pretrain.healing.policy import Decision, Healing, Situation, decide, without_damaged
 from tasks.pretrain.preflight import before_training
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
 from tasks.training.checkpoint_marker import complete_checkpoints, remove
+from tasks.training.recovery.out_of_memory import kills, named
 
 STATE = "healing.json"
 Fault = Divergence | OutOfMemory | LostProcess
@@ -86,14 +86,6 @@ def _do(decision: Decision, spec: TrainSpec, out: Output) -> None:
     event = decision.healing.events[-1]
     resumed = "" if event.stopped else f", resuming from step {event.checkpoint:,}"
     out.note(f"{event.kind}: {event.what}; {event.action}{resumed}")
-
-
-def named(error: Fault, killed: int) -> Fault:
-    """The fault by its right name: a process ended by the kernel's OOM killer can't say so, but the kernel counts
-    (`killed`: since the child was started)."""
-    if not isinstance(error, LostProcess) or error.facts.get("how") == "hung" or not killed:
-        return error
-    return OutOfMemory("The kernel killed a training process because memory ran out.", error.remedy, **error.facts)
 
 
 def report(healing: Healing, spec: TrainSpec, out: Output) -> None:

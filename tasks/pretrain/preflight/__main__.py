@@ -9,11 +9,11 @@ from typing import Any
 
 from tasks.checks.check import Check
 from tasks.children.child import emit, run_as_child
-from tasks.pretrain.healing.out_of_memory import memory_named
 from tasks.pretrain.preflight import learning, machine, repeating
 from tasks.pretrain.preflight.bench import Bench
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World, join
+from tasks.training.recovery.out_of_memory import memory_named
 
 # Cheap ones first; `overfit` and `checkpoint` change the small engine, so they follow those that need a fresh one
 CHECKS: tuple[Callable[[Bench], Check], ...] = (

@@ -15,13 +15,13 @@ from tasks.checks.check import Check, advice, verdict
 from tasks.children.child import emit
 from tasks.pretrain.checkpoints.disk import Room, rooms
 from tasks.pretrain.engines import open_engine
-from tasks.pretrain.healing.fault_injection import FaultInjection
 from tasks.pretrain.preflight import MEMORY
 from tasks.pretrain.preflight.bench import PARTS, Bench
 from tasks.pretrain.recipe.micro_batch import rank_share
 from tasks.pretrain.recipe.precision import has_bfloat16, precision
 from tasks.stage import machine
 from tasks.training.peak import peak_memory
+from tasks.training.recovery.fault_injection import FaultInjection
 
 FULL = 0.95  # share of the memory above which a run is at risk
 LESS_MEMORY = (
@@ -63,7 +63,7 @@ def memory(bench: Bench) -> Check:
     if world.reports:
         emit(micro_batch=size, share=size * share.micro_steps)
     batches = bench.cut(engine, bench.open_loader(whole), spec.shape.context)
-    with FaultInjection(spec.faults, world).at(0, 0.0) as rate:
+    with FaultInjection(spec.faults, world.rank, world.device).at(0, 0.0) as rate:
         for _ in range(2):
             engine.step(batches, rate)
     resident = peak_memory() * spec.runtime.training.processes

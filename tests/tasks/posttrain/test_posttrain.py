@@ -17,7 +17,7 @@ from models.kernels.cross_entropy import IGNORED
 from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
-from storage.errors import ConfigError, EmptyOutput, SourceError, TokenizerMismatch, TrainingError
+from storage.errors import ConfigError, EmptyOutput, LostProcess, SourceError, TokenizerMismatch, TrainingError
 from tasks.posttrain.checkpoints import latest_checkpoint, mark_whole
 from tasks.posttrain.methods.dpo import DpoConfig, dpo
 from tasks.posttrain.methods.sft import SftConfig, sft
@@ -29,6 +29,7 @@ from tasks.posttrain.spec import PosttrainSpec
 from tasks.stage.output import Output
 from tasks.training.checkpoint_marker import CheckpointMarker, newest_sound
 from tasks.training.logs import read_log
+from tasks.training.recovery.fault_injection import VARIABLE
 from tests.runtimes import runtime_of
 from tests.tasks.interrupt import interrupt, interrupt_and_resume
 from tests.tasks.planted_code import mark_again, plant_code
@@ -128,6 +129,20 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bytes(
     assert out.facts["resumed_from_step"] == 4
     assert tree_digest(list_files(out.path)) == tree_digest(list_files(whole.path))
     assert out.counts == whole.counts
+
+
+@pytest.mark.soak
+def test_memory_that_runs_out_takes_fewer_rows_and_goes_on(
+    model: Artifact, tuned: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs, out = Artifact.at(make_instructions(tmp_path / "pairs")), output(tmp_path, "sft")
+    monkeypatch.setenv(VARIABLE, "oom@6,kill@4")
+    with pytest.raises(LostProcess, match="killed by SIGKILL"):
+        sft.function(SFT, model, pairs, out)
+    sft.function(SFT, model, pairs, out)
+    assert out.facts["out_of_memory"] == 1
+    assert out.facts["resumed_from_step"] == 4
+    assert losses_of(out) == pytest.approx(losses_of(tuned), rel=1e-5)
 
 
 def test_unusable_pairs_are_dropped_by_reason_and_too_many_end_the_run(model: Artifact) -> None:

@@ -21,13 +21,13 @@ from storage.errors import OutOfMemory, StoreError
 from storage.files.disk import disk_full
 from tasks.pretrain import pretrain
 from tasks.pretrain.config import HealingConfig
-from tasks.pretrain.healing.fault_injection import VARIABLE
 from tasks.pretrain.healing.policy import Healing, Situation, decide
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
 from tasks.stage.progress import Observer, Progress
 from tasks.stage.runtime import Runtime
 from tasks.training.logs import read_log
+from tasks.training.recovery.fault_injection import VARIABLE
 from tests.runtimes import runtime_of
 from tests.tasks.interrupt import interrupt
 from tests.tasks.pretrain.tiny_training import make_spec

@@ -23,14 +23,13 @@ from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, Divergence, LostProcess, OutOfMemory, TrainingError
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.pretrain.healing.divergence import SUSTAINED, DivergenceMonitor, changes
-from tasks.pretrain.healing.fault_injection import VARIABLE, parse_faults
-from tasks.pretrain.healing.out_of_memory import is_out_of_memory, kills
 from tasks.pretrain.healing.policy import Decision, Healing, Situation, decide
 from tasks.pretrain.healing.skipped_batches import BatchSchedule, learned
-from tasks.pretrain.healing.supervisor import named
 from tasks.pretrain.loader import MixtureLoader, open_loader
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
+from tasks.training.recovery.fault_injection import VARIABLE, parse_faults
+from tasks.training.recovery.out_of_memory import is_out_of_memory, kills, named
 from tests.runtimes import runtime_of
 from tests.tasks.interrupt import interrupt_and_resume
 from tests.tasks.pretrain import tiny_training as training

@@ -24,7 +24,6 @@ from tasks.pretrain.checkpoints.disk import Room, rooms
 from tasks.pretrain.engines import states
 from tasks.pretrain.engines.ddp import DdpEngine
 from tasks.pretrain.fim_tokens import read_fim_tokens
-from tasks.pretrain.healing.fault_injection import VARIABLE
 from tasks.pretrain.preflight import learning, machine, preflight, refuse_failed, repeating, wanted
 from tasks.pretrain.preflight.__main__ import CHECKS
 from tasks.pretrain.preflight.bench import Bench
@@ -32,6 +31,7 @@ from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 from tasks.stage.output import Output
 from tasks.stage.progress import Observer
+from tasks.training.recovery.fault_injection import VARIABLE
 from tests.runtimes import runtime_of
 from tests.tasks.pretrain.tiny_training import MODEL, RUNTIME, make_spec
 

@@ -11,6 +11,8 @@ The environment variable GRISTMILL_FAULTS lists faults, each with its step and, 
     hang:1@20   let rank 1 sleep from step 20 on, until runtime.pretrain.hang_minutes are over
     full@20     limit files to 64 kB from step 20 on, as on a full disk, so that the next checkpoint fails
 
+Trainings after pretraining know oom, kill and full, each of them once in every stage.
+
 Step 0 is the pre-flight's check of the memory. Each happens once: a file in the scratch folder, written before it
 happens, keeps the restarted run from hitting it again. With an exclamation mark (nan@40!) it happens each time the step
 comes. Only the training children read the variable; on hosts that join a rendezvous it must be set too. Recoveries are
@@ -24,7 +26,7 @@ import re
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +37,6 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from storage.errors import ConfigError
-from tasks.pretrain.world import World
 
 VARIABLE = "GRISTMILL_FAULTS"
 KINDS = ("nan", "spike", "oom", "kill", "hang", "full")
@@ -75,12 +76,15 @@ class FaultInjection:
     """The faults that have not happened yet. Create it before any rank can reach a fault: the files are read once."""
 
     folder: Path
-    world: World
+    rank: int
+    device: torch.device
+    known: Collection[str] = KINDS
     waiting: list[InjectedFault] = field(init=False)
 
     def __post_init__(self) -> None:
         named = parse_faults(os.environ.get(VARIABLE, ""))
-        self.waiting = [fault for fault in named if fault.always or not (self.folder / fault.name).exists()]
+        due = [fault for fault in named if fault.always or not (self.folder / fault.name).exists()]
+        self.waiting = [fault for fault in due if fault.kind in self.known]
 
     @contextmanager
     def at(self, step: int, rate: float) -> Iterator[float]:
@@ -94,8 +98,8 @@ class FaultInjection:
                 rate *= RUINOUS
             elif fault.kind == "nan":
                 planted.append(_plant_nan(fault))
-            elif fault.rank == self.world.rank:
-                _strike(fault.kind, self.world.device)
+            elif fault.rank == self.rank:
+                _strike(fault.kind, self.device)
         yield rate
         for check in planted:
             check()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
-from storage.errors import OutOfMemory
+from storage.errors import GristmillError, LostProcess, OutOfMemory
 from tasks.stage import machine
 
+Fault = TypeVar("Fault", bound=GristmillError)
 SAID = (  # beside torch.OutOfMemoryError and MemoryError
     "can't allocate memory",
     "out of memory",
@@ -39,6 +41,14 @@ def memory_named(where: str, remedy: str) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise OutOfMemory(f"{where}: {str(error).splitlines()[0]}" if str(error) else f"{where}.", remedy) from error
+
+
+def named(error: Fault, killed: int) -> Fault | OutOfMemory:
+    """The fault by its right name: a process ended by the kernel's OOM killer can't say so, but the kernel counts
+    (`killed`: since the child was started)."""
+    if not isinstance(error, LostProcess) or error.facts.get("how") == "hung" or not killed:
+        return error
+    return OutOfMemory("The kernel killed a training process because memory ran out.", error.remedy, **error.facts)
 
 
 def kills(proc: Path = machine.PROC, cgroups: Path = machine.CGROUPS) -> int:
