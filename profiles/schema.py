@@ -17,6 +17,7 @@ from tasks.download import DownloadConfig
 from tasks.evaluate import EvaluateConfig
 from tasks.export import ExportConfig
 from tasks.filter import FilterConfig
+from tasks.posttrain.adapters.config import LAYERS
 from tasks.posttrain.config import LearnsFrom, PosttrainConfig, PreferenceConfig
 from tasks.posttrain.feedback import FeedbackConfig
 from tasks.posttrain.methods import METHODS
@@ -178,6 +179,20 @@ class Profile(BaseModel):
                     f"{name}.max_new_tokens is {config.generated_tokens:,}, which of {length:,} tokens leaves none for "
                     "a prompt: lower it, or raise pretrain.model.context"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_have_layers(self) -> Self:
+        """Those of a model of others are known only in its stage."""
+        if self.pretrain is not None:
+            family = self.pretrain.model.family
+            for name in self.links:
+                adapter = getattr(getattr(self, name), "adapter", None)
+                if adapter is not None and (unknown := adapter.unknown_targets(family)):
+                    raise ValueError(
+                        f"{name}.adapter.targets has {', '.join(unknown)}, but the linear layers of a {family} are "
+                        f"{', '.join(LAYERS[family])}"
+                    )
         return self
 
     @model_validator(mode="after")

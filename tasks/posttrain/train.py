@@ -60,7 +60,7 @@ def train(path: Path) -> None:
     trainer.args.eval_on_start = bool(held_out) and checkpoint is None
     started = time.perf_counter()
     with (
-        memory_named(f"{spec.method}: memory ran out", "Train on more processes, with an engine that shards."),
+        memory_named(f"{spec.method}: memory ran out", _less_memory(method)),
         refusing_code(checkpoint or spec.checkpoints),
         states_only(deepspeed=trainer.is_deepspeed_enabled),
     ):
@@ -73,6 +73,14 @@ def train(path: Path) -> None:
     if trainer.args.world_size > 1:  # a rank that exits first can take gloo's threads down with an abort
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
+
+
+def _less_memory(method: Method[Any]) -> str:
+    if method.alone:  # for others that is done before it is told
+        return "Lower runtime.posttrain.micro_batch, or set runtime.posttrain.recompute to full."
+    return (
+        "Train on more processes, with an engine that shards (runtime.posttrain.engine), or take a shorter max_length."
+    )
 
 
 def _load_model(spec: PosttrainSpec, method: Method[Any], config: PosttrainConfig) -> PreTrainedModel:

@@ -381,6 +381,9 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
             ["filter.gopher_quality.min_mean_word_length=11"],
             "min_mean_word_length is 11.0 and gopher_quality.max_mean_word_length is 10",
         ),
+        (["grpo={max_new_tokens: 256}"], "grpo.max_new_tokens is 256, which of 256 tokens leaves none for a prompt"),
+        (["sft.max_length=300"], "sft.max_length is 300, but pretrain.model.context is 256"),
+        (["sft.adapter={rank: 4, targets: [q_proj, nope]}"], "targets has nope, but the linear layers of a llama are"),
     ],
 )
 def test_what_can_only_fail_later_is_refused_when_the_profile_is_read(overrides: list[str], message: str) -> None:

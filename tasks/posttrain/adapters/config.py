@@ -8,6 +8,9 @@ from pydantic import Field
 
 from tasks.stage.config import StageConfig
 
+LLAMA = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+LAYERS = {"gpt2": ("c_attn", "c_proj", "c_fc"), "llama": LLAMA, "mistral": LLAMA}  # linear ones of ours, by family
+
 
 class LoraConfig(StageConfig):
     """Low-rank adaptation (Hu et al. 2021): the weight W of a layer is frozen, and scale · B·A is learned beside it."""
@@ -26,3 +29,7 @@ class LoraConfig(StageConfig):
     )
     rslora: bool = Field(False, description="divide alpha by the root of the rank instead (Kalajdzievski 2023)")
     dora: bool = Field(False, description="learn the magnitude of each row of W too (Liu et al. 2024)")
+
+    def unknown_targets(self, family: str) -> list[str]:
+        """Those that a model of ours has not."""
+        return [target for target in self.targets or () if target.rpartition(".")[2] not in LAYERS[family]]

@@ -17,7 +17,7 @@ from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, TrainingError
-from tasks.posttrain.adapters.config import LoraConfig
+from tasks.posttrain.adapters.config import LAYERS, LoraConfig
 from tasks.posttrain.adapters.lora import peft_config
 from tasks.posttrain.adapters.quantized import as_rounded, load_nf4
 from tasks.posttrain.adapters.save import TOLERANCE, merge, save_adapter
@@ -161,7 +161,7 @@ def test_what_can_be_a_target_depends_on_the_model(family: str, tmp_path: Path) 
         "gpt2": ["c_attn", "c_fc", "c_proj"],
         "llama": ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"],
     }[family]
-    assert set(peft_config("sft", LORA, theirs).target_modules or ()) == set(known)
+    assert set(peft_config("sft", LORA, theirs).target_modules or ()) == set(known) == set(LAYERS[family])
     some = [known[0], f"0.mlp.{known[2]}" if family == "gpt2" else "1.self_attn.q_proj"]
     assert set(peft_config("sft", LORA.model_copy(update={"targets": some}), theirs).target_modules or ()) == set(some)
     for wrong in ("lm_head", "proj", "embed_tokens"):
