@@ -78,9 +78,7 @@ def train(path: Path) -> None:
 def _less_memory(method: Method[Any]) -> str:
     if method.alone:  # for others that is done before it is told
         return "Lower runtime.posttrain.micro_batch, or set runtime.posttrain.recompute to full."
-    return (
-        "Train on more processes, with an engine that shards (runtime.posttrain.engine), or take a shorter max_length."
-    )
+    return "Shard over more processes (runtime.posttrain.engine), or lower max_length."
 
 
 def _load_model(spec: PosttrainSpec, method: Method[Any], config: PosttrainConfig) -> PreTrainedModel:

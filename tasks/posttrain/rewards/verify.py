@@ -12,15 +12,15 @@ from storage.errors import ConfigError
 from tasks.posttrain.rewards.config import ExactReward, FormatReward, LengthReward, RegexReward
 
 MATCH_SECONDS = 5.0  # of CPU time; a pattern that takes longer for one text takes forever
-_EDGES = patterns.compile(r"^(?:(?!\.\d)[^\w+\-−$€£])+|[^\w%°+#]+$")
+_EDGES = patterns.compile(r"^(?:(?!\.\d)[^\w+\-$€£])+|[^\w%°+#]+$")
 # What stands before or after a number and makes another one of it: a sign, a decimal point, a separator of thousands
-_BEFORE, _AFTER = r"(?<!\w)(?<!\d[.,])(?<!(?<!\w)[-−+.])", r"(?!\w)(?![.,]\d)"
+_BEFORE, _AFTER = r"(?<!\w)(?<!\d[.,])(?<!(?<!\w)[-+.])", r"(?!\w)(?![.,]\d)"
 
 
 def normal(text: str) -> str:
     """Unicode NFKC, folded case, single spaces, no punctuation at the ends; signs and units of numbers stay."""
     composed = unicodedata.normalize("NFKC", "".join(map(_apart, text)))
-    folded = " ".join(composed.casefold().split())
+    folded = " ".join(composed.replace("\N{MINUS SIGN}", "-").casefold().split())
     return _EDGES.sub("", folded) or folded
 
 
