@@ -2,7 +2,7 @@
 
 Both sides learn from the same rows of `tiny` in the same order with the same arguments, each in processes of its own:
 ours is the whole stage, TRL's is a script that gives its trainer the conversations. The losses of the first 20 steps
-are compared. A step's CPU time is that of a run of 60 steps less that of one of 20, divided by 40, so that start-up,
+are compared. A step's CPU time is that of a run of 40 steps less that of one of 20, divided by 20, so that start-up,
 checks and saving cancel; told are medians of the runs. Memory is that of the largest process.
 """
 
@@ -20,7 +20,7 @@ from benchmarks.measure import ROOT, Run, end_as_interrupted, environment, measu
 from storage.artifact import Artifact
 
 METHODS = {"sft": "instructions", "dpo": "preferences", "reward": "preferences"}
-STEPS = (20, 60)
+STEPS = (20, 40)
 BATCH, RATE, WARMUP = 16, 1e-3, 0.05
 CONTEXT = 256  # of tiny
 
