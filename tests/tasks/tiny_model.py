@@ -81,9 +81,9 @@ def make_tokenizer(folder: Path) -> Path:
 def make_instructions(folder: Path) -> Path:
     """Questions on where an animal lives, as `download` writes them."""
     rows = [
-        {"id": f"{animal}-{place}", "source": "test", "messages": [*question(animal), answer(place)]}
+        {"id": f"{animal}-{place}", "source": "test", "messages": [*question(animal, number), answer(place)]}
         for animal in ANIMALS
-        for place in PLACES
+        for number, place in enumerate(PLACES)
     ]
     return write_rows(folder / "all.jsonl", rows)
 
@@ -94,12 +94,12 @@ def make_preferences(folder: Path) -> Path:
         {
             "id": f"{animal}-{place}",
             "source": "test",
-            "prompt": question(animal),
+            "prompt": question(animal, number),
             "chosen": [answer(place)],
             "rejected": [{"role": "assistant", "content": f"{place}, no doubt about that at all"}],
         }
         for animal in ANIMALS
-        for place in PLACES
+        for number, place in enumerate(PLACES)
     ]
     return write_rows(folder / "all.jsonl", rows)
 
@@ -120,8 +120,10 @@ def make_validation(folder: Path, tokenizer_folder: Path, number: int = 12) -> P
     return folder
 
 
-def question(animal: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": f"Where does the {animal} live?"}]
+def question(animal: str, number: int | None = None) -> list[dict[str, str]]:
+    """With a number it is another prompt, and held out or not by itself."""
+    which = "" if number is None else f" {number}"
+    return [{"role": "user", "content": f"Where does the {animal}{which} live?"}]
 
 
 def answer(place: str) -> dict[str, str]:

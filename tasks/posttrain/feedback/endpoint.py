@@ -29,6 +29,8 @@ from tasks.posttrain.feedback.paid import PaidAnswers
 from tasks.posttrain.feedback.speaker import Reply
 from tasks.stage.runtime import EndpointRuntime
 
+TOKEN_BYTES = 32  # of a token of an answer, at the most
+SECRET_LETTERS = 8
 MOST_BYTES = 8_000_000  # of an answer
 LONGEST_PAUSE = 120.0  # seconds, whatever the server asks for
 PASSING = {408, 429, *range(500, 600)}
@@ -143,7 +145,11 @@ class Endpoint:
             if answer is None:
                 return Reply("", "refused")
             self.paid.keep(request, answer)
-        return Reply.of(answer["text"], finished=answer["finished"])
+        most = (
+            TOKEN_BYTES * self.config.max_new_tokens
+        )  # more than any tokenizer makes of so many: it was not cut there
+        text = answer["text"].encode()[:most].decode(errors="ignore")
+        return Reply.of(text, finished=answer["finished"] and text == answer["text"])
 
     def _answered(self, body: dict[str, Any]) -> dict[str, Any] | None:
         """The answer; None where the server refuses this request, or another one has failed, which is raised. Raises
@@ -202,7 +208,8 @@ class Endpoint:
         return f": {self._without_key(said)[:200]}" if said else ""
 
     def _without_key(self, text: str) -> str:
-        return text.replace(self._key, HIDDEN) if self._key else text
+        """Keys of a few letters are what local servers take for one, and words of any answer."""
+        return text.replace(self._key, HIDDEN) if len(self._key or "") >= SECRET_LETTERS else text
 
 
 def _letter(reply: Reply) -> Reply:

@@ -23,10 +23,12 @@ JUDGED = ("orders_disagree", "unclear", "circular", *REVISED)
 
 
 def check_here(config: FeedbackConfig, runtime: Runtime) -> None:
-    """Raises ConfigError for a GPU or a key that is not there, and for what is no address, before the first stage of a
+    """Raises ConfigError for a GPU or a key that is not there, and for what is no address, SourceError for principles that
+    can't be read, before the first stage of a
     run starts."""
     from tasks.posttrain.feedback.endpoint import address_of, api_key
 
+    principles_of(config)
     if config.asks_model:
         check_device_here(runtime)
     if config.endpoint is not None:

@@ -18,7 +18,11 @@ from tests.tasks.tiny_model import ANIMALS, PLACES, answer, question
 def uneven_rows() -> list[dict[str, Any]]:
     """Conversations whose answers have from one sentence to eight."""
     return [
-        {"id": f"{animal}-{place}", "source": "test", "messages": [*question(animal), long_answer(place, number % 8)]}
+        {
+            "id": f"{animal}-{place}",
+            "source": "test",
+            "messages": [*question(animal, number), long_answer(place, number % 8)],
+        }
         for animal in ANIMALS[:7]
         for number, place in enumerate(PLACES)
     ]

@@ -172,3 +172,17 @@ def test_a_key_that_is_not_there_or_can_not_be_one_is_told_before_a_run(monkeypa
     for url in ("host/v1", "ftp://host/v1", "https://host/v1?key=a"):
         with pytest.raises(ValidationError, match="pattern"):
             EndpointConfig(url=url, model="a")
+
+
+def test_an_answer_that_is_longer_than_its_tokens_can_be_is_unfinished_and_kept_short(tmp_path: Path) -> None:
+    with serve(lambda body: Said("long " * 100_000)) as server:
+        (reply,) = endpoint_of(server, tmp_path).say(QUESTIONS[:1])
+    assert reply.fault == "unfinished"
+    assert len(reply.text) < 10_000
+
+
+def test_a_key_of_a_few_letters_is_not_struck_out_of_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_API_KEY", "none")
+    with serve(lambda body: Said("There is none.")) as server:
+        (reply,) = endpoint_of(server, tmp_path).say(QUESTIONS[:1])
+    assert reply.text == "There is none."
