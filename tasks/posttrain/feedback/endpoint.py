@@ -145,9 +145,7 @@ class Endpoint:
             if answer is None:
                 return Reply("", "refused")
             self.paid.keep(request, answer)
-        most = (
-            TOKEN_BYTES * self.config.max_new_tokens
-        )  # more than any tokenizer makes of so many: it was not cut there
+        most = TOKEN_BYTES * self.config.max_new_tokens  # a server that does not cut is not to fill the memory
         text = answer["text"].encode()[:most].decode(errors="ignore")
         return Reply.of(text, finished=answer["finished"] and text == answer["text"])
 
@@ -209,7 +207,7 @@ class Endpoint:
 
     def _without_key(self, text: str) -> str:
         """Keys of a few letters are what local servers take for one, and words of any answer."""
-        return text.replace(self._key, HIDDEN) if len(self._key or "") >= SECRET_LETTERS else text
+        return text.replace(self._key, HIDDEN) if self._key and len(self._key) >= SECRET_LETTERS else text
 
 
 def _letter(reply: Reply) -> Reply:

@@ -57,8 +57,8 @@ def run(path: Path) -> None:
         raise EmptyOutput(
             f"Of {len(transcripts):,} prompts {dropped.total():,} gave no pair ({dict(sorted(dropped.items()))}).",
             "Ask a model that was tuned to answer, or raise feedback.max_new_tokens where answers are unfinished"
-            f"{', or raise feedback.max_dropped_share' if pairs else ''}. transcripts/ in the working folder has what was "
-            "said.",
+            f"{', or raise feedback.max_dropped_share' if pairs else ''}. transcripts/ in the working folder has what "
+            "was said.",
         )
     write_json_lines(spec.out / "preferences" / "pairs.jsonl", pairs)
     write_json_lines(spec.out / "transcripts.jsonl", transcripts)

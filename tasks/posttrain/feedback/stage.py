@@ -23,9 +23,8 @@ JUDGED = ("orders_disagree", "unclear", "circular", *REVISED)
 
 
 def check_here(config: FeedbackConfig, runtime: Runtime) -> None:
-    """Raises ConfigError for a GPU or a key that is not there, and for what is no address, SourceError for principles that
-    can't be read, before the first stage of a
-    run starts."""
+    """Before the first stage of a run starts, raises ConfigError for a GPU or a key that is not there and for what is
+    no address, SourceError for principles that can't be read."""
     from tasks.posttrain.feedback.endpoint import address_of, api_key
 
     principles_of(config)
