@@ -190,6 +190,16 @@ class TerminalObserver(PrefectObserver):
             self.working.remove(stage)
         self.named.discard(stage)
 
+    def gathered(self, stage: str, *, made: int, cached: int, seconds: float) -> None:
+        """One line for all of them."""
+        parts = [f"[green]{made} made in {duration(seconds)}[/]"] if made else []
+        parts += [f"[cyan]{cached} cached[/]"] if cached else []
+        self._head()
+        self._print(stage, f"{'':>9}  {', '.join(parts)}")
+        if made:
+            self.working.remove(stage)
+        self.named.discard(stage)
+
     def close(self) -> None:
         """Take the live line away."""
         if self.live:

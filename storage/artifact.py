@@ -45,6 +45,16 @@ class Artifact:
         part = f"{self.part_name}/{name}" if self.part_name else name
         return replace(self, path=path, digest=tree_digest(part_of(self.manifest.files, part)), part_name=part)
 
+    def only(self, *names: str) -> Artifact:
+        """The same folder, of which only these files and subfolders count: the others enter no key. Raises
+        DamagedArtifact for a name that there is not."""
+        entries = list_files(self.path) if self.manifest is None else part_of(self.manifest.files, self.part_name)
+        chosen = {name: entry for name, entry in entries.items() if {name, name.partition("/")[0]} & {*names}}
+        for name in names:
+            if name not in chosen and not any(known.startswith(f"{name}/") for known in chosen):
+                raise DamagedArtifact(f"{self.location or self.path} has no {name}.", "Run `gristmill store verify`.")
+        return replace(self, digest=tree_digest(chosen))
+
     def whole(self) -> Artifact:
         """The artifact that this is a part of; itself, if it is a whole one or a plain folder."""
         if self.manifest is None or not self.part_name:

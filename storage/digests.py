@@ -58,6 +58,6 @@ def tree_digest(files: Mapping[str, FileEntry]) -> str:
 
 
 def part_of(files: Mapping[str, FileEntry], part: str) -> dict[str, FileEntry]:
-    """The files below the subfolder `part`, by their paths relative to it."""
-    prefix = f"{part}/"
+    """The files below the subfolder `part`, by their paths relative to it; all of them for an empty name."""
+    prefix = f"{part}/" if part else ""
     return {name.removeprefix(prefix): entry for name, entry in files.items() if name.startswith(prefix)}

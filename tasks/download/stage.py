@@ -19,6 +19,7 @@ from tasks.download.pairs.choose import forms_of
 from tasks.download.sources import embedded, files, hub
 from tasks.download.sources.rows import Refused, Row, describe_columns
 from tasks.download.writers import PairWriter, ShardWriter, pair_writer
+from tasks.harness import fingerprint as harness
 from tasks.shards.adopted import check_documents, check_rows
 from tasks.stage import stage
 from tasks.stage.output import Output
@@ -44,6 +45,8 @@ def fingerprints(config: DownloadConfig) -> dict[str, str]:
             found |= files.fingerprint(source)
         else:
             found[source.name] = source.revision
+    for task in config.harness:
+        found |= harness.fingerprint(task)
     return found
 
 
@@ -55,7 +58,7 @@ def check_adopted(config: DownloadConfig, folder: Artifact, inputs: Mapping[str,
         check_rows(folder, part, PARTS[part])
 
 
-@stage(version=5, sources=fingerprints, adopted=check_adopted)
+@stage(version=6, sources=fingerprints, adopted=check_adopted)
 def download(config: DownloadConfig, out: Output) -> None:
     """Read every source: documents to Parquet shards, pairs and benchmarks to JSON lines.
 
@@ -226,5 +229,10 @@ def _write_benchmarks(config: DownloadConfig, out: Output) -> None:
         if isinstance(source, EmbeddedSource) and source.held_out_share:
             rows = sorted(embedded.held_out_questions(source), key=lambda row: str(row["id"]))[: config.benchmark_items]
             write_json_lines(out.path / "benchmarks" / "descriptions.jsonl", rows)
+    for number, task in enumerate(config.harness):
+        from tasks.harness.prepare import prepare
+
+        out.progress(number, len(config.harness), "benchmarks", task.name)
+        prepare(task, out.path / "benchmarks" / task.name, out.scratch / "harness")
     if not (out.path / "benchmarks").is_dir():
         raise EmptyOutput("There are no benchmarks.", "List some in download.benchmarks.")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections import Counter
+from typing import Literal, Self
 
+from pydantic import Field, model_validator
+
+from tasks.evaluate.score.config import SEED, Asked, ScoreConfig
 from tasks.stage.config import StageConfig
 
 PROMPTS = [
@@ -20,11 +24,29 @@ PROMPTS = [
 ]
 
 
+class TaskConfig(Asked):
+    """A benchmark, asked in its own way."""
+
+    task: str = Field(description="name of a benchmark")
+    name: str | None = Field(None, description="its name in tables, if it is asked in several ways")
+
+    @property
+    def label(self) -> str:
+        """Its name in tables."""
+        return self.name or self.task
+
+
 class EvaluateConfig(StageConfig):
     """Which benchmarks, how much of each, and what the models are asked besides."""
 
-    tasks: list[str] | None = Field(None, description="benchmarks by file name (default: all that download made)")
-    max_items: int | None = Field(None, ge=1, description="use only the first so many questions of each benchmark")
+    tasks: list[str | TaskConfig] | None = Field(
+        None, description="benchmarks by name, or with how they are asked (default: all that download made)"
+    )
+    max_items: int | None = Field(
+        None, ge=1, description="use only the first so many questions of each benchmark, unless it says otherwise"
+    )
+    seed: int = Field(SEED, ge=0, description="of the choice of examples, and of sampling")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="of weights and computation")
     validation_tokens: int | None = Field(
         None, ge=1, description="held-out tokens for bits per byte, evenly spread (default: all)"
     )
@@ -34,5 +56,25 @@ class EvaluateConfig(StageConfig):
     prompts: list[str] = Field(PROMPTS, description="what every model is asked, side by side; an empty list: nothing")
     answer_tokens: int = Field(48, ge=1, description="maximum length of an answer to them, in tokens")
     batch_size: int = Field(
-        32, ge=1, description="sequences in a forward pass; padding changes the last digits of scores"
+        32, ge=1, description="prompts that are answered at a time, where a benchmark asks for text"
     )
+
+    def asked(self, known: list[str]) -> list[TaskConfig]:
+        """The benchmarks, by default all that are `known`."""
+        chosen = self.tasks if self.tasks is not None else [*known]
+        return [TaskConfig(task=task) if isinstance(task, str) else task for task in chosen]
+
+    def score(self, task: TaskConfig, definition: str | None) -> ScoreConfig:
+        """What is asked in one of them."""
+        return ScoreConfig(
+            task=task.task, definition=definition, shots=task.shots, limit=task.limit or self.max_items, chat=task.chat,
+            generation=task.generation, seed=self.seed, dtype=self.dtype, batch_size=self.batch_size,
+        )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _labels_differ(self) -> Self:
+        labels = Counter(task.label for task in self.asked([]))
+        twice = sorted(label for label, number in labels.items() if number > 1)
+        if twice:
+            raise ValueError(f"tasks has {', '.join(twice)} twice: give each a name of its own")
+        return self

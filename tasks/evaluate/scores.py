@@ -1,8 +1,4 @@
-"""Scores for people and programs: every number with its chance level, and a note where it is no better than that.
-
-The headline is the accuracy with each choice's likelihood divided by its length in bytes (`acc_norm` of the harness):
-without that, a small model prefers short choices.
-"""
+"""Scores for people and programs: every number with its chance level, and in words where it is no better than that."""
 
 from __future__ import annotations
 
@@ -14,24 +10,20 @@ from typing import Any
 DIGITS = 6  # what float32 sums repeat on one machine
 SUBSETS = ("clean", "dirty")
 SURE = 2.0  # standard errors from chance from which a score is informative
+ABOVE, BELOW, SAME = "above chance", "below chance", "no better than chance"
 
 
-def assemble(result: Mapping[str, Any]) -> dict[str, Any]:
-    """{"models": {name: {"bits_per_byte", "tasks": {task: {…, "chance", "is_chance"}}}}}, rounded.
-
-    A task with dirty questions holds the same measures for the "clean" and the "dirty" ones.
-    """
-    models = {}
-    for name, measured in result["models"].items():
-        tasks = {}
-        for task, scores in sorted(measured["tasks"].items()):
-            about = result["benchmarks"][task]
-            subsets = {kind: _judged(scores[kind]) for kind in SUBSETS if kind in scores}
-            whole = {key: value for key, value in scores.items() if key not in SUBSETS}
-            tasks[task] = {**_judged({**whole, "chance": about["chance"]}), **subsets}
-            tasks[task] |= {"too_long": about["too_long"]} if about["too_long"] else {}
-        models[name] = {"bits_per_byte": round(measured["bits_per_byte"], DIGITS), "tasks": tasks}
-    return {"models": models}
+def judged(score: Mapping[str, Any], subsets: Mapping[str, Any]) -> dict[str, Any]:
+    """The score of one model in one benchmark as scores.json has it: its headline with its error and what it is worth,
+    and all other metrics. `subsets` are those of clean and dirty questions."""
+    headline = score["headline"]
+    value = {"chance": score["chance"], "items": score["items"], **score["metrics"][headline]}
+    parts = {
+        kind: _worth({**part, "higher_is_better": value["higher_is_better"]}) if kind in SUBSETS else part
+        for kind, part in subsets.items()
+    }
+    more = {name: score[name] for name in ("subtasks", "too_long") if score[name]}
+    return {"metric": headline, **_worth(value), **parts, "metrics": score["metrics"], **more}
 
 
 def side_by_side(scores: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -42,7 +34,7 @@ def side_by_side(scores: Mapping[str, Any]) -> list[dict[str, str]]:
     rows = [{"measure": "bits per byte", **bits, "chance": "", "items": "", "dirty": ""}]
     for task in models[names[0]]["tasks"]:
         measured = {name: models[name]["tasks"][task] for name in names}
-        rows.append({**_row(task, measured), "dirty": _dirty(measured[names[0]])})
+        rows.append({**_row(f"{task}, {measured[names[0]]['metric']}", measured), "dirty": _dirty(measured[names[0]])})
         for kind in SUBSETS:
             if kind in measured[names[0]]:
                 part = {name: measured[name][kind] for name in names}
@@ -52,15 +44,19 @@ def side_by_side(scores: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def verdict(scores: Mapping[str, Any]) -> str:
     """Which benchmarks are informative, in one sentence."""
-    informative: dict[str, bool] = {}
+    told: dict[str, set[str]] = {}
     for model in scores["models"].values():
         for task, score in model["tasks"].items():
-            informative[task] = informative.get(task, False) or not score["is_chance"]
-    above = sorted(task for task, is_so in informative.items() if is_so)
-    at_chance = sorted(task for task, is_so in informative.items() if not is_so)
+            if score["worth"]:
+                told.setdefault(task, set()).add(score["worth"])
     parts = []
-    if above:
-        parts.append(f"Away from chance for at least one model: {', '.join(above)}.")
+    for worth, sentence in (
+        (ABOVE, "Above chance for at least one model: {}."),
+        (BELOW, "Below chance for at least one model, so that something but knowledge decides: {}."),
+    ):
+        named = sorted(task for task, found in told.items() if worth in found)
+        parts += [sentence.format(", ".join(named))] if named else []
+    at_chance = sorted(task for task, found in told.items() if found == {SAME})
     if at_chance:
         parts.append(
             f"Within {SURE:g} standard errors of chance, so they say nothing of these models: {', '.join(at_chance)}."
@@ -70,19 +66,27 @@ def verdict(scores: Mapping[str, Any]) -> str:
     return " ".join(parts)
 
 
-def _judged(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Rounded, and whether the score could be chance."""
-    rounded = {key: value if value is None else round(value, DIGITS) for key, value in scores.items()}
-    chance = scores["chance"]
+def _worth(score: Mapping[str, Any]) -> dict[str, Any]:
+    """Rounded, and how the score stands to chance."""
+    rounded = {key: round(value, DIGITS) if isinstance(value, float) else value for key, value in score.items()}
+    chance = score["chance"]
+    if chance is None:
+        return {**rounded, "worth": None}
     # A few answers that are all alike have no standard error of their own; guessing has one
-    error = max(scores.get("normalised_accuracy_stderr", 0), math.sqrt(chance * (1 - chance) / scores["items"]))
-    return {**rounded, "is_chance": bool(abs(scores["normalised_accuracy"] - chance) < SURE * error)}
+    error = max(score["stderr"] or 0, math.sqrt(chance * (1 - chance) / score["items"]))
+    away = (score["value"] - chance) / error if error else 0.0
+    return {**rounded, "worth": SAME if abs(away) < SURE else ABOVE if away > 0 else BELOW}
 
 
 def _row(measure: str, scores: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     first = next(iter(scores.values()))
-    cells = {name: _cell(score) for name, score in scores.items()}
-    return {"measure": measure, **cells, "chance": f"{first['chance']:.3f}", "items": str(first["items"])}
+    chance = "" if first["chance"] is None else f"{first['chance']:.3f}"
+    return {
+        "measure": measure,
+        **{name: _cell(score) for name, score in scores.items()},
+        "chance": chance,
+        "items": str(first["items"]),
+    }
 
 
 def _dirty(score: Mapping[str, Any]) -> str:
@@ -93,10 +97,10 @@ def _dirty(score: Mapping[str, Any]) -> str:
 
 
 def _cell(score: Mapping[str, Any]) -> str:
-    shown = f"{score['normalised_accuracy']:.3f}"
-    if "normalised_accuracy_stderr" in score:
-        shown += f" ± {score['normalised_accuracy_stderr']:.3f}"
-    return f"{shown} (chance)" if score["is_chance"] else shown
+    shown = f"{score['value']:.3f}"
+    if score["stderr"] is not None:
+        shown += f" ± {score['stderr']:.3f}"
+    return {SAME: f"{shown} (chance)", BELOW: f"{shown} (below)"}.get(score["worth"], shown)
 
 
 def compared(prompts: Sequence[str], given: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:

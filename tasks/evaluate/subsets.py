@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from storage.errors import DamagedArtifact, make_again
 from storage.shards.lines import read_json_lines
@@ -20,15 +20,6 @@ from storage.shards.lines import read_json_lines
 FILE = "questions.jsonl"
 
 Dirty = Mapping[str, bool | None]  # question → dirty, clean, or None: too short to tell
-
-
-class Answer(NamedTuple):
-    """One question as a model answered it: 1 for right, 0 for wrong; the chance of guessing it."""
-
-    id: str
-    accuracy: float
-    normalised_accuracy: float
-    chance: float
 
 
 def find_dirty(folder: Path, share: float) -> dict[str, Dirty]:
@@ -57,29 +48,32 @@ def check_asked(benchmark: str, asked: Iterable[str], known: Dirty) -> None:
         )
 
 
-def split(answers: Sequence[Answer], dirty: Dirty | None) -> dict[str, Any]:
+def split(items: Sequence[Mapping[str, Any]], metric: str, dirty: Dirty | None) -> dict[str, Any]:
     """{"dirty_items", "unchecked_items"} and, where some are dirty, the scores of "clean" and "dirty" questions.
 
-    `dirty_items` is null where no question could be checked; a subset without a question is left out.
+    `items` are rows of items.jsonl, `metric` the one that is reported. `dirty_items` is null where no question could
+    be checked; a subset without a question is left out.
     """
-    met = [dirty[answer.id] if dirty else None for answer in answers]
+    met = [dirty.get(str(item["id"])) if dirty else None for item in items]
     unchecked = met.count(None)
-    if unchecked == len(answers):
+    if unchecked == len(items):
         return {"dirty_items": None, "unchecked_items": unchecked}
     found: dict[str, Any] = {"dirty_items": met.count(True), "unchecked_items": unchecked}
     if found["dirty_items"]:
         for kind, wanted in (("clean", False), ("dirty", True)):
-            part = [answer for answer, is_dirty in zip(answers, met, strict=True) if is_dirty is wanted]
-            found |= {kind: _score(part)} if part else {}
+            part = [item for item, is_dirty in zip(items, met, strict=True) if is_dirty is wanted]
+            found |= {kind: _score(part, metric)} if part else {}
     return found
 
 
-def _score(answers: Sequence[Answer]) -> dict[str, float]:
-    number = len(answers)
-    accuracy, normalised, chance = (sum(column) / number for column in list(zip(*answers, strict=True))[1:])
-    scores: dict[str, float] = {"items": number, "chance": chance, "accuracy": accuracy}
-    scores["normalised_accuracy"] = normalised
-    if number > 1:  # one answer has no error that could be estimated
-        scores["accuracy_stderr"] = math.sqrt(accuracy * (1 - accuracy) / (number - 1))
-        scores["normalised_accuracy_stderr"] = math.sqrt(normalised * (1 - normalised) / (number - 1))
-    return scores
+def _score(items: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:
+    values = [float(item["scores"][metric]) for item in items]
+    number, mean = len(values), sum(values) / len(values)
+    spread = sum((value - mean) ** 2 for value in values)
+    choices = [len(item.get("likelihoods", ())) for item in items]
+    return {
+        "items": number,
+        "value": mean,
+        "stderr": math.sqrt(spread / (number - 1) / number) if number > 1 else None,  # of one it can't be estimated
+        "chance": sum(1 / size for size in choices) / number if all(choices) else None,
+    }

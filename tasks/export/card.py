@@ -73,5 +73,5 @@ def _begun(config: Mapping[str, Any]) -> str:
 def _scores(scores: Mapping[str, Any] | None) -> list[str]:
     if scores is None:
         return ["## Scores", "Not evaluated: the profile leaves evaluation out."]
-    note = f"Accuracy with likelihoods normalised by length; ± is one standard error. {verdict(scores)}"
+    note = f"± is one standard error. {verdict(scores)}"
     return ["## Scores", markdown_table(side_by_side(scores)), note]

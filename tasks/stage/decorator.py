@@ -19,9 +19,10 @@ import inspect
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
@@ -34,7 +35,7 @@ from tasks.stage.environment import environment
 from tasks.stage.history import explain_miss, find_earlier
 from tasks.stage.output import Output
 from tasks.stage.pages import publish_page
-from tasks.stage.protocol import AdoptionCheck, Forecaster, Input, RuntimeCheck
+from tasks.stage.protocol import AdoptionCheck, Forecaster, Input, RuntimeCheck, Together
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, current
 from tasks.stage.source import source_digest
@@ -50,6 +51,17 @@ class Reached(Exception):
     def __init__(self, artifact: Artifact) -> None:
         super().__init__(artifact)
         self.artifact = artifact
+
+
+class _Work(NamedTuple):
+    """An artifact that is being made."""
+
+    payload: KeyPayload
+    config: StageConfig
+    inputs: Sequence[Input]
+    out: Output
+    folder: Path
+    started: float
 
 
 class Stage:
@@ -69,6 +81,7 @@ class Stage:
         check: RuntimeCheck | None = None,
         check_here: RuntimeCheck | None = None,
         adopted: AdoptionCheck | None = None,
+        together: Together | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -82,6 +95,7 @@ class Stage:
         self.check = check
         self.here = check_here
         self.adopted = adopted
+        self.together = together
         parameters = list(inspect.signature(function).parameters)
         if parameters[0] != "config" or parameters[-1] != "out":
             raise ConfigError(f"Stage {name} takes ({', '.join(parameters)}).", "It must take (config, inputs…, out).")
@@ -245,19 +259,61 @@ class Stage:
     ) -> tuple[Artifact, bool]:
         key = payload.key()
 
-        def waiting(holder: str) -> None:
-            session.observer.noted(self.name, f"waiting for {holder}, which makes the same artifact")
-
-        with session.store.lock(self.name, key, waiting):
+        with session.store.lock(self.name, key, self._waiting(session)):
             found = None if refresh else session.store.find(self.name, key, session.checking(self.name))
             if found is not None:
                 return found, True
             session.observer.started(self.name, explain_miss(session.store, payload, refresh))
             return self._make(session, payload, config, inputs, refresh), False
 
+    def materialize_all(self, calls: Sequence[tuple[StageConfig, Sequence[Input]]]) -> list[tuple[Artifact, bool]]:
+        """As `materialize` for each call, those that are missing made `together`; each is published as soon as it is
+        made. Needs a session."""
+        session = current()
+        if session is None or self.together is None:
+            raise ConfigError(f"{self.name} can't make several artifacts at once.", "Call it for each of them.")
+        started = time.monotonic()
+        refresh = self.name in session.refresh
+        payloads = [self.payload(config, inputs) for config, inputs in calls]
+        first = {payload.key(): number for number, payload in reversed([*enumerate(payloads)])}
+        found: dict[str, tuple[Artifact, bool]] = {}
+        with DiskFaults(session.store.local, self.name), ExitStack() as locks:
+            work: dict[str, _Work] = {}
+            for key in sorted(first):  # in one order: two runs that want the same can't wait for each other
+                payload, (config, inputs) = payloads[first[key]], calls[first[key]]
+                session.use(self.name, key)
+                there = None if refresh else session.store.find(self.name, key, session.checking(self.name))
+                if there is None:
+                    locks.enter_context(session.store.lock(self.name, key, self._waiting(session)))
+                    there = None if refresh else session.store.find(self.name, key, session.checking(self.name))
+                if there is not None:
+                    found[key] = there, True
+                else:
+                    work[key] = self._begin(session, payload, config, inputs, refresh)
+            asked = [key for key in first if key in work]
+            if asked:
+                session.observer.started(self.name, f"{len(asked)} of {len(first)} to be made")
+                makes = self.together([(one.config, one.inputs, one.out) for one in (work[key] for key in asked)])
+                for place in makes:
+                    found[asked[place]] = self._publish(session, work[asked[place]]), False
+            seconds = time.monotonic() - started
+            session.observer.gathered(self.name, made=len(asked), cached=len(first) - len(asked), seconds=seconds)
+        return [found[payload.key()] for payload in payloads]
+
+    def _waiting(self, session: Session) -> Callable[[str], None]:
+        return lambda holder: session.observer.noted(self.name, f"waiting for {holder}, which makes the same artifact")
+
     def _make(
         self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Input], refresh: bool
     ) -> Artifact:
+        work = self._begin(session, payload, config, inputs, refresh)
+        self.function(work.config, *work.inputs, work.out)
+        return self._publish(session, work)
+
+    def _begin(
+        self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Input], refresh: bool
+    ) -> _Work:
+        """The folders to work in, after all checks."""
         self.check_runtime(config, session.runtime)
         self.check_here(config, session.runtime)
         if self.name in session.checks:
@@ -273,10 +329,13 @@ class Stage:
             out.find_earlier = functools.partial(find_earlier, session.store, payload, self.source)
         out.path.mkdir(parents=True)
         out.scratch.mkdir(parents=True, exist_ok=True)
-        started = time.monotonic()
         # By name: the order in which a mapping was given is not in the key, so it must not shape the result
         given = [dict(sorted(one.items())) if isinstance(one, Mapping) else one for one in inputs]
-        self.function(config, *given, out)
+        return _Work(payload, config, given, out, work, time.monotonic())
+
+    def _publish(self, session: Session, done: _Work) -> Artifact:
+        """Check the laws and publish what was made."""
+        payload, config, inputs, out, work, started = done
         out.check()
         self._check_sources(config, payload, work)
         files = list_files(out.path)
@@ -334,6 +393,7 @@ def stage(
     check: RuntimeCheck | None = None,
     check_here: RuntimeCheck | None = None,
     adopted: AdoptionCheck | None = None,
+    together: Together | None = None,
 ) -> Callable[[Callable[..., None]], Stage]:
     """Make a stage of a function `(config, inputs…, out) -> None`.
 
@@ -344,13 +404,15 @@ def stage(
     `check(config, runtime)` raises ConfigError for settings of the runtime that the stage can't honour; a run asks it
     of every stage before the first one starts. `check_here` does so for what this machine has not; a plan, which may be
     for another machine, leaves it out. `adopted(config, folder, inputs)` raises a GristmillError for a folder made
-    elsewhere that can't stand for the stage's artifact; without it, none can.
+    elsewhere that can't stand for the stage's artifact; without it, none can. `together(calls)` makes several artifacts
+    that share what is dear, such as an open model: it yields the number of each call that is done.
     """
 
     def wrap(function: Callable[..., None]) -> Stage:
         made = Stage(
             function, name or function.__name__, version, part_of=part_of, section=section, runtime=runtime,
             sources=sources, forecast=forecast, check=check, check_here=check_here, adopted=adopted,
+            together=together,
         )  # fmt: skip
         STAGES[made.name] = made
         return made

@@ -136,6 +136,23 @@ class Output:
         stage.function(config, *inputs, nested)
         return Artifact.at(nested.path)
 
+    def obtain_all(
+        self, stage: AnyStage, calls: Mapping[str, tuple[StageConfig, Sequence[Input]]]
+    ) -> dict[str, Artifact]:
+        """As `obtain` for calls by name, those that are missing made together, as the stage can."""
+        if current() is not None:
+            made = dict(zip(calls, stage.materialize_all([*calls.values()]), strict=True))
+            self.uses |= {f"{stage.name}.{name}": artifact.origin for name, (artifact, _) in made.items()}
+            return {name: artifact for name, (artifact, _) in made.items()}
+        assert stage.together is not None, f"{stage.name} makes one artifact at a time"
+        outs = {
+            name: Output.at(self.scratch / stage.name / str(number), stage=stage.name, runtime=self.runtime)
+            for number, name in enumerate(calls)
+        }
+        for _ in stage.together([(config, inputs, outs[name]) for name, (config, inputs) in calls.items()]):
+            pass
+        return {name: Artifact.at(out.path) for name, out in outs.items()}
+
     def check(self) -> None:
         """No silent zero (law 3): raises EmptyOutput for no files at all, or a count that is not finite."""
         if not any(path.is_file() for path in self.path.rglob("*")):

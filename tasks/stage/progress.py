@@ -40,3 +40,6 @@ class Observer:
 
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
         """A stage has its artifact: made now, or found."""
+
+    def gathered(self, stage: str, *, made: int, cached: int, seconds: float) -> None:
+        """A stage has all of many artifacts that it makes together: so many made now, so many found."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from storage.artifact import Artifact
@@ -24,6 +24,7 @@ class Forecast(NamedTuple):
 Forecaster = Callable[[Any, int, Runtime], Forecast]  # (config, documents, runtime)
 RuntimeCheck = Callable[[Any, Runtime], None]  # (config, runtime)
 AdoptionCheck = Callable[[Any, Artifact, Mapping[str, Artifact]], None]  # (config, folder, inputs by name)
+Together = Callable[[Sequence[Any]], Iterator[int]]  # of calls (config, inputs, out): the number of each that is done
 
 
 class AnyStage(Protocol):
@@ -49,3 +50,8 @@ class AnyStage(Protocol):
         self, config: StageConfig, inputs: Sequence[Input], *, refresh: bool = False
     ) -> tuple[Artifact, bool]:
         """The artifact of this config and these inputs, and whether it was in the store."""
+
+    def materialize_all(self, calls: Sequence[tuple[StageConfig, Sequence[Input]]]) -> list[tuple[Artifact, bool]]:
+        """As `materialize` for each call, those that are missing made together."""
+
+    together: Together | None

@@ -1,0 +1,32 @@
+"""What is asked of a model in one benchmark, and how."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from tasks.stage.config import StageConfig
+
+SEED = 1234  # the harness's own
+
+
+class Asked(StageConfig):
+    """How a benchmark is asked."""
+
+    shots: int | None = Field(None, ge=0, description="examples before each question (default: as the task says)")
+    limit: int | None = Field(None, ge=1, description="only the first so many questions (default: all)")
+    chat: bool = Field(False, description="ask through the chat template, examples as turns of a conversation")
+    generation: dict[str, Any] = Field(
+        {}, description="arguments of generation that replace the task's, such as {max_gen_toks: 64}"
+    )
+
+
+class ScoreConfig(Asked):
+    """One benchmark for one model."""
+
+    task: str = Field(description="the benchmark")
+    definition: str | None = Field(None, description="digest of its definition in the harness; null: it is in the data")
+    seed: int = Field(SEED, ge=0, description="of the choice of examples, and of sampling")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="of weights and computation")
+    batch_size: int = Field(32, ge=1, description="prompts that are answered at a time")

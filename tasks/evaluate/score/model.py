@@ -1,0 +1,117 @@
+"""A model of transformers as lm-evaluation-harness asks it: its own HFLM, with likelihoods computed in packed rows.
+
+The harness pads a batch to its longest sequence, computes the text of a question once for each of its choices, and the
+logits of every position. What comes out is the same number to rounding (1e-6 nats), which is proved on the first row of
+each model; where it isn't, or the model's attention is not plain (sliding windows, soft-capped logits), the harness's
+way is taken.
+
+Shapes: T tokens of a row, K of them whose logits are wanted, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lm_eval.models.huggingface import HFLM
+
+from models.pretrained import context_of
+from tasks.evaluate.score.packed import Row, rows_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+TOKENS = {"cpu": 1024, "cuda": 8192}  # of a row: more would only attend to what is masked
+MOST_LOGITS = 1 << 28  # of a row: 1 GB in float32
+NEAR = 1e-3  # nats: what rounding may make of a sequence of some hundred tokens
+PROVED = 4  # sequences
+Asked = tuple[tuple[str, str] | None, list[int], list[int]]  # texts, ids of the context, ids of what follows
+Answer = tuple[float, bool]  # log-likelihood, and whether each token is the most likely one
+
+
+class PackedModel(HFLM):
+    """HFLM whose log-likelihoods come from packed rows; `on_done` is told how many requests are answered."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        batch_size: int,
+        on_done: Callable[[int], None] = lambda number: None,
+    ) -> None:
+        context = context_of(model.config)
+        # The harness makes room for 256 tokens of an answer, which a small context hasn't
+        room = min(256, context // 2)
+        super().__init__(
+            pretrained=model, tokenizer=tokenizer, batch_size=batch_size, max_length=context, max_gen_toks=room
+        )
+        self.packs = _plain_attention(model)
+        self.proved = False
+        self.on_done = on_done
+
+    def _loglikelihood_tokens(
+        self, requests: list[Asked], disable_tqdm: bool = False, override_bs: int | None = None
+    ) -> list[Answer]:
+        """The answer to each request, in order. A request longer than the context loses its beginning."""
+        if not self.packs or any(len(after) > self.max_length for _, _, after in requests):
+            return self._padded(requests)
+        inputs = [[*before, *after][-(self.max_length + 1) :][:-1] for _, before, after in requests]
+        answers: dict[int, Answer] = {}
+        most = min(TOKENS[self.device.type], MOST_LOGITS // int(self.model.config.vocab_size))
+        for row in rows_of(inputs, most):
+            found = self._answers(row, [requests[number][2] for number in row.paths])
+            if not self.proved:
+                self.proved = True
+                few = list(row.paths)[:PROVED]
+                alone = self._padded([requests[number] for number in few])
+                if any(abs(found[place][0] - alone[place][0]) > NEAR for place in range(len(few))):
+                    self.packs = False
+                    return self._padded(requests)
+            answers |= dict(zip(row.paths, found, strict=True))
+            self.on_done(len(found))
+        return [answers[number] for number in range(len(requests))]
+
+    def _padded(self, requests: list[Asked]) -> list[Answer]:
+        found: list[Answer] = super()._loglikelihood_tokens(requests, disable_tqdm=True)
+        self.on_done(len(found))
+        return found
+
+    @torch.no_grad()
+    def _answers(self, row: Row, follows: Sequence[Sequence[int]]) -> list[Answer]:
+        """The answers to the sequences of a row, in the order of its paths."""
+        device = self.device
+        asked = [
+            (node, id)
+            for path, after in zip(row.paths.values(), follows, strict=True)
+            for node, id in zip(path[len(path) - len(after) :], after, strict=True)
+        ]
+        nodes = sorted({node for node, _ in asked})
+        place = {node: number for number, node in enumerate(nodes)}
+        wanted = torch.tensor([place[node] for node, _ in asked], device=device)
+        ids = torch.tensor([id for _, id in asked], device=device)
+        made: Any = self.model(
+            input_ids=torch.tensor([row.ids], device=device),
+            position_ids=torch.tensor([row.depths], device=device),
+            attention_mask=torch.from_numpy(row.mask()).to(device)[None, None],
+            use_cache=False,
+            logits_to_keep=torch.tensor(nodes, device=device),
+        )
+        logits_KV = made.logits[0].float()
+        totals_K, best_K = logits_KV.logsumexp(1), logits_KV.argmax(1)
+        values = (logits_KV[wanted, ids] - totals_K[wanted]).double().tolist()
+        best = (best_K[wanted] == ids).tolist()
+        answers, start = [], 0
+        for after in follows:
+            end = start + len(after)
+            answers.append((sum(values[start:end]), all(best[start:end])))
+            start = end
+        return answers
+
+
+def _plain_attention(model: PreTrainedModel) -> bool:
+    """Whether each layer attends to all before it, by torch's own attention, which takes any mask."""
+    config = model.config
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    windows = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    return config._attn_implementation == "sdpa" and kinds == {"full_attention"} and not windows

@@ -1,0 +1,121 @@
+"""What the harness answers, as two files: score.json, and items.jsonl with a line a question, so that two models can be
+compared question by question."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+DIGITS = 9  # of what is written; float32 sums repeat on one machine
+HEADLINES = ("acc_norm", "acc", "exact_match", "pass@1", "prompt_level_strict_acc", "bits_per_byte")
+
+
+def metric_name(metric: str, chosen: str) -> str:
+    """A metric's name, with that of the filter which took the answer out of the text, where there are several."""
+    return metric if chosen == "none" else f"{metric},{chosen}"
+
+
+def score_of(task: str, measured: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """{"task", "headline", "metrics": {name: {"value", "stderr", "higher_is_better"}}, "chance", "items", "subtasks",
+    "versions", "shots"}. Of a tag, which the harness doesn't sum up, the metrics are means over all questions.
+    """
+    leaves = sorted(measured["samples"])
+    whole = measured["results"].get(task)
+    better = {name: value for leaf in leaves for name, value in measured["higher_is_better"][leaf].items()}
+    metrics = _metrics(whole, better) if whole else _pooled(items, better)
+    if not metrics:  # a group that the harness doesn't sum up either
+        metrics = _pooled(items, better)
+    names = [name.partition(",")[0] for name in metrics]
+    headline = next(
+        (name for wanted in HEADLINES for name, bare in zip(metrics, names, strict=True) if bare == wanted),
+        next(iter(metrics)),
+    )
+    return {
+        "task": task,
+        "headline": headline,
+        "metrics": metrics,
+        "chance": _chance(items, headline),
+        "items": len(items),
+        "subtasks": {leaf: _metrics(measured["results"][leaf], better) for leaf in leaves} if len(leaves) > 1 else {},
+        "versions": {leaf: measured["versions"].get(leaf) for leaf in leaves},
+        "shots": sorted({measured["n-shot"].get(leaf) or 0 for leaf in leaves}),
+    }
+
+
+def items_of(task: str, measured: Mapping[str, Any], *, named: bool) -> list[dict[str, Any]]:
+    """A row a question: {"id", "cluster", "scores", "likelihoods" or "answers"}. Questions that are not `named` have
+    their number for an id."""
+    rows: dict[str, dict[str, Any]] = {}
+    for leaf in sorted(measured["samples"]):
+        for sample in measured["samples"][leaf]:
+            number = sample["doc"]["id"] if named else sample["doc_id"]
+            identity = str(number) if leaf == task else f"{leaf}/{number}"
+            row = rows.setdefault(identity, {"id": identity, "cluster": None, "scores": {}})
+            for metric in sample["metrics"]:
+                value = _scalar(sample[metric])
+                if value is not None:
+                    row["scores"][metric_name(metric, sample["filter"])] = value
+            row |= _answers(sample)
+    return list(rows.values())
+
+
+def _answers(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """What the model said: a text, or how likely each choice was."""
+    given = [one for answer in sample["resps"] for one in answer]
+    if given and isinstance(given[0], str):
+        return {"answers": given}
+    if given and isinstance(given[0], list | tuple):
+        return {"likelihoods": [round(float(one[0]), 6) for one in given]}
+    return {}
+
+
+def _scalar(value: Any) -> float | None:
+    """A number as it is; of a log-likelihood with its weight (bytes, words), nats a unit."""
+    if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(part, int | float) for part in value):
+        value = -value[0] / value[1] if value[1] else None
+    if isinstance(value, list) and value and all(isinstance(part, bool | int | float) for part in value):
+        value = sum(value) / len(value)
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, bool | int | float) and math.isfinite(value):
+        return round(float(value), DIGITS)
+    return None
+
+
+def _metrics(result: Mapping[str, Any], better: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for key, value in result.items():
+        name, _, chosen = key.partition(",")
+        if not chosen or name.endswith("_stderr") or not isinstance(value, int | float) or not math.isfinite(value):
+            continue
+        error = result.get(f"{name}_stderr,{chosen}")
+        found[metric_name(name, chosen)] = {
+            "value": round(float(value), DIGITS),
+            "stderr": round(error, DIGITS) if isinstance(error, float) and math.isfinite(error) else None,
+            "higher_is_better": bool(better.get(name, True)),
+        }
+    return found
+
+
+def _pooled(items: Sequence[Mapping[str, Any]], better: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name in sorted({name for item in items for name in item["scores"]}):
+        values = [item["scores"][name] for item in items if name in item["scores"]]
+        mean = sum(values) / len(values)
+        spread = sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
+        found[name] = {
+            "value": round(mean, DIGITS),
+            "stderr": round(math.sqrt(spread / len(values)), DIGITS),
+            "higher_is_better": bool(better.get(name.partition(",")[0], True)),
+        }
+    return found
+
+
+def _chance(items: Sequence[Mapping[str, Any]], headline: str) -> float | None:
+    """The accuracy of guessing: the mean of 1 / number of choices. Of shares and of texts there is none."""
+    if headline not in ("acc", "acc_norm"):
+        return None
+    if any(item["scores"].get(headline) not in (0.0, 1.0) or len(item.get("likelihoods", ())) < 2 for item in items):
+        return None
+    return round(sum(1 / len(item["likelihoods"]) for item in items) / len(items), DIGITS)

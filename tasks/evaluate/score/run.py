@@ -1,0 +1,135 @@
+"""The child of `score`: `python -m tasks.evaluate.score.run SPEC` measures one model in some benchmarks."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from models.kernels.attention import for_any_shape
+from models.pretrained import load_pretrained
+from models.tokenizer import load_tokenizer
+from storage.errors import ConfigError
+from storage.shards.lines import write_json_lines
+from tasks.children.child import emit, run_as_child
+from tasks.children.spec import ChildSpec
+from tasks.evaluate.score.config import ScoreConfig
+from tasks.evaluate.score.local import DATASET, questions_of, write_task
+from tasks.evaluate.score.result import items_of, score_of
+from tasks.harness.data import Load, saved, serving
+from tasks.harness.definitions import manager_of
+from tasks.harness.prepare import ABOUT, DATA, DEFINITION
+from tasks.training.peak import peak_memory
+
+if TYPE_CHECKING:
+    from lm_eval.tasks import TaskManager
+    from transformers import PreTrainedModel
+
+    from tasks.evaluate.score.model import PackedModel
+
+ITEMS, SCORE = "items.jsonl", "score.json"
+RESAMPLES = 1000  # of the bootstrap by which the harness estimates errors that have no formula
+
+
+class Job(ChildSpec):
+    """One benchmark."""
+
+    config: ScoreConfig
+    task: Path  # a file of questions, or the folder of a task of the harness
+
+
+class ScoreSpec(ChildSpec):
+    """Written as JSON by the stage."""
+
+    model: Path
+    jobs: list[Job]
+
+
+@for_any_shape()
+def run(path: Path) -> None:
+    """Write items.jsonl into each job's folder; their scores to `spec.result`, and a line as each is done."""
+    spec = ScoreSpec.model_validate_json(path.read_text())
+    torch.set_num_threads(spec.runtime.compute.threads)
+    wanted = spec.runtime.compute.device
+    device = "cuda" if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()) else "cpu"
+    opened: dict[tuple[str, int], PackedModel] = {}
+    for number, job in enumerate(spec.jobs):
+        emit(done=number, note=job.config.task)
+        key = (job.config.dtype, job.config.batch_size)
+        if key not in opened:
+            opened.clear()
+            gc.collect()
+            opened[key] = _open(spec.model, job.config, device)
+        score = _measure(job, opened[key])
+        emit(finished=number, score=score)
+    spec.finish({"peak_memory_bytes": peak_memory(torch.device(device)), "device": device})
+
+
+def _open(folder: Path, config: ScoreConfig, device: str) -> PackedModel:
+    from tasks.evaluate.score.model import PackedModel
+
+    model: PreTrainedModel = load_pretrained(folder, dtype=getattr(torch, config.dtype)).to(device).eval()
+    return PackedModel(model, load_tokenizer(folder), config.batch_size)
+
+
+def _measure(job: Job, lm: PackedModel) -> dict[str, Any]:
+    """The score of one benchmark."""
+    from lm_eval import simple_evaluate
+
+    config = job.config
+    manager, names, load, left_out = _task(job, lm)
+    if config.chat and not lm.tokenizer.chat_template:
+        raise ConfigError(
+            f"{config.task} is asked through the chat template, and the model has none.", "Set chat: false."
+        )
+    with serving(load):
+        measured: Any = simple_evaluate(
+            model=lm,
+            tasks=names,
+            task_manager=manager,
+            num_fewshot=config.shots,
+            limit=config.limit,
+            apply_chat_template=config.chat,
+            fewshot_as_multiturn=config.chat,
+            gen_kwargs=config.generation or None,
+            bootstrap_iters=RESAMPLES,
+            fewshot_random_seed=config.seed,
+            torch_random_seed=config.seed,
+            numpy_random_seed=config.seed,
+            confirm_run_unsafe_code=True,
+        )
+    items = items_of(config.task, measured, named=job.task.is_file())
+    write_json_lines(job.out / ITEMS, items)
+    return {**score_of(config.task, measured, items), "too_long": left_out}
+
+
+def _task(job: Job, lm: PackedModel) -> tuple[TaskManager, list[Any], Load, int]:
+    """What the harness is asked: a manager that knows the task, its names, its data; and how many don't fit."""
+    import json
+
+    from datasets import Dataset, DatasetDict
+    from lm_eval.tasks import TaskManager
+
+    if job.task.is_dir():
+        about = json.loads((job.task / ABOUT).read_text(encoding="utf-8"))
+        defined = job.task / DEFINITION
+        manager = manager_of(job.config.task, defined if defined.is_dir() else None)
+        return manager, about["only"] or [job.config.task], saved(job.task / DATA), 0
+    rows, left_out = questions_of(
+        job.task, job.config.limit, lambda choice: len(lm.tokenizer.encode(choice)) < lm.max_length
+    )
+    write_task(job.config.task, job.scratch / "definition")
+    manager = TaskManager(include_path=str(job.scratch / "definition"), include_defaults=False)
+    data = DatasetDict({"test": Dataset.from_list(rows)})
+
+    def load(path: str, name: str | None) -> Any:
+        assert (path, name) == (DATASET, job.config.task)
+        return data
+
+    return manager, [job.config.task], load, left_out
+
+
+if __name__ == "__main__":
+    run_as_child(run)

@@ -1,0 +1,7 @@
+"""What `download` and `evaluate` share of lm-evaluation-harness (Gao et al. 2021): its tasks by name, their definitions
+unchanged, on data that lies in the artifact.
+
+definitions.py  where a task is defined, and a digest of what defines it
+data.py         the one seam through which the harness gets its data: what was prepared, and nothing else
+prepare.py      `download`: the data of a task, and its questions for the contamination check
+"""

@@ -1,0 +1,125 @@
+"""Where a task of lm-evaluation-harness is defined: among its own 14,000 files, or in a folder of the user's.
+
+The harness parses all of its files to find one (15 s of CPU time). Here they are only searched for the name, and the
+folder that has it is parsed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lm_eval.tasks import TaskManager
+
+NAMES = re.compile(rb"^(?:task|group)\s*:\s*[\"']?([\w.\-+:]+)[\"']?\s*(?:#.*)?$", re.MULTILINE)
+TAGS = re.compile(
+    rb"^tag\s*:\s*(?:[\"']?([\w.\-+]+)[\"']?\s*$|\n?((?:\s*-\s*[\"']?[\w.\-+]+[\"']?\s*\n)+))", re.MULTILINE
+)
+SHOWN = 6  # names in an error
+
+
+def installed() -> str:
+    """The version of the harness."""
+    from importlib.metadata import version
+
+    return version("lm-eval")
+
+
+def manager_of(task: str, folder: Path | None = None) -> TaskManager:
+    """A TaskManager that knows `task` (a task, group or tag) and all that it refers to: of `folder`, whose definitions
+    may include the harness's own by their path, or of the harness. Raises ConfigError for a name that is in neither.
+    """
+    from lm_eval.tasks import TaskManager
+
+    if folder is not None:
+        manager = TaskManager(include_path=str(folder), include_defaults=False)
+        if task not in manager.all_tasks:
+            raise ConfigError(
+                f"No file of {folder} defines a task {task}; there are {_some(manager.all_tasks)}.",
+                "Name one of these, or look at the YAML file of the task: one that can't be read is skipped.",
+            )
+        return manager
+    return TaskManager(include_path=[str(path) for path in families(task)], include_defaults=False)
+
+
+def families(task: str) -> list[Path]:
+    """The folders of the harness that define `task` and what it refers to. Raises ConfigError."""
+    known = _index()
+    if task not in known:
+        near = sorted(name for name in known if task.lower() in name.lower())
+        raise ConfigError(
+            f"lm-evaluation-harness {installed()} has no task {task}.",
+            f"Tasks with such a name: {_some(near)}." if near else "`lm-eval ls tasks` lists them.",
+        )
+    found, wanted, seen = dict.fromkeys(known[task]), [task], set[str]()
+    while wanted:
+        name = wanted.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for member in _members(name, list(found)):
+            wanted.append(member)
+            if not set(known.get(member, ())) & found.keys():
+                found |= dict.fromkeys(known.get(member, ())[:1])
+    return list(found)
+
+
+def definition_digest(task: str) -> str:
+    """SHA-256 over the harness's version and the files of the folders that define `task`, by name and content."""
+    digest = hashlib.sha256(installed().encode())
+    for folder in families(task):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in (".yaml", ".py", "") and path.is_file():
+                digest.update(f"\0{path.relative_to(_root()).as_posix()}\0".encode())
+                digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _members(name: str, folders: list[Path]) -> Iterator[str]:
+    """What a group names as its members."""
+    from lm_eval.tasks import TaskManager
+
+    entry = TaskManager(include_path=[str(folder) for folder in folders], include_defaults=False).task_index.get(name)
+    listed = (entry.cfg or {}).get("task") if entry and entry.cfg else None
+    for item in listed if isinstance(listed, list) else ():
+        member = item if isinstance(item, str) else item.get("task", item.get("group"))
+        if isinstance(member, str):
+            yield member
+
+
+@functools.cache
+def _root() -> Path:
+    import importlib.util
+
+    found = importlib.util.find_spec("lm_eval.tasks")
+    assert found is not None, "lm-eval is a dependency"
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
+@functools.cache
+def _index() -> dict[str, list[Path]]:
+    """Each name of a task, group or tag in the harness, and the families (folders of its first level) that have it."""
+    known: dict[str, list[Path]] = {}
+    for path in sorted(_root().rglob("*.yaml")):
+        text = path.read_bytes()
+        names = list(NAMES.findall(text))
+        for single, listed in TAGS.findall(text):
+            names += [single] if single else re.findall(rb"[\w.\-+]+", re.sub(rb"^\s*-\s*", b" ", listed, flags=re.M))
+        family = _root() / path.relative_to(_root()).parts[0]
+        for name in names:
+            folders = known.setdefault(name.decode(), [])
+            if family not in folders:
+                folders.append(family)
+    return known
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "") or "none"

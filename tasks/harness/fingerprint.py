@@ -1,0 +1,49 @@
+"""What identifies a task of the harness before its data are read: its definition, and its files or a commit."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from storage.digests import list_files, tree_digest
+from storage.errors import SourceError
+from storage.remembered import remembered_digest
+from tasks.harness.config import HarnessSource
+from tasks.harness.definitions import definition_digest, installed
+
+SUBSET = "{subset}"
+
+
+def fingerprint(source: HarnessSource) -> dict[str, str]:
+    """A digest by name: of the definition, and of each file or the commit. Raises SourceError for what is not there."""
+    name = f"harness {source.task}"
+    if source.folder is not None:
+        folder = Path(source.folder).expanduser()
+        if not folder.is_dir():
+            raise SourceError(f"{folder} is not a folder.", f"Correct download.harness.folder of {source.task}.")
+        found = {f"{name} definition": f"{installed()} {tree_digest(list_files(folder))}"}
+    else:
+        found = {f"{name} definition": definition_digest(source.task)}
+    if source.revision is not None:
+        return {**found, name: source.revision}
+    for split, pattern in (source.files or {}).items():
+        paths = [*files_of(pattern.replace(SUBSET, "*"))]
+        if not paths:
+            raise SourceError(
+                f"The task {source.task} has {pattern} for its split {split}, and there is no such file.",
+                "Correct download.harness.",
+            )
+        digest = hashlib.sha256()
+        for path in paths:
+            digest.update(f"{path.name}\0{remembered_digest(path)}\0".encode())
+        found[f"{name} {split}"] = digest.hexdigest()
+    return found
+
+
+def files_of(pattern: str) -> Iterator[Path]:
+    """The files of a glob, sorted."""
+    for path in sorted(glob.glob(str(Path(pattern).expanduser()), recursive=True)):
+        if Path(path).is_file():
+            yield Path(path)

@@ -1,0 +1,180 @@
+"""The data of a task of lm-evaluation-harness, fetched or read once, and its questions for the contamination check."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storage.errors import ConfigError, SourceError
+from storage.shards.lines import write_json_lines
+from tasks.harness.config import HarnessSource
+from tasks.harness.data import Load, Splits, save, serving
+from tasks.harness.definitions import installed, manager_of
+from tasks.harness.fingerprint import SUBSET, files_of
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from lm_eval.api.task import Task
+
+DATA, DEFINITION, ABOUT = "data", "definition", "task.json"
+BUILDERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
+PACKED = (".gz", ".zst", ".xz", ".bz2")
+
+
+def prepare(source: HarnessSource, folder: Path, scratch: Path) -> list[dict[str, Any]]:
+    """Write data/, task.json and, where the profile has the definition in a folder, definition/; the questions as rows
+    of a benchmark: {"id", "query", "choices", "gold"}, of which the right answer is the only choice.
+
+    Raises ConfigError for a task that there is not, SourceError for data that are missing or not what it needs.
+    """
+    defined = Path(source.folder) if source.folder else None
+    folder.mkdir(parents=True, exist_ok=True)
+    found: dict[tuple[str, str | None], Splits] = {}
+    load = _from_files(source, scratch) if source.files else _from_hub(source)
+
+    def remember(path: str, name: str | None) -> Splits:
+        if (path, name) not in found:
+            found[path, name] = load(path, name)
+        return found[path, name]
+
+    with serving(remember), _without_bars():
+        try:
+            leaves = manager_of(source.task, defined).load([*(source.only or [source.task])])["tasks"]
+            questions = [row for name, task in leaves.items() for row in _questions(source, name, task)]
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise SourceError(
+                f"The data of the task {source.task} are not what its definition reads: "
+                f"{type(error).__name__}: {error}.",
+                "Give files with the columns and splits of the data set that the definition names, or rename them in "
+                "columns.",
+            ) from error
+        save(_used(found, leaves), folder / DATA)
+    if defined is not None:
+        shutil.copytree(defined, folder / DEFINITION, ignore=shutil.ignore_patterns("__pycache__"))
+    about = {"task": source.task, "only": source.only, "harness": installed(), "tasks": {
+        name: {"version": task.VERSION, "output": task.OUTPUT_TYPE, "questions": len(task.eval_docs)}
+        for name, task in leaves.items()
+    }}  # fmt: skip
+    (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    write_json_lines(folder.parent / f"{source.name}.jsonl", questions)
+    return questions
+
+
+def _questions(source: HarnessSource, name: str, task: Task) -> list[dict[str, Any]]:
+    """What stands in a question and its answer, as the task writes them: to look for, not to ask."""
+    rows = []
+    for number, row in enumerate(task.eval_docs):
+        query, answer = task.doc_to_text(row), task.doc_to_target(row)
+        choices = task.doc_to_choice(row) if task.OUTPUT_TYPE == "multiple_choice" else None
+        if isinstance(query, int) and choices:  # as in WinoGrande: the choices stand before what is asked
+            query, answer = choices[query], answer if isinstance(answer, str) else ""
+        if isinstance(answer, int) and choices:
+            answer = choices[answer]
+        if isinstance(answer, list):
+            answer = " ".join(map(str, answer))
+        identity = f"{number}" if name == source.task else f"{name}/{number}"
+        rows.append({"id": identity, "query": str(query), "choices": [f" {answer}"], "gold": 0})
+    if not rows:
+        raise SourceError(f"The task {name} has no question.", "Look at its files.")
+    return rows
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """The stage has a progress of its own."""
+    from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    shown = not are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            enable_progress_bars()
+
+
+def _used(
+    found: Mapping[tuple[str, str | None], Splits], leaves: Mapping[str, Task]
+) -> dict[tuple[str, str | None], Splits]:
+    """Only the splits that a task reads."""
+    wanted = {
+        split
+        for task in leaves.values()
+        for split in (
+            task.config.training_split, task.config.validation_split, task.config.test_split,
+            task.config.fewshot_split,
+        )
+    }  # fmt: skip
+    return {key: {split: rows for split, rows in splits.items() if split in wanted} for key, splits in found.items()}
+
+
+def _from_files(source: HarnessSource, scratch: Path) -> Load:
+    def load(path: str, name: str | None) -> Splits:
+        from datasets import DatasetDict
+
+        found: Splits = DatasetDict(
+            {split: _read(source, pattern, name, scratch) for split, pattern in (source.files or {}).items()}
+        )
+        return found
+
+    return load
+
+
+def _read(source: HarnessSource, pattern: str, subset: str | None, scratch: Path) -> Dataset:
+    """The rows of a split. Raises SourceError."""
+    from datasets.exceptions import DatasetGenerationError
+    from datasets.load import load_dataset  # not the one that `serving` replaces
+
+    wanted = pattern.replace(SUBSET, subset or "")
+    files = [str(path) for path in files_of(wanted)]
+    if not files:
+        raise SourceError(
+            f"The task {source.task} reads {wanted}, and there is no such file.",
+            "Correct download.harness, or list under `only` the tasks of the group whose files you have.",
+        )
+    suffixes = [suffix for suffix in Path(files[0]).suffixes if suffix not in PACKED]
+    builder = BUILDERS.get(suffixes[-1] if suffixes else "")
+    if builder is None:
+        raise SourceError(
+            f"{files[0]} is of no kind that a task reads.", f"Kinds are {', '.join(BUILDERS)}, also compressed."
+        )
+    options: dict[str, Any] = {"delimiter": "\t"} if suffixes[-1] == ".tsv" else {}
+    try:
+        rows: Dataset = load_dataset(builder, data_files=files, split="train", cache_dir=str(scratch), **options)
+    except (DatasetGenerationError, ValueError, OSError) as error:
+        cause = error.__cause__ or error
+        raise SourceError(f"{files[0]} can't be read: {cause}.", "Mend or replace the file.") from error
+    return _renamed(rows, source.columns) if source.columns else rows
+
+
+def _renamed(rows: Dataset, columns: Mapping[str, str]) -> Dataset:
+    """Columns made by a Jinja template of a row's columns, as a definition would write them."""
+    from jinja2 import StrictUndefined
+    from jinja2.nativetypes import NativeEnvironment
+    from jinja2.sandbox import SandboxedEnvironment
+
+    class Native(SandboxedEnvironment, NativeEnvironment):
+        """Values stay lists and numbers."""
+
+    environment = Native(undefined=StrictUndefined)
+    templates = {name: environment.from_string(template) for name, template in columns.items()}
+    return rows.map(lambda row: {name: template.render(**row) for name, template in templates.items()})
+
+
+def _from_hub(source: HarnessSource) -> Load:
+    def load(path: str, name: str | None) -> Splits:
+        from datasets.load import load_dataset
+
+        if source.revision is None:
+            raise ConfigError(
+                f"The task {source.task} takes its data from the hub's data set {path}, and no revision is given.",
+                "Give download.harness its commit as `revision`, or local `files` for it.",
+            )
+        found: Splits = load_dataset(source.dataset or path, name, revision=source.revision)
+        return found
+
+    return load
