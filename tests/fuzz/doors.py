@@ -389,10 +389,9 @@ QUESTION = {"id": "1", "query": "Q?", "choices": [" a", " b"], "gold": 0}
 
 @door("benchmark", lambda: [as_lines(QUESTION, QUESTION)])
 def _benchmark(data: bytes, folder: Path) -> None:
-    from tasks.evaluate.benchmarks import write_questions
+    from tasks.evaluate.score.local import questions_of
 
-    path = written(data, folder / "in" / "mine.jsonl")
-    write_questions([path], folder / "out", max_items=None, fits=lambda choice: len(choice) < 99)
+    questions_of(written(data, folder / "in" / "mine.jsonl"), None, lambda choice: len(choice) < 99)
 
 
 @door("questions", lambda: [as_lines({"benchmark": "b", "id": "1", "ngrams": 3, "found": 1})])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ class ScoreSpec(ChildSpec):
 
 @for_any_shape()
 def run(path: Path) -> None:
-    """Write items.jsonl into each job's folder; their scores to `spec.result`, and a line as each is done."""
+    """Write score.json and items.jsonl into each job's scratch folder; one that has them is done."""
     spec = ScoreSpec.model_validate_json(path.read_text())
     torch.set_num_threads(spec.runtime.compute.threads)
     wanted = spec.runtime.compute.device
@@ -57,13 +58,17 @@ def run(path: Path) -> None:
     opened: dict[tuple[str, int], PackedModel] = {}
     for number, job in enumerate(spec.jobs):
         emit(done=number, note=job.config.task)
+        if (job.scratch / SCORE).exists():  # measured before the run was killed
+            continue
         key = (job.config.dtype, job.config.batch_size)
         if key not in opened:
             opened.clear()
             gc.collect()
             opened[key] = _open(spec.model, job.config, device)
         score = _measure(job, opened[key])
-        emit(finished=number, score=score)
+        written = job.scratch / f"{SCORE}.part"
+        written.write_text(json.dumps(score, indent=2) + "\n")
+        written.replace(job.scratch / SCORE)
     spec.finish({"peak_memory_bytes": peak_memory(torch.device(device)), "device": device})
 
 
@@ -101,14 +106,12 @@ def _measure(job: Job, lm: PackedModel) -> dict[str, Any]:
             confirm_run_unsafe_code=True,
         )
     items = items_of(config.task, measured, named=job.task.is_file())
-    write_json_lines(job.out / ITEMS, items)
+    write_json_lines(job.scratch / ITEMS, items)
     return {**score_of(config.task, measured, items), "too_long": left_out}
 
 
 def _task(job: Job, lm: PackedModel) -> tuple[TaskManager, list[Any], Load, int]:
     """What the harness is asked: a manager that knows the task, its names, its data; and how many don't fit."""
-    import json
-
     from datasets import Dataset, DatasetDict
     from lm_eval.tasks import TaskManager
 

@@ -4,6 +4,7 @@ model measures only what is new."""
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,20 +51,17 @@ def _of_one_model(calls: Sequence[Call], numbers: Sequence[int]) -> Iterator[int
         model=model.path.resolve(),
         jobs=jobs,
     )
-    scores: dict[int, dict[str, Any]] = {}
 
     def on_line(line: Mapping[str, Any]) -> None:
-        if "score" in line:
-            scores[line["finished"]] = line["score"]
-        else:
-            first.progress(line["done"], len(calls), "benchmarks", line["note"])
+        first.progress(line["done"], len(calls), "benchmarks", line["note"])
 
-    result = run_module("tasks.evaluate.score.run", spec, first, on_line=on_line, ranks=False, keeps="nothing")
+    result = run_module("tasks.evaluate.score.run", spec, first, on_line=on_line, ranks=False, keeps="answers")
     for place, number in enumerate(numbers):
         out = calls[place][2]
-        (out.path / SCORE).write_text(json.dumps(scores[place], indent=2) + "\n")
-        headline = scores[place]["headline"]
-        out.count(score=scores[place], summary=f"{headline} {scores[place]['metrics'][headline]['value']:.3f}")
+        for name in (SCORE, ITEMS):
+            shutil.copyfile(out.scratch / name, out.path / name)
+        found = json.loads((out.path / SCORE).read_text(encoding="utf-8"))
+        out.count(score=found, summary=f"{found['headline']} {found['metrics'][found['headline']]['value']:.3f}")
         out.fact(**result)
         yield number
 

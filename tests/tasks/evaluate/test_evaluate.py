@@ -22,9 +22,11 @@ from storage.errors import ConfigError, DamagedArtifact, SourceError, TokenizerM
 from storage.shards.token_stream import TokenStream
 from tasks.evaluate import EvaluateConfig, evaluate
 from tasks.evaluate.answers import answers
-from tasks.evaluate.benchmarks import select, write_questions
-from tasks.evaluate.scores import assemble, side_by_side, verdict
-from tasks.evaluate.subsets import Answer, check_asked, find_dirty, split
+from tasks.evaluate.chosen import chosen
+from tasks.evaluate.config import TaskConfig
+from tasks.evaluate.score.local import questions_of
+from tasks.evaluate.scores import judged, side_by_side, verdict
+from tasks.evaluate.subsets import check_asked, find_dirty, split
 from tasks.stage.output import Output
 from tests.tasks.tiny_model import ANIMALS, PLACES, RUNTIME, make_model, make_validation, write_rows
 
@@ -99,8 +101,13 @@ def test_scores_are_what_a_hand_would_compute(folder: Path, scored: Output) -> N
         shares = [value / length for value, length in zip(likelihoods, lengths, strict=True)]
         normalised += shares.index(max(shares)) == row["gold"]
     score = scores["base"]["tasks"]["places"]
-    assert score["accuracy"] == pytest.approx(right / len(QUESTIONS))
-    assert score["normalised_accuracy"] == pytest.approx(normalised / len(QUESTIONS))
+    assert score["metrics"]["acc"]["value"] == pytest.approx(right / len(QUESTIONS))
+    assert score["metric"] == "acc_norm"
+    assert score["value"] == pytest.approx(normalised / len(QUESTIONS))
+    items = [json.loads(line) for line in (scored.path / "items" / "base" / "places.jsonl").read_text().splitlines()]
+    assert [item["id"] for item in items] == [row["id"] for row in QUESTIONS]
+    assert sum(item["scores"]["acc_norm"] for item in items) == normalised
+    assert items[-1]["likelihoods"] == pytest.approx(likelihoods, abs=1e-5)
     assert score["items"] == len(QUESTIONS)
     assert score["chance"] == pytest.approx(
         sum(1 / len(row["choices"]) for row in QUESTIONS) / len(QUESTIONS), abs=1e-6
@@ -114,7 +121,7 @@ def test_scores_are_what_a_hand_would_compute(folder: Path, scored: Output) -> N
             nats += float(model(window[:, :-1], window[:, 1:])) * (window.shape[1] - 1)
     expected = nats / math.log(2) / stream.text_bytes * stream.tokens / (stream.tokens - 1)
     assert scores["base"]["bits_per_byte"] == pytest.approx(expected, rel=1e-5)
-    assert "| places |" in (scored.path / "scores.md").read_text()
+    assert "| places, acc_norm |" in (scored.path / "scores.md").read_text()
 
 
 def test_as_many_models_are_scored_as_there_are_under_their_names(folder: Path, scored: Output, tmp_path: Path) -> None:
@@ -132,28 +139,41 @@ def test_clean_and_dirty_questions_are_scored_apart(folder: Path, scored: Output
     score = json.loads((scored.path / "scores.json").read_text())["models"]["dpo"]["tasks"]["places"]
     clean, dirty = score["clean"], score["dirty"]
     assert (clean["items"], dirty["items"], score["dirty_items"]) == (5, 15, 15)
-    for measure in ("accuracy", "normalised_accuracy", "chance"):
+    for measure in ("value", "chance"):
         together = (5 * clean[measure] + 15 * dirty[measure]) / 20
         assert together == pytest.approx(score[measure], abs=1e-5)
     assert clean["chance"] == pytest.approx(sum(1 / len(row["choices"]) for row in QUESTIONS[::4]) / 5, abs=1e-6)
     table = {row["measure"]: row for row in scored.counts["tables"]["Scores"]}
-    assert [table[name]["items"] for name in ("places", "places, clean", "places, dirty")] == ["20", "5", "15"]
-    assert table["places"]["dirty"] == "15"
+    assert [table[name]["items"] for name in ("places, acc_norm", "places, clean", "places, dirty")] == [
+        "20",
+        "5",
+        "15",
+    ]
+    assert table["places, acc_norm"]["dirty"] == "15"
     assert "Dirty are questions of whose text" in (scored.path / "scores.md").read_text()
     half = find_dirty(folder / "contamination", 0.5)["places"]
     assert list(half.values()).count(True) == 5, "2 of 4 n-grams are not more than half"
 
 
+def answered(*right: float) -> list[dict[str, Any]]:
+    """Questions of four choices, as items.jsonl has them."""
+    return [
+        {"id": str(number), "scores": {"acc": value}, "likelihoods": [0.0] * 4} for number, value in enumerate(right)
+    ]
+
+
 def test_a_subsets_error_is_that_of_a_mean_and_unknown_for_one_answer() -> None:
-    answers = [Answer(str(number), 0.0, float(number < 3), 0.25) for number in range(5)]
-    scores = split(answers, {str(number): number == 4 for number in range(5)})
-    assert scores["clean"]["normalised_accuracy"] == 0.75
-    assert scores["clean"]["normalised_accuracy_stderr"] == pytest.approx(statistics.stdev([1, 1, 1, 0]) / 2)
-    assert "normalised_accuracy_stderr" not in scores["dirty"]
-    assert split(answers, dict.fromkeys(map(str, range(5)), False)) == {"dirty_items": 0, "unchecked_items": 0}
-    assert "clean" not in split(answers, dict.fromkeys(map(str, range(5)), True))
-    assert split(answers, None) == {"dirty_items": None, "unchecked_items": 5}
-    some = split(answers, {"0": None, "1": None, "2": False, "3": False, "4": True})
+    items = answered(1, 1, 1, 0, 0)
+    scores = split(items, "acc", {str(number): number == 4 for number in range(5)})
+    assert scores["clean"]["value"] == 0.75
+    assert scores["clean"]["stderr"] == pytest.approx(statistics.stdev([1, 1, 1, 0]) / 2)
+    assert scores["dirty"]["stderr"] is None
+    assert scores["dirty"]["chance"] == 0.25
+    clean = split(items, "acc", dict.fromkeys(map(str, range(5)), False))
+    assert clean == {"dirty_items": 0, "unchecked_items": 0}
+    assert "clean" not in split(items, "acc", dict.fromkeys(map(str, range(5)), True))
+    assert split(items, "acc", None) == {"dirty_items": None, "unchecked_items": 5}
+    some = split(items, "acc", {"0": None, "1": None, "2": False, "3": False, "4": True})
     assert (some["unchecked_items"], some["clean"]["items"], some["dirty"]["items"]) == (2, 2, 1)
 
 
@@ -169,44 +189,64 @@ def test_a_benchmark_that_was_not_looked_for_says_so_and_a_lacking_question_is_a
         check_asked("places", ["new", str(QUESTIONS[0]["id"])], dirty["places"])
 
 
+def score_of(value: float, stderr: float | None, items: int, chance: float | None = 0.25) -> dict[str, Any]:
+    """As the stage `score` leaves it."""
+    metrics = {"acc": {"value": value, "stderr": stderr, "higher_is_better": True}}
+    return {
+        "headline": "acc", "metrics": metrics, "chance": chance, "items": items, "subtasks": {}, "too_long": 0,
+    }  # fmt: skip
+
+
+def of_base(**tasks: dict[str, Any]) -> dict[str, Any]:
+    """The scores of one model."""
+    return {"models": {"base": {"bits_per_byte": 2.0, "tasks": tasks}}}
+
+
 def test_a_few_answers_that_are_all_alike_may_be_chance() -> None:
-    answers = [Answer(str(number), 0.0, 0.0, 0.25) for number in range(2)]
-    task = {**split(answers, {"0": True, "1": False}), "normalised_accuracy": 0.0, "accuracy": 0.0, "items": 2}
-    result = {
-        "models": {"base": {"bits_per_byte": 2.0, "tasks": {"few": task}}},
-        "benchmarks": {"few": {"chance": 0.25, "too_long": 0}},
-    }
-    rows = {row["measure"]: row["base"] for row in side_by_side(assemble(result))}
+    subsets = split(answered(0, 0), "acc", {"0": True, "1": False})
+    scores = of_base(few=judged(score_of(0.0, 0.0, 2), subsets))
+    rows = {row["measure"]: row["base"] for row in side_by_side(scores)}
     assert rows["few, clean"] == rows["few, dirty"] == "0.000 (chance)"
 
 
-def test_a_score_near_chance_is_called_so_and_a_sure_one_is_not() -> None:
-    def task(value: float, dirty: int | None, unchecked: int) -> dict[str, float | None]:
-        measured = {"accuracy": value, "normalised_accuracy": value, "normalised_accuracy_stderr": 0.03, "items": 200}
-        return {**measured, "dirty_items": dirty, "unchecked_items": unchecked}
-
-    result = {
-        "models": {"base": {"bits_per_byte": 2.0, "tasks": {"easy": task(0.5, None, 200), "hard": task(0.28, 0, 9)}}},
-        "benchmarks": {name: {"chance": 0.25, "too_long": 0} for name in ("easy", "hard")},
-    }
-    scores = assemble(result)
+def test_a_score_is_above_chance_below_it_or_no_better() -> None:
+    unchecked = {"dirty_items": None, "unchecked_items": 200}
+    scores = of_base(
+        easy=judged(score_of(0.5, 0.03, 200), unchecked),
+        hard=judged(score_of(0.28, 0.03, 200), {"dirty_items": 0, "unchecked_items": 9}),
+        inverse=judged(score_of(0.14, 0.025, 200), unchecked),
+        text=judged(score_of(0.02, 0.01, 200, None), unchecked),
+    )
     rows = {row["measure"]: row["base"] for row in side_by_side(scores)}
-    assert [row["dirty"] for row in side_by_side(scores)] == ["", "unchecked", "none (9 unchecked)"]
-    assert rows == {"bits per byte": "2.000", "easy": "0.500 ± 0.030", "hard": "0.280 ± 0.030 (chance)"}
-    assert "Away from chance for at least one model: easy." in verdict(scores)
-    assert "say nothing of these models: hard" in verdict(scores)
+    assert [row["dirty"] for row in side_by_side(scores)][1:3] == ["unchecked", "none (9 unchecked)"]
+    assert rows == {
+        "bits per byte": "2.000", "easy, acc": "0.500 ± 0.030", "hard, acc": "0.280 ± 0.030 (chance)",
+        "inverse, acc": "0.140 ± 0.025 (below)", "text, acc": "0.020 ± 0.010",
+    }  # fmt: skip
+    told = verdict(scores)
+    assert "Above chance for at least one model: easy." in told
+    assert "Below chance for at least one model, so that something but knowledge decides: inverse." in told
+    assert "say nothing of these models: hard" in told
+    assert "text" not in told, "a text has no chance level"
 
 
-def test_questions_that_dont_fit_go_unasked_and_are_counted(tmp_path: Path) -> None:
+def test_questions_that_dont_fit_go_unasked_and_are_counted(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "b.jsonl"
     rows = [{"query": "q", "choices": ["a", "b" * n], "gold": 0} for n in (1, 50)]
     write_rows(path, rows)
-    about = write_questions([path], tmp_path / "out", max_items=None, fits=lambda choice: len(choice) < 10)
-    assert about == {"b": {"asked": 1, "too_long": 1, "chance": 0.5}}
+    asked, too_long = questions_of(path, None, lambda choice: len(choice) < 10)
+    assert (asked, too_long) == (rows[:1], 1)
     with pytest.raises(SourceError, match="None of the 2 questions"):
-        write_questions([path], tmp_path / "out", max_items=None, fits=lambda choice: False)
+        questions_of(path, None, lambda choice: False)
     with pytest.raises(ConfigError, match="no benchmark c"):
-        select([path], ["c"])
+        chosen(EvaluateConfig(tasks=["c"]), Artifact.at(folder / "benchmarks"))
+
+
+def test_a_benchmark_asked_twice_needs_two_names() -> None:
+    with pytest.raises(ValueError, match="tasks has places twice"):
+        EvaluateConfig(tasks=["places", TaskConfig(task="places", chat=True)])
+    both = EvaluateConfig(tasks=["places", TaskConfig(task="places", chat=True, name="places by chat")])
+    assert [task.label for task in both.asked([])] == ["places", "places by chat"]
 
 
 def test_models_of_different_tokenizers_are_not_compared(folder: Path, tmp_path: Path) -> None:
