@@ -41,14 +41,17 @@ def prepare(source: HarnessSource, folder: Path, scratch: Path) -> list[dict[str
             found[path, name] = load(path, name)
         return found[path, name]
 
+    from jinja2 import TemplateError
+
     with serving(remember), _without_bars():
         try:
             leaves = manager_of(source.task, defined).load([*(source.only or [source.task])])["tasks"]
             questions = [row for name, task in leaves.items() for row in _questions(source, name, task)]
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError, StopIteration, TemplateError) as error:
             raise SourceError(
                 f"The data of the task {source.task} are not what its definition reads: "
-                f"{type(error).__name__}: {error}.",
+                f"{type(error).__name__} {error}".rstrip()
+                + ".",
                 "Give files with the columns and splits of the data set that the definition names, or rename them in "
                 "columns.",
             ) from error
@@ -77,7 +80,7 @@ def _questions(source: HarnessSource, name: str, task: Task) -> list[dict[str, A
         if isinstance(answer, list):
             answer = " ".join(map(str, answer))
         identity = f"{number}" if name == source.task else f"{name}/{number}"
-        rows.append({"id": identity, "query": str(query), "choices": [f" {answer}"], "gold": 0})
+        rows.append({"id": identity, "query": str(query), "choices": [f" {str(answer).lstrip()}"], "gold": 0})
     if not rows:
         raise SourceError(f"The task {name} has no question.", "Look at its files.")
     return rows

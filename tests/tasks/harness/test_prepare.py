@@ -1,0 +1,141 @@
+"""A task of the harness is prepared once: its data, its questions, its definition; and nothing else reaches it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.errors import ConfigError, DamagedArtifact, SourceError
+from tasks.harness.config import HarnessSource
+from tasks.harness.data import saved, serving
+from tasks.harness.definitions import definition_digest, families, manager_of
+from tasks.harness.fingerprint import fingerprint
+from tasks.harness.prepare import prepare
+from tests.tasks.harness.made import choices, sources
+from tests.tasks.tiny_model import write_rows
+
+
+def test_data_and_questions_of_a_task(tmp_path: Path) -> None:
+    source = sources(tmp_path)["arc_easy"]
+    questions = prepare(source, tmp_path / "benchmarks" / "arc_easy", tmp_path / "scratch")
+    assert questions[1] == {
+        "id": "1", "query": "Question: Where does the hen live?\nAnswer:", "choices": [" in the yard"], "gold": 0,
+    }  # fmt: skip
+    assert len((tmp_path / "benchmarks" / "arc_easy.jsonl").read_text().splitlines()) == len(choices())
+    about = json.loads((tmp_path / "benchmarks" / "arc_easy" / "task.json").read_text())
+    assert about["tasks"] == {"arc_easy": {"version": 1.0, "output": "multiple_choice", "questions": 9}}
+    load = saved(tmp_path / "benchmarks" / "arc_easy" / "data")
+    with serving(load):
+        task = manager_of("arc_easy").load(["arc_easy"])["tasks"]["arc_easy"]
+    assert list(task.eval_docs) == choices()
+    with pytest.raises(SourceError, match="asks for the data set openai/gsm8k, main, which was not prepared"):
+        load("openai/gsm8k", "main")
+
+
+def test_the_harness_finds_its_data_again_when_the_block_is_left() -> None:
+    import datasets
+
+    before = datasets.load_dataset
+    with serving(lambda path, name: {}):
+        assert datasets.load_dataset("anything") == {}
+    assert datasets.load_dataset is before
+
+
+def test_a_group_is_asked_for_the_tasks_whose_files_there_are(tmp_path: Path) -> None:
+    for name in ("causative", "passive_2"):
+        write_rows(tmp_path / f"{name}.jsonl", [{"sentence_good": f"{name} good.", "sentence_bad": f"{name} bad."}])
+    files = {"train": str(tmp_path / "{subset}.jsonl")}
+    some = HarnessSource(task="blimp", only=["blimp_causative", "blimp_passive_2"], files=files)
+    questions = prepare(some, tmp_path / "out" / "blimp", tmp_path / "scratch")
+    assert [row["id"] for row in questions] == ["blimp_causative/0", "blimp_passive_2/0"]
+    assert [row["choices"] for row in questions] == [[" causative good."], [" passive_2 good."]]
+    with pytest.raises(SourceError, match=r"blimp reads .*adjunct_island\.jsonl, and there is no such file"):
+        prepare(HarnessSource(task="blimp", files=files), tmp_path / "all" / "blimp", tmp_path / "scratch")
+
+
+def test_a_definition_of_ones_own_goes_with_its_data(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "word.yaml").write_text(
+        "task: my_word\ndataset_path: nowhere/at_all\noutput_type: multiple_choice\ntest_split: test\n"
+        "doc_to_text: !function how.ask\ndoc_to_choice: '{{options}}'\ndoc_to_target: right\n"
+        "metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]\n"
+    )
+    (folder / "how.py").write_text("def ask(doc):\n    return 'Which? ' + doc['about']\n")
+    write_rows(tmp_path / "mine.jsonl", [{"about": "hens", "options": ["lay", "read"], "right": 0}])
+    source = HarnessSource(task="my_word", folder=str(folder), files={"test": str(tmp_path / "mine.jsonl")})
+    (question,) = prepare(source, tmp_path / "out" / "my_word", tmp_path / "scratch")
+    assert question["query"] == "Which? hens"
+    assert (tmp_path / "out" / "my_word" / "definition" / "how.py").is_file()
+    first = fingerprint(source)
+    (folder / "how.py").write_text("def ask(doc):\n    return 'What? ' + doc['about']\n")
+    second = fingerprint(source)
+    assert first["harness my_word test"] == second["harness my_word test"]
+    assert first["harness my_word definition"] != second["harness my_word definition"]
+
+
+def test_columns_that_files_lack_are_made_of_those_that_they_have(tmp_path: Path) -> None:
+    rows = [{"context": "a fox in the", "continuation": " wood", "number": 2}]
+    write_rows(tmp_path / "rows.jsonl", rows)
+    made = HarnessSource(
+        task="lambada_openai",
+        files={"test": str(tmp_path / "rows.jsonl")},
+        columns={"text": "{{context}}{{continuation}}"},
+    )
+    (question,) = prepare(made, tmp_path / "out" / "lambada_openai", tmp_path / "scratch")
+    assert question["query"] + question["choices"][0] == "a fox in the wood"
+
+
+BAD: dict[str, Any] = {
+    "not JSON": "{", "empty": "", "a list": "[1, 2]\n", "other columns": '{"a": 1}\n', "a number": "3\n",
+    "no answer": '{"id": "1", "question": "?", "choices": {"text": ["x"], "label": ["A"]}, "answerKey": "Z"}\n',
+    "binary": "\x00\x01\x02",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_files_are_refused_by_name(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(BAD[kind])
+    files = dict.fromkeys(("train", "validation", "test"), str(path))
+    with pytest.raises(SourceError) as raised:
+        prepare(HarnessSource(task="arc_easy", files=files), tmp_path / "out" / "arc_easy", tmp_path / "scratch")
+    assert "arc_easy" in raised.value.message or "bad.jsonl" in raised.value.message
+
+
+def test_names_that_there_are_not(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no task hellaswagg\.") as raised:
+        families("hellaswagg")
+    assert "lm-eval ls tasks" in raised.value.remedy
+    with pytest.raises(ConfigError, match=r"has no task hellasw\.") as raised:
+        families("hellasw")
+    assert "hellaswag" in raised.value.remedy
+    with pytest.raises(ConfigError, match=r"No file of .* defines a task mine; there are none"):
+        manager_of("mine", tmp_path)
+    with pytest.raises(ValueError, match="neither files nor a revision"):
+        HarnessSource(task="arc_easy")
+    with pytest.raises(SourceError, match="there is no such file"):
+        fingerprint(HarnessSource(task="arc_easy", files={"test": str(tmp_path / "none.jsonl")}))
+
+
+def test_groups_and_tags_are_found_in_their_folders() -> None:
+    found = {name: [path.name for path in families(name)] for name in ("mmlu", "blimp", "ai2_arc", "boolq")}
+    assert found == {"mmlu": ["mmlu"], "blimp": ["blimp"], "ai2_arc": ["arc"], "boolq": ["super_glue"]}
+    assert definition_digest("arc_easy") == definition_digest("arc_challenge") != definition_digest("boolq")
+
+
+def test_a_flipped_byte_in_prepared_data_is_damage(tmp_path: Path) -> None:
+    folder = tmp_path / "out" / "wikitext"
+    prepare(sources(tmp_path)["wikitext"], folder, tmp_path / "scratch")
+    (folder / "data" / "index.json").write_text("[{}]")
+    with pytest.raises(DamagedArtifact, match=r"index\.json can't be read"):
+        saved(folder / "data")
+    prepare(sources(tmp_path)["wikitext"], folder, tmp_path / "scratch")
+    path = folder / "data" / "0" / "test.parquet"
+    path.write_bytes(path.read_bytes()[:-9])
+    load = saved(folder / "data")
+    with pytest.raises(DamagedArtifact, match="can't be read"):
+        load("EleutherAI/wikitext_document_level", "wikitext-2-raw-v1")
