@@ -275,7 +275,9 @@ class Stage:
         started = time.monotonic()
         refresh = self.name in session.refresh
         payloads = [self.payload(config, inputs) for config, inputs in calls]
-        first = {payload.key(): number for number, payload in reversed([*enumerate(payloads)])}
+        first: dict[str, int] = {}
+        for number, payload in enumerate(payloads):
+            first.setdefault(payload.key(), number)
         found: dict[str, tuple[Artifact, bool]] = {}
         with DiskFaults(session.store.local, self.name), ExitStack() as locks:
             work: dict[str, _Work] = {}
