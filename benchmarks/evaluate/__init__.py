@@ -1,0 +1,1 @@
+"""Evaluation beside lm-evaluation-harness."""
