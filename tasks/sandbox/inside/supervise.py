@@ -1,0 +1,183 @@
+"""The process that watches one program: it makes its namespaces, starts it, ends it in time, and says how it went."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from typing import Any
+
+from tasks.sandbox.inside import kernel, root
+from tasks.sandbox.inside.program import Job
+from tasks.sandbox.inside.settings import Settings
+
+NOBODY = 65534  # the user and group that a program runs as, in its namespace; for root outside of it, too
+ISOLATED = (
+    kernel.NEW_USER | kernel.NEW_MOUNTS | kernel.NEW_PIDS | kernel.NEW_NETWORK | kernel.NEW_IPC | kernel.NEW_UTS
+)
+TOKEN = 16  # bytes
+REPORT = 1 << 16  # bytes that are read of what a program may have written to the pipe of the token
+LOOK = 0.05  # seconds between looks at a folder that nothing else bounds
+LONG = 1000  # characters
+
+
+def supervise(settings: Settings, texts: list[str], privileged: bool, proc: int, answer: int) -> Job | None:
+    """Run the texts in a process of its own and write how it went, as JSON, to the descriptor `answer`.
+
+    Returns the job in that process, whose caller begins it when its own frames are gone; in the supervisor it does
+    not return. `privileged` says that this process is root outside of any namespace, `proc` is an open /proc.
+    """
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    if settings.namespaces:
+        isolate(privileged, proc)
+    folder = root.WORK if settings.namespaces else tempfile.mkdtemp(dir=settings.folder)
+    token = os.urandom(TOKEN)
+    reading, writing = os.pipe()
+    started = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        return Job(settings, texts, token, writing, folder)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.close(writing)
+    over, code, usage = _wait(child, started + settings.seconds, settings, folder)
+    seconds = time.monotonic() - started
+    if not settings.namespaces:
+        end_children(proc)
+        remove(folder)
+    os.set_blocking(reading, False)
+    try:
+        told = os.read(reading, REPORT)
+    except BlockingIOError:
+        told = b""
+    result = judge(told == token, told, over, code, usage.ru_utime + usage.ru_stime >= settings.seconds)
+    os.write(answer, json.dumps({**result, "seconds": seconds}).encode("ascii"))
+    os._exit(0)
+
+
+def isolate(privileged: bool, proc: int) -> None:
+    """New namespaces of every kind that matters. Root becomes nobody first: the kernel does not count its processes."""
+    if privileged:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    user, group = os.geteuid(), os.getegid()
+    kernel.unshare(ISOLATED)
+    map_ids(proc, (NOBODY, user), (NOBODY, group))
+
+
+def map_ids(proc: int, user: tuple[int, int], group: tuple[int, int]) -> None:
+    """Say which user and group, inside and outside, this process's new user namespace has."""
+    # its files in /proc are root's unless a process may be dumped; they are written by itself
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user[0]} {user[1]} 1"),
+        ("gid_map", f"{group[0]} {group[1]} 1"),
+    ):
+        descriptor = os.open(f"self/{name}", os.O_WRONLY, dir_fd=proc)
+        os.write(descriptor, text.encode("ascii"))
+        os.close(descriptor)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+
+
+def _wait(child: int, deadline: float, settings: Settings, folder: str) -> tuple[str, int, Any]:
+    """Wait for the program, and kill it when its time or its folder's size is over. What was over, its exit code as
+    subprocess has it, and its use of resources."""
+    over = ""
+    while True:
+        ended, status, usage = os.wait4(child, os.WNOHANG)
+        if ended:
+            return over, os.waitstatus_to_exitcode(status), usage
+        left = deadline - time.monotonic()
+        if left <= 0:
+            over = "time"
+        elif not settings.namespaces and not fits(folder, settings.files):
+            over = "files"
+        if over:
+            os.kill(child, signal.SIGKILL)
+            left = 1.0
+        signal.sigtimedwait([signal.SIGCHLD], max(0.0, left if settings.namespaces else min(left, LOOK)))
+
+
+def judge(passed: bool, told: bytes, over: str, code: int, all_time_used: bool) -> dict[str, str]:
+    """A program's state, and the type and text of its error, from the token and how its process ended.
+
+    What a program wrote itself can only choose between failures.
+    """
+    if over == "time" or (code in (-signal.SIGKILL, -signal.SIGXCPU) and all_time_used):
+        return {"state": "timed out", "error": "", "message": ""}
+    if over == "files":
+        return {"state": "failed", "error": "OSError", "message": "its folder has no space left"}
+    if passed and code == 0:
+        return {"state": "passed", "error": "", "message": ""}
+    try:
+        error, message = (str(one)[:LONG] for one in json.loads(told))
+    except (ValueError, TypeError, RecursionError):
+        error, message = "", f"ended with exit code {code} before its tests did"
+        if code < 0:
+            message = f"killed by {signal.Signals(-code).name if -code in set(signal.Signals) else f'signal {-code}'}"
+    out_of_memory = error == "MemoryError" or code == -signal.SIGKILL
+    return {"state": "out of memory" if out_of_memory else "failed", "error": error, "message": message}
+
+
+def end_children(proc: int) -> None:
+    """Kill every process that this one has, its own or adopted, until none is left."""
+    own = os.getpid()
+    while True:
+        try:
+            listed = os.open(f"{own}/task/{own}/children", os.O_RDONLY, dir_fd=proc)
+            children = [int(one) for one in os.read(listed, 1 << 16).split()]
+            os.close(listed)
+        except OSError:  # a kernel without CONFIG_PROC_CHILDREN; what died is still collected
+            children = []
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, 0 if children else os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        if not children:
+            return
+
+
+def fits(folder: str, size: int) -> bool:
+    """Whether the files in a folder take at most `size` bytes and are not too many."""
+    total = count = 0
+    waiting = [folder]
+    while waiting and total <= size and count <= root.INODES:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    count += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+        except OSError:  # it is being changed
+            continue
+    return total <= size and count <= root.INODES
+
+
+def remove(folder: str) -> None:
+    """Remove a folder, however deep, whatever its modes: what lies in a subfolder is moved up, so that no path grows."""
+    moved = 0
+    while entries := sorted(os.listdir(folder)):
+        for name in entries:
+            path = os.path.join(folder, name)
+            if os.path.islink(path) or not os.path.isdir(path):
+                os.unlink(path)
+                continue
+            os.chmod(path, 0o700)
+            for inner in os.listdir(path):
+                below = os.path.join(path, inner)
+                if os.path.isdir(below) and not os.path.islink(below):
+                    os.chmod(below, 0o700)
+                while os.path.lexists(aim := os.path.join(folder, f"{moved}")):
+                    moved += 1
+                os.rename(below, aim)
+            os.rmdir(path)
+    shutil.rmtree(folder)

@@ -1,0 +1,109 @@
+"""The process from which programs are forked: Python is started, and what they often import is there, once for all.
+
+It was started with an empty environment and nothing but a socket, so that no program inherits a secret. It serves one
+program after the other; when the socket closes, because whoever started it ended or was killed, all of it ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+from tasks.sandbox.inside import kernel, root
+from tasks.sandbox.inside.program import Job
+from tasks.sandbox.inside.settings import Settings, receive, send
+from tasks.sandbox.inside.supervise import end_children, map_ids, supervise
+
+OFTEN = (
+    "bisect", "collections", "copy", "datetime", "decimal", "fractions", "functools", "hashlib", "heapq", "itertools",
+    "math", "random", "re", "statistics", "string", "typing",
+)  # fmt: skip
+ALIVE = 500  # milliseconds between looks whether the parent is still there
+ANSWER = 1 << 16  # bytes
+
+
+def serve(descriptor: int) -> Job:
+    """Serve on a socket until it closes. Returns only in a forked process, with the job that this process shall do."""
+    channel = socket.socket(fileno=descriptor)
+    message = receive(channel) or sys.exit(1)
+    settings = Settings(**{**message, "packages": tuple(message["packages"])})
+    parent = os.getppid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
+    try:
+        privileged = prepare(settings, proc)
+    except OSError as error:
+        send(channel, {"error": str(error)})
+        sys.exit(1)
+    send(channel, {"error": ""})
+    while (texts := receive(channel)) is not None:
+        reading, writing = os.pipe()
+        watcher = os.fork()
+        if watcher == 0:
+            os.close(reading)
+            kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+            channel.detach()
+            os.close(descriptor)
+            if job := supervise(settings, texts, privileged, proc, writing):
+                return job
+        os.close(writing)
+        result = _result(channel, reading, parent)
+        if result is None:
+            os.kill(watcher, signal.SIGKILL)
+        os.waitpid(watcher, 0)
+        end_children(proc)
+        os.close(reading)
+        if result is None:
+            break
+        send(channel, result)
+    sys.exit(0)
+
+
+def prepare(settings: Settings, proc: int) -> bool:
+    """Import what programs often do, and enter the root of all sandboxes. Whether this process is root in earnest.
+
+    Raises OSError where the kernel refuses.
+    """
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    sys.path[:] = [path for path in (*map(os.path.realpath, sys.path), *settings.packages) if os.path.isdir(path)]
+    for name in OFTEN:
+        importlib.import_module(name)
+    if not settings.namespaces:
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        return False
+    paths = root.readable(sys.path)
+    privileged = False
+    user, group = os.geteuid(), os.getegid()
+    try:
+        kernel.unshare(kernel.NEW_MOUNTS)
+        privileged = user == 0
+    except OSError:
+        kernel.unshare(kernel.NEW_USER | kernel.NEW_MOUNTS)
+        map_ids(proc, (user, user), (group, group))
+    root.build(paths)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    return privileged
+
+
+def _result(channel: socket.socket, reading: int, parent: int) -> Any:
+    """What the supervisor wrote; None when the parent has gone meanwhile."""
+    poll = select.poll()
+    poll.register(reading, select.POLLIN)
+    poll.register(channel, 0)
+    while True:
+        for descriptor, _ in poll.poll(ALIVE):
+            if descriptor != reading:
+                return None
+            told = os.read(reading, ANSWER)
+            if told:
+                return json.loads(told)
+            return {"state": "failed", "error": "", "message": "its supervisor was killed", "seconds": 0.0}
+        if os.getppid() != parent:
+            return None

@@ -1,0 +1,140 @@
+"""One worker of a sandbox: a process that forks a new one for each program, see inside/zygote.py."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+
+from storage.errors import LostWorker
+from tasks.sandbox.config import Isolation, SandboxConfig
+from tasks.sandbox.inside.settings import Settings, receive, send
+from tasks.sandbox.program import LONGEST, Outcome, Program
+
+MB = 1_000_000
+# The packages on the way to the sandbox's modules are made here, empty: their own __init__ would import pydantic and more
+START = """
+import sys, types
+root, descriptor = sys.argv[1:]
+for name in ("tasks", "tasks.sandbox"):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [f"{root}/{name.replace('.', '/')}"]
+del sys.argv[:], sys.orig_argv[:], root, name
+from tasks.sandbox.inside.zygote import serve
+serve(int(descriptor)).begin()
+"""
+ROOT = Path(__file__).parent.parent.parent
+
+
+@dataclass(frozen=True)
+class Means:
+    """The means of isolation that are used; the limits of time, memory and files always are."""
+
+    namespaces: bool
+    landlock: bool
+    seccomp: bool
+
+    @property
+    def isolation(self) -> Isolation:
+        """The level that they make."""
+        return "namespaces" if self.namespaces else "filters" if self.landlock and self.seccomp else "limits"
+
+
+class Refused(Exception):
+    """The kernel refused one of the means."""
+
+
+class Worker:
+    """A context in which programs run, one at a time. Raises Refused when it is entered and the kernel refuses."""
+
+    def __init__(self, config: SandboxConfig, means: Means) -> None:
+        self.config, self.means = config, means
+
+    def __enter__(self) -> Worker:
+        self._channel, other = socket.socketpair()
+        self._folder = "" if self.means.namespaces else tempfile.mkdtemp(prefix="gristmill-sandbox-")
+        # -P -s -S and an empty environment isolate as -I does, which would ignore the seed of hashes too: with a seed
+        # of their own, sets of strings would have another order in each worker, and programs another outcome
+        command = [sys.executable, "-P", "-s", "-S", "-c", START, str(ROOT), str(other.fileno())]
+        self._process = subprocess.Popen(
+            command,
+            env={"PYTHONHASHSEED": "0"},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[other.fileno()],
+            start_new_session=True,
+        )
+        other.close()
+        try:
+            send(self._channel, asdict(self._settings()))
+            answer = receive(self._channel)
+        except OSError as error:
+            self.close()
+            raise Refused("its process did not start") from error
+        except BaseException:
+            self.close()
+            raise
+        if answer is None or answer["error"]:
+            self.close()
+            raise Refused(answer["error"] if answer else "its process did not start")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _settings(self) -> Settings:
+        paths = sysconfig.get_paths()
+        packages = tuple(dict.fromkeys((paths["purelib"], paths["platlib"]))) if self.config.packages else ()
+        return Settings(
+            self.means.namespaces,
+            self.means.landlock,
+            self.means.seccomp,
+            self.config.seconds,
+            self.config.memory_mb * MB,
+            self.config.files_mb * MB,
+            self.config.open_files,
+            self.config.threads,
+            packages,
+            self._folder,
+        )
+
+    def run(self, program: Program) -> Outcome:
+        """Run one program and its tests. Raises LostWorker when the worker was killed."""
+        isolation = self.means.isolation
+        if len(program.text) + len(program.tests) > LONGEST:
+            return Outcome("refused", isolation, message=f"longer than {LONGEST:,} characters")
+        try:
+            send(self._channel, [program.text, program.tests])
+            answer = receive(self._channel)
+        except OSError:
+            answer = None
+        if answer is None:
+            raise LostWorker(
+                "A worker of the sandbox was killed.", "Run again, with fewer workers if memory was short."
+            )
+        return Outcome(isolation=isolation, **answer)
+
+    def stop(self) -> None:
+        """End what is running, from another thread: the worker sees its socket close."""
+        try:
+            self._channel.shutdown(socket.SHUT_RDWR)
+        except OSError:  # it has ended
+            pass
+
+    def close(self) -> None:
+        """End the worker and all that it started, and wait for that."""
+        self.stop()
+        self._channel.close()
+        self._process.wait()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
