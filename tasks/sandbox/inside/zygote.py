@@ -18,7 +18,7 @@ from typing import Any
 from tasks.sandbox.inside import kernel, root
 from tasks.sandbox.inside.program import Job
 from tasks.sandbox.inside.settings import Settings, receive, send
-from tasks.sandbox.inside.supervise import end_children, map_ids, supervise
+from tasks.sandbox.inside.supervise import end_children, map_ids, remove, supervise
 
 OFTEN = (
     "bisect", "collections", "copy", "datetime", "decimal", "fractions", "functools", "hashlib", "heapq", "itertools",
@@ -63,6 +63,8 @@ def serve(descriptor: int) -> Job:
         if result is None:
             break
         send(channel, result)
+    if settings.folder:
+        remove(settings.folder)  # whoever made it may have been killed
     sys.exit(0)
 
 

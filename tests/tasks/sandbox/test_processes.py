@@ -1,0 +1,174 @@
+"""Processes, time and memory: what a program starts or uses up is bounded, reaches no other process and outlives none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tasks.sandbox import Program, SandboxConfig, run_programs
+from tasks.sandbox.worker import Means
+from tests.tasks.sandbox.attacks import (
+    EVERYTHING,
+    FILTERS,
+    NAMESPACES,
+    named,
+    new_name,
+    offered,
+    processes,
+    wait_until,
+    without_sandbox,
+)
+
+CONFIG = SandboxConfig(seconds=0.4, memory_mb=256)
+SLOW = SandboxConfig(seconds=10, memory_mb=256)
+
+
+@pytest.fixture(params=[EVERYTHING, NAMESPACES, FILTERS], ids=["everything", "namespaces", "filters"])
+def means(request: pytest.FixtureRequest) -> Means:
+    return offered(request.param)
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """A name for processes, none of which may be left."""
+    chosen = new_name()
+    yield chosen
+    left = processes(chosen)
+    for process in left:
+        os.kill(process, signal.SIGKILL)
+    assert left == []
+
+
+def test_a_fork_bomb_does_not_spread(means: Means, name: str) -> None:
+    count = "children = 0\nfor _ in range(100):\n    try: child = os.fork()\n    except OSError: break\n"
+    count += "    if child == 0:\n        time.sleep(30)\n        os._exit(0)\n    children += 1\n"
+    bomb = "while True:\n    try: os.fork()\n    except OSError: pass"
+    counted, bombed = run_programs(
+        [Program(named(name) + count, "assert children == 100"), Program(named(name) + bomb, "")], CONFIG, 2, means
+    )
+    assert (counted.state, counted.error) == ("failed", "AssertionError")
+    assert bombed.state == "timed out"
+    assert wait_until(0, name)
+    assert without_sandbox(f"{named(name)}{count}assert children == 100") == 0
+    for process in processes(name):
+        os.kill(process, signal.SIGKILL)
+    wait_until(0, name)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "while True: pass",
+        "time.sleep(1000)",
+        "import threading\ndef spin():\n    while True: pass\nfor _ in range(4): threading.Thread(target=spin).start()",
+        "import signal\nfor number in range(1, 65):\n    try: signal.signal(number, signal.SIG_IGN)\n"
+        "    except (OSError, ValueError): pass\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\ntime.sleep(1000)",
+        "10 ** 10 ** 9",
+        "import re; re.match('(a+)+$', 'a' * 60 + 'b')",
+        "os.kill(os.getpid(), 19)\ntime.sleep(1000)",
+    ],
+    ids=["loop", "sleep", "threads", "signals", "arithmetic", "pattern", "stopped"],
+)
+def test_time_is_bounded(body: str, means: Means, name: str) -> None:
+    begun = time.monotonic()
+    (outcome,) = run_programs([Program(named(name) + body, "time.sleep(1000)")], CONFIG, means=means)
+    assert outcome.state == "timed out"
+    assert CONFIG.seconds <= outcome.seconds <= time.monotonic() - begun < 6
+    assert processes(name) == []
+
+
+def test_memory_is_bounded(means: Means, name: str) -> None:
+    hogs = ["b = bytearray(2_000_000_000)", "b = []\nwhile True: b.append(bytearray(10_000_000))", "b = 'x' * 10 ** 10"]
+    mapped = "import mmap\nb = mmap.mmap(-1, 2_000_000_000)"
+    outcomes = run_programs([Program(named(name) + hog, "") for hog in (*hogs, mapped)], SLOW, means=means)
+    assert [outcome.state for outcome in outcomes[:3]] == ["out of memory"] * 3
+    assert (outcomes[3].state, outcomes[3].error) == ("failed", "OSError")
+
+
+def test_threads_are_bounded(means: Means, name: str) -> None:
+    many = "import threading\nfor _ in range(2000): threading.Thread(target=time.sleep, args=(30,), daemon=True).start()"
+    (outcome,) = run_programs([Program(named(name) + many, "")], SLOW, means=means)
+    assert (outcome.state, outcome.error) == ("failed", "RuntimeError")
+    few = "import threading\nt = threading.Thread(target=time.sleep, args=(0.1,)); t.start(); t.join()"
+    assert run_programs([Program(named(name) + few, "")], SLOW, means=means)[0].passed
+
+
+def test_a_daemon_does_not_outlive_its_program(means: Means, name: str) -> None:
+    daemon = named(name) + "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: time.sleep(60)\n    os._exit(0)"
+    run_programs([Program(daemon, "time.sleep(0.2)")], SLOW, means=means)
+    assert processes(name) == []
+    without_sandbox(daemon)
+    assert wait_until(1, name)
+    for process in processes(name):
+        os.kill(process, signal.SIGKILL)
+    wait_until(0, name)
+
+
+KILLS = {
+    "kill": "os.kill({victim}, 9)",
+    "group": "os.killpg({victim}, 9)",
+    "thread": "ctypes.CDLL(None).syscall({tkill}, {victim}, 9)",
+    "pidfd": "import signal; signal.pidfd_send_signal(os.pidfd_open({victim}), 9)",
+    "owner": "import fcntl; r, w = os.pipe(); fcntl.fcntl(r, 8, {victim}); fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC); "
+    "os.write(w, b'x'); time.sleep(0.1)",
+    "limits": "import resource; resource.prlimit({victim}, resource.RLIMIT_CPU, (0, 0))",
+    "memory": "f = open('/proc/{victim}/mem', 'rb'); 1 / 0",
+    "trace": "ctypes.CDLL(None).ptrace(16, {victim}, 0, 0) == 0 and 1 / 0",
+    "priority": "os.setpriority(os.PRIO_PROCESS, {victim}, 19); 1 / 0",
+    "affinity": "os.sched_setaffinity({victim}, [0]); 1 / 0",
+}
+
+
+@pytest.mark.parametrize("way", KILLS)
+def test_no_other_process_is_touched(way: str, means: Means, name: str) -> None:
+    spinning = [sys.executable, "-c", f"{named(name)}\nwhile True: time.sleep(0.01) or sum(range(1000))"]
+    with subprocess.Popen(spinning, start_new_session=True) as victim:
+        tkill = {"x86_64": 200, "aarch64": 130}.get(os.uname().machine, 0)
+        line = KILLS[way].format(victim=victim.pid, tkill=tkill)
+        source = f"import ctypes, os, time\ntry:\n    {line}\nexcept (OSError, AttributeError): pass"
+        outcomes = run_programs([Program(source, ""), Program("x = 1", "assert x")], SLOW, 1, means)
+        assert [outcome.state for outcome in outcomes] == ["passed", "passed"]
+        time.sleep(0.1)
+        assert victim.poll() is None
+        harmed = without_sandbox(source) != 0
+        if way in ("kill", "group", "thread", "pidfd", "owner"):
+            assert victim.wait(5) < 0, f"{way} does no harm anyway"
+        elif os.geteuid() == 0 and way != "limits":  # a system may keep these from ordinary users by itself
+            assert harmed, f"{way} does no harm anyway"
+        victim.kill()
+    wait_until(0, name)
+
+
+def test_killing_its_parent_ends_nothing_but_itself(means: Means) -> None:
+    kills = ["os.kill(os.getppid(), 9)", "os.kill(0, 9)", "os.kill(-1, 9)", "os.kill(os.getpid(), 9)"]
+    if os.geteuid() == 0 and not means.namespaces:
+        kills.remove("os.kill(-1, 9)")  # a defect here should not end the machine
+    programs = [Program("import os", line) for line in kills] + [Program("x = 1", "assert x")]
+    outcomes = run_programs(programs, SLOW, 1, means)
+    assert outcomes[-1].passed
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_caller_that_is_ended_leaves_nothing(sent: signal.Signals, means: Means, name: str, tmp_path: Path) -> None:
+    source = (
+        "from tasks.sandbox import *\nfrom tasks.sandbox.worker import Means\n"
+        f"program = Program({named(name) + 'while True: time.sleep(1)'!r}, '')\n"
+        f"run_programs([program] * 3, SandboxConfig(seconds=100), 2, {means!r})"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", source], env=environment, stderr=subprocess.DEVNULL) as caller:
+        assert wait_until(2, name)
+        caller.send_signal(sent)
+        assert caller.wait(10) != 0
+    assert wait_until(0, name, 5)
+    deadline = time.monotonic() + 5
+    while list(tmp_path.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list(tmp_path.iterdir()) == []
