@@ -10,6 +10,6 @@ inside/     the sandbox's own processes: root, Landlock, seccomp, supervisor, pr
 
 from tasks.sandbox.config import Isolation, SandboxConfig
 from tasks.sandbox.program import Outcome, Program
-from tasks.sandbox.run import run_programs
+from tasks.sandbox.run import Sandbox, run_programs
 
-__all__ = ["Isolation", "Outcome", "Program", "SandboxConfig", "run_programs"]
+__all__ = ["Isolation", "Outcome", "Program", "Sandbox", "SandboxConfig", "run_programs"]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +19,7 @@ from tasks.sandbox.inside.settings import Settings, receive, send
 from tasks.sandbox.program import LONGEST, Outcome, Program
 
 MB = 1_000_000
-# The packages on the way to the sandbox's modules are made here, empty: their own __init__ would import pydantic and more
+# The packages on the way to the sandbox's modules are made here, empty: their own __init__ would import pydantic
 START = """
 import sys, types
 root, descriptor = sys.argv[1:]
@@ -73,18 +74,16 @@ class Worker:
             start_new_session=True,
         )
         other.close()
-        try:
-            send(self._channel, asdict(self._settings()))
-            answer = receive(self._channel)
-        except OSError as error:
-            self.close()
-            raise Refused("its process did not start") from error
-        except BaseException:
-            self.close()
-            raise
-        if answer is None or answer["error"]:
-            self.close()
-            raise Refused(answer["error"] if answer else "its process did not start")
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            try:
+                send(self._channel, asdict(self._settings()))
+                answer = receive(self._channel)
+            except OSError as error:
+                raise Refused("its process did not start") from error
+            if answer is None or answer["error"]:
+                raise Refused(answer["error"] if answer else "its process did not start")
+            undo.pop_all()
         return self
 
     def __exit__(
@@ -126,10 +125,8 @@ class Worker:
 
     def stop(self) -> None:
         """End what is running, from another thread: the worker sees its socket close."""
-        try:
+        with suppress(OSError):  # it has ended
             self._channel.shutdown(socket.SHUT_RDWR)
-        except OSError:  # it has ended
-            pass
 
     def close(self) -> None:
         """End the worker and all that it started, and wait for that."""

@@ -7,8 +7,8 @@ get to the token. One that searches its own memory could: what runs in a process
 """
 
 from __future__ import annotations
-
 import __future__
+
 import collections
 import functools
 import gc
@@ -64,7 +64,8 @@ class Job:
 
 def _compiled(tests: str, program: CodeType) -> CodeType:
     """Tests compiled apart from their program, which thus can't swallow them, but with its `from __future__`."""
-    return compile(tests, "<tests>", "exec", flags=program.co_flags & FUTURE, dont_inherit=True)
+    code: CodeType = compile(tests, "<tests>", "exec", flags=program.co_flags & FUTURE, dont_inherit=True)
+    return code
 
 
 class _Telling:
@@ -77,7 +78,9 @@ class _Telling:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
         try:
             text = str(error)[:LONGEST]
             name = getattr(kind, "__name__", "")[:LONGEST]

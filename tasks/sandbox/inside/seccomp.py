@@ -35,11 +35,11 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "process_mrelease": (448, 448), "setpriority": (141, 140), "ioprio_set": (251, 30), "migrate_pages": (256, 238),
     "move_pages": (279, 239), "sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119),
     "sched_setparam": (142, 118), "sched_setattr": (314, 274), "perf_event_open": (298, 241),
-    # network, and what outlives a process
+    # network, what outlives a process, and memory that no limit counts
     "socket": (41, 198), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
     "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180), "add_key": (248, 217),
     "request_key": (249, 218), "keyctl": (250, 219), "shmat": (30, 196), "shmctl": (31, 195), "msgctl": (71, 187),
-    "semctl": (66, 191), "mq_unlink": (241, 181),
+    "semctl": (66, 191), "mq_unlink": (241, 181), "memfd_create": (319, 279), "memfd_secret": (447, 447),
     # modes, owners, times and attributes of files; watching them; ways around their paths
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
     "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6),

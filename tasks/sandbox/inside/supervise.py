@@ -15,9 +15,7 @@ from tasks.sandbox.inside.program import Job
 from tasks.sandbox.inside.settings import Settings
 
 NOBODY = 65534  # the user and group that a program runs as, in its namespace; for root outside of it, too
-ISOLATED = (
-    kernel.NEW_USER | kernel.NEW_MOUNTS | kernel.NEW_PIDS | kernel.NEW_NETWORK | kernel.NEW_IPC | kernel.NEW_UTS
-)
+ISOLATED = kernel.NEW_USER | kernel.NEW_MOUNTS | kernel.NEW_PIDS | kernel.NEW_NETWORK | kernel.NEW_IPC | kernel.NEW_UTS
 TOKEN = 16  # bytes
 REPORT = 1 << 16  # bytes that are read of what a program may have written to the pipe of the token
 LOOK = 0.05  # seconds between looks at a folder that nothing else bounds
@@ -163,7 +161,7 @@ def fits(folder: str, size: int) -> bool:
 
 
 def remove(folder: str) -> None:
-    """Remove a folder, however deep, whatever its modes: what lies in a subfolder is moved up, so that no path grows."""
+    """Remove a folder, however deep, whatever its modes: what is in a subfolder is moved up, so no path grows."""
     moved = 0
     while entries := sorted(os.listdir(folder)):
         for name in entries:

@@ -40,7 +40,7 @@ def attempts(lines: list[str]) -> str:
 
 def state_of(folder: Path) -> dict[str, object]:
     """All that can be seen of a folder's files."""
-    found = {}
+    found: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         status = path.lstat()
         content = path.read_bytes() if path.is_file() else b""

@@ -1,4 +1,4 @@
-"""Processes, time and memory: what a program starts or uses up is bounded, reaches no other process and outlives none."""
+"""What a program starts or uses up is bounded, reaches no other process and does not outlive it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def test_a_fork_bomb_does_not_spread(means: Means, name: str) -> None:
         "time.sleep(1000)",
         "import threading\ndef spin():\n    while True: pass\nfor _ in range(4): threading.Thread(target=spin).start()",
         "import signal\nfor number in range(1, 65):\n    try: signal.signal(number, signal.SIG_IGN)\n"
-        "    except (OSError, ValueError): pass\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\ntime.sleep(1000)",
+        "    except (OSError, ValueError): pass\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\n"
+        "time.sleep(1000)",
         "10 ** 10 ** 9",
         "import re; re.match('(a+)+$', 'a' * 60 + 'b')",
         "os.kill(os.getpid(), 19)\ntime.sleep(1000)",
@@ -93,7 +94,9 @@ def test_memory_is_bounded(means: Means, name: str) -> None:
 
 
 def test_threads_are_bounded(means: Means, name: str) -> None:
-    many = "import threading\nfor _ in range(2000): threading.Thread(target=time.sleep, args=(30,), daemon=True).start()"
+    many = (
+        "import threading\nfor _ in range(2000): threading.Thread(target=time.sleep, args=(30,), daemon=True).start()"
+    )
     (outcome,) = run_programs([Program(named(name) + many, "")], SLOW, means=means)
     assert (outcome.state, outcome.error) == ("failed", "RuntimeError")
     few = "import threading\nt = threading.Thread(target=time.sleep, args=(0.1,)); t.start(); t.join()"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tasks.sandbox import Outcome, Program, SandboxConfig, run_programs
 from tasks.sandbox.inside.supervise import judge
 from tasks.sandbox.worker import Means, Worker
-from tests.tasks.sandbox.attacks import EVERYTHING, FILTERS, NAMESPACES, offered
+from tests.tasks.sandbox.attacks import EVERYTHING, FILTERS, NAMESPACES, offered, without_sandbox
 
 CONFIG = SandboxConfig(seconds=5, memory_mb=512)
 TESTS = "assert add(2, 3) == 5"
@@ -34,7 +34,12 @@ def test_outcomes_come_in_the_order_of_the_programs() -> None:
 
 
 def test_the_last_line_of_a_failure_is_told(means: Means) -> None:
-    texts = ["def add(a, b): return a - b", "def add(a, b): raise KeyError('x')", "def add(a, b) return", "add = 'é' + 1"]
+    texts = [
+        "def add(a, b): return a - b",
+        "def add(a, b): raise KeyError('x')",
+        "def add(a, b) return",
+        "add = 'é' + 1",
+    ]
     details = [outcome.detail for outcome in run_all(texts, means)]
     assert details[0] == "AssertionError"
     assert details[1] == "KeyError: 'x'"
@@ -130,9 +135,8 @@ def test_neither_the_token_nor_the_tests_are_found_by_searching(means: Means) ->
     forged, looked = run_all([SEARCH + FORGE, SEARCH + LOOK], means, "text = 'marker 17'\nassert False")
     assert (forged.state, forged.error) == ("failed", "")
     assert (looked.state, looked.error) == ("failed", "AssertionError")
-    seen = {"text": "marker 17"}
-    with pytest.raises(LookupError):  # it finds what lies open
-        exec(SEARCH + LOOK, seen)
+    open_to_all = f"import os\ntests = 'marker 17'\ntry: exec({SEARCH + LOOK!r}, {{}})\nexcept LookupError: os._exit(7)"
+    assert without_sandbox(open_to_all) == 7  # what is not hidden is found
 
 
 def test_crashes_are_failures_and_name_the_signal(means: Means) -> None:
@@ -149,7 +153,7 @@ def test_crashes_are_failures_and_name_the_signal(means: Means) -> None:
 
 def test_output_is_bounded_and_not_trusted(means: Means) -> None:
     huge = "import os, sys\nfor _ in range(200): print('x' * 1_000_000)\nos.write(1, b'y' * 10_000_000)\n"
-    flood = "import os\nfor n in range(3, 64):\n    try:\n        while True: os.write(n, b'z' * 60_000)\n    except OSError: pass"
+    flood = "import os\nfor n in range(3, 64):\n    try:\n        while os.write(n, b'z' * 9**5): pass\n    except OSError: 0"
     add = "def add(a, b): return a + b\n"
     short = SandboxConfig(seconds=2)
     outcomes = run_programs([Program(huge + add, TESTS), Program(flood, TESTS)], short, 1, means)
@@ -175,7 +179,9 @@ def test_a_set_of_strings_has_the_same_order_in_every_worker() -> None:
 
 def test_a_future_import_of_the_program_holds_for_its_tests() -> None:
     text = "from __future__ import annotations\ndef f(x: Missing): pass"
-    (outcome,) = run_programs([Program(text, "def g(x: Absent): pass\nassert g.__annotations__['x'] == 'Absent'")], CONFIG)
+    (outcome,) = run_programs(
+        [Program(text, "def g(x: Absent): pass\nassert g.__annotations__['x'] == 'Absent'")], CONFIG
+    )
     assert outcome.passed
 
 
