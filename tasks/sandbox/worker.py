@@ -30,6 +30,8 @@ del sys.argv[:], sys.orig_argv[:], root, name
 from tasks.sandbox.inside.zygote import serve
 serve(int(descriptor)).begin()
 """
+# By default glibc reserves 64 MB of address space for each thread
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1"}
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -65,7 +67,7 @@ class Worker:
         command = [sys.executable, "-P", "-s", "-S", "-c", START, str(ROOT), str(other.fileno())]
         self._process = subprocess.Popen(
             command,
-            env={"PYTHONHASHSEED": "0"},
+            env=ENVIRONMENT,
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -91,6 +91,7 @@ class _Telling:
 
 def shut_in(settings: Settings, folder: str, report: int) -> None:
     """All that must happen before the first line of a program, in an order in which each step is still allowed."""
+    os.setsid()  # a signal to one's own process group must not reach the supervisor
     if settings.namespaces:
         root.mount_work(settings.files)
     os.chdir(folder)
