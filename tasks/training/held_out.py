@@ -14,19 +14,22 @@ from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, make_again
 from storage.shards.lines import read_json_lines
+from storage.shards.token_sources import SUFFIX, write_sources
 from storage.shards.tokens import write_tokens
 from tasks.training.model_folder import check_shards
 
 
 def held_out_shards(text: Artifact, model: Path, digest: str, scratch: Path) -> list[Path]:
-    """The token shards of `text`: those that it holds, or one made of its questions for the model's tokenizer.
+    """The token shards of `text`: those that it holds, or one made of its questions for the model's tokenizer, whose
+    sources are the benchmarks.
 
     Raises TokenizerMismatch, DamagedArtifact.
     """
     if not any(text.path.glob("*.jsonl")):
         return check_shards(text, digest)
     tokenizer = load_tokenizer(model)
-    texts = [line for path in text.files("*.jsonl") for line in _answered(path)]
+    sourced = [(path.stem, line) for path in text.files("*.jsonl") for line in _answered(path)]
+    texts = [line for _, line in sourced]
     ids = [[*tokenizer.encode(line, add_special_tokens=False), tokenizer.eos_token_id] for line in texts]
     path = scratch / "held_out" / "00000.tokens"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,6 +41,7 @@ def held_out_shards(text: Artifact, model: Path, digest: str, scratch: Path) -> 
         tokenizer_digest=digest,
         text_bytes=sum(len(line.encode()) for line in texts),
     )
+    write_sources(path.with_suffix(SUFFIX), (source for source, _ in sourced))
     return [path.resolve()]
 
 
