@@ -1,0 +1,133 @@
+"""Text files of the user, read as documents and checked before anything is measured on them.
+
+A file is plain text in UTF-8, which is one document, or JSON Lines with a document's `text` a line. It may be
+compressed by gzip. Nothing is repaired: a perplexity is that of the text as it stands, to the byte.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, cast
+
+from storage.errors import ConfigError, SourceError
+from storage.remembered import remembered_digest
+from storage.shards.lines import parse_json
+from tasks.evaluate.language.config import LanguageConfig
+
+MOST_BYTES = 8 << 20  # of a document: `tokenizers` needs some 200 bytes of memory for each
+LINES = (".jsonl", ".ndjson", ".json")
+FIELD = "evaluate.language.files"
+
+
+def fingerprints(config: LanguageConfig) -> dict[str, str]:
+    """The SHA-256 of each file, by name. Raises ConfigError for one that is not there, SourceError for one that can't
+    be read."""
+    digests = {}
+    for name, given in config.files.items():
+        path = path_of(name, given)
+        try:
+            digests[name] = remembered_digest(path)
+        except OSError as error:
+            raise _unusable(name, path, f"can't be read: {error}", "Make it readable") from error
+    return digests
+
+
+def check_files(config: LanguageConfig) -> None:
+    """Read each file once. Raises ConfigError for one that is not there, SourceError for one that is no text, has none,
+    or has a document that is too long."""
+    for name, given in config.files.items():
+        for _ in read_texts(name, path_of(name, given)):
+            pass
+
+
+def path_of(name: str, given: str) -> Path:
+    """Where a file of the profile lies. Raises ConfigError for anything but a file."""
+    path = Path(given).expanduser()
+    if "\0" in given or not path.exists():
+        raise ConfigError(f"{FIELD}.{name}: there is no file {given!r} (seen from {Path.cwd()}).", "Check the path.")
+    if not path.is_file():
+        kind = "a folder" if path.is_dir() else "no plain file"
+        raise ConfigError(f"{FIELD}.{name}: {given!r} is {kind}.", "Name one text file; give each a name of its own.")
+    return path.resolve()
+
+
+def read_texts(name: str, path: Path) -> Iterator[str]:
+    """The documents of a file that have any text, in order, decompressed as they are read.
+
+    Raises SourceError, with the line where there are lines.
+    """
+    parts = [part.lower() for part in path.suffixes]
+    packed = parts[-1:] == [".gz"]
+    lines = (parts[:-1] if packed else parts)[-1:]
+    read = 0
+    try:
+        with cast(IO[bytes], gzip.open(path) if packed else path.open("rb")) as file:
+            texts = _of_lines(name, path, file) if lines and lines[0] in LINES else _whole(name, path, file)
+            for text in texts:
+                read += 1
+                yield text
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unusable(name, path, f"can't be read: {error}", "Replace it") from error
+    if not read:
+        raise _unusable(name, path, "has no text", "Name another, or remove it")
+
+
+def _whole(name: str, path: Path, file: IO[bytes]) -> Iterator[str]:
+    data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise _too_long(name, path, "is one document")
+    text = _decoded(name, path, data, "")
+    if text:
+        yield text
+
+
+def _of_lines(name: str, path: Path, file: IO[bytes]) -> Iterator[str]:
+    number = 0
+    while line := file.readline(2 * MOST_BYTES + 1):  # escapes make a line longer than its text
+        number += 1
+        where = f" on line {number:,}"
+        if len(line) > 2 * MOST_BYTES:
+            raise _too_long(name, path, f"has a document{where}")
+        if not line.strip():
+            continue
+        text = _text_of(name, path, _decoded(name, path, line, where), where)
+        if len(text.encode()) > MOST_BYTES:
+            raise _too_long(name, path, f"has a document{where}")
+        if text:
+            yield text
+
+
+def _text_of(name: str, path: Path, line: str, where: str) -> str:
+    try:
+        row = parse_json(line)
+        text = row["text"] if isinstance(row, dict) else None
+        if not isinstance(text, str):
+            raise ValueError("it is no object with a `text`")
+        text.encode()  # a lone surrogate is JSON, but no text
+    except KeyError as error:
+        raise _unusable(name, path, f"has no `text`{where}", "Name the text `text`") from error
+    except ValueError as error:
+        raise _unusable(name, path, f"is not JSON Lines with a `text`{where}: {error}", "Mend it") from error
+    return text
+
+
+def _decoded(name: str, path: Path, data: bytes, where: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise _unusable(
+            name, path, f"is not UTF-8{where}: byte {data[error.start]:#04x} at {error.start:,}", "Convert it"
+        ) from error
+
+
+def _too_long(name: str, path: Path, what: str) -> SourceError:
+    return _unusable(
+        name, path, f"{what} of more than {MOST_BYTES:,} bytes", "Cut it into documents: JSON Lines with a `text` each"
+    )
+
+
+def _unusable(name: str, path: Path, problem: str, remedy: str) -> SourceError:
+    return SourceError(f"{FIELD}.{name}: {path} {problem}.", f"{remedy}.")

@@ -1,0 +1,157 @@
+"""The child of the stage `language_modelling`: `python -m tasks.evaluate.language.measure SPEC` measures one model."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from models.kernels.attention import for_any_shape
+from models.pretrained import load_pretrained
+from models.tokenizer import load_tokenizer
+from storage.errors import TrainingError
+from storage.shards.parquet import parquet_writer
+from tasks.children.child import emit, run_as_child
+from tasks.evaluate.language.calibration import calibration
+from tasks.evaluate.language.files import path_of, read_texts
+from tasks.evaluate.language.held_out import HeldOut, by_length, by_position, by_source, measure_held_out
+from tasks.evaluate.language.rolling import Document, measure_texts, summary
+from tasks.evaluate.language.stage import DOCUMENTS, LanguageSpec
+from tasks.training.peak import peak_memory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+SCHEMA = pa.schema(
+    [
+        pa.field("text", pa.string(), nullable=False),  # the source of a held-out document, or the name of a file
+        pa.field("held_out", pa.bool_(), nullable=False),
+        pa.field("number", pa.int64(), nullable=False),  # in its split, or in its file
+        pa.field("bytes", pa.float64(), nullable=False),  # of the tokens measured
+        pa.field("tokens", pa.int64(), nullable=False),
+        pa.field("nats", pa.float64(), nullable=False),
+    ]
+)
+DIGITS = 6  # what float32 sums repeat on one machine
+Rows = list[tuple[str, bool, int, float, int, float]]
+
+
+@for_any_shape()
+def run(path: Path) -> None:
+    """Measure the model as the spec says; write a row a document, and leave the rest as the result."""
+    spec = LanguageSpec.model_validate_json(path.read_text())
+    compute = spec.runtime.compute
+    torch.set_num_threads(compute.threads)
+    cuda = compute.device == "cuda" or (compute.device == "auto" and torch.cuda.is_available())
+    model, tokenizer = load(spec.model, spec.config.dtype, cuda=cuda), load_tokenizer(spec.model)
+    result: dict[str, Any] = {"files": {}}
+    rows: Rows = []
+    tokens, started = 0, time.perf_counter()
+    if spec.shards:
+        held_out = measure_held_out(
+            model,
+            tokenizer,
+            spec.shards,
+            digest=spec.tokenizer_digest,
+            max_tokens=spec.config.validation_tokens,
+            done=lambda done, total: emit(done=done, total=total, unit="windows", note="held-out text"),
+        )
+        result["held_out"] = of_held_out(held_out, spec.config.bins)
+        rows += _held_out_rows(held_out)
+        tokens += held_out.likelihood.tokens
+    for name in sorted(spec.config.files):
+        documents = _measure_file(spec, model, tokenizer, name)
+        result["files"][name] = summary(documents)
+        rows += [(name, False, n, float(d.bytes), d.tokens, d.nats) for n, d in enumerate(documents)]
+        tokens += result["files"][name]["tokens"]
+    _check_finite(rows)
+    _write(spec.out / DOCUMENTS, rows)
+    facts = {
+        "device": str(model.device),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "tokens_per_second": round(tokens / (time.perf_counter() - started)),
+        "peak_memory_bytes": peak_memory(model.device),
+    }
+    spec.finish({**result, "facts": facts})
+
+
+def load(folder: Path, dtype: str, *, cuda: bool) -> PreTrainedModel:
+    """A model ready to be asked: in float32 on a CPU and in the dtype of its weights on a GPU, or in `dtype`."""
+    chosen = ("auto" if cuda else "float32") if dtype == "auto" else dtype
+    model = load_pretrained(folder, dtype=chosen if chosen == "auto" else getattr(torch, chosen))
+    if cuda:
+        model.cuda()
+    model.eval()
+    return model
+
+
+def of_held_out(held_out: HeldOut, bins: int) -> dict[str, Any]:
+    """All that is said of the held-out text. `bits_per_byte` has every bit; its error is over documents."""
+    measured, bits = held_out.likelihood, held_out.bits_per_byte()
+    return {
+        "bits_per_byte": measured.bits_per_byte,
+        "bits_per_byte_stderr": bits.error if bits else None,
+        "nats_per_token": measured.nats_per_token,
+        "tokens": measured.tokens,
+        "documents": bits.documents if bits else 0,
+        "by_source": by_source(held_out),
+        "by_length": by_length(held_out),
+        "by_position": by_position(held_out),
+        "calibration": calibration(held_out.scores, held_out.document, bins),
+    }
+
+
+def _measure_file(
+    spec: LanguageSpec, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, name: str
+) -> list[Document]:
+    path = path_of(name, spec.config.files[name])
+    return measure_texts(
+        model,
+        tokenizer,
+        read_texts(name, path),
+        context=spec.config.context,
+        done=lambda tokens: emit(done=tokens, total=0, unit="tokens", note=name),
+    )
+
+
+def _held_out_rows(held_out: HeldOut) -> Rows:
+    documents = held_out.documents
+    tokens = np.bincount(held_out.document, minlength=len(documents.source))
+    measured = np.flatnonzero(tokens)
+    return [
+        (documents.names[source], True, number, size, count, nats)
+        for source, number, size, count, nats in zip(
+            documents.source[measured].tolist(),
+            measured.tolist(),
+            held_out.text_bytes[measured].tolist(),
+            tokens[measured].tolist(),
+            held_out.nats[measured].tolist(),
+            strict=True,
+        )
+    ]
+
+
+def _check_finite(rows: Rows) -> None:
+    for text, _, number, *_, nats in rows:
+        if not math.isfinite(nats):
+            raise TrainingError(
+                f"The model's loss on document {number:,} of {text} is {nats}.",
+                "Its weights are damaged or its dtype overflows: try evaluate.language.dtype float32.",
+            )
+
+
+def _write(path: Path, rows: Rows) -> None:
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    columns[-1] = [round(nats, DIGITS) for nats in columns[-1]]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+    with parquet_writer(path, SCHEMA, compression="zstd") as writer:
+        writer.write_batch(pa.record_batch(arrays, SCHEMA))
+
+
+if __name__ == "__main__":
+    run_as_child(run)

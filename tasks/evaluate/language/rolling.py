@@ -1,0 +1,205 @@
+"""Perplexity of whole documents by rolling log-likelihood, as lm-evaluation-harness (Gao et al. 2021) defines it.
+
+Every token of a document is predicted once. Windows are as long as the context and follow each other without overlap;
+only the last one is moved back, so that it is full too, and bears no loss where another one has. The first token
+follows the BOS, or the EOS of a tokenizer without one. Perplexities are per word (what whitespace parts) and per byte,
+over the sum of all documents.
+
+Windows of like length share a forward pass, at most SLACK of which is padding; the harness takes them as they come.
+
+Shapes: B windows, T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from models.kernels.cross_entropy import IGNORED
+from models.likelihood import MOST_LOGITS
+from models.pretrained import context_of
+from storage.errors import OutOfMemory
+from tasks.evaluate.language.ratios import ratio
+from tasks.evaluate.language.scores import score
+from tasks.training.recovery.out_of_memory import is_out_of_memory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+SLACK = 0.1  # of a batch may be padding
+MOST_TOKENS = {"cpu": 4096, "cuda": 1 << 17}  # of a batch: a CPU gains nothing from more, and its caches are small
+TOGETHER = 1 << 20  # tokens whose windows are sorted together
+
+
+class Window(NamedTuple):
+    """Ids that the model reads, and the targets: those of its last places."""
+
+    document: int
+    ids: Sequence[int]
+    targets: Sequence[int]
+
+
+class Document(NamedTuple):
+    """What was measured of one."""
+
+    nats: float
+    tokens: int
+    words: int
+    bytes: int
+
+
+def rolling_windows(ids: Sequence[int], prefix: int, length: int, document: int = 0) -> list[Window]:
+    """The windows of a document, at most `length` ids each; together their targets are `ids`."""
+    windows = [Window(document, [prefix, *ids[: min(length, len(ids)) - 1]], ids[:length])] if ids else []
+    for start in range(length, len(ids), length):
+        end = min(start + length, len(ids))
+        windows.append(Window(document, ids[end - length - 1 : end - 1], ids[start:end]))
+    return windows
+
+
+def prefix_of(tokenizer: PreTrainedTokenizerFast) -> int:
+    """The id that stands before the first token of a document."""
+    first = tokenizer.bos_token_id
+    return int(tokenizer.eos_token_id if first is None else first)
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    """As the harness does: with the special tokens of the tokenizer, unless the text begins with that of a prefix."""
+    ids: list[int]
+    if text.startswith(str(tokenizer.decode(prefix_of(tokenizer)))):
+        ids = tokenizer.encode(text, add_special_tokens=False)
+    else:
+        ids = tokenizer.encode(text)
+    return ids
+
+
+def measure_texts(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    texts: Iterable[str],
+    *,
+    context: int | None = None,
+    done: Callable[[int], None] = lambda tokens: None,
+) -> list[Document]:
+    """The log-likelihood of each text, in nats. `done` hears how many tokens have been measured.
+
+    Raises OutOfMemory where a single window is too large.
+    """
+    longest = context_of(model.config)
+    length, prefix, budget = min(context or longest, longest), prefix_of(tokenizer), _budget(model)
+    nats: list[float] = []
+    sizes: list[tuple[int, int, int]] = []
+    waiting: list[Window] = []
+    held = measured = 0
+
+    def measure() -> None:
+        nonlocal held, measured
+        for batch in batches(waiting, budget):
+            for window, lost in zip(batch, _nats(model, batch), strict=True):
+                nats[window.document] += lost
+            measured += sum(len(window.targets) for window in batch)
+            done(measured)
+        waiting.clear()
+        held = 0
+
+    for text in texts:
+        ids = encode(tokenizer, text)
+        waiting += rolling_windows(ids, prefix, length, len(nats))
+        nats.append(0.0)
+        sizes.append((len(ids), len(re.split(r"\s+", text)), len(text.encode())))
+        held += len(ids)
+        if held >= TOGETHER:
+            measure()
+    measure()
+    return [Document(lost, *size) for lost, size in zip(nats, sizes, strict=True)]
+
+
+def summary(documents: Sequence[Document]) -> dict[str, Any]:
+    """{"documents", "tokens", "words", "bytes", "nats_per_token", "word_perplexity", "byte_perplexity",
+    "bits_per_byte", "bits_per_byte_stderr"}, of all documents together. A perplexity beyond a float is null."""
+    nats = math.fsum(document.nats for document in documents)
+    tokens, words, size = (
+        sum(getattr(document, name) for document in documents) for name in ("tokens", "words", "bytes")
+    )
+    bits = ratio(
+        np.array([d.nats / math.log(2) for d in documents]), np.array([d.bytes for d in documents], np.float64)
+    )
+    return {
+        "documents": len(documents),
+        "tokens": tokens,
+        "words": words,
+        "bytes": size,
+        "nats_per_token": nats / max(1, tokens),
+        "word_perplexity": _exp(nats / words),
+        "byte_perplexity": _exp(nats / size),
+        "bits_per_byte": nats / size / math.log(2),
+        "bits_per_byte_stderr": bits.error if bits else None,
+    }
+
+
+def batches(windows: Iterable[Window], budget: int) -> Iterator[list[Window]]:
+    """Windows of like length together, the longest first; `budget` is the most tokens of a batch, padding included."""
+    batch: list[Window] = []
+    padding = 0
+    for window in sorted(windows, key=lambda window: len(window.ids), reverse=True):
+        if batch:
+            longest = len(batch[0].ids)
+            more = padding + longest - len(window.ids)
+            places = longest * (len(batch) + 1)
+            if places > budget or more > SLACK * places:
+                yield batch
+                batch, more = [], 0
+            padding = more
+        batch.append(window)
+    if batch:
+        yield batch
+
+
+def _budget(model: PreTrainedModel) -> int:
+    """The most tokens of a batch: so that its logits, three times in float32, take a third of the free memory."""
+    vocabulary, device = int(model.config.vocab_size), model.device
+    most = MOST_LOGITS
+    if device.type == "cuda":
+        most = torch.cuda.mem_get_info(device)[0] // (3 * 3 * 4)
+    return max(1, min(MOST_TOKENS.get(device.type, MOST_TOKENS["cpu"]), most // vocabulary))
+
+
+def _nats(model: PreTrainedModel, batch: Sequence[Window]) -> list[float]:
+    """The loss of each window. A batch that is too large for the memory is taken in halves."""
+    try:
+        return _forward(model, batch)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        if len(batch) == 1:
+            raise OutOfMemory(
+                f"A window of {len(batch[0].ids):,} tokens does not fit into memory.",
+                "Set evaluate.language.context to fewer.",
+            ) from error
+    if model.device.type == "cuda":
+        torch.cuda.empty_cache()
+    middle = len(batch) // 2
+    return _nats(model, batch[:middle]) + _nats(model, batch[middle:])
+
+
+def _forward(model: PreTrainedModel, batch: Sequence[Window]) -> list[float]:
+    longest = len(batch[0].ids)
+    ids = np.zeros((len(batch), longest), np.int64)  # what follows a window changes nothing before it
+    targets = np.full((len(batch), longest), IGNORED, np.int64)
+    for row, window in enumerate(batch):
+        end = len(window.ids)
+        ids[row, :end] = window.ids
+        targets[row, end - len(window.targets) : end] = window.targets
+    _, scores = score(model, torch.from_numpy(ids).to(model.device), torch.from_numpy(targets).to(model.device))
+    ends = np.cumsum([len(window.targets) for window in batch])
+    return [float(part.sum(dtype=np.float64)) for part in islice(np.split(scores.nats, ends), len(batch))]
+
+
+def _exp(value: float) -> float | None:
+    return math.exp(value) if value < 700 else None

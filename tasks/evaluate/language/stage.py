@@ -1,0 +1,68 @@
+"""The stage `language_modelling`: how well one model predicts held-out text, and text of the user's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from storage.artifact import Artifact
+from storage.errors import ConfigError
+from tasks.children.devices import check_device_here
+from tasks.children.spec import ChildSpec
+from tasks.children.supervise import run_module
+from tasks.evaluate.language.config import LanguageConfig
+from tasks.evaluate.language.files import check_files, fingerprints
+from tasks.evaluate.language.report import write
+from tasks.stage import stage
+from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
+from tasks.training.held_out import held_out_shards
+from tasks.training.model_folder import check_tokenizer
+
+DOCUMENTS = "documents.parquet"
+
+
+class LanguageSpec(ChildSpec):
+    """What the child is told."""
+
+    config: LanguageConfig
+    model: Path
+    tokenizer_digest: str
+    shards: list[Path]
+
+
+def check_here(config: LanguageConfig, runtime: Runtime) -> None:
+    """Raises ConfigError for a GPU or a file that is not there, SourceError for a file that can't be measured."""
+    check_device_here(runtime)
+    check_files(config)
+
+
+@stage(
+    version=1, part_of="evaluate", section="evaluate", runtime=("compute",), sources=fingerprints, check_here=check_here
+)
+def language_modelling(config: LanguageConfig, model: Artifact, text: Artifact | None, out: Output) -> None:
+    """Bits per byte on held-out `text`, by source, by length, by position in the window; calibration of the next-token
+    distribution; perplexity of the files of the profile, as lm-evaluation-harness has it.
+
+    `text` holds token shards of this model's tokenizer, or benchmarks; without it only the files are measured. Writes
+    language.json and language.md, calibration.png and positions.png, and documents.parquet with the loss of each
+    document, so that models can be compared pair by pair. Standard errors are over documents.
+    """
+    if text is None and not config.files:
+        raise ConfigError("There is no text to measure.", "Give evaluate.language.files, or held-out documents.")
+    digest = check_tokenizer(model.path)
+    spec = LanguageSpec(
+        config=config,
+        runtime=out.runtime,
+        model=model.path.resolve(),
+        tokenizer_digest=digest,
+        shards=held_out_shards(text, model.path, digest, out.scratch) if text is not None else [],
+        scratch=out.scratch.resolve(),
+        out=out.path.resolve(),
+    )
+
+    def on_line(line: dict[str, Any]) -> None:
+        out.progress(line["done"], line["total"], line["unit"], line["note"])
+
+    out.progress(0, 1, "texts", "starting")
+    write(run_module("tasks.evaluate.language.measure", spec, out, on_line=on_line, ranks=False, keeps="nothing"), out)
