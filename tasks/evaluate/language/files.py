@@ -7,6 +7,7 @@ compressed by gzip. Nothing is repaired: a perplexity is that of the text as it 
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,13 +46,14 @@ def check_files(config: LanguageConfig) -> None:
 
 def path_of(name: str, given: str) -> Path:
     """Where a file of the profile lies. Raises ConfigError for anything but a file."""
-    path = Path(given).expanduser()
-    if "\0" in given or not path.exists():
-        raise ConfigError(f"{FIELD}.{name}: there is no file {given!r} (seen from {Path.cwd()}).", "Check the path.")
-    if not path.is_file():
-        kind = "a folder" if path.is_dir() else "no plain file"
+    path = os.path.expanduser(given)
+    if not os.path.exists(path):  # Path.exists raises for a name that is too long, os.path says no
+        shown = given if len(given) <= 200 else f"{given[:200]}…"
+        raise ConfigError(f"{FIELD}.{name}: there is no file {shown!r} (seen from {Path.cwd()}).", "Check the path.")
+    if not os.path.isfile(path):
+        kind = "a folder" if os.path.isdir(path) else "no plain file"
         raise ConfigError(f"{FIELD}.{name}: {given!r} is {kind}.", "Name one text file; give each a name of its own.")
-    return path.resolve()
+    return Path(path).resolve()
 
 
 def read_texts(name: str, path: Path) -> Iterator[str]:
