@@ -89,8 +89,14 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     plot_loss(rows, out.path / "loss.png", title=f"{shape.family}, {count_parameters(shape):,} parameters")
     _report(spec, measured, out)
     if spec.snapshot_steps:
+        seen, samples = out.counts["tokens_seen"], config.samples(spec.steps)
         taken = [
-            {"step": step, "folder": f"snapshots/step-{step}", **_losses(rows[step - 1])}
+            {
+                "step": step,
+                "tokens": seen * config.samples(step) // samples,
+                "folder": f"snapshots/step-{step}",
+                **_losses(rows[step - 1]),
+            }
             for step in spec.snapshot_steps
         ]
         out.table("Snapshots", taken)

@@ -359,7 +359,10 @@ def test_snapshots_and_checkpoints_written_behind_are_the_same_after_a_kill(
     killed = Output.at(tmp_path / "killed", stage="pretrain", runtime=runtime_of(RUNTIME, **settings))
     interrupt_and_resume(pretrain, config, data, killed, at=8)
     assert killed.facts["resumed_from_step"] in (3, 6)  # the one at 6 may not have been whole
-    assert [row["folder"] for row in killed.counts["tables"]["Snapshots"]] == ["snapshots/step-4", "snapshots/step-8"]
+    snapshots = killed.counts["tables"]["Snapshots"]
+    assert [row["folder"] for row in snapshots] == ["snapshots/step-4", "snapshots/step-8"]
+    a_step = killed.counts["tokens_seen"] // killed.counts["steps"]
+    assert [row["tokens"] for row in snapshots] == [4 * a_step, 8 * a_step]
     assert tree_digest(list_files(killed.path)) == tree_digest(list_files(whole.path))
     assert killed.counts == whole.counts
     for step in (4, 8):
