@@ -125,7 +125,7 @@ def test_a_model_that_uses_its_context_has_less_loss_late_in_the_window() -> Non
     assert all(row["nats_per_token_stderr"] == pytest.approx(0, abs=1e-12) for row in rows), "each document is alike"
 
 
-def made_up(nats: np.ndarray, position: np.ndarray, documents: int) -> HeldOut:  # type: ignore[type-arg]
+def made_up(nats: np.ndarray, position: np.ndarray, documents: int) -> HeldOut:
     from tasks.evaluate.language.documents import Documents
     from tasks.training.bits_per_byte import Likelihood
 
