@@ -65,7 +65,8 @@ def plot_curve(points: Iterable[Point], path: Path, *, title: str, measure: str,
         axes.axhline(chance, color="#999999", linewidth=1, linestyle="--", label="chance")
     spread = sorted(point.tokens for point in points if point.tokens > 0)
     if spread and spread[-1] > LOGARITHMIC_ABOVE * spread[0]:
-        axes.set_xscale("symlog", linthresh=spread[0])  # an untrained model has seen none
+        axes.set_xscale("symlog", linthresh=spread[0])  # as an untrained model has seen none
+        axes.set_xlim(left=0 if len(spread) < len(points) else spread[0] * 0.8)
     axes.set(xlabel="tokens seen in pretraining", ylabel=measure, title=title)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=8)
