@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import ConfigError
 from tasks.children.devices import check_device_here
@@ -13,11 +14,12 @@ from tasks.children.supervise import run_module
 from tasks.evaluate.language.config import LanguageConfig
 from tasks.evaluate.language.files import check_files, fingerprints
 from tasks.evaluate.language.report import write
+from tasks.evaluate.language.translated import translate
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 from tasks.training.held_out import held_out_shards
-from tasks.training.model_folder import check_tokenizer
+from tasks.training.model_folder import check_shards, check_tokenizer
 
 DOCUMENTS = "documents.parquet"
 
@@ -40,13 +42,16 @@ def check_here(config: LanguageConfig, runtime: Runtime) -> None:
 @stage(
     version=1, part_of="evaluate", section="evaluate", runtime=("compute",), sources=fingerprints, check_here=check_here
 )
-def language_modelling(config: LanguageConfig, model: Artifact, text: Artifact | None, out: Output) -> None:
+def language_modelling(
+    config: LanguageConfig, model: Artifact, text: Artifact | None, tokenizer: Artifact | None, out: Output
+) -> None:
     """Bits per byte on held-out `text`, by source, by length, by position in the window; calibration of the next-token
     distribution; perplexity of the files of the profile, as lm-evaluation-harness has it.
 
-    `text` holds token shards of this model's tokenizer, or benchmarks; without it only the files are measured. Writes
-    language.json and language.md, calibration.png and positions.png, and documents.parquet with the loss of each
-    document, so that models can be compared pair by pair. Standard errors are over documents.
+    `text` holds token shards or benchmarks; without it only the files are measured. `tokenizer` is that of the shards,
+    where it isn't the model's: their documents are encoded again. Writes language.json and language.md, calibration.png
+    and positions.png, and documents.parquet with the loss of each document, so that models can be compared pair by
+    pair. Standard errors are over documents.
     """
     if text is None and not config.files:
         raise ConfigError("There is no text to measure.", "Give evaluate.language.files, or held-out documents.")
@@ -56,7 +61,7 @@ def language_modelling(config: LanguageConfig, model: Artifact, text: Artifact |
         runtime=out.runtime,
         model=model.path.resolve(),
         tokenizer_digest=digest,
-        shards=held_out_shards(text, model.path, digest, out.scratch) if text is not None else [],
+        shards=_shards(text, tokenizer, model.path, digest, out) if text is not None else [],
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
     )
@@ -66,3 +71,12 @@ def language_modelling(config: LanguageConfig, model: Artifact, text: Artifact |
 
     out.progress(0, 1, "texts", "starting")
     write(run_module("tasks.evaluate.language.measure", spec, out, on_line=on_line, ranks=False, keeps="nothing"), out)
+
+
+def _shards(text: Artifact, tokenizer: Artifact | None, model: Path, digest: str, out: Output) -> list[Path]:
+    """Token shards of `text` for the tokenizer of the model."""
+    known = tokenizer_digest(tokenizer.path) if tokenizer is not None else digest
+    if tokenizer is None or known == digest:
+        return held_out_shards(text, model, digest, out.scratch)
+    out.progress(0, 1, "texts", "encoding for another tokenizer")
+    return translate(check_shards(text, known), tokenizer.path, model, digest, out.scratch / "translated")

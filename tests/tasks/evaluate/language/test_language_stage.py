@@ -10,19 +10,21 @@ import pytest
 import torch
 
 from models.pretrained import load_pretrained
-from models.tokenizer import load_tokenizer, tokenizer_digest
+from models.tokenizer import DIGEST_FIELD, load_tokenizer, tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import ConfigError, TokenizerMismatch, TrainingError
 from storage.shards.parquet import read_columns
+from storage.shards.tokens import open_tokens, write_tokens
 from storage.store import Store
 from tasks.evaluate.language import LanguageConfig, measure
 from tasks.evaluate.language.report import rounded, tables
 from tasks.evaluate.language.rolling import measure_texts, summary
 from tasks.evaluate.language.stage import LanguageSpec, language_modelling
+from tasks.evaluate.language.translated import translate
 from tasks.stage.output import Output
 from tasks.stage.session import Session, open_session
 from tasks.training.held_out import held_out_shards
-from tests.tasks.tiny_model import PLACES, RUNTIME, make_model, make_validation, write_rows
+from tests.tasks.tiny_model import PLACES, RUNTIME, make_model, make_validation, texts, write_rows
 
 TEXT = "The fox lives in the wood.\n" * 30
 
@@ -47,11 +49,11 @@ def made(folder: Path) -> Artifact:
     return make(folder)[0]
 
 
-def make(folder: Path, *, refresh: bool = False) -> tuple[Artifact, bool]:
+def make(folder: Path) -> tuple[Artifact, bool]:
     """The artifact of the model in the store of the folder, and whether it was there."""
     with open_session(Session(Store(str(folder / "store")), RUNTIME)):
-        inputs = (Artifact.at(folder / "model"), Artifact.at(folder / "validation"))
-        return language_modelling.materialize(config_of(folder), inputs, refresh=refresh)
+        inputs = (Artifact.at(folder / "model"), Artifact.at(folder / "validation"), None)
+        return language_modelling.materialize(config_of(folder), inputs)
 
 
 def config_of(folder: Path) -> LanguageConfig:
@@ -101,13 +103,16 @@ def test_all_is_measured_and_shown(folder: Path, made: Artifact) -> None:
     assert (facts["device"], facts["dtype"]) == ("cpu", "float32")
 
 
-def test_the_artifact_is_made_once_and_always_the_same(folder: Path, made: Artifact) -> None:
+def test_the_artifact_is_made_once_and_another_process_measures_the_same(
+    folder: Path, made: Artifact, tmp_path: Path
+) -> None:
     again, cached = make(folder)
     assert cached
     assert again.digest == made.digest
-    anew, cached = make(folder, refresh=True)
-    assert not cached
-    assert anew.digest == made.digest
+    found = measured(folder / "model", folder / "validation", tmp_path, config_of(folder))
+    del found["facts"]
+    assert rounded(found) == json.loads((made.path / "language.json").read_text())
+    assert (tmp_path / "out" / "documents.parquet").read_bytes() == (made.path / "documents.parquet").read_bytes()
 
 
 def test_the_bytes_of_a_file_are_in_the_key(tmp_path: Path, folder: Path) -> None:
@@ -115,7 +120,7 @@ def test_the_bytes_of_a_file_are_in_the_key(tmp_path: Path, folder: Path) -> Non
     keys = set()
     for text in ("in the yard", "in the barn", "in the yard"):
         path.write_text(text)
-        keys.add(language_modelling.payload(LanguageConfig(files={"mine": str(path)}), (model, None)).key())
+        keys.add(language_modelling.payload(LanguageConfig(files={"mine": str(path)}), (model, None, None)).key())
     assert len(keys) == 2
 
 
@@ -133,7 +138,7 @@ def test_files_alone_are_enough_and_nothing_is_not(folder: Path, tmp_path: Path)
     assert "held_out" not in found
     assert list(tables(rounded(found))) == ["Perplexity of files"]
     with pytest.raises(ConfigError, match="no text to measure"):
-        language_modelling.function(LanguageConfig(), Artifact.at(folder / "model"), None, Output.at(tmp_path))
+        language_modelling.function(LanguageConfig(), Artifact.at(folder / "model"), None, None, Output.at(tmp_path))
 
 
 def test_what_does_not_belong_together_or_is_broken_is_named(folder: Path, tmp_path: Path) -> None:
@@ -153,8 +158,40 @@ def test_what_does_not_belong_together_or_is_broken_is_named(folder: Path, tmp_p
     template.write_text(template.read_text() + " ")
     with pytest.raises(TokenizerMismatch):
         language_modelling.function(
-            LanguageConfig(), Artifact.at(broken), Artifact.at(folder / "validation"), Output.at(tmp_path / "other")
+            LanguageConfig(),
+            Artifact.at(broken),
+            Artifact.at(folder / "validation"),
+            None,
+            Output.at(tmp_path / "other"),
         )
+
+
+def test_a_model_with_another_tokenizer_is_measured_on_the_same_text(folder: Path, tmp_path: Path) -> None:
+    """With fewer merges: more tokens, the same documents and bytes."""
+    other = make_model(tmp_path / "other" / "model", vocab_size=600)
+    settings = json.loads((other / "tokenizer.json").read_text())
+    settings["model"]["merges"] = settings["model"]["merges"][:100]  # ids of later merges are never used
+    (other / "tokenizer.json").write_text(json.dumps(settings))
+    config = json.loads((other / "config.json").read_text())
+    digest = tokenizer_digest(other)
+    (other / "config.json").write_text(json.dumps({**config, DIGEST_FIELD: digest}))
+    shards, known = sorted((folder / "validation").glob("*.tokens")), tokenizer_digest(folder / "model")
+    written = translate(shards, folder / "model", other, digest, tmp_path / "translated")
+    tokenizer = load_tokenizer(other)
+    ids = [[*tokenizer.encode(text), 0] for text in list(texts())[:12]]
+    made = [open_tokens(path, tokenizer_digest=digest, verify=True) for path in written]
+    assert [id for shard in made for id in shard.ids.tolist()] == [id for document in ids for id in document]
+    assert sum(len(shard.ids) for shard in made) > sum(len(open_tokens(path).ids) for path in shards)
+    with pytest.raises(TokenizerMismatch):
+        language_modelling.function(
+            LanguageConfig(), Artifact.at(other), Artifact.at(folder / "validation"), None, Output.at(tmp_path / "no")
+        )
+    lossy = tmp_path / "lossy.tokens"
+    kept = open_tokens(shards[0])
+    ids_of_text = kept.ids[: int(kept.starts[1])]
+    write_tokens(lossy, [ids_of_text], vocab_size=600, eos_id=0, tokenizer_digest=known, text_bytes=1000)
+    with pytest.raises(TokenizerMismatch, match=r"made of 1,000 bytes of text, but its tokens spell \d+"):
+        translate([lossy], folder / "model", other, digest, tmp_path / "wrong")
 
 
 def test_the_dtype_is_that_of_the_config(folder: Path) -> None:
