@@ -133,8 +133,8 @@ def _hostfile(data: bytes, folder: Path) -> None:
     b"\\ud800",
 )
 def _completion(data: bytes, folder: Path) -> None:
-    from tasks.posttrain.feedback.endpoint import read_completion
-    from tasks.posttrain.feedback.paid import PaidAnswers
+    from tasks.endpoint.client import read_completion
+    from tasks.endpoint.paid import PaidAnswers
 
     answer = read_completion(data)
     PaidAnswers(folder / "answers.jsonl").keep("asked", answer)

@@ -4,8 +4,6 @@ config.py    the settings, and the principles where a profile names none
 ask.py       what is asked
 speaker.py   whoever answers: the model, or an endpoint
 local.py     the model
-endpoint.py  an OpenAI-compatible endpoint
-paid.py      its answers, kept for a run that goes on
 revise.py    answers that are criticised and written again
 judge.py     answers of which the better one is named
 prompts.py   which conversations are asked about

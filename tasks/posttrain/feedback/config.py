@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from storage.credentials import names_a_secret
 from storage.errors import SourceError
 from storage.remembered import remembered_digests
+from tasks.endpoint.config import EndpointConfig
 from tasks.stage.config import StageConfig
-
-Fields = dict[str, str | int | float | bool | None]
 
 PRINCIPLES = (
     "The answer helps with what was asked, and with nothing else.",
@@ -22,44 +20,12 @@ PRINCIPLES = (
 )
 
 
-class EndpointConfig(StageConfig):
+class FeedbackEndpoint(EndpointConfig):
     """An OpenAI-compatible endpoint, which criticises, revises or judges in place of the model."""
 
-    url: str = Field(
-        pattern=r"^https?://[^\s/?#]+[^\s?#]*$",
-        description="its address, as https://host/v1; /chat/completions is added. All prompts and answers are sent "
-        "there",
-    )
-    model: str = Field(min_length=1, description="the model's name there")
-    api_key_env: str | None = Field(
-        None,
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
-        description="environment variable that holds the key, such as OPENAI_API_KEY; null: none is sent",
-    )
     answers: bool = Field(
         False, description="whether it also gives the answers that are revised or judged; false: the model does"
     )
-    fields: Fields = Field(
-        {},
-        description="further fields of each request, which replace ours; one that is null is left out, such as "
-        "`{max_tokens: null, max_completion_tokens: 512}`",
-    )
-
-    @field_validator("fields")
-    @classmethod
-    def _is_no_secret(cls, fields: Fields) -> Fields:
-        if wrong := [name for name in fields if names_a_secret(name.upper())]:
-            raise ValueError(f"{wrong[0]} is a secret: name the variable that holds it in api_key_env")
-        return fields
-
-    @field_validator("api_key_env")
-    @classmethod
-    def _is_hidden_in_logs(cls, name: str | None) -> str | None:
-        if name is not None and not names_a_secret(name):
-            raise ValueError(
-                "errors and logs hide the values of variables whose names end in _API_KEY or _TOKEN: rename"
-            )
-        return name
 
 
 class FeedbackConfig(StageConfig):
@@ -87,7 +53,7 @@ class FeedbackConfig(StageConfig):
     max_new_tokens: int = Field(128, ge=1, description="tokens of an answer, a critique or a revision")
     max_dropped_share: float = Field(0.9, ge=0, le=1, description="largest share of prompts without a pair")
     seed: int = Field(0, ge=0, description="seed of the draw of prompts and of the samples")
-    endpoint: EndpointConfig | None = Field(
+    endpoint: FeedbackEndpoint | None = Field(
         None, description="who criticises, revises or judges; null: the model of the link before"
     )
 

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+from tasks.endpoint.reply import Reply
 from tasks.posttrain.feedback import ask
 from tasks.posttrain.feedback.config import FeedbackConfig
 from tasks.posttrain.feedback.prompts import Transcript, seed_of
-from tasks.posttrain.feedback.speaker import Reply, Speaker
+from tasks.posttrain.feedback.speaker import Speaker
 
 AGREED, DISAGREED = "agreed", "orders_disagree"
 

@@ -14,7 +14,7 @@ from models.conversation import Messages, TemplateFaultError, render
 from models.pretrained import context_of, load_pretrained
 from models.runtimes.greedy import cut, ends_of, greedy, pad_left
 from models.tokenizer import load_tokenizer
-from tasks.posttrain.feedback.speaker import Reply
+from tasks.endpoint.reply import Reply
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,10 +16,10 @@ from storage.files.flush import flush
 from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.children.child import emit, run_as_child
 from tasks.children.spec import ChildSpec
+from tasks.endpoint.client import Asked, Endpoint
+from tasks.endpoint.paid import PaidAnswers
 from tasks.posttrain.feedback.config import FeedbackConfig
-from tasks.posttrain.feedback.endpoint import Endpoint
 from tasks.posttrain.feedback.judge import judged, verdicts
-from tasks.posttrain.feedback.paid import PaidAnswers
 from tasks.posttrain.feedback.prompts import Transcript, draw_prompts, pair_id
 from tasks.posttrain.feedback.revise import revised
 from tasks.posttrain.feedback.speaker import Speaker
@@ -42,7 +42,7 @@ def run(path: Path) -> None:
     config = spec.config
     prompts, left_out = draw_prompts(config, spec.principles, spec.rows)
     paid = PaidAnswers(spec.scratch / "answers.jsonl")
-    endpoint = Endpoint(config, spec.runtime.endpoint, paid) if config.endpoint else None
+    endpoint = _endpoint(spec, paid)
     model = _model(spec)
     answerer, other = model or endpoint, endpoint or model
     assert answerer is not None
@@ -75,6 +75,14 @@ def run(path: Path) -> None:
             "facts": {**facts, **tokens},
         }
     )
+
+
+def _endpoint(spec: FeedbackSpec, paid: PaidAnswers) -> Endpoint | None:
+    config = spec.config
+    if config.endpoint is None:
+        return None
+    asked = Asked(config.max_new_tokens, config.temperature, config.seed, "feedback.endpoint")
+    return Endpoint(config.endpoint, asked, spec.runtime.endpoint, paid)
 
 
 def _model(spec: FeedbackSpec) -> Speaker | None:

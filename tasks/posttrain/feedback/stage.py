@@ -25,14 +25,14 @@ JUDGED = ("orders_disagree", "unclear", "circular", *REVISED)
 def check_here(config: FeedbackConfig, runtime: Runtime) -> None:
     """Before the first stage of a run starts, raises ConfigError for a GPU or a key that is not there and for what is
     no address, SourceError for principles that can't be read."""
-    from tasks.posttrain.feedback.endpoint import address_of, api_key
+    from tasks.endpoint.client import address_of, api_key
 
     principles_of(config)
     if config.asks_model:
         check_device_here(runtime)
     if config.endpoint is not None:
-        address_of(config.endpoint)
-        api_key(config.endpoint)
+        address_of(config.endpoint, "feedback.endpoint")
+        api_key(config.endpoint, "feedback.endpoint")
 
 
 @stage(version=1, runtime=("compute", "endpoint"), sources=fingerprint, check_here=check_here)

@@ -24,8 +24,8 @@ from tasks.posttrain.rows.given import digest_of, files_of
 from tasks.posttrain.rows.prepare import is_held_out, prepare
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
+from tests.tasks.endpoint.completions import Body, Said, Server, serve
 from tests.tasks.interrupt import interrupt
-from tests.tasks.posttrain.feedback.completions import Body, Said, Server, serve
 from tests.tasks.tiny_model import write_rows
 
 KEY = "correct-horse-battery"

@@ -17,8 +17,8 @@ from tasks.posttrain.feedback.local import LocalModel
 from tasks.posttrain.methods.dpo import DpoConfig, dpo
 from tasks.posttrain.methods.sft import SftConfig, sft
 from tasks.stage.output import Output
+from tests.tasks.endpoint.completions import Said, serve
 from tests.tasks.interrupt import interrupt
-from tests.tasks.posttrain.feedback.completions import Said, serve
 from tests.tasks.posttrain.uneven import output
 from tests.tasks.tiny_model import (
     ANIMALS,

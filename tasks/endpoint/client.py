@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -24,9 +25,9 @@ from models.conversation import Messages
 from storage.credentials import HIDDEN
 from storage.errors import ConfigError, SourceError
 from storage.shards.lines import parse_json
-from tasks.posttrain.feedback.config import EndpointConfig, FeedbackConfig
-from tasks.posttrain.feedback.paid import PaidAnswers
-from tasks.posttrain.feedback.speaker import Reply
+from tasks.endpoint.config import EndpointConfig
+from tasks.endpoint.paid import PaidAnswers
+from tasks.endpoint.reply import Reply
 from tasks.stage.runtime import EndpointRuntime
 
 TOKEN_BYTES = 32  # of a token of an answer, at the most
@@ -47,26 +48,27 @@ class _Passing(Exception):
         self.pause = pause
 
 
-def api_key(config: EndpointConfig) -> str | None:
-    """The key. Raises ConfigError for a variable that is not set, or holds what can't be a key."""
+def api_key(config: EndpointConfig, section: str) -> str | None:
+    """The key; `section` of the profile has the endpoint. Raises ConfigError for a variable that is not set, or holds
+    what can't be a key."""
     if config.api_key_env is None:
         return None
     key = os.environ.get(config.api_key_env, "").strip()
     if not re.fullmatch(r"[!-~]+", key):  # what is in a header; httpx would quote it in its error
         state = "is not set" if not key else "holds characters that no key has"
         raise ConfigError(
-            f"feedback.endpoint.api_key_env: the environment variable {config.api_key_env} {state}.",
+            f"{section}.api_key_env: the environment variable {config.api_key_env} {state}.",
             f"Set {config.api_key_env} for this process and for its workers.",
         )
     return key
 
 
-def address_of(config: EndpointConfig) -> httpx.URL:
-    """Where requests go. Raises ConfigError for what is no address."""
+def address_of(config: EndpointConfig, section: str) -> httpx.URL:
+    """Where requests go; `section` of the profile has the endpoint. Raises ConfigError for what is no address."""
     try:
         return httpx.URL(f"{config.url.rstrip('/')}/chat/completions")
     except httpx.InvalidURL as error:
-        raise ConfigError(f"feedback.endpoint.url is no address: {error}.", "Write it as https://host/v1.") from error
+        raise ConfigError(f"{section}.url is no address: {error}.", "Write it as https://host/v1.") from error
 
 
 def read_completion(content: bytes) -> dict[str, Any]:
@@ -81,20 +83,30 @@ def read_completion(content: bytes) -> dict[str, Any]:
         finished = choice.get("finish_reason") not in CUT
         whole = text.encode(errors="replace").decode()  # JSON may spell half of a character
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
-        raise SourceError("This is no chat completion.", "Check feedback.endpoint.url.") from error
+        raise SourceError("This is no chat completion.", "Check the url of the endpoint.") from error
     return {"text": whole, "finished": finished, **tokens}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What all requests have in common: the most tokens of an answer, the temperature of samples, the seed of the
+    others; and the section of the profile that has the endpoint, for errors."""
+
+    max_new_tokens: int
+    temperature: float
+    seed: int
+    section: str
 
 
 class Endpoint:
     """Greedy or sampled answers, several requests at once; what was answered once is not asked for again."""
 
-    def __init__(self, config: FeedbackConfig, runtime: EndpointRuntime, paid: PaidAnswers) -> None:
-        assert config.endpoint is not None
-        self.config, self.endpoint, self.runtime, self.paid = config, config.endpoint, runtime, paid
-        self.address = address_of(self.endpoint)
+    def __init__(self, config: EndpointConfig, asked: Asked, runtime: EndpointRuntime, paid: PaidAnswers) -> None:
+        self.config, self.asked, self.runtime, self.paid = config, asked, runtime, paid
+        self.address = address_of(config, asked.section)
         self.host = self.address.host
         self.repeated = 0
-        self._key = api_key(self.endpoint)
+        self._key = api_key(config, asked.section)
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         limits = httpx.Limits(max_connections=runtime.concurrent_requests)
         self._client = httpx.Client(headers=headers, timeout=runtime.timeout_seconds, limits=limits)
@@ -102,12 +114,12 @@ class Endpoint:
 
     def say(self, conversations: Sequence[Messages]) -> list[Reply]:
         """At temperature 0."""
-        return self._all((one, 0, 0.0, self.config.seed) for one in conversations)
+        return self._all((one, 0, 0.0, self.asked.seed) for one in conversations)
 
     def sample(self, conversations: Sequence[Messages], number: int, seeds: Sequence[int]) -> list[list[Reply]]:
         """A request each, as not every server gives several answers."""
         asked = [
-            (one, which, self.config.temperature, (seed + which) % 2**31)
+            (one, which, self.asked.temperature, (seed + which) % 2**31)
             for one, seed in zip(conversations, seeds, strict=True)
             for which in range(number)
         ]
@@ -126,13 +138,13 @@ class Endpoint:
     def _ask(self, asked: tuple[Messages, int, float, int]) -> Reply:
         messages, number, temperature, seed = asked
         body: dict[str, Any] = {
-            "model": self.endpoint.model,
+            "model": self.config.model,
             "messages": [dict(message) for message in messages],
-            "max_tokens": self.config.max_new_tokens,
+            "max_tokens": self.asked.max_new_tokens,
             "temperature": temperature,
             "seed": seed,
         }
-        body = {name: value for name, value in {**body, **self.endpoint.fields}.items() if value is not None}
+        body = {name: value for name, value in {**body, **self.config.fields}.items() if value is not None}
         # With the number, as repetitions of a body without a seed are alike
         request = hashlib.sha256(json.dumps([str(self.address), number, body], sort_keys=True).encode()).hexdigest()
         answer = self.paid.get(request)
@@ -145,7 +157,7 @@ class Endpoint:
             if answer is None:
                 return Reply("", "refused")
             self.paid.keep(request, answer)
-        most = TOKEN_BYTES * self.config.max_new_tokens  # a server that does not cut is not to fill the memory
+        most = TOKEN_BYTES * self.asked.max_new_tokens  # a server that does not cut is not to fill the memory
         text = answer["text"].encode()[:most].decode(errors="ignore")
         return Reply.of(text, finished=answer["finished"] and text == answer["text"])
 
@@ -181,7 +193,7 @@ class Endpoint:
         if status != 200:
             raise SourceError(
                 f"The endpoint {self.host} answered {status}{self._quoted(content)}.",
-                "Check feedback.endpoint: its url, its model and the key.",
+                f"Check {self.asked.section}: its url, its model and the key.",
             )
         try:
             answer = read_completion(content)

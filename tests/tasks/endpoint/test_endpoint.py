@@ -11,11 +11,11 @@ import pytest
 from pydantic import ValidationError
 
 from storage.errors import ConfigError, SourceError
-from tasks.posttrain.feedback.config import EndpointConfig, FeedbackConfig
-from tasks.posttrain.feedback.endpoint import Endpoint, address_of, api_key
-from tasks.posttrain.feedback.paid import PaidAnswers
+from tasks.endpoint.client import Asked, Endpoint, address_of, api_key
+from tasks.endpoint.config import EndpointConfig
+from tasks.endpoint.paid import PaidAnswers
 from tasks.stage.runtime import EndpointRuntime
-from tests.tasks.posttrain.feedback.completions import Body, Said, Server, serve
+from tests.tasks.endpoint.completions import Body, Said, Server, serve
 
 KEY = "correct-horse-battery"
 QUESTIONS = [[{"role": "user", "content": f"Question {number}?"}] for number in range(12)]
@@ -28,9 +28,9 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def endpoint_of(server: Server, folder: Path, settings: dict[str, Any] | None = None, **runtime: Any) -> Endpoint:
     given = {"url": server.url, "model": "judge-1", "api_key_env": "JUDGE_API_KEY", **(settings or {})}
-    config = FeedbackConfig.model_validate({"endpoint": given, "mode": "judge"})
-    asked = EndpointRuntime(**{"backoff_seconds": 0.001, "timeout_seconds": 5, **runtime})
-    return Endpoint(config, asked, PaidAnswers(folder / "answers.jsonl"))
+    config = EndpointConfig.model_validate(given)
+    usual = EndpointRuntime(**{"backoff_seconds": 0.001, "timeout_seconds": 5, **runtime})
+    return Endpoint(config, Asked(128, 1.0, 0, "feedback.endpoint"), usual, PaidAnswers(folder / "answers.jsonl"))
 
 
 def echo(body: Body) -> Said:
@@ -155,20 +155,20 @@ def test_a_judgement_is_one_letter_named_alone(said: str, letter: str, tmp_path:
 
 def test_a_key_that_is_not_there_or_can_not_be_one_is_told_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     config = EndpointConfig(url="https://host/v1", model="a", api_key_env="JUDGE_API_KEY")
-    assert api_key(config) == KEY
+    assert api_key(config, "feedback.endpoint") == KEY
     monkeypatch.setenv("JUDGE_API_KEY", "häßlich geheim")
     with pytest.raises(ConfigError, match="JUDGE_API_KEY holds characters that no key has") as error:
-        api_key(config)
+        api_key(config, "feedback.endpoint")
     assert "geheim" not in str(error.value)
     monkeypatch.delenv("JUDGE_API_KEY")
     with pytest.raises(ConfigError, match="the environment variable JUDGE_API_KEY is not set"):
-        api_key(config)
+        api_key(config, "feedback.endpoint")
     with pytest.raises(ValidationError, match="hide the values of variables"):
         EndpointConfig(url="https://host/v1", model="a", api_key_env="MINE")
     with pytest.raises(ValidationError, match="api_key is a secret: name the variable"):
         EndpointConfig(url="https://host/v1", model="a", fields={"api_key": KEY})
     with pytest.raises(ConfigError, match=r"feedback\.endpoint\.url is no address"):
-        address_of(EndpointConfig(url="https://host:port/v1", model="a"))
+        address_of(EndpointConfig(url="https://host:port/v1", model="a"), "feedback.endpoint")
     for url in ("host/v1", "ftp://host/v1", "https://host/v1?key=a"):
         with pytest.raises(ValidationError, match="pattern"):
             EndpointConfig(url=url, model="a")

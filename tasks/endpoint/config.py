@@ -1,0 +1,47 @@
+"""Which endpoint is asked, and for which model. The key itself stands in no profile."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+
+from storage.credentials import names_a_secret
+from tasks.stage.config import StageConfig
+
+Fields = dict[str, str | int | float | bool | None]
+
+
+class EndpointConfig(StageConfig):
+    """An OpenAI-compatible endpoint."""
+
+    url: str = Field(
+        pattern=r"^https?://[^\s/?#]+[^\s?#]*$",
+        description="its address, as https://host/v1; /chat/completions is added. All prompts and answers are sent "
+        "there",
+    )
+    model: str = Field(min_length=1, description="the model's name there")
+    api_key_env: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="environment variable that holds the key, such as OPENAI_API_KEY; null: none is sent",
+    )
+    fields: Fields = Field(
+        {},
+        description="further fields of each request, which replace ours; one that is null is left out, such as "
+        "`{max_tokens: null, max_completion_tokens: 512}`",
+    )
+
+    @field_validator("fields")
+    @classmethod
+    def _is_no_secret(cls, fields: Fields) -> Fields:
+        if wrong := [name for name in fields if names_a_secret(name.upper())]:
+            raise ValueError(f"{wrong[0]} is a secret: name the variable that holds it in api_key_env")
+        return fields
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_hidden_in_logs(cls, name: str | None) -> str | None:
+        if name is not None and not names_a_secret(name):
+            raise ValueError(
+                "errors and logs hide the values of variables whose names end in _API_KEY or _TOKEN: rename"
+            )
+        return name
