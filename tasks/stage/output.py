@@ -123,16 +123,17 @@ class Output:
         """Tell whoever watches something worth a line."""
         self.observer.noted(self.stage, message)
 
-    def obtain(self, stage: AnyStage, config: StageConfig, *inputs: Input) -> Artifact:
+    def obtain(self, stage: AnyStage, config: StageConfig, *inputs: Input, name: str | None = None) -> Artifact:
         """An intermediate artifact that this stage needs (signals, sketches), cached by its own key.
 
-        Within a session it comes from the store; in a plain call it is made in the scratch folder.
+        Within a session it comes from the store; in a plain call it is made in the scratch folder. Who obtains several
+        of one stage gives each a `name`.
         """
         if current() is not None:
             artifact, _ = stage.materialize(config, inputs)
-            self.uses[stage.name] = artifact.origin
+            self.uses[name or stage.name] = artifact.origin
             return artifact
-        nested = Output.at(self.scratch / stage.name, stage=stage.name, runtime=self.runtime)
+        nested = Output.at(self.scratch / (name or stage.name), stage=stage.name, runtime=self.runtime)
         stage.function(config, *inputs, nested)
         return Artifact.at(nested.path)
 
