@@ -33,6 +33,7 @@ ACROSS = {  # the imports from one stage into another
     ("export", "tokenizer"),  # a GGUF file names the pattern that cuts text
     ("export", "evaluate"),  # the model card shows the scores
     ("base", "tokenizer"),  # a tokenizer of others is loaded with the same care
+    ("evaluate", "posttrain"),  # a reward model judges answers, side by side
     ("posttrain", "dedup"),  # near-duplicates among pairs are those among documents
 }
 MAY_IMPORT = {
