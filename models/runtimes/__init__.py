@@ -3,5 +3,6 @@
 protocol.py      what every runtime does
 transformers.py  a model folder in transformers, bitsandbytes checkpoints included
 greedy.py        answers of an open model of transformers, many in a batch
+batches.py       the same, greedy or sampled, with a seed for each
 llama_cpp.py     a GGUF file in llama.cpp
 """

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -98,6 +98,14 @@ class Asked:
     section: str
 
 
+class Completion(NamedTuple):
+    """What a server answered, whether it came to its end, and its tokens as the server counts them."""
+
+    text: str
+    finished: bool
+    tokens: int
+
+
 class Endpoint:
     """Greedy or sampled answers, several requests at once; what was answered once is not asked for again."""
 
@@ -126,6 +134,18 @@ class Endpoint:
         replies = self._all(asked)
         return [replies[start : start + number] for start in range(0, len(replies), number)]
 
+    def complete(
+        self, conversations: Sequence[Messages], numbers: Sequence[int], seeds: Sequence[int]
+    ) -> list[Completion | None]:
+        """An answer to each conversation, at the temperature of samples and with its seed, as the server gave it; None
+        where it refused the request. `numbers` tell samples of one conversation apart."""
+        temperature = self.asked.temperature
+        asked = [
+            (one, number, temperature, seed) for one, number, seed in zip(conversations, numbers, seeds, strict=True)
+        ]
+        with ThreadPoolExecutor(self.runtime.concurrent_requests) as pool:
+            return list(pool.map(self._completed, asked))
+
     def compare(self, questions: Sequence[Messages]) -> list[Reply]:
         """The letter that is named alone."""
         return [_letter(reply) for reply in self.say(questions)]
@@ -136,6 +156,10 @@ class Endpoint:
             return list(pool.map(self._ask, asked))
 
     def _ask(self, asked: tuple[Messages, int, float, int]) -> Reply:
+        answer = self._completed(asked)
+        return Reply("", "refused") if answer is None else Reply.of(answer.text, finished=answer.finished)
+
+    def _completed(self, asked: tuple[Messages, int, float, int]) -> Completion | None:
         messages, number, temperature, seed = asked
         body: dict[str, Any] = {
             "model": self.config.model,
@@ -155,11 +179,11 @@ class Endpoint:
                 self._stopped.set()
                 raise
             if answer is None:
-                return Reply("", "refused")
+                return None
             self.paid.keep(request, answer)
         most = TOKEN_BYTES * self.asked.max_new_tokens  # a server that does not cut is not to fill the memory
         text = answer["text"].encode()[:most].decode(errors="ignore")
-        return Reply.of(text, finished=answer["finished"] and text == answer["text"])
+        return Completion(text, answer["finished"] and text == answer["text"], answer["completion_tokens"])
 
     def _answered(self, body: dict[str, Any]) -> dict[str, Any] | None:
         """The answer; None where the server refuses this request, or another one has failed, which is raised. Raises
