@@ -1,0 +1,146 @@
+"""The child of `answers`: `python -m tasks.evaluate.side_by_side.answering SPEC`.
+
+Each batch is kept in the scratch folder when it is done. Batches are a function of prompts and config alone, so a run
+that was killed goes on with the same ones and ends with the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from storage.errors import ConfigError
+from storage.files.flush import flush
+from storage.shards.lines import read_json_lines, write_json_lines
+from tasks.children.child import emit, run_as_child
+from tasks.endpoint.client import Asked, Endpoint
+from tasks.endpoint.paid import PaidAnswers
+from tasks.evaluate.side_by_side.answers import FILE, SECTION, AnswersSpec
+
+Row = dict[str, Any]
+Answerer = Callable[[Sequence[Row]], list[Row]]
+REQUESTS = 64  # of an endpoint between two progress lines
+
+
+def run(path: Path) -> None:
+    """Write answers.jsonl, and leave how fast."""
+    spec = AnswersSpec.model_validate_json(path.read_text())
+    asked = [
+        {"id": row["id"], "sample": sample, "prompt": row["messages"]}
+        for row in read_json_lines(spec.prompts)
+        for sample in range(spec.config.samples)
+    ]
+    batches, answer, facts = _local(spec, asked) if spec.model is not None else _remote(spec, asked)
+    found: dict[int, Row] = {}
+    made, started = 0, time.perf_counter()
+    for number, places in enumerate(batches):
+        kept = spec.scratch / "batches" / f"{number:06d}.jsonl"
+        if not kept.exists():
+            batch = [asked[place] for place in places]
+            rows = [{**row, **said} for row, said in zip(batch, answer(batch), strict=True)]
+            part = kept.with_suffix(".part")
+            write_json_lines(part, rows)
+            flush(part)
+            part.replace(kept)
+            made += sum(row["tokens"] for row in rows)
+        found |= dict(zip(places, read_json_lines(kept), strict=True))
+        emit(done=len(found), total=len(asked))
+    seconds = time.perf_counter() - started
+    write_json_lines(spec.out / FILE, (found[place] for place in range(len(asked))))
+    speed = {"tokens_per_second": round(made / seconds, 1)} if made else {}
+    spec.finish({"facts": {"seconds_answering": round(seconds, 2), **speed, **facts()}})
+
+
+def seed_of(row: Row, seed: int) -> int:
+    """31 bits, which every server takes for a seed, of a prompt, the number of its sample and the profile's seed."""
+    return int.from_bytes(hashlib.sha256(f"answers {seed} {row['id']} {row['sample']}".encode()).digest()[:4]) >> 1
+
+
+def _remote(spec: AnswersSpec, asked: Sequence[Row]) -> tuple[list[list[int]], Answerer, Callable[[], Row]]:
+    config = spec.config
+    assert config.endpoint is not None
+    paid = PaidAnswers(spec.scratch / "answers.jsonl")
+    endpoint = Endpoint(
+        config.endpoint,
+        Asked(config.max_new_tokens, config.temperature, config.seed, SECTION),
+        spec.runtime.endpoint,
+        paid,
+    )
+
+    def answer(rows: Sequence[Row]) -> list[Row]:
+        seeds = [seed_of(row, config.seed) for row in rows]
+        said = endpoint.complete([row["prompt"] for row in rows], [row["sample"] for row in rows], seeds)
+        return [
+            {"answer": one.text.strip(), "tokens": one.tokens, "ended": one.finished, "fault": ""}
+            if one is not None
+            else {"answer": "", "tokens": 0, "ended": False, "fault": "refused"}
+            for one in said
+        ]
+
+    def facts() -> Row:
+        tokens = {name: paid.total(name) for name in ("prompt_tokens", "completion_tokens")}
+        return {"requests": len(paid), "requests_repeated": endpoint.repeated, **tokens}
+
+    places = list(range(len(asked)))
+    return [places[start : start + REQUESTS] for start in range(0, len(places), REQUESTS)], answer, facts
+
+
+def _local(spec: AnswersSpec, asked: Sequence[Row]) -> tuple[list[list[int]], Answerer, Callable[[], Row]]:
+    """torch is imported here, and not where an endpoint answers."""
+    import torch
+
+    from models.conversation import TemplateFaultError, render
+    from models.pretrained import context_of, load_pretrained
+    from models.runtimes.batches import NoRoomError, Prompt, answer_batch, batches_of
+    from models.runtimes.greedy import ends_of
+    from models.tokenizer import load_tokenizer
+    from tasks.training.peak import peak_memory
+
+    config, folder = spec.config, spec.model
+    assert folder is not None
+    torch.set_num_threads(spec.runtime.compute.threads)
+    wanted = spec.runtime.compute.device
+    device = torch.device("cuda" if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()) else "cpu")
+    whole: Any = load_pretrained(folder, dtype=getattr(torch, config.dtype)).eval()
+    model, tokenizer = whole.to(device), load_tokenizer(folder)
+
+    def prompt_of(row: Row) -> Prompt:
+        try:
+            ids = render(tokenizer, row["prompt"], add_generation_prompt=True)["input_ids"]
+        except TemplateFaultError as error:
+            raise ConfigError(
+                f"The chat template of a model in evaluate.side_by_side refuses the prompt {row['id']}.",
+                "Leave the prompt out, or the model: some templates take no system prompt, some models have none.",
+            ) from error
+        return Prompt(ids, seed_of(row, config.seed))
+
+    prompts = [prompt_of(row) for row in asked]
+    try:
+        batches = batches_of(prompts, context_of(model.config), config.max_new_tokens, config.batch_size)
+    except NoRoomError as error:
+        raise ConfigError(
+            f"The prompt {asked[error.place]['id']} of evaluate.side_by_side leaves no room for an answer: {error}.",
+            "Shorten it, or leave the model out of evaluate.side_by_side.models.",
+        ) from error
+    known = {(row["id"], row["sample"]): prompt for row, prompt in zip(asked, prompts, strict=True)}
+    ends = ends_of(model, tokenizer)
+
+    def answer(rows: Sequence[Row]) -> list[Row]:
+        batch = [known[row["id"], row["sample"]] for row in rows]
+        made = answer_batch(model, tokenizer, batch, config.max_new_tokens, config.temperature)
+        return [
+            {
+                "answer": str(tokenizer.decode(ids, skip_special_tokens=True)).strip(), "tokens": len(ids),
+                "ended": bool(ids) and ids[-1] in ends, "fault": "",
+            }
+            for ids in made
+        ]  # fmt: skip
+
+    return batches, answer, lambda: {"peak_memory_bytes": peak_memory(device), "device": str(device)}
+
+
+if __name__ == "__main__":
+    run_as_child(run)

@@ -1,0 +1,96 @@
+"""The stage `answers`: what one model, or one endpoint, answers to the prompts. Another model changes no other one's.
+
+The child is answering.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from storage.artifact import Artifact
+from storage.errors import DamagedArtifact, EmptyOutput, make_again
+from storage.shards.lines import read_json_lines
+from tasks.children.devices import check_device_here
+from tasks.children.spec import ChildSpec
+from tasks.children.supervise import run_module
+from tasks.evaluate.side_by_side.config import AnswersConfig
+from tasks.evaluate.side_by_side.prompts import FILE as PROMPTS_FILE
+from tasks.stage import stage
+from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
+from tasks.training.model_folder import check_tokenizer
+
+FILE = "answers.jsonl"
+SECTION = "evaluate.side_by_side.endpoints"
+
+
+class AnswersSpec(ChildSpec):
+    """What the child is told."""
+
+    config: AnswersConfig
+    prompts: Path
+    model: Path | None
+
+
+def check_here(config: AnswersConfig, runtime: Runtime) -> None:
+    """Raises ConfigError for a GPU or a key that is not there, and for what is no address."""
+    from tasks.endpoint.client import address_of, api_key
+
+    if config.endpoint is None:
+        check_device_here(runtime)
+    else:
+        address_of(config.endpoint, SECTION)
+        api_key(config.endpoint, SECTION)
+
+
+@stage(version=1, part_of="evaluate", runtime=("compute", "endpoint"), check_here=check_here)
+def answers(config: AnswersConfig, prompts: Artifact, model: Artifact | None, out: Output) -> None:
+    """Write answers.jsonl, a row for each prompt and sample in their order: `id`, `sample`, `prompt` (its messages),
+    `answer`, `tokens`, `ended` (by itself, not at the most tokens) and `fault`, which is `refused` where an endpoint
+    refused the prompt. Killed at any instant it goes on after its last batch, and pays for no answer twice.
+    """
+    if model is not None:
+        check_tokenizer(model.path)
+    spec = AnswersSpec(
+        config=config,
+        runtime=out.runtime,
+        prompts=(prompts.path / PROMPTS_FILE).resolve(),
+        model=model.path.resolve() if model is not None else None,
+        scratch=out.scratch.resolve(),
+        out=out.path.resolve(),
+    )
+
+    def on_line(line: dict[str, Any]) -> None:
+        out.progress(line["done"], line["total"], "answers")
+
+    out.progress(0, 1, "answers", "starting")
+    result = run_module(
+        "tasks.evaluate.side_by_side.answering", spec, out, on_line=on_line, ranks=False, keeps="answers"
+    )
+    rows = list(read_json_lines(out.path / FILE))
+    refused = sum(row["fault"] == "refused" for row in rows)
+    if refused == len(rows):
+        raise EmptyOutput("The endpoint refused all prompts.", f"Check {SECTION}: its model and its fields.")
+    ended = sum(row["ended"] for row in rows)
+    out.account(what="answers", documents_in=len(rows), kept=len(rows) - refused, removed={"refused": refused})
+    tokens = sum(row["tokens"] for row in rows)
+    out.count(
+        ended=ended, empty=sum(not row["answer"] for row in rows) - refused, tokens=tokens,
+        summary=f"{len(rows):,} answers, {tokens / len(rows):.0f} tokens each, {ended / len(rows):.0%} ended",
+    )  # fmt: skip
+    out.fact(**result["facts"])
+
+
+def load_answers(artifact: Artifact) -> list[dict[str, Any]]:
+    """The rows of the artifact. Raises DamagedArtifact for what are none."""
+    try:
+        rows = list(read_json_lines(artifact.path / FILE))
+        if not rows or not all(
+            isinstance(row["id"], str) and isinstance(row["answer"], str) and row["prompt"] and "sample" in row
+            for row in rows
+        ):
+            raise ValueError("a row lacks a field")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedArtifact(f"{artifact.path / FILE} is damaged: {error}.", make_again("answers")) from error
+    return rows

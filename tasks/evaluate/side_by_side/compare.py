@@ -1,0 +1,193 @@
+"""Models side by side: their answers, a judge's comparisons, and what these come to.
+
+Answers, judgements and rewards are artifacts of their own: one more model, or another baseline, asks only what is new.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from storage.artifact import Artifact
+from storage.errors import ConfigError, EmptyOutput
+from storage.shards.lines import write_json_lines
+from tasks.evaluate.side_by_side.answers import answers, load_answers
+from tasks.evaluate.side_by_side.config import PromptsConfig, SideBySideConfig
+from tasks.evaluate.side_by_side.items import Item, of_judgements, of_rewards, refused
+from tasks.evaluate.side_by_side.judgements import bias_of, judgements, load_judgements
+from tasks.evaluate.side_by_side.prompts import fingerprint, prompts
+from tasks.evaluate.side_by_side.rates.standings import Pair, Standings, standings
+from tasks.evaluate.side_by_side.report import as_json, markdown_page, model_rows, pair_rows
+from tasks.evaluate.side_by_side.rewards import RewardsConfig, answer_rewards, load_rewards
+from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
+
+FOLDER = "side_by_side"
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """What was found: without a judge there are no standings. `bias` counts how an endpoint judged, `left_out` the
+    comparisons without a result, by pair."""
+
+    answers: dict[str, Rows]
+    standings: Standings | None
+    bias: dict[str, int]
+    left_out: dict[Pair, int]
+
+
+def sources(config: SideBySideConfig | None) -> dict[str, str]:
+    """The SHA-256 of the file of prompts, for the key of the stage that compares. Raises SourceError."""
+    return fingerprint(PromptsConfig(file=config.file)) if config and config.file else {}
+
+
+def check_here(config: SideBySideConfig, runtime: Runtime) -> None:
+    """Before the first stage of a run starts: raises ConfigError for a key of an endpoint that is not there, and for
+    what is no address; SourceError for a file of prompts that can't be read."""
+    from tasks.endpoint.client import address_of, api_key
+
+    sources(config)
+    named = {f"endpoints.{name}": endpoint for name, endpoint in config.endpoints.items()}
+    if config.judge_endpoint is not None:
+        named["judge_endpoint"] = config.judge_endpoint
+    for name, endpoint in named.items():
+        address_of(endpoint, f"evaluate.side_by_side.{name}")
+        api_key(endpoint, f"evaluate.side_by_side.{name}")
+
+
+def names_of(config: SideBySideConfig, known: Sequence[str], *, judge: bool) -> list[str]:
+    """The models that are compared, in order: those of `known` and the endpoints, or of these the ones that the config
+    names. Raises ConfigError for a name that there is not, or twice, for fewer than two, and for a judge that is not
+    there."""
+    twice = sorted(set(known) & set(config.endpoints))
+    if twice:
+        raise ConfigError(f"{twice[0]} is both a model and an endpoint.", "Rename evaluate.side_by_side.endpoints.")
+    every = [*known, *config.endpoints]
+    chosen = list(dict.fromkeys(config.models or every))
+    for name in [*chosen, *([config.baseline] if config.baseline else [])]:
+        if name not in every:
+            raise ConfigError(f"evaluate.side_by_side names {name}, which is no model.", f"Name {', '.join(every)}.")
+    if config.baseline and config.baseline not in chosen:
+        chosen.append(config.baseline)
+    if len(chosen) < 2:
+        raise ConfigError("One model can't be compared.", "Name a second in evaluate.side_by_side.models.")
+    if config.judge == "reward" and not judge:
+        raise ConfigError(
+            "evaluate.side_by_side.judge is reward, but there is no reward model.",
+            "Give the profile a section reward, or the judge an endpoint.",
+        )
+    return chosen
+
+
+def pairs_of(names: Sequence[str], baseline: str | None) -> list[Pair]:
+    """Who is compared with whom: all pairs, or each with the baseline."""
+    return [(name, baseline) for name in names if name != baseline] if baseline else list(combinations(names, 2))
+
+
+def side_by_side(
+    config: SideBySideConfig,
+    models: Mapping[str, Artifact],
+    judge: Artifact | None,
+    out: Output,
+    usual_prompts: Sequence[str] = (),
+) -> SideBySide:
+    """Compare `models` (model folders) and the endpoints of the config; `judge` is the folder of the reward model,
+    `usual_prompts` are asked where the config has none.
+
+    Writes side_by_side/answers.jsonl, side_by_side/comparisons.jsonl, side_by_side/standings.json and side_by_side.md,
+    and gives `out` the tables. Raises ConfigError as `names_of`, EmptyOutput where two models have no comparison.
+    """
+    names = names_of(config, list(models), judge=judge is not None)
+    given = PromptsConfig(file=config.file, prompts=[] if config.file else list(config.prompts or usual_prompts))
+    asked = out.obtain(prompts, given)
+    made = {name: _answered(config, name, asked, models, out) for name in names}
+    answered = {name: load_answers(artifact) for name, artifact in made.items()}
+    compared, bias = _compared(config, made, answered, judge, out)
+    left_out = {pair: len(answered[pair[0]]) - len(items) for pair, items in compared.items()}
+    for pair, items in compared.items():
+        if not items:
+            raise EmptyOutput(
+                f"Of {' and '.join(pair)} no two answers could be compared.", "Ask other prompts, or leave one out."
+            )
+    found = None
+    if compared:
+        found = standings(compared, baseline=config.baseline, resamples=config.resamples, seed=config.seed)
+    result = SideBySide(answered, found, bias, left_out)
+    _write(config, result, compared, out)
+    return result
+
+
+def _answered(
+    config: SideBySideConfig, name: str, asked: Artifact, models: Mapping[str, Artifact], out: Output
+) -> Artifact:
+    return out.obtain(
+        answers, config.answers(config.endpoints.get(name)), asked, models.get(name), name=f"answers.{name}"
+    )
+
+
+def _compared(
+    config: SideBySideConfig,
+    made: Mapping[str, Artifact],
+    answered: Mapping[str, Rows],
+    judge: Artifact | None,
+    out: Output,
+) -> tuple[dict[Pair, list[Item]], dict[str, int]]:
+    pairs = pairs_of(list(made), config.baseline) if config.judge != "none" else []
+    if config.judge == "reward":
+        assert judge is not None
+        rewards = {
+            name: load_rewards(out.obtain(answer_rewards, RewardsConfig(), one, judge, name=f"answer_rewards.{name}"))
+            for name, one in made.items()
+        }
+        return {
+            (one, other): of_rewards(answered[one], answered[other], [rewards[one], rewards[other]])
+            for one, other in pairs
+        }, {}
+    compared, bias = {}, dict[str, int]()
+    for first, second in pairs:
+        obtained = out.obtain(
+            judgements, config.judgements(), made[first], made[second], name=f"judgements.{first}.{second}"
+        )
+        rows = load_judgements(obtained)
+        compared[first, second] = of_judgements(rows)
+        for measure, number in bias_of(rows).items():
+            bias[measure] = bias.get(measure, 0) + number
+    return compared, bias
+
+
+def _write(config: SideBySideConfig, found: SideBySide, compared: Mapping[Pair, list[Item]], out: Output) -> None:
+    folder, names = out.path / FOLDER, list(found.answers)
+    write_json_lines(folder / "answers.jsonl", merged(found.answers))
+    if found.standings is None:
+        return
+    write_json_lines(
+        folder / "comparisons.jsonl",
+        (
+            {"first": first, "second": second, **vars(item)}
+            for (first, second), items in compared.items()
+            for item in items
+        ),
+    )
+    told = as_json(found.standings, found.bias, found.left_out)
+    (folder / "standings.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    by_model = model_rows(found.standings, found.answers, names, config.baseline)
+    by_pair = pair_rows(found.standings, found.left_out)
+    (out.path / "side_by_side.md").write_text(markdown_page(config, by_model, by_pair, found.bias), encoding="utf-8")
+    out.table("Side by side", by_model)
+    out.table("Pairs", by_pair)
+    out.count(side_by_side=told)
+
+
+def merged(answered: Mapping[str, Rows]) -> list[dict[str, Any]]:
+    """A row for each prompt and sample, with the answers of all models by name. One that was refused is left out."""
+    return [
+        {
+            "id": rows[0]["id"], "sample": rows[0]["sample"], "prompt": rows[0]["prompt"],
+            "answers": {name: row["answer"] for name, row in zip(answered, rows, strict=True) if not refused(row, row)},
+        }
+        for rows in zip(*answered.values(), strict=True)
+    ]  # fmt: skip

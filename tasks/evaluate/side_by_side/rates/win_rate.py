@@ -1,0 +1,119 @@
+"""Win rates with their intervals, and whether a difference is more than chance.
+
+A tie is half a win. Prompts are drawn, and with a prompt all its samples, so that answers to one prompt, which are
+alike, are not taken for independent ones.
+
+Shapes: P prompts, I items, R resamples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.evaluate.side_by_side.items import Item
+from tasks.posttrain.judge.calibration import wilson
+
+Array = npt.NDArray[np.float64]
+LEVEL = 0.05  # of intervals and tests
+FLIPS = 10_000  # of signs, for a p-value
+EXACT = 13  # prompts up to which all 2^P of them are tried
+CHUNK = 2_000_000  # random numbers at a time
+
+
+class Estimate(NamedTuple):
+    """A number, and the ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def prompt_weights(prompts: int, resamples: int, seed: int) -> Array:
+    """(R, P) how often each prompt stands in each bootstrap sample of prompts (Efron 1979)."""
+    drawn = np.random.default_rng(seed).multinomial(prompts, np.full(prompts, 1 / prompts), size=resamples)
+    return drawn.astype(np.float64)
+
+
+def interval(value: float, resampled: Array) -> Estimate:
+    """The percentile interval of resampled values. Widened to hold the value, where rounding would leave it out."""
+    low, high = np.quantile(resampled, [LEVEL / 2, 1 - LEVEL / 2])
+    return Estimate(value, min(float(low), value), max(float(high), value))
+
+
+def sums_by_prompt(items: Sequence[Item], prompts: Sequence[str]) -> tuple[Array, Array]:
+    """(P,) the wins of the first model at each prompt, and its items there."""
+    place = {id: number for number, id in enumerate(prompts)}
+    wins, number = np.zeros(len(prompts)), np.zeros(len(prompts))
+    for item in items:
+        wins[place[item.id]] += item.winner
+        number[place[item.id]] += 1
+    return wins, number
+
+
+def win_rate(items: Sequence[Item], *, resamples: int, seed: int) -> Estimate:
+    """The share of items that the first model wins, by the bootstrap over prompts; where all prompts say the same,
+    which the bootstrap would take for certain, by Wilson's interval. Raises ValueError for no items."""
+    prompts = prompts_of(items)
+    weights = prompt_weights(len(prompts), resamples, seed)
+    return rate_of(*sums_by_prompt(items, prompts), weights)
+
+
+def rate_of(wins: Array, number: Array, weights: Array) -> Estimate:
+    """The win rate by (P,) wins and items of prompts and (R, P) weights."""
+    value = float(wins.sum() / number.sum())
+    asked = number > 0
+    if np.ptp(wins[asked] / number[asked]) == 0 and value in (0.0, 1.0):
+        return Estimate(value, *wilson(round(value * int(asked.sum())), int(asked.sum())))
+    return interval(value, share(weights, wins, number, value))
+
+
+def share(weights: Array, wins: Array, number: Array, empty: float) -> Array:
+    """(R,) the win rates of resamples; `empty` where one drew no item of this pair."""
+    drawn = weights @ number
+    found: Array = np.where(drawn > 0, (weights @ wins) / np.where(drawn > 0, drawn, 1), empty)
+    return found
+
+
+def prompts_of(items: Sequence[Item]) -> list[str]:
+    """The ids of prompts, each once, in the order in which they come."""
+    return list(dict.fromkeys(item.id for item in items))
+
+
+def sign_flip(items: Sequence[Item], seed: int) -> float:
+    """The p-value of "neither is better", by flipping who is who at each prompt (Fisher 1935).
+
+    If both answer alike, as one model with two seeds does, each prompt's result is as likely as its mirror image, so at
+    most a share p of such comparisons has a value up to p, however few prompts there are. All 2^P flips are tried for
+    few prompts, 10,000 random ones for more; the one that was observed counts.
+    """
+    wins, number = sums_by_prompt(items, prompts_of(items))
+    leads = wins - number / 2
+    leads = leads[leads != 0]
+    if not len(leads):
+        return 1.0
+    observed = abs(leads.sum()) - 1e-9
+    if len(leads) <= EXACT:
+        signs = 1 - 2 * ((np.arange(2 ** len(leads))[:, None] >> np.arange(len(leads))) & 1)
+        return float(np.mean(np.abs(signs @ leads) >= observed))
+    random, extreme, left = np.random.default_rng(seed), 0, FLIPS
+    while left:
+        rows = min(left, max(1, CHUNK // len(leads)))
+        signs = 1 - 2 * random.integers(0, 2, size=(rows, len(leads)))
+        extreme += int((np.abs(signs @ leads) >= observed).sum())
+        left -= rows
+    return (extreme + 1) / (FLIPS + 1)
+
+
+def holm(p_values: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+    """The p-values corrected for their number (Holm 1979), so that of comparisons between equals all are called so in
+    95 of 100 cases."""
+    found: dict[tuple[str, str], float] = {}
+    largest, total = 0.0, len(p_values)
+    for rank, (pair, p) in enumerate(sorted(p_values.items(), key=lambda each: (each[1], each[0]))):
+        largest = max(largest, min(1.0, p * (total - rank)))
+        found[pair] = largest
+    return {pair: found[pair] for pair in p_values}

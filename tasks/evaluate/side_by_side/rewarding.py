@@ -1,0 +1,57 @@
+"""The child of `answer_rewards`: `python -m tasks.evaluate.side_by_side.rewarding SPEC`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+
+from models.conversation import TemplateFaultError, render
+from models.pretrained import context_of
+from storage.errors import ConfigError, TrainingError
+from storage.shards.lines import read_json_lines, write_json_lines
+from tasks.children.child import emit, run_as_child
+from tasks.evaluate.side_by_side.rewards import FILE, RewardsSpec
+from tasks.posttrain.judge.model import MEAN_FIELD, Judge
+from tasks.training.peak import peak_memory
+
+ANSWERS = 64  # between two progress lines
+
+
+def run(path: Path) -> None:
+    """Write rewards.jsonl. The longest conversations come first, so that those of like length stand in a batch."""
+    spec = RewardsSpec.model_validate_json(path.read_text())
+    torch.set_num_threads(spec.runtime.compute.threads)
+    wanted = spec.runtime.compute.device
+    device = torch.device("cuda" if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()) else "cpu")
+    judge = Judge.load(spec.judge, device)
+    if not hasattr(judge.model.config, MEAN_FIELD):  # transformers would draw the missing head at random
+        raise ConfigError("The judge is no reward model.", "Give the profile a section reward, or another judge.")
+    rows = list(read_json_lines(spec.answers))
+    asked = [[*row["prompt"], {"role": "assistant", "content": row["answer"]}] for row in rows]
+    try:
+        lengths = [len(render(judge.tokenizer, messages)["input_ids"]) for messages in asked]
+    except TemplateFaultError as error:
+        raise ConfigError(
+            "The chat template of the reward model refuses a prompt of evaluate.side_by_side.",
+            "Leave prompts out that it takes no role of, such as a system prompt.",
+        ) from error
+    order = sorted(range(len(rows)), key=lambda place: (-lengths[place], place))
+    rewards: dict[int, float] = {}
+    for start in range(0, len(order), ANSWERS):
+        places = order[start : start + ANSWERS]
+        rewards |= dict(zip(places, judge.rewards([asked[place] for place in places]), strict=True))
+        emit(done=len(rewards), total=len(rows))
+    if not all(map(math.isfinite, rewards.values())):
+        raise TrainingError("The reward model gives a reward that is no number.", "Train it again: --refresh reward.")
+    write_json_lines(
+        spec.out / FILE,
+        ({"id": row["id"], "sample": row["sample"], "reward": rewards[place]} for place, row in enumerate(rows)),
+    )
+    overlong = sum(length > context_of(judge.model.config) for length in lengths)
+    spec.finish({"overlong": overlong, "facts": {"peak_memory_bytes": peak_memory(device)}})
+
+
+if __name__ == "__main__":
+    run_as_child(run)
