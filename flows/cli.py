@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Annotated
 
 # While the imports below take their time, Ctrl-C ends the process without a traceback
@@ -163,6 +164,29 @@ def chat(
     from flows.commands.chat import talk
 
     talk(console, store or DEFAULT_STORE, ref, prompt)
+
+
+@app.command()
+def vote(
+    ref: Annotated[str, typer.Argument(help="an evaluation with evaluate.side_by_side: a ref such as tiny/evaluate")],
+    models: Annotated[
+        list[str] | None, typer.Option("--model", metavar="NAME", help="compare these; by default all of them")
+    ] = None,
+    votes: Annotated[
+        Path | None, typer.Option(help="the file of votes, which is gone on with; by default named after the ref")
+    ] = None,
+    voter: Annotated[str, typer.Option(help="who votes: draws the order and the sides, and stands in the file")] = "me",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="where the page is, on 127.0.0.1; 0: any")] = 0,
+    store: StoreUrl = None,
+) -> None:
+    """Vote, blind, on which of two models' answers is better, on a page of this machine.
+
+    Each vote is in the file before the next question is shown. Ctrl-C sums up, and makes preferences of the votes.
+    """
+    from flows.commands.vote import collect_votes
+
+    file = votes or Path(f"votes-{ref.replace('/', '-').replace('@', '-')}.jsonl")
+    collect_votes(console, store, ref, models, file, voter, port)
 
 
 @app.command()
