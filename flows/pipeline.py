@@ -61,10 +61,10 @@ def stages(profile: Profile) -> Artifact:
     try:
         raw = download(profile.download)
         begun = from_scratch(profile, profile.pretrain, raw) if profile.pretrain else from_base(profile, raw)
-        links = post_training(profile, begun)
+        links, judge = post_training(profile, begun)
         models = {name: link.part("model") for name, link in links.items()}
         asked = (begun.held_out, raw.part("benchmarks"), begun.contamination)
-        scores = evaluate(profile.evaluate, models, *asked) if profile.evaluate else None
+        scores = evaluate(profile.evaluate, models, judge, *asked) if profile.evaluate else None
         chosen = (profile.export and profile.export.link) or list(models)[-1]
         return export(profile.export, models[chosen], scores, begun.held_out)
     except Reached as reached:
@@ -98,16 +98,16 @@ def from_base(profile: Profile, raw: Artifact) -> Beginning:
     return Beginning(model, pairs, raw.part("benchmarks"), None)
 
 
-def post_training(profile: Profile, begun: Beginning) -> dict[str, Artifact]:
+def post_training(profile: Profile, begun: Beginning) -> tuple[dict[str, Artifact], Artifact | None]:
     """The chain: each link trains the model of the link before, on pairs of its kind. Judge and feedback stand beside
-    it."""
+    it; the judge is given too."""
     links, beside = {BASE: begun.model}, dict[str, Artifact]()
     for name in profile.links:
         config, model = getattr(profile, name), list(links.values())[-1].part("model")
         asked = model if not isinstance(config, FeedbackConfig) or config.asks_model else None
         made = STAGES[name](config, asked, pairs_of(name, profile, begun, beside), *others(name, config, links, beside))
         (beside if name in BESIDE else links)[name] = made
-    return links
+    return links, judge_of(beside)
 
 
 def pairs_of(name: str, profile: Profile, begun: Beginning, beside: Mapping[str, Artifact]) -> Pairs:
@@ -125,8 +125,12 @@ def others(
     """The other model that a link learns from, if it learns from one: its teacher, or the judge."""
     if isinstance(config, DistillConfig):
         return (links[config.teacher].part("model"),)
-    judge = beside[JUDGE].part("model") if JUDGE in beside else None
-    return METHODS[name].judges(config, judge) if name in METHODS else ()
+    return METHODS[name].judges(config, judge_of(beside)) if name in METHODS else ()
+
+
+def judge_of(beside: Mapping[str, Artifact]) -> Artifact | None:
+    """The reward model, if there is one."""
+    return beside[JUDGE].part("model") if JUDGE in beside else None
 
 
 def clean_pairs(profile: Profile, raw: Artifact) -> Artifact:

@@ -134,7 +134,7 @@ def run_module(
     """
     path, log = out.scratch / "spec.json", out.scratch / "child.log"
     for written in (path, log, spec.stop, spec.log, spec.result):
-        _check_plain(written)
+        check_plain(written)
     for left in (spec.stop, spec.result):
         left.unlink(missing_ok=True)
     path.write_text(spec.model_dump_json())
@@ -231,7 +231,7 @@ def _message(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _check_plain(path: Path) -> None:
+def check_plain(path: Path) -> None:
     """Neither a pipe, which would be waited for, nor a link, which leads elsewhere."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise TrainingError(f"{path} is no plain file.", "Delete it and run again.")

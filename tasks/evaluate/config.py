@@ -7,7 +7,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from tasks.evaluate.language.config import LanguageConfig
 from tasks.evaluate.score.config import SEED, Asked, ScoreConfig
+from tasks.evaluate.side_by_side.config import SideBySideConfig
+from tasks.sandbox.config import SandboxConfig
 from tasks.stage.config import StageConfig
 
 PROMPTS = [
@@ -47,9 +50,11 @@ class EvaluateConfig(StageConfig):
     )
     seed: int = Field(SEED, ge=0, description="of the choice of examples, and of sampling")
     dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="of weights and computation")
-    validation_tokens: int | None = Field(
-        None, ge=1, description="held-out tokens for bits per byte, evenly spread (default: all)"
+    language: LanguageConfig = Field(LanguageConfig(), description="bits per byte on held-out text, and of text files")
+    side_by_side: SideBySideConfig | None = Field(
+        None, description="models compared by their answers, in pairs, by a judge"
     )
+    sandbox: SandboxConfig = Field(SandboxConfig(), description="where programs of models run")
     dirty_share: float = Field(
         0.0, ge=0, lt=1, description="a question with a larger share of its n-grams in the training text is dirty"
     )
@@ -69,6 +74,7 @@ class EvaluateConfig(StageConfig):
         return ScoreConfig(
             task=task.task, definition=definition, shots=task.shots, limit=task.limit or self.max_items, chat=task.chat,
             generation=task.generation, seed=self.seed, dtype=self.dtype, batch_size=self.batch_size,
+            sandbox=self.sandbox,
         )  # fmt: skip
 
     @model_validator(mode="after")

@@ -26,7 +26,7 @@ def judged(score: Mapping[str, Any], subsets: Mapping[str, Any]) -> dict[str, An
     return {"metric": headline, **_worth(value), **parts, "metrics": score["metrics"], **more}
 
 
-def side_by_side(scores: Mapping[str, Any]) -> list[dict[str, str]]:
+def score_rows(scores: Mapping[str, Any]) -> list[dict[str, str]]:
     """One row per measure, one column per model; separate rows for clean and dirty questions, where some are dirty."""
     models = scores["models"]
     names = list(models)

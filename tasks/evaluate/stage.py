@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,17 +11,23 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError
 from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.children.devices import check_device_here
-from tasks.children.supervise import run_module
 from tasks.evaluate.chosen import Chosen, chosen
 from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.language.files import check_files, fingerprints
+from tasks.evaluate.language.stage import language_modelling
 from tasks.evaluate.score.stage import ITEMS, SCORE, score
-from tasks.evaluate.scores import compared, judged, side_by_side, verdict
+from tasks.evaluate.scores import compared, judged, score_rows, verdict
+from tasks.evaluate.side_by_side.answers import answers, load_answers
+from tasks.evaluate.side_by_side.compare import check_here as side_by_side_check
+from tasks.evaluate.side_by_side.compare import side_by_side
+from tasks.evaluate.side_by_side.compare import sources as prompts_of
+from tasks.evaluate.side_by_side.config import AnswersConfig, PromptsConfig
+from tasks.evaluate.side_by_side.prompts import prompts
 from tasks.evaluate.subsets import Dirty, check_asked, find_dirty, split
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.pages import markdown_table
 from tasks.stage.runtime import Runtime
-from tasks.training.held_out import held_out_shards
 from tasks.training.links import BASE, LINKS
 from tasks.training.model_folder import check_tokenizer
 
@@ -30,31 +37,44 @@ ORDER = (BASE, *LINKS)
 def check_here(config: EvaluateConfig, runtime: Runtime) -> None:
     """Raises ConfigError for a GPU that this machine has not, before the first stage of a run starts."""
     check_device_here(runtime)
+    check_files(config.language)
+    if config.side_by_side:
+        side_by_side_check(config.side_by_side, runtime)
 
 
-@stage(version=4, runtime=("compute",), check_here=check_here)
+def sources(config: EvaluateConfig) -> dict[str, str]:
+    """Digests of the text files of the profile, and of its file of prompts."""
+    return {**fingerprints(config.language), **prompts_of(config.side_by_side)}
+
+
+@stage(version=4, runtime=("compute", "endpoint"), sources=sources, check_here=check_here)
 def evaluate(
     config: EvaluateConfig,
     models: Mapping[str, Artifact],
+    judge: Artifact | None,
     validation: Artifact,
     benchmarks: Artifact,
     contamination: Artifact | None,
     out: Output,
 ) -> None:
-    """Benchmarks by lm-evaluation-harness, and bits per byte on held-out text, of each model.
+    """Benchmarks by lm-evaluation-harness, bits per byte on held-out text, and answers side by side, of each model.
 
-    Each model and benchmark is an artifact of its own (`score`). The models are listed in the pipeline's order, others
-    after them by name. Writes scores.json and scores.md, items/ with a line a question for each model and benchmark,
-    and answers.md, in which all answer the same prompts; a score within two standard errors of chance is marked as
-    such. Questions whose text occurs in the training documents, as the filter found (`contamination`), are dirty: they
-    and the clean ones are also scored separately. `validation` holds token shards; or it is the benchmarks again, where
-    a profile starts from a base and has none.
+    Each model and benchmark is an artifact of its own (`score`), and so are what a model makes of held-out text
+    (`language_modelling`) and its answers. The models are listed in the pipeline's order, others after them by name.
+    Writes scores.json and scores.md, items/ with a line a question for each model and benchmark, language/ with a page
+    a model, and answers.md, in which all answer the same prompts; a score within two standard errors of chance is
+    marked as such. Questions whose text occurs in the training documents, as the filter found (`contamination`), are
+    dirty: they and the clean ones are also scored separately. `validation` holds token shards; or it is the benchmarks
+    again, where a profile starts from a base and has none. `judge` is the reward model that compares answers.
     """
     if not models:
         raise ConfigError("There is no model to evaluate.", "Give the stage at least one, by name.")
     models = {name: models[name] for name in sorted(models, key=_place)}
+    digest = check_tokenizer(next(iter(models.values())).path)
+    for model in models.values():
+        check_tokenizer(model.path, expected=digest)
     asked = chosen(config, benchmarks)
-    measured = _held_out(config, models, validation, out)
+    language = _language(config, models, validation, out)
     calls = {
         (name, label): (one.config, (model, one.data)) for name, model in models.items() for label, one in asked.items()
     }
@@ -63,7 +83,7 @@ def evaluate(
     scores: dict[str, Any] = {
         "models": {
             name: {
-                "bits_per_byte": round(measured["models"][name]["bits_per_byte"], 6),
+                "bits_per_byte": language[name]["bits_per_byte"],
                 "tasks": {
                     label: _score(made[f"{name}/{label}"], one, dirty, out, f"{name}/{label}")
                     for label, one in asked.items()
@@ -72,37 +92,30 @@ def evaluate(
             for name in models
         }
     }
-    _write(scores, measured["facts"], out, of="questions" if validation.digest == benchmarks.digest else "documents")
+    _write(scores, out, of="questions" if validation.digest == benchmarks.digest else "documents")
     if config.prompts:
-        _write_answers(config.prompts, {name: model["answers"] for name, model in measured["models"].items()}, out)
+        _write_answers(config, models, out)
+    if config.side_by_side:
+        side_by_side(config.side_by_side, models, judge, out, config.prompts)
 
 
 def _place(name: str) -> tuple[int, str]:
     return ORDER.index(name) if name in ORDER else len(ORDER), name
 
 
-def _held_out(config: EvaluateConfig, models: Mapping[str, Artifact], validation: Artifact, out: Output) -> Any:
-    """Bits per byte and answers of each model."""
-    from tasks.evaluate.run import EvaluateSpec
-
-    digest = check_tokenizer(next(iter(models.values())).path)
-    for model in models.values():
-        check_tokenizer(model.path, expected=digest)
-    spec = EvaluateSpec(
-        config=config,
-        runtime=out.runtime,
-        models={name: model.path.resolve() for name, model in models.items()},
-        tokenizer_digest=digest,
-        validation=held_out_shards(validation, next(iter(models.values())).path, digest, out.scratch),
-        scratch=out.scratch.resolve(),
-        out=out.path.resolve(),
+def _language(config: EvaluateConfig, models: Mapping[str, Artifact], validation: Artifact, out: Output) -> Any:
+    """What each model makes of held-out text; its page and plots are taken over."""
+    made = out.obtain_all(
+        language_modelling, {name: (config.language, (model, validation, None)) for name, model in models.items()}
     )
-
-    def on_line(line: dict[str, Any]) -> None:
-        out.progress(line["done"], len(models), "models", line["note"])
-
-    out.progress(0, len(models), "models", "starting")
-    return run_module("tasks.evaluate.run", spec, out, on_line=on_line, ranks=False, keeps="nothing")
+    found = {}
+    for name, artifact in made.items():
+        folder = out.path / "language" / name
+        folder.mkdir(parents=True)
+        for path in artifact.files("*"):
+            shutil.copyfile(path, folder / path.name)
+        found[name] = json.loads((folder / "language.json").read_text(encoding="utf-8"))["held_out"]
+    return found
 
 
 def _score(made: Artifact, one: Chosen, dirty: Mapping[str, Dirty], out: Output, name: str) -> dict[str, Any]:
@@ -118,22 +131,26 @@ def _score(made: Artifact, one: Chosen, dirty: Mapping[str, Dirty], out: Output,
     return judged(found, split(items, found["headline"], known))
 
 
-def _write_answers(prompts: list[str], given: Mapping[str, list[str]], out: Output) -> None:
-    rows = compared(prompts, given)
+def _write_answers(config: EvaluateConfig, models: Mapping[str, Artifact], out: Output) -> None:
+    """What all models answer to the same prompts, greedily."""
+    asked = out.obtain(prompts, PromptsConfig(prompts=config.prompts))
+    greedy = AnswersConfig(max_new_tokens=config.answer_tokens)
+    made = out.obtain_all(answers, {name: (greedy, (asked, model)) for name, model in models.items()})
+    given = {name: [str(row["answer"]) for row in load_answers(artifact)] for name, artifact in made.items()}
+    rows = compared(config.prompts, given)
     (out.path / "answers.md").write_text(
         f"# Answers\n\nGreedy, through the chat template.\n\n{markdown_table(rows)}\n", encoding="utf-8"
     )
     out.table("Answers", rows)
 
 
-def _write(scores: dict[str, Any], facts: dict[str, Any], out: Output, of: str) -> None:
-    rows = side_by_side(scores)
+def _write(scores: dict[str, Any], out: Output, of: str) -> None:
+    rows = score_rows(scores)
     (out.path / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
     text_of = {"questions": "the questions with their right answers", "documents": "held-out documents"}[of]
     note = f"± is one standard error. Bits per byte of {text_of}."
     text = f"# Scores\n\n{markdown_table(rows)}\n\n{note} {verdict(scores)}\n"
     (out.path / "scores.md").write_text(text, encoding="utf-8")
-    out.fact(**facts)
     out.table("Scores", rows)
     bits = ", ".join(f"{name} {model['bits_per_byte']:.3f}" for name, model in scores["models"].items())
     out.count(scores=scores["models"], summary=f"bits per byte: {bits}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.tokenizer import BASE_FIELD
-from tasks.evaluate.scores import side_by_side, verdict
+from tasks.evaluate.scores import score_rows, verdict
 from tasks.export.formats import FORMATS
 from tasks.stage.pages import markdown_table
 
@@ -74,4 +74,4 @@ def _scores(scores: Mapping[str, Any] | None) -> list[str]:
     if scores is None:
         return ["## Scores", "Not evaluated: the profile leaves evaluation out."]
     note = f"± is one standard error. {verdict(scores)}"
-    return ["## Scores", markdown_table(side_by_side(scores)), note]
+    return ["## Scores", markdown_table(score_rows(scores)), note]

@@ -3,5 +3,8 @@ unchanged, on data that lies in the artifact.
 
 definitions.py  where a task is defined, and a digest of what defines it
 data.py         the one seam through which the harness gets its data: what was prepared, and nothing else
+config.py       a task in a profile
+fingerprint.py  what identifies a task before its data are read
+code/           benchmarks that run programs
 prepare.py      `download`: the data of a task, and its questions for the contamination check
 """

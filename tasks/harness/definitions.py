@@ -94,6 +94,12 @@ def _members(name: str, folders: list[Path]) -> Iterator[str]:
             yield member
 
 
+def runs_programs(task: str, folder: Path | None = None) -> bool:
+    """Whether the task judges answers by running them as programs: its code then names the metric of that."""
+    folders = [folder] if folder is not None else families(task)
+    return any(b"code_eval" in path.read_bytes() for one in folders for path in one.rglob("*.py"))
+
+
 @functools.cache
 def _root() -> Path:
     import importlib.util

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import ConfigError, SourceError
 from storage.shards.lines import write_json_lines
+from tasks.harness.code import sandboxed_code_eval
 from tasks.harness.config import HarnessSource
 from tasks.harness.data import Load, Splits, save, serving
-from tasks.harness.definitions import installed, manager_of
+from tasks.harness.definitions import installed, manager_of, runs_programs
 from tasks.harness.fingerprint import SUBSET, files_of
+from tasks.sandbox import SandboxConfig
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -43,7 +45,7 @@ def prepare(source: HarnessSource, folder: Path, scratch: Path) -> list[dict[str
 
     from jinja2 import TemplateError
 
-    with serving(remember), _without_bars():
+    with serving(remember), _without_bars(), _programs(source.task, defined):
         try:
             leaves = manager_of(source.task, defined).load([*(source.only or [source.task])])["tasks"]
             questions = [row for name, task in leaves.items() for row in _questions(source, name, task)]
@@ -84,6 +86,11 @@ def _questions(source: HarnessSource, name: str, task: Task) -> list[dict[str, A
     if not rows:
         raise SourceError(f"The task {name} has no question.", "Look at its files.")
     return rows
+
+
+def _programs(task: str, folder: Path | None) -> AbstractContextManager[object]:
+    """Where the code of the task may try its metric, which runs programs, when it is imported."""
+    return sandboxed_code_eval(SandboxConfig()) if runs_programs(task, folder) else nullcontext()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ DATA = "{kind: embedded, corpora: [encyclopedia], limit: 120, instructions: 120,
 OVERRIDES = [
     f"download.sources=[{DATA}]",
     "pretrain.steps=12",
-    "evaluate.validation_tokens=2048",
+    "evaluate.language.validation_tokens=2048",
     "export.formats=[safetensors,gguf-f16]",
     "runtime.training.checkpoint_every=3",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ from models.tokenizer import tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import ConfigError
 from tasks.children.devices import check_device_here
+from tasks.children.several import run_several
 from tasks.children.spec import ChildSpec
-from tasks.children.supervise import run_module
 from tasks.evaluate.language.config import LanguageConfig
 from tasks.evaluate.language.files import check_files, fingerprints
 from tasks.evaluate.language.report import write
@@ -39,9 +40,29 @@ def check_here(config: LanguageConfig, runtime: Runtime) -> None:
     check_files(config)
 
 
+Call = tuple[LanguageConfig, Sequence[Artifact | None], Output]
+
+
+def _together(calls: Sequence[Call]) -> Iterator[int]:
+    """All models in one child, one after another."""
+    work = []
+    for config, (model, text, tokenizer), out in calls:
+        assert model is not None
+        work.append((_spec(config, model, text, tokenizer, out), out))
+
+    def on_line(number: int, line: dict[str, Any]) -> None:
+        calls[0][2].progress(number + line["done"] / max(1, line["total"]), len(calls), "models", line["note"])
+
+    calls[0][2].progress(0, len(calls), "models", "starting")
+    for number, result in run_several("tasks.evaluate.language.measure", work, on_line=on_line):
+        write(result, calls[number][2])
+        yield number
+
+
 @stage(
-    version=1, part_of="evaluate", section="evaluate", runtime=("compute",), sources=fingerprints, check_here=check_here
-)
+    version=1, part_of="evaluate", section="evaluate", runtime=("compute",), sources=fingerprints,
+    check_here=check_here, together=_together,
+)  # fmt: skip
 def language_modelling(
     config: LanguageConfig, model: Artifact, text: Artifact | None, tokenizer: Artifact | None, out: Output
 ) -> None:
@@ -53,10 +74,17 @@ def language_modelling(
     and positions.png, and documents.parquet with the loss of each document, so that models can be compared pair by
     pair. Standard errors are over documents.
     """
+    for _ in _together([(config, (model, text, tokenizer), out)]):
+        pass
+
+
+def _spec(
+    config: LanguageConfig, model: Artifact, text: Artifact | None, tokenizer: Artifact | None, out: Output
+) -> LanguageSpec:
     if text is None and not config.files:
         raise ConfigError("There is no text to measure.", "Give evaluate.language.files, or held-out documents.")
     digest = check_tokenizer(model.path)
-    spec = LanguageSpec(
+    return LanguageSpec(
         config=config,
         runtime=out.runtime,
         model=model.path.resolve(),
@@ -65,12 +93,6 @@ def language_modelling(
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
     )
-
-    def on_line(line: dict[str, Any]) -> None:
-        out.progress(line["done"], line["total"], line["unit"], line["note"])
-
-    out.progress(0, 1, "texts", "starting")
-    write(run_module("tasks.evaluate.language.measure", spec, out, on_line=on_line, ranks=False, keeps="nothing"), out)
 
 
 def _shards(text: Artifact, tokenizer: Artifact | None, model: Path, digest: str, out: Output) -> list[Path]:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from tasks.sandbox.config import SandboxConfig
 from tasks.stage.config import StageConfig
 
 SEED = 1234  # the harness's own
@@ -30,3 +31,4 @@ class ScoreConfig(Asked):
     seed: int = Field(SEED, ge=0, description="of the choice of examples, and of sampling")
     dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="of weights and computation")
     batch_size: int = Field(32, ge=1, description="prompts that are answered at a time")
+    sandbox: SandboxConfig = Field(SandboxConfig(), description="where programs of models run")

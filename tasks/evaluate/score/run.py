@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,9 @@ from tasks.children.spec import ChildSpec
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.evaluate.score.local import DATASET, questions_of, write_task
 from tasks.evaluate.score.result import items_of, score_of
+from tasks.harness.code import sandboxed_code_eval
 from tasks.harness.data import Load, saved, serving
-from tasks.harness.definitions import manager_of
+from tasks.harness.definitions import manager_of, runs_programs
 from tasks.harness.prepare import ABOUT, DATA, DEFINITION
 from tasks.training.peak import peak_memory
 
@@ -89,7 +91,7 @@ def _measure(job: Job, lm: PackedModel) -> dict[str, Any]:
         raise ConfigError(
             f"{config.task} is asked through the chat template, and the model has none.", "Set chat: false."
         )
-    with serving(load):
+    with serving(load), _programs(job):
         measured: Any = simple_evaluate(
             model=lm,
             tasks=names,
@@ -108,6 +110,14 @@ def _measure(job: Job, lm: PackedModel) -> dict[str, Any]:
     items = items_of(config.task, measured, named=job.task.is_file())
     write_json_lines(job.scratch / ITEMS, items)
     return {**score_of(config.task, measured, items), "too_long": left_out}
+
+
+def _programs(job: Job) -> AbstractContextManager[object]:
+    """The sandbox, for a task that runs answers as programs."""
+    defined = job.task / DEFINITION
+    if job.task.is_dir() and runs_programs(job.config.task, defined if defined.is_dir() else None):
+        return sandboxed_code_eval(job.config.sandbox)
+    return nullcontext()
 
 
 def _task(job: Job, lm: PackedModel) -> tuple[TaskManager, list[Any], Load, int]:

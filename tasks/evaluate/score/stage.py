@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.artifact import Artifact
-from tasks.children.supervise import run_module
+from tasks.children.several import run_several
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.stage import stage
 from tasks.stage.output import Output
@@ -21,49 +21,47 @@ Call = tuple[ScoreConfig, Sequence[Artifact], Output]
 
 
 def _together(calls: Sequence[Call]) -> Iterator[int]:
-    """All benchmarks of a model in one child, which opens it once; each is done when the child says so."""
-    models: dict[Path, list[int]] = {}
-    for number, (_, (model, _), _) in enumerate(calls):
-        models.setdefault(model.path, []).append(number)
-    for numbers in models.values():
-        yield from _of_one_model([calls[number] for number in numbers], numbers)
-
-
-def _of_one_model(calls: Sequence[Call], numbers: Sequence[int]) -> Iterator[int]:
+    """All in one child, which opens each model once. Each benchmark is done when its files are there."""
     from tasks.evaluate.score.run import Job, ScoreSpec
 
-    _, (model, _), first = calls[0]
-    check_tokenizer(model.path)
-    jobs = [
-        Job(
+    models: dict[Path, list[Job]] = {}
+    for config, (model, task), out in calls:
+        folder = model.path.resolve()
+        if folder not in models:
+            check_tokenizer(folder)
+        job = Job(
             runtime=out.runtime,
             scratch=out.scratch.resolve(),
             out=out.path.resolve(),
             config=config,
             task=_where(task, config.task).resolve(),
         )
-        for config, (_, task), out in calls
+        models.setdefault(folder, []).append(job)
+    first = calls[0][2]
+    work = [
+        (ScoreSpec(runtime=first.runtime, scratch=jobs[0].scratch, out=jobs[0].out, model=model, jobs=jobs), first)
+        for model, jobs in models.items()
     ]
-    spec = ScoreSpec(
-        runtime=first.runtime,
-        scratch=first.scratch.resolve(),
-        out=first.path.resolve(),
-        model=model.path.resolve(),
-        jobs=jobs,
-    )
 
-    def on_line(line: Mapping[str, Any]) -> None:
-        first.progress(line["done"], len(calls), "benchmarks", line["note"])
+    def on_line(number: int, line: Mapping[str, Any]) -> None:
+        before = sum(len(spec.jobs) for spec, _ in work[:number])
+        first.progress(before + line["done"], len(calls), "benchmarks", line["note"])
 
-    result = run_module("tasks.evaluate.score.run", spec, first, on_line=on_line, ranks=False, keeps="answers")
-    for place, number in enumerate(numbers):
-        out = calls[place][2]
-        for name in (SCORE, ITEMS):
-            shutil.copyfile(out.scratch / name, out.path / name)
-        found = json.loads((out.path / SCORE).read_text(encoding="utf-8"))
-        out.count(score=found, summary=f"{found['headline']} {found['metrics'][found['headline']]['value']:.3f}")
-        out.fact(**result)
-        yield number
+    first.progress(0, len(calls), "benchmarks", "starting")
+    results = run_several("tasks.evaluate.score.run", work, on_line=on_line, keeps="answers")
+    for number, result in results:
+        mine = [place for place, (_, (model, _), _) in enumerate(calls) if model.path.resolve() == [*models][number]]
+        for place in mine:
+            _publish(calls[place][2], result)
+            yield place
+
+
+def _publish(out: Output, facts: Mapping[str, Any]) -> None:
+    for name in (SCORE, ITEMS):
+        shutil.copyfile(out.scratch / name, out.path / name)
+    found = json.loads((out.path / SCORE).read_text(encoding="utf-8"))
+    out.count(score=found, summary=f"{found['headline']} {found['metrics'][found['headline']]['value']:.3f}")
+    out.fact(**facts)
 
 
 def _where(task: Artifact, name: str) -> Path:

@@ -5,6 +5,7 @@ The child is answering.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, EmptyOutput, make_again
 from storage.shards.lines import read_json_lines
 from tasks.children.devices import check_device_here
+from tasks.children.several import run_several
 from tasks.children.spec import ChildSpec
-from tasks.children.supervise import run_module
 from tasks.evaluate.side_by_side.config import AnswersConfig
 from tasks.evaluate.side_by_side.prompts import FILE as PROMPTS_FILE
 from tasks.stage import stage
@@ -44,15 +45,39 @@ def check_here(config: AnswersConfig, runtime: Runtime) -> None:
         api_key(config.endpoint, SECTION)
 
 
-@stage(version=1, part_of="evaluate", runtime=("compute", "endpoint"), check_here=check_here)
+Call = tuple[AnswersConfig, Sequence[Artifact | None], Output]
+
+
+def _together(calls: Sequence[Call]) -> Iterator[int]:
+    """All models in one child, one after another."""
+    work = []
+    for config, (prompts, model), out in calls:
+        assert prompts is not None
+        work.append((_spec(config, prompts, model, out), out))
+
+    def on_line(number: int, line: dict[str, Any]) -> None:
+        calls[0][2].progress(number + line["done"] / max(1, line["total"]), len(calls), "models")
+
+    calls[0][2].progress(0, len(calls), "models", "starting")
+    for number, result in run_several("tasks.evaluate.side_by_side.answering", work, on_line=on_line, keeps="answers"):
+        _told(result, calls[number][2])
+        yield number
+
+
+@stage(version=1, part_of="evaluate", runtime=("compute", "endpoint"), check_here=check_here, together=_together)
 def answers(config: AnswersConfig, prompts: Artifact, model: Artifact | None, out: Output) -> None:
     """Write answers.jsonl, a row for each prompt and sample in their order: `id`, `sample`, `prompt` (its messages),
     `answer`, `tokens`, `ended` (by itself, not at the most tokens) and `fault`, which is `refused` where an endpoint
     refused the prompt. Killed at any instant it goes on after its last batch, and pays for no answer twice.
     """
+    for _ in _together([(config, (prompts, model), out)]):
+        pass
+
+
+def _spec(config: AnswersConfig, prompts: Artifact, model: Artifact | None, out: Output) -> AnswersSpec:
     if model is not None:
         check_tokenizer(model.path)
-    spec = AnswersSpec(
+    return AnswersSpec(
         config=config,
         runtime=out.runtime,
         prompts=(prompts.path / PROMPTS_FILE).resolve(),
@@ -61,13 +86,9 @@ def answers(config: AnswersConfig, prompts: Artifact, model: Artifact | None, ou
         out=out.path.resolve(),
     )
 
-    def on_line(line: dict[str, Any]) -> None:
-        out.progress(line["done"], line["total"], "answers")
 
-    out.progress(0, 1, "answers", "starting")
-    result = run_module(
-        "tasks.evaluate.side_by_side.answering", spec, out, on_line=on_line, ranks=False, keeps="answers"
-    )
+def _told(result: dict[str, Any], out: Output) -> None:
+    """Count the answers that a child has left."""
     rows = list(read_json_lines(out.path / FILE))
     refused = sum(row["fault"] == "refused" for row in rows)
     if refused == len(rows):

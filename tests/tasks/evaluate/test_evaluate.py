@@ -21,11 +21,10 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError, DamagedArtifact, SourceError, TokenizerMismatch
 from storage.shards.token_stream import TokenStream
 from tasks.evaluate import EvaluateConfig, evaluate
-from tasks.evaluate.answers import answers
 from tasks.evaluate.chosen import chosen
 from tasks.evaluate.config import TaskConfig
 from tasks.evaluate.score.local import questions_of
-from tasks.evaluate.scores import judged, side_by_side, verdict
+from tasks.evaluate.scores import judged, score_rows, verdict
 from tasks.evaluate.subsets import check_asked, find_dirty, split
 from tasks.stage.output import Output
 from tests.tasks.tiny_model import ANIMALS, PLACES, RUNTIME, make_model, make_validation, write_rows
@@ -67,7 +66,7 @@ def run(folder: Path, out_folder: Path, base: Path | None = None) -> Output:
     models = {"dpo": model, "sft": model, "base": Artifact.at(base) if base else model}
     out = Output.at(out_folder, stage="evaluate", runtime=RUNTIME)
     parts = [Artifact.at(folder / name) for name in ("validation", "benchmarks", "contamination")]
-    evaluate.function(EvaluateConfig(batch_size=4), models, *parts, out)
+    evaluate.function(EvaluateConfig(batch_size=4), models, None, *parts, out)
     return out
 
 
@@ -79,8 +78,6 @@ def test_the_answers_of_all_models_stand_side_by_side(folder: Path, scored: Outp
         alone = runtime.chat([{"role": "user", "content": row["prompt"]}], EvaluateConfig().answer_tokens)
         assert row["base"] == row["sft"] == row["dpo"] == html.escape(" ".join(alone.split()), quote=False)
     assert "| base | sft | dpo |" in (scored.path / "answers.md").read_text()
-    with pytest.raises(ConfigError, match=r"prompts has one of [0-9,]+ tokens, but the context is 128"):
-        answers(runtime.model, runtime.tokenizer, ["too long " * 200], 8)
 
 
 def test_scores_are_what_a_hand_would_compute(folder: Path, scored: Output) -> None:
@@ -127,12 +124,12 @@ def test_scores_are_what_a_hand_would_compute(folder: Path, scored: Output) -> N
 def test_as_many_models_are_scored_as_there_are_under_their_names(folder: Path, scored: Output, tmp_path: Path) -> None:
     parts = [Artifact.at(folder / name) for name in ("validation", "benchmarks", "contamination")]
     out = Output.at(tmp_path, stage="evaluate", runtime=RUNTIME)
-    evaluate.function(EvaluateConfig(batch_size=4), {"mine": Artifact.at(folder / "model")}, *parts, out)
+    evaluate.function(EvaluateConfig(batch_size=4), {"mine": Artifact.at(folder / "model")}, None, *parts, out)
     found, expected = (json.loads((each.path / "scores.json").read_text())["models"] for each in (out, scored))
     assert found == {"mine": expected["base"]}
     assert "| measure | mine | chance |" in (out.path / "scores.md").read_text()
     with pytest.raises(ConfigError, match="no model"):
-        evaluate.function(EvaluateConfig(), {}, *parts, out)
+        evaluate.function(EvaluateConfig(), {}, None, *parts, out)
 
 
 def test_clean_and_dirty_questions_are_scored_apart(folder: Path, scored: Output) -> None:
@@ -205,7 +202,7 @@ def of_base(**tasks: dict[str, Any]) -> dict[str, Any]:
 def test_a_few_answers_that_are_all_alike_may_be_chance() -> None:
     subsets = split(answered(0, 0), "acc", {"0": True, "1": False})
     scores = of_base(few=judged(score_of(0.0, 0.0, 2), subsets))
-    rows = {row["measure"]: row["base"] for row in side_by_side(scores)}
+    rows = {row["measure"]: row["base"] for row in score_rows(scores)}
     assert rows["few, clean"] == rows["few, dirty"] == "0.000 (chance)"
 
 
@@ -217,8 +214,8 @@ def test_a_score_is_above_chance_below_it_or_no_better() -> None:
         inverse=judged(score_of(0.14, 0.025, 200), unchecked),
         text=judged(score_of(0.02, 0.01, 200, None), unchecked),
     )
-    rows = {row["measure"]: row["base"] for row in side_by_side(scores)}
-    assert [row["dirty"] for row in side_by_side(scores)][1:3] == ["unchecked", "none (9 unchecked)"]
+    rows = {row["measure"]: row["base"] for row in score_rows(scores)}
+    assert [row["dirty"] for row in score_rows(scores)][1:3] == ["unchecked", "none (9 unchecked)"]
     assert rows == {
         "bits per byte": "2.000", "easy, acc": "0.500 ± 0.030", "hard, acc": "0.280 ± 0.030 (chance)",
         "inverse, acc": "0.140 ± 0.025 (below)", "text, acc": "0.020 ± 0.010",

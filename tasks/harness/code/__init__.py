@@ -4,7 +4,7 @@ pass_at_k.py  the unbiased estimator, and its standard error
 code_eval.py  the metric of humaneval and mbpp
 """
 
-from tasks.evaluate.code.code_eval import sandboxed_code_eval
-from tasks.evaluate.code.pass_at_k import PassAtK, mean_pass_at_k, pass_at_k
+from tasks.harness.code.code_eval import sandboxed_code_eval
+from tasks.harness.code.pass_at_k import PassAtK, mean_pass_at_k, pass_at_k
 
 __all__ = ["PassAtK", "mean_pass_at_k", "pass_at_k", "sandboxed_code_eval"]

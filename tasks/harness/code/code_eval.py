@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from storage.errors import ConfigError
-from tasks.evaluate.code.pass_at_k import pass_at_k
+from tasks.harness.code.pass_at_k import pass_at_k
 from tasks.sandbox import Outcome, Program, Sandbox, SandboxConfig
 
 NAME = "code_eval"

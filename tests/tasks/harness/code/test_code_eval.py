@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from storage.errors import ConfigError
-from tasks.evaluate.code import sandboxed_code_eval
+from tasks.harness.code import sandboxed_code_eval
 from tasks.sandbox import Program, Sandbox, SandboxConfig, run_programs
 from tests.conftest import DATA
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import ConfigError
-from tasks.evaluate.code import mean_pass_at_k, pass_at_k
+from tasks.harness.code import mean_pass_at_k, pass_at_k
 
 
 def by_binomials(samples: int, passed: int, k: int) -> Fraction:
