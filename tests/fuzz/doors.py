@@ -394,6 +394,17 @@ def _benchmark(data: bytes, folder: Path) -> None:
     questions_of(written(data, folder / "in" / "mine.jsonl"), None, lambda choice: len(choice) < 99)
 
 
+@door("language", lambda: [as_lines({"text": "one"}, {"text": "two é"}), gzip.compress(b"packed")])
+def _language(data: bytes, folder: Path) -> None:
+    from tasks.evaluate.language.config import LanguageConfig
+    from tasks.evaluate.language.files import check_files, fingerprints
+
+    for ending in (".txt", ".jsonl", ".txt.gz", ".jsonl.gz"):
+        path = written(data, folder / f"mine{ending}")
+        config = LanguageConfig(files={"mine": str(path)})
+        each(functools.partial(fingerprints, config), functools.partial(check_files, config))
+
+
 @door("questions", lambda: [as_lines({"benchmark": "b", "id": "1", "ngrams": 3, "found": 1})])
 def _questions(data: bytes, folder: Path) -> None:
     from tasks.evaluate.subsets import FILE, find_dirty

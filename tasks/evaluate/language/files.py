@@ -6,6 +6,7 @@ compressed by gzip. Nothing is repaired: a perplexity is that of the text as it 
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import os
 import zlib
@@ -93,6 +94,7 @@ def _of_lines(name: str, path: Path, file: IO[bytes]) -> Iterator[str]:
         where = f" on line {number:,}"
         if len(line) > 2 * MOST_BYTES:
             raise _too_long(name, path, f"has a document{where}")
+        line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if not line.strip():
             continue
         text = _text_of(name, path, _decoded(name, path, line, where), where)

@@ -26,6 +26,7 @@ LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
         ("b.txt.gz", gzip.compress(b"packed"), ["packed"]),
         ("c.jsonl", LINES, ["one\r\ntwo\u2028", "three"]),
         ("d.JSONL.GZ", gzip.compress(LINES + b"\n \n"), ["one\r\ntwo\u2028", "three"]),
+        ("marked.jsonl", b"\xef\xbb\xbf" + LINES, ["one\r\ntwo\u2028", "three"]),
         ("e.v1.2.txt", b'{"text": "this is plain text"}', ['{"text": "this is plain text"}']),
     ],
 )
