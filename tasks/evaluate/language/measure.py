@@ -91,13 +91,15 @@ def load(folder: Path, dtype: str, *, cuda: bool) -> PreTrainedModel:
 
 
 def of_held_out(held_out: HeldOut, bins: int) -> dict[str, Any]:
-    """All that is said of the held-out text. `bits_per_byte` has every bit; its error is over documents."""
+    """All that is said of the held-out text. `bits_per_byte` is over the bytes of the split in proportion to the tokens
+    measured, as ever; that of a source or a length is over the bytes of just those tokens."""
     measured, bits = held_out.likelihood, held_out.bits_per_byte()
     return {
         "bits_per_byte": measured.bits_per_byte,
         "bits_per_byte_stderr": bits.error if bits else None,
         "nats_per_token": measured.nats_per_token,
         "tokens": measured.tokens,
+        "is_sample": measured.tokens < int(held_out.documents.starts[-1]) - 1,
         "documents": bits.documents if bits else 0,
         "by_source": by_source(held_out),
         "by_length": by_length(held_out),

@@ -87,6 +87,11 @@ def notes(measured: Mapping[str, Any]) -> list[str]:
     """What the tables don't say of themselves."""
     said = ["± is one standard error over documents."]
     if "held_out" in measured:
+        if measured["held_out"]["is_sample"]:
+            said.append(
+                "A sample was measured: bits per byte of all take the bytes of the whole split in proportion, the other "
+                "rows those of the tokens measured."
+            )
         found = measured["held_out"]["calibration"]
         said.append(
             f"Expected calibration error: {found['ece']:.4f}; a calibrated model would show "

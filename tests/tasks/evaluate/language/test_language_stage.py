@@ -17,7 +17,7 @@ from storage.shards.parquet import read_columns
 from storage.shards.tokens import open_tokens, write_tokens
 from storage.store import Store
 from tasks.evaluate.language import LanguageConfig, measure
-from tasks.evaluate.language.report import rounded, tables
+from tasks.evaluate.language.report import notes, rounded, tables
 from tasks.evaluate.language.rolling import measure_texts, summary
 from tasks.evaluate.language.stage import LanguageSpec, language_modelling
 from tasks.evaluate.language.translated import translate
@@ -122,6 +122,14 @@ def test_the_bytes_of_a_file_are_in_the_key(tmp_path: Path, folder: Path) -> Non
         path.write_text(text)
         keys.add(language_modelling.payload(LanguageConfig(files={"mine": str(path)}), (model, None, None)).key())
     assert len(keys) == 2
+
+
+def test_a_sample_says_that_it_is_one(folder: Path, tmp_path: Path) -> None:
+    for tokens, is_sample in ((128, True), (None, False)):
+        config = LanguageConfig(validation_tokens=tokens)
+        found = measured(folder / "model", folder / "validation", tmp_path / str(tokens), config)
+        assert found["held_out"]["is_sample"] is is_sample
+        assert any("sample" in note for note in notes(rounded(found))) is is_sample
 
 
 def test_questions_are_measured_by_benchmark(folder: Path, tmp_path: Path) -> None:
