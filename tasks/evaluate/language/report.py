@@ -89,8 +89,8 @@ def notes(measured: Mapping[str, Any]) -> list[str]:
     if "held_out" in measured:
         if measured["held_out"]["is_sample"]:
             said.append(
-                "A sample was measured: bits per byte of all take the bytes of the whole split in proportion, the other "
-                "rows those of the tokens measured."
+                "A sample was measured: bits per byte of all take the bytes of the whole split in proportion, the "
+                "other rows those of the tokens measured."
             )
         found = measured["held_out"]["calibration"]
         said.append(
