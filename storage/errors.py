@@ -90,6 +90,10 @@ class ServerError(GristmillError):
     """A Prefect server that was started here ended, or does not answer."""
 
 
+class GateError(GristmillError):
+    """A model does not meet a condition that the profile sets for its release."""
+
+
 class ParityError(GristmillError):
     """An export does not behave like the checkpoint that it was made from (law 7)."""
 

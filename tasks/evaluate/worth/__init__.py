@@ -1,0 +1,11 @@
+"""What a measured number is worth: its error, what guessing gives, and which differences are real.
+
+estimate.py     a mean with its standard error and interval, clustered where questions are
+chance.py       a score beside that of guessing, in words
+sign_flips.py   the test of a paired difference: exact, or with sampled flips
+paired.py       two models on the same questions
+answered.py     an evaluation as it was kept: scores and answers per question
+compare.py      two evaluations, or the models of one, task by task, corrected for their number
+gate_config.py  conditions of a release, as a profile states them
+gates.py        whether they are met, and the error that stops a release
+"""
