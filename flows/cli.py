@@ -155,6 +155,39 @@ def explain(
 
 
 @app.command()
+def compare(
+    first: Annotated[
+        str, typer.Argument(metavar="A", help="an evaluation: tiny/evaluate@1, or with one of its models")
+    ],
+    second: Annotated[str | None, typer.Argument(metavar="[B]", help="another; without it, the models of A")] = None,
+    task: Annotated[list[str] | None, typer.Option(metavar="TASK", help="only this one; may be repeated")] = None,
+    metric: Annotated[str | None, typer.Option(help="compare by this, in place of each task's own")] = None,
+    store: StoreUrl = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Say which differences between two evaluations are real.
+
+    gristmill compare tiny/evaluate@1 tiny/evaluate@2          each model with the one of its name
+
+    gristmill compare tiny/evaluate@1:dpo tiny/evaluate@2:sft  two models
+
+    gristmill compare tiny/evaluate                            each link of post-training with the one before it
+
+    gristmill compare tiny/evaluate:base                       all models with one of them
+
+    Models are compared on the questions that both were asked. B - A has a 95 % interval; p is the chance of a
+    difference as large where there is none (McNemar's exact test for right and wrong, flipped signs otherwise, whole
+    clusters of questions where there are some), corrected by Holm for the number of rows.
+
+    Below 0.02 one is better. Otherwise no difference could be told: "would be seen" is the smallest one that would have
+    been found four times in five, so that a larger one is unlikely.
+    """
+    from flows.commands.compare import show_comparison
+
+    show_comparison(store or DEFAULT_STORE, first, second, task or [], metric, as_json)
+
+
+@app.command()
 def chat(
     ref: Annotated[str, typer.Argument(help="a release: a ref such as tiny/export, or stage/key")] = "tiny/export",
     store: StoreUrl = None,

@@ -1,0 +1,105 @@
+"""`gristmill compare`: which differences between evaluations are real, as a table of Markdown or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from flows.commands.store import open_store
+from flows.tables import harmless
+from storage import refs
+from storage.store import Store
+from tasks.evaluate.worth.answered import Answered
+from tasks.evaluate.worth.compare import EQUAL, Comparison, Row, as_json, chain_pairs, compare, pair_up
+from tasks.stage.pages import markdown_table
+
+
+def show_comparison(
+    store: str, first: str, second: str | None, tasks: Sequence[str], metric: str | None, json_wanted: bool
+) -> None:
+    """Print the comparison of two evaluations, or of the models of one, each named by ref, location or `REF:MODEL`.
+
+    Raises StoreError, ConfigError, DamagedArtifact.
+    """
+    opened = open_store(store)
+    one, model = _read(opened, first)
+    if second is None:
+        pairs = chain_pairs(one, model)
+    else:
+        other, its = _read(opened, second)
+        pairs = pair_up(one, model, other, its)
+    comparison = compare(pairs, tasks, metric)
+    print(json.dumps(as_json(comparison), indent=1) if json_wanted else harmless(text_of(comparison)))
+
+
+def text_of(comparison: Comparison) -> str:
+    """A table for each pair, then in words what differs and what could not be compared."""
+    parts = []
+    for first, second in comparison.pairs:
+        rows = [row for row in comparison.rows if (row.first, row.second) == (first, second)]
+        head = f"A = {first.name}, B = {second.name}"
+        bits = [one.evaluation.models[one.model].bits_per_byte for one in (first, second)]
+        if None not in bits:
+            head += f"\n\nbits per byte: {bits[0]:.4f} and {bits[1]:.4f} (less is better; one number each, not tested)"
+        parts += [head, _table(rows) if rows else "Nothing could be compared."]
+    parts += [_sentence(comparison)]
+    if comparison.left:
+        why = [f"- {one.task}, {one.first.model} and {one.second.model}: {one.why}" for one in comparison.left]
+        parts += ["Not compared:\n\n" + "\n".join(why)]
+    return "\n\n".join(parts)
+
+
+def _table(rows: Sequence[Row]) -> str:
+    shown = [_cells(row) for row in rows]
+    heads = list(shown[0])
+    widths = {head: max(len(head), *(len(row[head]) for row in shown)) for head in heads}
+    return markdown_table(
+        [{head.ljust(widths[head]): row[head].ljust(widths[head]) for head in heads} for row in shown]
+    )
+
+
+def _cells(row: Row) -> dict[str, str]:
+    found = row.found
+    asked = f"{found.items:,}"
+    asked += f" in {found.clusters:,} clusters" if found.clusters else ""
+    only = [f"{count:,} of {who} alone" for who, count in (("A", row.only_first), ("B", row.only_second)) if count]
+    asked += f" (not {' and '.join(only)})" if only else ""
+    interval = "" if found.low is None or found.high is None else f" ({found.low:+.3g} to {found.high:+.3g})"
+    return {
+        "task": row.task,
+        "metric": row.metric if row.higher_is_better else f"{row.metric}, less is better",
+        "A": f"{found.first:.4g}",
+        "B": f"{found.second:.4g}",
+        "B - A (95 %)": f"{found.difference:+.4g}{interval}",
+        "p, corrected": f"{row.p:.2g}",
+        "verdict": row.verdict,
+        "would be seen": "" if row.verdict != EQUAL else _seen(row),
+        "questions": asked,
+    }
+
+
+def _seen(row: Row) -> str:
+    if row.detectable is not None:
+        return f"{row.detectable:.2g}"
+    return "alike on every question" if not row.found.differing and not row.found.binary else "too few questions"
+
+
+def _sentence(comparison: Comparison) -> str:
+    number = len(comparison.rows)
+    real = [row for row in comparison.rows if row.verdict != EQUAL]
+    if not number:
+        return "No task could be compared."
+    told = "No difference could be told" if not real else f"{len(real)} of {number} differences are real"
+    names = [f"{row.task} ({row.verdict}{_of(comparison, row)})" for row in real]
+    told += f": {', '.join(names)}" if real else f" in {number} {'comparison' if number == 1 else 'comparisons'}"
+    return f"{told}."
+
+
+def _of(comparison: Comparison, row: Row) -> str:
+    return f": {row.first.model} and {row.second.model}" if len(comparison.pairs) > 1 else ""
+
+
+def _read(store: Store, name: str) -> tuple[Answered, str | None]:
+    """The evaluation of `REF` or `REF:MODEL`, and the model."""
+    ref, _, model = name.partition(":")
+    return Answered.of(store.get(refs.resolve(store, ref)), ref), model or None
