@@ -8,6 +8,7 @@ from typing import Any
 
 from storage.artifact import Artifact
 from tasks.children.supervise import run_module
+from tasks.evaluate.worth.gates import check_gates
 from tasks.export.card import model_card, parity_rows
 from tasks.export.config import ExportConfig
 from tasks.export.formats import FORMATS
@@ -22,10 +23,13 @@ def export(config: ExportConfig, model: Artifact, scores: Artifact | None, valid
     """Write the release: weights in every format, README.md (the model card), scores, parity and lineage.
 
     Each format is loaded in the runtime that it is meant for and compared with the checkpoint on held-out text, which
-    is token shards or benchmarks; when one is outside its tolerance, nothing is released (ParityError).
+    is token shards or benchmarks; when one is outside its tolerance, nothing is released (ParityError). Nor is anything
+    when the evaluation did not meet one of its gates (GateError).
     """
     from tasks.export.run import ExportSpec
 
+    if scores:
+        check_gates(scores)
     digest = check_tokenizer(model.path)
     spec = ExportSpec(
         config=config,
