@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -57,3 +58,18 @@ class GateConfig(StageConfig):
         if self.model is not None and self.no_worse_than == self.model:
             raise ValueError(f"{self.model} is never worse than itself")
         return self
+
+
+def unknown_models(gates: Sequence[GateConfig], models: Collection[str]) -> list[str]:
+    """What gates say of models that this run does not measure, a phrase each: a slip of the pen, which would otherwise
+    fail the gate once everything has been measured. `models` are the names of those that it measures."""
+    found = []
+    for number, gate in enumerate(gates):
+        ref, other = gate.reference
+        named = {"model": gate.model, "no_worse_than": other if ref is None else None}
+        found += [
+            f"gates.{number}.{field} is {name}"
+            for field, name in named.items()
+            if name is not None and name not in models
+        ]
+    return found

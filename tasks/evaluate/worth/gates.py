@@ -18,6 +18,7 @@ from tasks.evaluate.worth.estimate import LEVEL, is_binary
 from tasks.evaluate.worth.gate_config import BITS, GateConfig
 from tasks.evaluate.worth.paired import detectable, loses_more_than, paired
 from tasks.stage.named import named_artifact
+from tasks.stage.pages import markdown_table
 from tasks.training.links import BASE, LINKS
 
 FILE = "gates.json"
@@ -104,14 +105,11 @@ def check_gates(evaluation: Artifact) -> None:
         raise DamagedArtifact(
             f"{FILE} of the evaluation is damaged: {error.errors()[0]['msg']}.", make_again("evaluate")
         ) from error
-    failed = [result for result in results if not result.passed]
+    failed = sum(not result.passed for result in results)
     if failed:
-        told = "; ".join(
-            f"{result.model}, {result.task}: {result.condition}, but {result.score} ({result.why})" for result in failed
-        )
         where = f" ({evaluation.location})" if evaluation.location else ""
         raise GateError(
-            f"{len(failed)} of {len(results)} gates stop the release. {told}.",
+            f"{failed} of {len(results)} gates stop the release.\n\n{markdown_table(rows(results))}\n",
             f"The evaluation is kept{where}, with all scores. Train a better model, or change evaluate.gates.",
             gates=rows(results),
         )

@@ -81,7 +81,7 @@ def _all_sums(units: Values) -> tuple[Values, Values] | None:
         sums = np.round(np.add.outer(sums, size * (2 * flipped - count)).ravel(), DIGITS)
         shares = np.multiply.outer(shares, _halves(int(count))).ravel()
         sums, place = np.unique(sums, return_inverse=True)
-        shares = np.bincount(place, weights=shares)
+        shares = np.bincount(place, weights=shares).astype(np.float64)
     return sums, shares
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,16 +13,20 @@ from flows.commands.compare import text_of
 from storage.errors import ConfigError, DamagedArtifact
 from storage.store import Store
 from tasks.evaluate.worth.answered import Answered
-from tasks.evaluate.worth.compare import EQUAL, Comparison, as_json, chain_pairs, compare, pair_up
+from tasks.evaluate.worth.compare import EQUAL, Comparison, One, as_json, chain_pairs, compare, pair_up
 from tests.flows.test_cli import gristmill, publish
 from tests.tasks.evaluate.worth.evaluations import Scores, right, write_evaluation
 
 
-def read(folder: Path, models: dict[str, dict[str, Scores]], name: str = "run", **about: object) -> Answered:
-    return Answered.read(write_evaluation(folder / name, models, **about), name)  # type: ignore[arg-type]
+def read(folder: Path, models: Mapping[str, Mapping[str, Scores]], name: str = "run", **about: Any) -> Answered:
+    return Answered.read(write_evaluation(folder / name, models, **about), name)
 
 
-def two(folder: Path, first: Scores, second: Scores, **about: object) -> Comparison:
+def names(pairs: Sequence[tuple[One, One]]) -> list[tuple[str, str]]:
+    return [(one.model, two.model) for one, two in pairs]
+
+
+def two(folder: Path, first: Scores, second: Scores, **about: Any) -> Comparison:
     return compare(chain_pairs(read(folder, {"base": {"task": first}, "sft": {"task": second}}, **about)))
 
 
@@ -92,7 +98,6 @@ def test_models_are_paired_along_the_chain_and_by_name(tmp_path: Path) -> None:
     tasks = {"task": right(3, 5)}
     run = read(tmp_path, dict.fromkeys(("base", "sft", "dpo", "org/model:Q4"), tasks))
     other = read(tmp_path, {"sft": tasks, "grpo": tasks}, "other")
-    names = lambda pairs: [(one.model, two.model) for one, two in pairs]  # noqa: E731
     assert names(chain_pairs(run)) == [("base", "sft"), ("sft", "dpo"), ("org/model:Q4", "dpo")]
     assert names(chain_pairs(run, "base")) == [("sft", "base"), ("dpo", "base"), ("org/model:Q4", "base")]
     assert names(pair_up(run, None, other, None)) == [("sft", "sft")]

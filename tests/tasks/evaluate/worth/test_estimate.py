@@ -61,10 +61,9 @@ def test_one_question_or_one_cluster_has_no_error(values: list[float]) -> None:
 @pytest.mark.parametrize("number", [10, 50])
 def test_wilson_covers_the_truth_as_often_as_it_says(truth: float, number: int) -> None:
     """Summed over all outcomes, not sampled. Wilson's interval oscillates about its level."""
+    intervals = [wilson(right / number, number) for right in range(number + 1)]
     covered = sum(
-        binom.pmf(right, number, truth)
-        for right in range(number + 1)
-        if (lambda low, high: low <= truth <= high)(*wilson(right / number, number))
+        binom.pmf(right, number, truth) for right, (low, high) in enumerate(intervals) if low <= truth <= high
     )
     assert 0.91 < covered <= 1
 

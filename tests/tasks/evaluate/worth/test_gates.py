@@ -14,7 +14,7 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError, DamagedArtifact, GateError
 from storage.store import Store
 from tasks.evaluate.worth.answered import Answered
-from tasks.evaluate.worth.gate_config import GateConfig, Reference
+from tasks.evaluate.worth.gate_config import GateConfig, Reference, unknown_models
 from tasks.evaluate.worth.gates import (
     FILE,
     GateResult,
@@ -25,6 +25,8 @@ from tasks.evaluate.worth.gates import (
     rows,
     write_results,
 )
+from tasks.export import ExportConfig, export
+from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, open_session
 from tests.flows.test_cli import publish
@@ -158,10 +160,10 @@ def test_a_failed_gate_stops_a_release_with_the_table_and_a_better_model_passes(
     gates = [GateConfig(task="blimp", at_least=0.6), GateConfig(task="bits_per_byte", at_most=1.5)]
     results = judge_gates(gates, run, {})
     write_results(results, run.folder)
-    with pytest.raises(
-        GateError, match=r"1 of 2 gates stop the release. dpo, blimp: score at least 0.6, but 0.5"
-    ) as stopped:
+    with pytest.raises(GateError, match="1 of 2 gates stop the release") as stopped:
         check_gates(Artifact.at(run.folder))
+    assert "| FAILED | blimp | dpo | score at least 0.6 | 0.5 ± 0.01 | below it by 0.1, " in stopped.value.message
+    assert "evaluate.gates" in stopped.value.remedy
     assert [row["gate"] for row in stopped.value.facts["gates"]] == ["FAILED", "passed"]
     assert rows(results)[0]["why"] == "below it by 0.1, 10.0 standard errors off"
     better = {**MODELS, "dpo": {"blimp": right(125)}}
@@ -175,6 +177,23 @@ def test_damaged_results_do_not_pass(text: str, tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(text)
     with pytest.raises(DamagedArtifact):
         check_gates(Artifact.at(tmp_path))
+
+
+def test_the_release_itself_is_refused_before_anything_is_made(run: Answered, tmp_path: Path) -> None:
+    write_results(judge_gates([GateConfig(task="blimp", at_least=0.6)], run, {}), run.folder)
+    out, empty = Output.at(tmp_path / "release"), Artifact.at(run.folder / "items")
+    with pytest.raises(GateError):
+        export.function(ExportConfig(), empty, Artifact.at(run.folder), empty, out)
+    assert not list(out.path.iterdir())
+
+
+def test_a_model_that_is_not_measured_is_told_before_a_run() -> None:
+    gates = [
+        GateConfig(task="blimp", model="dop", at_least=0.6),
+        GateConfig(task="blimp", model="dpo", no_worse_than="bsae"),
+        GateConfig(task="blimp", no_worse_than="tiny/evaluate@3:gone"),
+    ]
+    assert unknown_models(gates, ["base", "dpo"]) == ["gates.0.model is dop", "gates.1.no_worse_than is bsae"]
 
 
 def test_an_evaluation_without_gates_stops_nothing(run: Answered) -> None:
