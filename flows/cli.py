@@ -159,7 +159,7 @@ def compare(
     first: Annotated[
         str, typer.Argument(metavar="A", help="an evaluation: tiny/evaluate@1, or with one of its models")
     ],
-    second: Annotated[str | None, typer.Argument(metavar="[B]", help="another; without it, the models of A")] = None,
+    second: Annotated[str | None, typer.Argument(metavar="B", help="another; without it, the models of A")] = None,
     task: Annotated[list[str] | None, typer.Option(metavar="TASK", help="only this one; may be repeated")] = None,
     metric: Annotated[str | None, typer.Option(help="compare by this, in place of each task's own")] = None,
     store: StoreUrl = None,
@@ -167,20 +167,24 @@ def compare(
 ) -> None:
     """Say which differences between two evaluations are real.
 
-    gristmill compare tiny/evaluate@1 tiny/evaluate@2          each model with the one of its name
+    Each model with the one of its name, two models, the links of post-training in one run, all models with one:
 
-    gristmill compare tiny/evaluate@1:dpo tiny/evaluate@2:sft  two models
+        gristmill compare tiny/evaluate@1 tiny/evaluate@2
 
-    gristmill compare tiny/evaluate                            each link of post-training with the one before it
+        gristmill compare tiny/evaluate@1:dpo tiny/evaluate@2:sft
 
-    gristmill compare tiny/evaluate:base                       all models with one of them
+        gristmill compare tiny/evaluate
 
-    Models are compared on the questions that both were asked. B - A has a 95 % interval; p is the chance of a
-    difference as large where there is none (McNemar's exact test for right and wrong, flipped signs otherwise, whole
-    clusters of questions where there are some), corrected by Holm for the number of rows.
+        gristmill compare tiny/evaluate:base
 
-    Below 0.02 one is better. Otherwise no difference could be told: "would be seen" is the smallest one that would have
-    been found four times in five, so that a larger one is unlikely.
+    Only questions that both were asked count. B - A has a 95 % interval.
+
+    p is the chance of a difference as large where there is none: by McNemar's exact test for right and wrong,
+    by flipped signs otherwise, of whole clusters where questions share a text. It is corrected for the number of rows
+    (Holm).
+
+    Below 0.02 the difference is real, and one model is better. Otherwise none could be told, and "would be seen"
+    says how large a difference would have been found four times in five.
     """
     from flows.commands.compare import show_comparison
 
