@@ -26,10 +26,10 @@ def export(config: ExportConfig, model: Artifact, scores: Artifact | None, valid
     is token shards or benchmarks; when one is outside its tolerance, nothing is released (ParityError). Nor is anything
     when the evaluation did not meet one of its gates (GateError).
     """
-    from tasks.export.run import ExportSpec
-
     if scores:
         check_gates(scores)
+    from tasks.export.run import ExportSpec
+
     digest = check_tokenizer(model.path)
     spec = ExportSpec(
         config=config,
