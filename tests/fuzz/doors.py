@@ -413,6 +413,49 @@ def _questions(data: bytes, folder: Path) -> None:
     find_dirty(folder, 0.5)
 
 
+ANSWERED = {"id": "1", "cluster": "text", "scores": {"acc": 1.0}}
+
+
+@door("answers", lambda: [as_lines(ANSWERED, {**ANSWERED, "id": "2", "cluster": None})], b"NaN", b"1e400")
+def _answers(data: bytes, folder: Path) -> None:
+    from tasks.evaluate.worth.answered import Answered
+    from tasks.evaluate.worth.compare import chain_pairs, compare
+
+    scores = {"tasks": {"t": {"metric": "acc", "value": 1}}}
+    written(json.dumps({"models": {"base": scores, "sft": scores}}).encode(), folder / "scores.json")
+    written(as_lines(ANSWERED), folder / "items" / "base" / "t.jsonl")
+    written(data, folder / "items" / "sft" / "t.jsonl")
+    compare(chain_pairs(Answered.read(folder, "run")))
+
+
+SCORES = {"metric": "acc", "value": 0.5, "items": 2, "metrics": {"acc": {"value": 0.5, "stderr": None}}}
+
+
+@door("scores", lambda: as_json({"models": {"base": {"bits_per_byte": 1.5, "tasks": {"t": SCORES}}, "m": {}}}), b"../")
+def _scores(data: bytes, folder: Path) -> None:
+    from tasks.evaluate.worth.answered import Answered
+    from tasks.evaluate.worth.compare import chain_pairs, compare
+    from tasks.evaluate.worth.gate_config import GateConfig
+    from tasks.evaluate.worth.gates import judge_gates
+
+    written(data, folder / "scores.json")
+    run = Answered.read(folder, "run")
+    gates = [GateConfig(task="t", at_least=0.1), GateConfig(task="bits_per_byte", no_worse_than="base", model="m")]
+    each(lambda: judge_gates(gates, run, {}), lambda: compare(chain_pairs(run)))
+
+
+GATE = {"task": "t", "model": "m", "condition": "at least 1", "score": "2", "passed": True, "why": "met"}
+
+
+@door("gates", lambda: as_json([GATE, {**GATE, "passed": False}], []))
+def _gates(data: bytes, folder: Path) -> None:
+    from storage.artifact import Artifact
+    from tasks.evaluate.worth.gates import check_gates
+
+    written(data, folder / "gates.json")
+    check_gates(Artifact.at(folder))
+
+
 # --- tokens and tokenizers ----------------------------------------------------------------------------------------
 
 
