@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from storage.artifact import Artifact
-from storage.errors import ConfigError, DamagedArtifact, make_again
+from storage.errors import ConfigError, DamagedArtifact, StoreError, make_again
 from storage.manifest import check_name
 from storage.shards.lines import read_json_lines
 from tasks.evaluate.worth.estimate import Values
@@ -107,12 +107,18 @@ class Answered:
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Answered:
-        """The evaluation in `folder`. Raises DamagedArtifact for scores that are none."""
+        """The evaluation in `folder`. Raises DamagedArtifact for scores that are none, StoreError for an older form."""
         try:
             scores = _Scores.model_validate_json((folder / SCORES).read_bytes())
         except FileNotFoundError as error:
             raise DamagedArtifact(f"{name} has no {SCORES}.", make_again("evaluate")) from error
         except (ValidationError, OSError) as error:
+            if not (folder / ITEMS).is_dir():
+                raise StoreError(
+                    f"{name} keeps no answers to single questions, as an earlier version of evaluate left it, or its "
+                    f"{SCORES} is damaged: {_told(error)}.",
+                    _AGAIN,
+                ) from error
             raise DamagedArtifact(f"The {SCORES} of {name} is damaged: {_told(error)}.", _AGAIN) from error
         return cls(name, folder, scores.models)
 

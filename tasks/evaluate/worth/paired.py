@@ -81,14 +81,14 @@ def detectable(found: Paired, level: float) -> float | None:
     None where there are too few questions, or clusters, for the test to find any, and where all answers are alike to
     the last digit, so that nothing is known of their error.
     """
-    from scipy.special import ndtri
+    from scipy.special import betaincinv, ndtri
 
     least, units = fewest_units(level), found.clusters or found.items
     if units < least or found.error is None:
         return None
     by_error = float(-ndtri(level / 2) + ndtri(POWER)) * found.error
-    if found.binary:
-        return min(1.0, max(by_error, least / units))
+    if found.binary:  # nor smaller than where all that differ do so in one direction, and enough of them do
+        return min(1.0, max(by_error, float(betaincinv(least, units - least + 1, POWER))))
     return by_error or None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest
 
 from tasks.evaluate.worth.compare import WRONGLY, holm
 from tasks.evaluate.worth.estimate import Codes, Values, codes_of
@@ -85,7 +85,9 @@ def test_no_difference_in_few_questions_has_an_interval_all_the_same() -> None:
     found = paired(coins(5, 5), coins(5, 5), np.arange(10))
     assert (found.difference, found.p) == (0, 1)
     assert (found.low, found.high) == pytest.approx((-0.231, 0.231), abs=0.001)  # 1.96 · √(2/12 / 12)
-    assert detectable(found, 0.05) == pytest.approx(0.6)  # six of the ten, all in one direction: 2 / 2 ** 6 < 0.05
+    size = detectable(found, 0.05)
+    assert size is not None
+    assert binom.sf(5, 10, size) == pytest.approx(0.8)  # six or more of the ten, in one direction: 2 / 2 ** 6 < 0.05
     assert detectable(paired(coins(3, 2), coins(2, 3), np.arange(5)), 0.05) is None  # 2 / 2 ** 5 is not
 
 
