@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from tasks.evaluate.language.config import LanguageConfig
 from tasks.evaluate.score.config import SEED, Asked, ScoreConfig
 from tasks.evaluate.side_by_side.config import SideBySideConfig
+from tasks.evaluate.worth.gate_config import GateConfig
 from tasks.sandbox.config import SandboxConfig
 from tasks.stage.config import StageConfig
 
@@ -54,6 +55,7 @@ class EvaluateConfig(StageConfig):
     side_by_side: SideBySideConfig | None = Field(
         None, description="models compared by their answers, in pairs, by a judge"
     )
+    gates: list[GateConfig] = Field([], description="conditions of a release")
     sandbox: SandboxConfig = Field(SandboxConfig(), description="where programs of models run")
     dirty_share: float = Field(
         0.0, ge=0, lt=1, description="a question with a larger share of its n-grams in the training text is dirty"

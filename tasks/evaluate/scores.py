@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tasks.evaluate.worth.chance import SURE, against_chance
+
 DIGITS = 6  # what float32 sums repeat on one machine
 SUBSETS = ("clean", "dirty")
-SURE = 2.0  # standard errors from chance from which a score is informative
 ABOVE, BELOW, SAME = "above chance", "below chance", "no better than chance"
 
 
@@ -72,10 +72,7 @@ def _worth(score: Mapping[str, Any]) -> dict[str, Any]:
     chance = score["chance"]
     if chance is None:
         return {**rounded, "worth": None}
-    # A few answers that are all alike have no standard error of their own; guessing has one
-    error = max(score["stderr"] or 0, math.sqrt(chance * (1 - chance) / score["items"]))
-    away = (score["value"] - chance) / error if error else 0.0
-    return {**rounded, "worth": SAME if abs(away) < SURE else ABOVE if away > 0 else BELOW}
+    return {**rounded, "worth": against_chance(score["value"], chance, score["items"], score["stderr"])}
 
 
 def _row(measure: str, scores: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -24,6 +24,9 @@ from tasks.evaluate.side_by_side.compare import sources as prompts_of
 from tasks.evaluate.side_by_side.config import AnswersConfig, PromptsConfig
 from tasks.evaluate.side_by_side.prompts import prompts
 from tasks.evaluate.subsets import Dirty, check_asked, find_dirty, split
+from tasks.evaluate.worth.answered import Answered
+from tasks.evaluate.worth.gates import gate_digests, gate_references, judge_gates, write_results
+from tasks.evaluate.worth.gates import rows as gate_rows
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.pages import markdown_table
@@ -43,8 +46,9 @@ def check_here(config: EvaluateConfig, runtime: Runtime) -> None:
 
 
 def sources(config: EvaluateConfig) -> dict[str, str]:
-    """Digests of the text files of the profile, and of its file of prompts."""
-    return {**fingerprints(config.language), **prompts_of(config.side_by_side)}
+    """Digests of the text files of the profile, of its file of prompts, and of evaluations that gates name."""
+    named = {**fingerprints(config.language), **prompts_of(config.side_by_side)}
+    return {**named, **gate_digests(config.gates)} if config.gates else named
 
 
 @stage(version=4, runtime=("compute", "endpoint"), sources=sources, check_here=check_here)
@@ -93,6 +97,8 @@ def evaluate(
         }
     }
     _write(scores, out, of="questions" if validation.digest == benchmarks.digest else "documents")
+    if config.gates:
+        _judge(config, out)
     if config.prompts:
         _write_answers(config, models, out)
     if config.side_by_side:
@@ -129,6 +135,17 @@ def _score(made: Artifact, one: Chosen, dirty: Mapping[str, Dirty], out: Output,
     if known is not None:
         check_asked(one.config.task, (str(item["id"]) for item in items), known)
     return judged(found, split(items, found["headline"], known))
+
+
+def _judge(config: EvaluateConfig, out: Output) -> None:
+    """Whether the gates are met; a release asks, so that what was measured is kept either way."""
+    before = {ref: Answered.of(artifact, ref) for ref, artifact in gate_references(config.gates).items()}
+    results = judge_gates(config.gates, Answered.read(out.path, "this evaluation"), before)
+    write_results(results, out.path)
+    out.table("Gates", gate_rows(results))
+    failed = sum(not result.passed for result in results)
+    if failed:
+        out.note(f"{failed} of {len(results)} gates are not met: there will be no release")
 
 
 def _write_answers(config: EvaluateConfig, models: Mapping[str, Artifact], out: Output) -> None:
