@@ -134,7 +134,8 @@ def _score(made: Artifact, one: Chosen, dirty: Mapping[str, Dirty], out: Output,
     known = dirty.get(one.config.task)
     if known is not None:
         check_asked(one.config.task, (str(item["id"]) for item in items), known)
-    return judged(found, split(items, found["headline"], known))
+    told = judged(found, split(items, found["headline"], known))
+    return {**told, "data_digest": one.data.digest, "version": json.dumps(found["versions"], sort_keys=True)}
 
 
 def _judge(config: EvaluateConfig, out: Output) -> None:
