@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 import time
+from contextlib import suppress
 from typing import Any
 
 from tasks.sandbox.inside import kernel, root
@@ -58,9 +59,13 @@ def supervise(settings: Settings, texts: list[str], privileged: bool, proc: int,
 def isolate(privileged: bool, proc: int) -> None:
     """New namespaces of every kind that matters. Root becomes nobody first: the kernel does not count its processes."""
     if privileged:
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        # root of a container may not: its user is none whose processes are not counted
+        with suppress(OSError):
+            os.setgroups([])
+        with suppress(OSError):
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+        with suppress(OSError):
+            os.setresuid(NOBODY, NOBODY, NOBODY)
     user, group = os.geteuid(), os.getegid()
     kernel.unshare(ISOLATED)
     map_ids(proc, (NOBODY, user), (NOBODY, group))
