@@ -19,6 +19,7 @@ from tasks.sandbox.inside.settings import Settings, receive, send
 from tasks.sandbox.program import LONGEST, Outcome, Program
 
 MB = 1_000_000
+LATE = 60.0  # seconds after which a worker that does not answer is given up
 # The packages on the way to the sandbox's modules are made here, empty: their own __init__ would import pydantic
 START = """
 import sys, types
@@ -61,6 +62,7 @@ class Worker:
 
     def __enter__(self) -> Worker:
         self._channel, other = socket.socketpair()
+        self._channel.settimeout(self.config.seconds + LATE)
         self._folder = "" if self.means.namespaces else tempfile.mkdtemp(prefix="gristmill-sandbox-")
         # -P -s -S and an empty environment isolate as -I does, which would ignore the seed of hashes too: with a seed
         # of their own, sets of strings would have another order in each worker, and programs another outcome

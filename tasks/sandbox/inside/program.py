@@ -107,7 +107,6 @@ def shut_in(settings: Settings, folder: str, report: int) -> None:
     paths = ["/"] if settings.namespaces else root.readable(sys.path)
     if settings.landlock:
         landlock.restrict(paths, [folder, *(f"/dev/{name}" for name in root.DEVICES)])
-    sys.path[:] = [*map(os.path.realpath, sys.path)]
     for name in [one for one in sys.modules if one.partition(".")[0] == "tasks"]:
         del sys.modules[name]
     if settings.seccomp:

@@ -74,7 +74,7 @@ def prepare(settings: Settings, proc: int) -> bool:
     Raises OSError where the kernel refuses.
     """
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-    sys.path[:] = [path for path in (*map(os.path.realpath, sys.path), *settings.packages) if os.path.isdir(path)]
+    sys.path[:] = [path for path in map(os.path.realpath, (*sys.path, *settings.packages)) if os.path.isdir(path)]
     for name in OFTEN:
         importlib.import_module(name)
     if not settings.namespaces:

@@ -105,12 +105,15 @@ def test_no_file_outside_is_read(means: Means, tmp_path: Path) -> None:
 def test_its_own_folder_is_empty_bounded_and_gone_afterwards(means: Means) -> None:
     polite = "import os, tempfile\nassert os.listdir() == []\nopen('a', 'w').write('b')\nassert open('a').read() == 'b'"
     temporary = "with tempfile.TemporaryFile() as file: file.write(b'x')"
-    first, second = run_programs([Program(polite, temporary)] * 2, CONFIG, workers=1, means=means)
-    assert (first.state, second.state) == ("passed", "passed")
+    copied = "import pathlib, shutil\npathlib.Path('a').touch()\nshutil.copy2('a', 'c')"
+    programs = [*[Program(polite, temporary)] * 2, Program(copied, "pathlib.Path('c').touch()")]
+    assert all(outcome.passed for outcome in run_programs(programs, CONFIG, workers=1, means=means))
     one = "open('a', 'wb').write(bytes(8_000_000))"
     many = "import time\nfor i in range(20):\n    open(str(i), 'wb').write(bytes(1_000_000))\ntime.sleep(2)"
     hidden = "import os, time\nfor i in range(300):\n    os.mkdir('d'); os.chdir('d')\nos.close(os.open('x', 64, 0))"
-    for source in (one, many):
+    reserved = "import ctypes, os, time\nfile = os.open('a', os.O_CREAT | os.O_WRONLY)\n"
+    reserved += "if ctypes.CDLL(None).fallocate(file, 1, ctypes.c_long(0), ctypes.c_long(10 ** 9)): raise OSError"
+    for source in (one, many, reserved):
         (outcome,) = run_programs([Program(source, "")], CONFIG, means=means)
         assert (outcome.state, outcome.error) == ("failed", "OSError"), outcome
     assert run_programs([Program(hidden, "")], CONFIG, means=means)[0].passed

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tasks.sandbox import Program, SandboxConfig, run_programs
+from storage.errors import LostWorker
+from tasks.sandbox import Program, Sandbox, SandboxConfig, run_programs
 from tasks.sandbox.worker import Means, Worker
 from tests.tasks.sandbox.attacks import (
     EVERYTHING,
@@ -155,6 +157,24 @@ def test_killing_its_parent_ends_nothing_but_itself(means: Means) -> None:
     programs = [Program("import os", line) for line in kills] + [Program("x = 1", "assert x")]
     outcomes = run_programs(programs, SLOW, 1, means)
     assert outcomes[-1].passed
+
+
+def test_a_worker_that_is_killed_takes_its_program_along(means: Means, name: str) -> None:
+    endless = Program(named(name) + "while True: time.sleep(1)", "")
+    with Sandbox(SLOW, 1, means) as sandbox:
+
+        def kill_the_worker() -> None:
+            assert wait_until(1, name)
+            (worker,) = sandbox._crew
+            os.kill(worker._process.pid, signal.SIGKILL)
+
+        with ThreadPoolExecutor(1) as pool:
+            killing = pool.submit(kill_the_worker)
+            with pytest.raises(LostWorker, match="killed"):
+                sandbox.run([endless])
+            killing.result()
+        assert wait_until(0, name, 5)
+        assert sandbox.run([Program("x = 1", "assert x")])[0].passed  # by a new one
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
