@@ -110,7 +110,7 @@ def shut_in(settings: Settings, folder: str, report: int) -> None:
     for name in [one for one in sys.modules if one.partition(".")[0] == "tasks"]:
         del sys.modules[name]
     if settings.seccomp:
-        seccomp.restrict(os.getpid())
+        seccomp.restrict(os.getpid(), protected=settings.namespaces)
 
 
 def set_limits(settings: Settings) -> None:

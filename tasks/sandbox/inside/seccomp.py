@@ -1,9 +1,9 @@
 """A seccomp filter: the system calls that a program in the sandbox may not make.
 
 It may compute, use files where it is allowed to, and start threads; it may not start processes or other programs, open
-sockets, touch other processes, change modes, times or owners of files (which Landlock does not watch), or administer
-anything. A refused call fails with EPERM; one that sets a mode or a time does nothing and succeeds, because copying a
-file does so. The filter is a program for the kernel's packet filter, see seccomp(2) and bpf(4).
+sockets, touch other processes, change owners of files, or administer anything. Where no mount protects other files, it
+may not change modes and times either, which Landlock does not watch. A refused call fails with EPERM; but one that sets
+a mode does nothing and succeeds then, because copying a file does so. The filter is a program for the kernel's packet filter, see seccomp(2) and bpf(4).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ X32 = 0x40000000  # numbers from here on are those of x86's third interface
 CLONE_THREAD = 0x00010000
 SYMBOLIC = ("clone", "clone3", "kill", "tgkill", "prlimit64", "prctl", "fcntl", "ioctl")  # decided by an argument
 
-IGNORED = ("chmod", "fchmod", "fchmodat", "fchmodat2", "utime", "utimes", "futimesat", "utimensat")
+MODES, TIMES = ("chmod", "fchmod", "fchmodat", "fchmodat2"), ("utime", "utimes", "futimesat", "utimensat")
 
 # name: its number on x86_64, on aarch64; None where there is no such call
 NUMBERS: dict[str, tuple[int | None, int | None]] = {
@@ -74,8 +74,9 @@ def known() -> bool:
     return kernel.MACHINE in ARCHITECTURES
 
 
-def program(pid: int) -> bytes:
-    """The filter as the kernel reads it, for a process of this id: struct sock_filter after struct sock_filter."""
+def program(pid: int, *, protected: bool) -> bytes:
+    """The filter as the kernel reads it, for a process of this id: struct sock_filter after struct sock_filter.
+    `protected` says that mounts protect all files but its own."""
     column = list(ARCHITECTURES).index(kernel.MACHINE)
     numbers = {name: both[column] for name, both in NUMBERS.items() if both[column] is not None}
     denied = FAIL | EPERM
@@ -88,8 +89,8 @@ def program(pid: int) -> bytes:
     if kernel.MACHINE == "x86_64":
         code += [_step(JUMP_GREATER_EQUAL, X32, 0, 1), _step(RETURN, denied)]
     for name, number in numbers.items():
-        if name not in SYMBOLIC:
-            code += [_step(JUMP_EQUAL, number, 0, 1), _step(RETURN, FAIL if name in IGNORED else denied)]
+        if name not in SYMBOLIC and not (protected and name in (*MODES, *TIMES)):
+            code += [_step(JUMP_EQUAL, number, 0, 1), _step(RETURN, FAIL if name in MODES else denied)]
     # glibc falls back to clone, whose flags can be looked at
     code += [_step(JUMP_EQUAL, numbers["clone3"], 0, 1), _step(RETURN, FAIL | ENOSYS)]
     for name, argument, test, values, found, otherwise in (
@@ -112,9 +113,9 @@ def _step(operation: int, value: int | None, if_true: int = 0, if_false: int = 0
     return struct.pack("=HBBI", operation, if_true, if_false, value)
 
 
-def restrict(pid: int) -> None:
+def restrict(pid: int, *, protected: bool) -> None:
     """Put the filter on this process and all that it starts. Needs no_new_privs. Raises OSError."""
-    code = program(pid)
+    code = program(pid, protected=protected)
     buffer = ctypes.create_string_buffer(code, len(code))
     header = ctypes.create_string_buffer(struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer)))
     kernel.call("prctl", kernel.PR_SET_SECCOMP, ctypes.c_ulong(FILTER_MODE), header, ctypes.c_ulong(0), 0)

@@ -105,7 +105,7 @@ def test_no_file_outside_is_read(means: Means, tmp_path: Path) -> None:
 def test_its_own_folder_is_empty_bounded_and_gone_afterwards(means: Means) -> None:
     polite = "import os, tempfile\nassert os.listdir() == []\nopen('a', 'w').write('b')\nassert open('a').read() == 'b'"
     temporary = "with tempfile.TemporaryFile() as file: file.write(b'x')"
-    copied = "import pathlib, shutil\npathlib.Path('a').touch()\nshutil.copy2('a', 'c')"
+    copied = "import pathlib, shutil\npathlib.Path('a').touch()\nshutil.copy('a', 'c')"
     programs = [*[Program(polite, temporary)] * 2, Program(copied, "pathlib.Path('c').touch()")]
     assert all(outcome.passed for outcome in run_programs(programs, CONFIG, workers=1, means=means))
     one = "open('a', 'wb').write(bytes(8_000_000))"

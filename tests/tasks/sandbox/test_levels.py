@@ -76,7 +76,7 @@ def test_the_filter_has_one_answer_for_every_call() -> None:
     """By twenty lines that run the kernel's packet filter."""
     import struct
 
-    code = [struct.unpack_from("=HBBI", seccomp.program(77), at) for at in range(0, len(seccomp.program(77)), 8)]
+    code: list[tuple[int, ...]] = []
 
     def answer(number: int, *arguments: int, architecture: int = 0xC000003E) -> int:
         words = [*arguments, *[0] * (6 - len(arguments))]
@@ -93,13 +93,19 @@ def test_the_filter_has_one_answer_for_every_call() -> None:
                 test = {0x15: register == value, 0x35: register >= value, 0x45: bool(register & value)}[operation]
                 at += if_true if test else if_false
 
+    def read(program: bytes) -> list[tuple[int, ...]]:
+        return [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
+
+    code[:] = read(seccomp.program(77, protected=False))
     allow, deny, missing, kill = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
     calls = {"read": 0, "write": 1, "openat": 257, "mmap": 9, "futex": 202, "getrandom": 318, "exit_group": 231}
     assert {answer(number) for number in calls.values()} == {allow}
     plain = {name: numbers[0] for name, numbers in seccomp.NUMBERS.items() if name not in seccomp.SYMBOLIC}
     for name, number in plain.items():
         if number is not None:
-            assert answer(number) == (0x00050000 if name in seccomp.IGNORED else deny), name
+            assert answer(number) == (0x00050000 if name in seccomp.MODES else deny), name
+    code[:] = read(seccomp.program(77, protected=True))
+    assert (answer(90), answer(280), answer(92)) == (allow, allow, deny)  # chmod, utimensat, chown
     assert (answer(56, 17), answer(56, 0x10000 | 0x100), answer(435)) == (deny, allow, missing)  # clone, clone3
     assert (answer(62, 77), answer(62, 78), answer(62, 0), answer(62, 2**64 - 1)) == (allow, deny, deny, deny)  # kill
     assert (answer(234, 77), answer(234, 1)) == (allow, deny)  # tgkill
