@@ -3,7 +3,8 @@
 It may compute, use files where it is allowed to, and start threads; it may not start processes or other programs, open
 sockets, touch other processes, change owners of files, or administer anything. Where no mount protects other files, it
 may not change modes and times either, which Landlock does not watch. A refused call fails with EPERM; but one that sets
-a mode does nothing and succeeds then, because copying a file does so. The filter is a program for the kernel's packet filter, see seccomp(2) and bpf(4).
+a mode does nothing and succeeds then, because copying a file does so. The filter is a program for the kernel's packet
+filter, see seccomp(2) and bpf(4).
 """
 
 from __future__ import annotations
