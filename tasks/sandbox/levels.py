@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from storage.errors import ConfigError
+from storage.errors import ConfigError, LostWorker
 from tasks.checks.check import Check, advice
 from tasks.sandbox.config import Isolation, SandboxConfig
 from tasks.sandbox.inside import landlock, seccomp
@@ -58,7 +58,7 @@ def _refusal(means: Means) -> str | None:
     try:
         with Worker(SandboxConfig(seconds=10), means) as worker:
             outcome = worker.run(Program("one = 1", "assert one == 1"))
-    except Refused as error:
+    except (Refused, LostWorker) as error:
         return str(error)
     return None if outcome.passed else outcome.detail or outcome.state
 

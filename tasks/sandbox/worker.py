@@ -19,6 +19,7 @@ from tasks.sandbox.inside.settings import Settings, receive, send
 from tasks.sandbox.program import LONGEST, Outcome, Program
 
 MB = 1_000_000
+ATTEMPTS = 2  # at a program whose supervisor failed: the kernel may have been short of something
 LATE = 60.0  # seconds after which a worker that does not answer is given up
 # The packages on the way to the sandbox's modules are made here, empty: their own __init__ would import pydantic
 START = """
@@ -112,18 +113,23 @@ class Worker:
         )
 
     def run(self, program: Program) -> Outcome:
-        """Run one program and its tests. Raises LostWorker when the worker was killed."""
+        """Run one program and its tests. Raises LostWorker when the worker was killed, or could not watch the program:
+        that is no failure of the program."""
         isolation = self.means.isolation
         if len(program.text) + len(program.tests) > LONGEST:
             return Outcome("refused", isolation, message=f"longer than {LONGEST:,} characters")
-        try:
-            send(self._channel, [program.text, program.tests])
-            answer = receive(self._channel)
-        except OSError:
-            answer = None
-        if answer is None:
+        for _ in range(ATTEMPTS):
+            try:
+                send(self._channel, [program.text, program.tests])
+                answer = receive(self._channel) or {"lost": "it was killed"}
+            except OSError:
+                answer = {"lost": "it was killed"}
+            if "lost" not in answer:
+                break
+        else:
             raise LostWorker(
-                "A worker of the sandbox was killed.", "Run again, with fewer workers if memory was short."
+                f"A worker of the sandbox failed: {answer['lost']}.",
+                "Run again, with fewer workers if memory or processes were short.",
             )
         return Outcome(isolation=isolation, **answer)
 

@@ -92,6 +92,9 @@ def _wait(child: int, deadline: float, settings: Settings, folder: str) -> tuple
     over = ""
     while True:
         ended, status, usage = os.wait4(child, os.WNOHANG)
+        if ended and os.WIFSTOPPED(status):  # it has let itself be traced
+            os.kill(child, signal.SIGKILL)
+            continue
         if ended:
             return over, os.waitstatus_to_exitcode(status), usage
         left = deadline - time.monotonic()
@@ -168,6 +171,7 @@ def fits(folder: str, size: int) -> bool:
 def remove(folder: str) -> None:
     """Remove a folder, however deep, whatever its modes: what is in a subfolder is moved up, so no path grows."""
     moved = 0
+    os.chmod(folder, 0o700)
     while entries := sorted(os.listdir(folder)):
         for name in entries:
             path = os.path.join(folder, name)

@@ -35,7 +35,8 @@ def serve(descriptor: int) -> Job:
     settings = Settings(**{**message, "packages": tuple(message["packages"])})
     parent = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who started this may have ignored it
+    signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGCHLD])
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
     try:
         privileged = prepare(settings, proc)
@@ -51,8 +52,12 @@ def serve(descriptor: int) -> Job:
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
             channel.detach()
             os.close(descriptor)
-            if job := supervise(settings, texts, privileged, proc, writing):
-                return job
+            try:
+                if job := supervise(settings, texts, privileged, proc, writing):
+                    return job
+            except OSError as error:
+                os.write(writing, json.dumps({"lost": str(error)}).encode("ascii"))
+            os._exit(1)
         os.close(writing)
         result = _result(channel, reading, parent)
         if result is None:
@@ -106,6 +111,6 @@ def _result(channel: socket.socket, reading: int, parent: int) -> Any:
             told = os.read(reading, ANSWER)
             if told:
                 return json.loads(told)
-            return {"state": "failed", "error": "", "message": "its supervisor was killed", "seconds": 0.0}
+            return {"lost": "its supervisor was killed"}
         if os.getppid() != parent:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -152,11 +153,28 @@ def test_no_other_process_is_touched(means: Means, name: str) -> None:
 
 def test_killing_its_parent_ends_nothing_but_itself(means: Means) -> None:
     kills = ["os.kill(os.getppid(), 9)", "os.kill(0, 9)", "os.kill(-1, 9)", "os.kill(os.getpid(), 9)"]
+    kills.append("import ctypes; ctypes.CDLL(None).ptrace(0, 0, 0, 0); os.kill(os.getpid(), 5); os.abort()")
     if os.geteuid() == 0 and not means.namespaces:
         kills.remove("os.kill(-1, 9)")  # a defect here should not end the machine
     programs = [Program("import os", line) for line in kills] + [Program("x = 1", "assert x")]
     outcomes = run_programs(programs, SLOW, 1, means)
     assert outcomes[-1].passed
+
+
+def test_a_sandbox_that_can_not_work_is_no_failure_of_a_program() -> None:
+    with Worker(SLOW, offered(FILTERS)) as worker:
+        assert worker.run(Program("x = 1", "assert x")).passed
+        shutil.rmtree(worker._folder)
+        with pytest.raises(LostWorker, match="No such file"):
+            worker.run(Program("x = 1", "assert x"))
+
+
+def test_a_caller_that_ignores_its_children_s_end_gets_its_outcomes() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert run_programs([Program("x = 1", "assert x")] * 3, SLOW, 1)[2].passed
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_a_worker_that_is_killed_takes_its_program_along(means: Means, name: str) -> None:
