@@ -18,7 +18,8 @@ from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.children.child import emit, run_as_child
 from tasks.endpoint.client import Asked, Endpoint
 from tasks.endpoint.paid import PaidAnswers
-from tasks.evaluate.side_by_side.answers import FILE, SECTION, AnswersSpec
+from tasks.evaluate.side_by_side.answers import SECTION, AnswersSpec
+from tasks.evaluate.side_by_side.items import ANSWERS
 
 Row = dict[str, Any]
 Answerer = Callable[[Sequence[Row]], list[Row]]
@@ -49,7 +50,7 @@ def run(path: Path) -> None:
         found |= dict(zip(places, read_json_lines(kept), strict=True))
         emit(done=len(found), total=len(asked))
     seconds = time.perf_counter() - started
-    write_json_lines(spec.out / FILE, (found[place] for place in range(len(asked))))
+    write_json_lines(spec.out / ANSWERS, (found[place] for place in range(len(asked))))
     speed = {"tokens_per_second": round(made / seconds, 1)} if made else {}
     spec.finish({"facts": {"seconds_answering": round(seconds, 2), **speed, **facts()}})
 

@@ -16,13 +16,13 @@ from tasks.children.devices import check_device_here
 from tasks.children.several import run_several
 from tasks.children.spec import ChildSpec
 from tasks.evaluate.side_by_side.config import AnswersConfig
+from tasks.evaluate.side_by_side.items import ANSWERS
 from tasks.evaluate.side_by_side.prompts import FILE as PROMPTS_FILE
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 from tasks.training.model_folder import check_tokenizer
 
-FILE = "answers.jsonl"
 SECTION = "evaluate.side_by_side.endpoints"
 
 
@@ -89,7 +89,7 @@ def _spec(config: AnswersConfig, prompts: Artifact, model: Artifact | None, out:
 
 def _told(result: dict[str, Any], out: Output) -> None:
     """Count the answers that a child has left."""
-    rows = list(read_json_lines(out.path / FILE))
+    rows = list(read_json_lines(out.path / ANSWERS))
     refused = sum(row["fault"] == "refused" for row in rows)
     if refused == len(rows):
         raise EmptyOutput("The endpoint refused all prompts.", f"Check {SECTION}: its model and its fields.")
@@ -106,12 +106,12 @@ def _told(result: dict[str, Any], out: Output) -> None:
 def load_answers(artifact: Artifact) -> list[dict[str, Any]]:
     """The rows of the artifact. Raises DamagedArtifact for what are none."""
     try:
-        rows = list(read_json_lines(artifact.path / FILE))
+        rows = list(read_json_lines(artifact.path / ANSWERS))
         if not rows or not all(
             isinstance(row["id"], str) and isinstance(row["answer"], str) and row["prompt"] and "sample" in row
             for row in rows
         ):
             raise ValueError("a row lacks a field")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedArtifact(f"{artifact.path / FILE} is damaged: {error}.", make_again("answers")) from error
+        raise DamagedArtifact(f"{artifact.path / ANSWERS} is damaged: {error}.", make_again("answers")) from error
     return rows

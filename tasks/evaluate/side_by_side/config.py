@@ -80,7 +80,7 @@ class SideBySideConfig(StageConfig):
     seed: int = Field(0, ge=0, lt=2**31, description="seed of the samples and of the intervals")
     dtype: Dtype = Field("float32", description="numbers that models compute with")
     batch_size: int = Field(16, ge=1, description="prompts in a batch; padding changes the last digits of sums")
-    resamples: int = Field(1000, ge=100, le=100_000, description="bootstrap samples for an interval")
+    resamples: int = Field(1000, ge=100, le=10_000, description="bootstrap samples for an interval")
 
     @field_validator("endpoints")
     @classmethod

@@ -9,6 +9,7 @@ from typing import Any
 from storage.errors import ConfigError
 
 Row = Mapping[str, Any]
+ANSWERS = "answers.jsonl"  # the file of the stage `answers`
 
 
 @dataclass(frozen=True)

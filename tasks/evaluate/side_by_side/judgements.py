@@ -11,8 +11,8 @@ from storage.errors import DamagedArtifact, EmptyOutput, make_again
 from storage.shards.lines import read_json_lines
 from tasks.children.spec import ChildSpec
 from tasks.children.supervise import run_module
-from tasks.evaluate.side_by_side.answers import FILE as ANSWERS_FILE
 from tasks.evaluate.side_by_side.config import JudgementsConfig
+from tasks.evaluate.side_by_side.items import ANSWERS
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
@@ -52,8 +52,8 @@ def judgements(config: JudgementsConfig, first: Artifact, second: Artifact, out:
     spec = JudgementsSpec(
         config=config,
         runtime=out.runtime,
-        first=(first.path / ANSWERS_FILE).resolve(),
-        second=(second.path / ANSWERS_FILE).resolve(),
+        first=(first.path / ANSWERS).resolve(),
+        second=(second.path / ANSWERS).resolve(),
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
     )

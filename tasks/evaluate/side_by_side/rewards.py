@@ -13,7 +13,7 @@ from storage.shards.lines import read_json_lines
 from tasks.children.devices import check_device_here
 from tasks.children.spec import ChildSpec
 from tasks.children.supervise import run_module
-from tasks.evaluate.side_by_side.answers import FILE as ANSWERS_FILE
+from tasks.evaluate.side_by_side.items import ANSWERS
 from tasks.stage import stage
 from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
@@ -46,7 +46,7 @@ def answer_rewards(config: RewardsConfig, answers: Artifact, judge: Artifact, ou
     check_tokenizer(judge.path)
     spec = RewardsSpec(
         runtime=out.runtime,
-        answers=(answers.path / ANSWERS_FILE).resolve(),
+        answers=(answers.path / ANSWERS).resolve(),
         judge=judge.path.resolve(),
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),

@@ -87,15 +87,19 @@ def standings(compared: Mapping[Pair, Sequence[Item]], *, baseline: str | None, 
         value = float(wins_P.sum() / number_P.sum())
         plain[pair] = value, share(weights_RP, wins_P, number_P, value)
         controlled[pair] = _controlled(items, prompts, weights_RP)
+        asked = int((number_P > 0).sum())
         winners = [item.winner for item in items]
         pairs[pair] = PairResult(
-            wins=winners.count(1), ties=winners.count(0.5), losses=winners.count(0), prompts=int((number_P > 0).sum()),
-            win_rate=rate_of(wins_P, number_P, weights_RP), length_controlled=interval(*controlled[pair]),
+            wins=winners.count(1), ties=winners.count(0.5), losses=winners.count(0), prompts=asked,
+            win_rate=rate_of(wins_P, number_P, weights_RP), length_controlled=interval(*controlled[pair], asked),
             p=raw[pair], p_holm=corrected[pair],
         )  # fmt: skip
     ratings = _ratings(compared, names, prompts, weights_RP, baseline)
     models = {
-        name: ModelResult(_mean(name, plain, pairs), _mean(name, controlled, None), ratings[name]) for name in names
+        name: ModelResult(
+            _mean(name, plain, pairs, len(prompts)), _mean(name, controlled, None, len(prompts)), ratings[name]
+        )
+        for name in names
     }
     return Standings(pairs, models)
 
@@ -111,7 +115,9 @@ def _controlled(items: Sequence[Item], prompts: Sequence[str], weights_RP: Array
     return length_controlled(items), np.concatenate(found)
 
 
-def _mean(name: str, rates: Mapping[Pair, tuple[float, Array]], pairs: Mapping[Pair, PairResult] | None) -> Estimate:
+def _mean(
+    name: str, rates: Mapping[Pair, tuple[float, Array]], pairs: Mapping[Pair, PairResult] | None, prompts: int
+) -> Estimate:
     """The mean of a model's rates over its opponents. One opponent's interval is that of the pair."""
     mine = [(pair, value, drawn) for pair, (value, drawn) in rates.items() if name in pair]
     turned = [(value, drawn) if pair[0] == name else (1 - value, 1 - drawn) for pair, value, drawn in mine]
@@ -119,7 +125,7 @@ def _mean(name: str, rates: Mapping[Pair, tuple[float, Array]], pairs: Mapping[P
         estimate, first = pairs[mine[0][0]].win_rate, mine[0][0][0] == name
         return estimate if first else Estimate(1 - estimate.value, 1 - estimate.high, 1 - estimate.low)
     value = sum(value for value, _ in turned) / len(turned)
-    return interval(value, np.mean([drawn for _, drawn in turned], axis=0))
+    return interval(value, np.mean([drawn for _, drawn in turned], axis=0), prompts)
 
 
 def _ratings(
@@ -138,4 +144,4 @@ def _ratings(
     anchor = names.index(baseline) if baseline in names else None
     value_M = elo(strengths(wins_PMM.sum(0)[None]), anchor)[0]
     drawn_RM = elo(strengths(np.einsum("rp,pij->rij", weights_RP, wins_PMM, optimize=True)), anchor)
-    return {name: interval(float(value_M[place]), drawn_RM[:, place]) for place, name in enumerate(names)}
+    return {name: interval(float(value_M[place]), drawn_RM[:, place], len(prompts)) for place, name in enumerate(names)}

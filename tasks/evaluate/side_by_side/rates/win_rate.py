@@ -8,7 +8,9 @@ Shapes: P prompts, I items, R resamples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +20,7 @@ from tasks.evaluate.side_by_side.items import Item
 from tasks.posttrain.judge.calibration import wilson
 
 Array = npt.NDArray[np.float64]
+NORMAL = NormalDist()
 LEVEL = 0.05  # of intervals and tests
 FLIPS = 10_000  # of signs, for a p-value
 EXACT = 13  # prompts up to which all 2^P of them are tried
@@ -38,10 +41,22 @@ def prompt_weights(prompts: int, resamples: int, seed: int) -> Array:
     return drawn.astype(np.float64)
 
 
-def interval(value: float, resampled: Array) -> Estimate:
-    """The percentile interval of resampled values. Widened to hold the value, where rounding would leave it out."""
-    low, high = np.quantile(resampled, [LEVEL / 2, 1 - LEVEL / 2])
+def interval(value: float, resampled: Array, prompts: int) -> Estimate:
+    """The percentile interval of values that were resampled over so many prompts, expanded as few of them need: a
+    bootstrap knows the spread of the sample alone (Hesterberg 2015, "What Teachers Should Know About the Bootstrap",
+    §3.3). It holds the value itself, which rounding could leave out."""
+    tail = tail_for(prompts)
+    low, high = np.quantile(resampled, [tail, 1 - tail])
     return Estimate(value, min(float(low), value), max(float(high), value))
+
+
+def tail_for(prompts: int) -> float:
+    """The share of resampled values beyond each end: Φ(−t·√(n/(n−1))) with the quantile t of Student's distribution at
+    n − 1 degrees of freedom, by its expansion in that of the normal one (Abramowitz & Stegun 26.7.5)."""
+    free, z = max(1, prompts - 1), NORMAL.inv_cdf(1 - LEVEL / 2)
+    terms = ((z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
+    t = z + sum(term / free**power for power, term in enumerate(terms, 1))
+    return NORMAL.cdf(-t * math.sqrt((free + 1) / free))
 
 
 def sums_by_prompt(items: Sequence[Item], prompts: Sequence[str]) -> tuple[Array, Array]:
@@ -68,7 +83,7 @@ def rate_of(wins: Array, number: Array, weights: Array) -> Estimate:
     asked = number > 0
     if np.ptp(wins[asked] / number[asked]) == 0 and value in (0.0, 1.0):
         return Estimate(value, *wilson(round(value * int(asked.sum())), int(asked.sum())))
-    return interval(value, share(weights, wins, number, value))
+    return interval(value, share(weights, wins, number, value), int(asked.sum()))
 
 
 def share(weights: Array, wins: Array, number: Array, empty: float) -> Array:
