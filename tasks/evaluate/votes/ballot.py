@@ -87,12 +87,12 @@ def _question(row: dict[str, Any], first: str, second: str) -> Question:
 
 def read_votes(path: Path) -> list[Vote]:
     """The votes that count, without those that were undone, in the order in which they were given. Raises SourceError
-    for a line that is no vote; half a line at the end, left by a kill, is none."""
+    for a line that is no vote, and for a file that can't be read; half a line at the end, left by a kill, is none."""
     found: dict[tuple[str, str], Vote] = {}
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.exists() else (), 1):
-        if not line.endswith(b"\n"):
-            break
+    for number, line in enumerate(_content(path).splitlines(keepends=True), 1):
         row = _row(line)
+        if row is None and not line.endswith(b"\n"):
+            break
         if row is None:
             raise SourceError(f"{path}, line {number} is no vote.", "Remove the line, or restore the file.")
         key = row["voter"], row["question"]
@@ -100,6 +100,15 @@ def read_votes(path: Path) -> list[Vote]:
         if row["choice"] is not None:
             found[key] = Vote(row["question"], row["voter"], row.get(row["choice"]))
     return list(found.values())
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise SourceError(f"{path} can't be read: {error.strerror}.", "Name another file of votes.") from error
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
@@ -116,11 +125,13 @@ class Ballot:
     """The questions as one voter sees them, and the file to which the votes go."""
 
     def __init__(self, questions: Iterable[Question], path: Path, voter: str) -> None:
+        if not voter or len(voter) > 60 or not voter.isprintable():
+            raise ConfigError("The voter's name is no name.", "Give up to 60 letters: --voter ann.")
         self.path, self.voter = path, voter
         self.questions = sorted(questions, key=lambda question: self._drawn("order", question))
         self._by_key = {question.key: question for question in self.questions}
         path.parent.mkdir(parents=True, exist_ok=True)
-        _drop_half_a_line(path)
+        _end_last_line(path)
         given = [vote for vote in read_votes(path) if vote.voter == voter and vote.question in self._by_key]
         self.given: dict[str, Vote] = {vote.question: vote for vote in given}
 
@@ -175,10 +186,14 @@ class Ballot:
         return int.from_bytes(hashlib.sha256(f"{what}\0{self.voter}\0{question.key}".encode()).digest()[:8])
 
 
-def _drop_half_a_line(path: Path) -> None:
-    """So that the next vote begins a line of its own."""
-    if path.exists():
-        content = path.read_bytes()
+def _end_last_line(path: Path) -> None:
+    """So that the next vote begins a line of its own: half a vote is dropped, and a whole one that lacks its line feed,
+    as where an editor took it away, gets it."""
+    content = _content(path)
+    if content and not content.endswith(b"\n"):
         whole = content.rfind(b"\n") + 1
-        if whole < len(content):
+        if _row(content[whole:]) is None:
             os.truncate(path, whole)
+        else:
+            with path.open("ab") as file:
+                file.write(b"\n")

@@ -256,10 +256,18 @@ def test_half_a_line_is_dropped_and_what_is_no_vote_is_named(compared: Path) -> 
     ballot.path.write_bytes(whole + whole[:-20])
     assert len(read_votes(ballot.path)) == 1
     assert ballot_of(compared).path.read_bytes() == whole
+    ballot.path.write_bytes(whole.rstrip())
+    assert len(read_votes(ballot.path)) == 1
+    assert ballot_of(compared).path.read_bytes() == whole, "an editor took the line feed"
     for line in (b"null", b"{}", whole.strip().replace(b'"left"', b'"third"'), b"\xff", b"[" * 100_000):
         ballot.path.write_bytes(whole + line + b"\n")
         with pytest.raises(SourceError, match=r"votes\.jsonl, line 2 is no vote"):
             read_votes(ballot.path)
+    with pytest.raises(SourceError, match="can't be read"):
+        read_votes(compared)
+    for name in ("", "a\nb", "\udcff", "a" * 61):
+        with pytest.raises(ConfigError, match="The voter's name is no name"):
+            ballot_of(compared, name)
 
 
 def test_answers_that_are_damaged_missing_or_alike_are_told(compared: Path, tmp_path: Path) -> None:
