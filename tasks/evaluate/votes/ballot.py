@@ -89,10 +89,9 @@ def read_votes(path: Path) -> list[Vote]:
     """The votes that count, without those that were undone, in the order in which they were given. Raises SourceError
     for a line that is no vote, and for a file that can't be read; half a line at the end, left by a kill, is none."""
     found: dict[tuple[str, str], Vote] = {}
-    for number, line in enumerate(_content(path).splitlines(keepends=True), 1):
+    *lines, last = _content(path).split(b"\n")  # no other character ends a line
+    for number, line in enumerate([*lines, last] if _row(last) else lines, 1):
         row = _row(line)
-        if row is None and not line.endswith(b"\n"):
-            break
         if row is None:
             raise SourceError(f"{path}, line {number} is no vote.", "Remove the line, or restore the file.")
         key = row["voter"], row["question"]

@@ -71,6 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
     }  # fmt: skip
 
     def do_GET(self) -> None:
+        """Show the page."""
         address = urlsplit(self.path)
         if not self._is_ours():
             return
@@ -83,6 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(200, content, f"'nonce-{nonce}'")
 
     def do_POST(self) -> None:
+        """Take a vote or an undo, and show the page that follows."""
         if not self._is_ours():
             return
         length = self.headers.get("Content-Length", "")
