@@ -141,6 +141,45 @@ def _completion(data: bytes, folder: Path) -> None:
     assert PaidAnswers(folder / "answers.jsonl").get("asked") == answer
 
 
+PROMPT = {"role": "user", "content": "Why é?"}
+
+
+@door("prompts", lambda: as_json({"id": "a", "messages": [PROMPT]}, {"prompt": "Why?"}), b"null", b"\\ud800")
+def _prompts(data: bytes, folder: Path) -> None:
+    from storage.shards.lines import write_json_lines
+    from tasks.evaluate.side_by_side.config import PromptsConfig
+    from tasks.evaluate.side_by_side.prompts import read_prompts
+
+    path = written(data, folder / "prompts.jsonl")
+    write_json_lines(folder / "again.jsonl", read_prompts(PromptsConfig(file=str(path))))
+
+
+VOTE = {"question": "a", "voter": "me", "left": "x", "right": "y"}
+
+
+@door("votes", lambda: as_json({**VOTE, "choice": "left"}, {**VOTE, "choice": None}), b"null", b"tie", b"\n")
+def _votes(data: bytes, folder: Path) -> None:
+    from tasks.evaluate.votes.ballot import Ballot, load_questions, read_votes
+
+    row = {"id": "a", "prompt": [PROMPT], "answers": {"x": "one", "y": "two"}}
+    written(json.dumps(row).encode(), folder / "answers.jsonl")
+    path = written(data, folder / "votes.jsonl")
+    each(lambda: read_votes(path))
+    ballot = Ballot(load_questions(folder)[0], path, "me")
+    before = len(read_votes(path))
+    assert ballot.vote(ballot.questions[0].key, "tie")
+    assert len(read_votes(path)) == before + 1
+
+
+@door("answers", lambda: as_json({"id": "a", "prompt": [PROMPT], "answers": {"x": "one", "y": "two"}}), b"null", b"{}")
+def _answers(data: bytes, folder: Path) -> None:
+    from tasks.evaluate.votes.ballot import Ballot, load_questions
+    from tasks.evaluate.votes.page import page
+
+    written(data, folder / "answers.jsonl")
+    assert "<script>alert" not in page(Ballot(load_questions(folder)[0], folder / "votes.jsonl", "me"), "t", "n")
+
+
 # --- the store ----------------------------------------------------------------------------------------------------
 
 
