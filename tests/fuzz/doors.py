@@ -455,8 +455,8 @@ def _questions(data: bytes, folder: Path) -> None:
 ANSWERED = {"id": "1", "cluster": "text", "scores": {"acc": 1.0}}
 
 
-@door("answers", lambda: [as_lines(ANSWERED, {**ANSWERED, "id": "2", "cluster": None})], b"NaN", b"1e400")
-def _answers(data: bytes, folder: Path) -> None:
+@door("items", lambda: [as_lines(ANSWERED, {**ANSWERED, "id": "2", "cluster": None})], b"NaN", b"1e400")
+def _items(data: bytes, folder: Path) -> None:
     from tasks.evaluate.worth.answered import Answered
     from tasks.evaluate.worth.compare import chain_pairs, compare
 
