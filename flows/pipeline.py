@@ -18,6 +18,8 @@ from tasks.base import base
 from tasks.dedup import dedup
 from tasks.download import download
 from tasks.evaluate import evaluate
+from tasks.evaluate.along.snapshots import chosen_snapshots
+from tasks.evaluate.worth.gates import gate_references
 from tasks.export import check_formats, export
 from tasks.filter import filter_documents, filter_pairs
 from tasks.posttrain.config import PosttrainConfig
@@ -58,13 +60,16 @@ class Beginning(NamedTuple):
 
 def stages(profile: Profile) -> Artifact:
     """The diagram. Each line is a stage: from the store, or made now."""
+    gate_references(profile.evaluate.gates if profile.evaluate else [])  # a ref that there is not ends the run here
     try:
         raw = download(profile.download)
         begun = from_scratch(profile, profile.pretrain, raw) if profile.pretrain else from_base(profile, raw)
         links, judge = post_training(profile, begun)
         models = {name: link.part("model") for name, link in links.items()}
+        steps = profile.evaluate.snapshots if profile.evaluate else []
+        along = chosen_snapshots(links[BASE], steps, BASE)
         asked = (begun.held_out, raw.part("benchmarks"), begun.contamination)
-        scores = evaluate(profile.evaluate, models, judge, *asked) if profile.evaluate else None
+        scores = evaluate(profile.evaluate, {**models, **along}, judge, *asked) if profile.evaluate else None
         chosen = (profile.export and profile.export.link) or list(models)[-1]
         return export(profile.export, models[chosen], scores, begun.held_out)
     except Reached as reached:

@@ -15,6 +15,8 @@ from tasks.base import BaseConfig
 from tasks.dedup import DedupConfig
 from tasks.download import DownloadConfig
 from tasks.evaluate import EvaluateConfig
+from tasks.evaluate.along.snapshots import check_steps, snapshot_name
+from tasks.evaluate.worth.gate_config import unknown_models
 from tasks.export import ExportConfig
 from tasks.filter import FilterConfig
 from tasks.posttrain.adapters.config import LAYERS
@@ -125,6 +127,17 @@ class Profile(BaseModel):
 
     def _after_feedback(self, name: str) -> bool:
         return FEEDBACK in self.links[: self.links.index(name)]
+
+    @model_validator(mode="after")
+    def _evaluation_has_its_models(self) -> Self:
+        if self.evaluate:
+            check_steps(self.evaluate.snapshots, self.pretrain.snapshot_every if self.pretrain else None)
+            along = [snapshot_name(BASE, step) for step in self.evaluate.snapshots]
+            models = [BASE, *(name for name in self.links if name not in BESIDE), *along]
+            unknown = unknown_models(self.evaluate.gates, models)
+            if unknown:
+                raise ValueError(f"evaluate.{unknown[0]}, which this run does not measure; it has {', '.join(models)}")
+        return self
 
     @model_validator(mode="after")
     def _chain_is_whole(self) -> Self:

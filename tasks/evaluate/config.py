@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -55,6 +55,9 @@ class EvaluateConfig(StageConfig):
     side_by_side: SideBySideConfig | None = Field(
         None, description="models compared by their answers, in pairs, by a judge"
     )
+    snapshots: list[Annotated[int, Field(ge=1)]] = Field(
+        [], description="steps of pretraining whose snapshots are measured too, for curves over tokens"
+    )
     gates: list[GateConfig] = Field([], description="conditions of a release")
     sandbox: SandboxConfig = Field(SandboxConfig(), description="where programs of models run")
     dirty_share: float = Field(
@@ -75,8 +78,8 @@ class EvaluateConfig(StageConfig):
         """What is asked in one of them."""
         return ScoreConfig(
             task=task.task, definition=definition, shots=task.shots, limit=task.limit or self.max_items, chat=task.chat,
-            generation=task.generation, seed=self.seed, dtype=self.dtype, batch_size=self.batch_size,
-            sandbox=self.sandbox,
+            cluster=task.cluster, generation=task.generation, seed=self.seed, dtype=self.dtype,
+            batch_size=self.batch_size, sandbox=self.sandbox,
         )  # fmt: skip
 
     @model_validator(mode="after")

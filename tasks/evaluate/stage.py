@@ -11,6 +11,8 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError
 from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.children.devices import check_device_here
+from tasks.evaluate.along.report import write_curves
+from tasks.evaluate.along.snapshots import is_snapshot, tokens_of
 from tasks.evaluate.chosen import Chosen, chosen
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.language.files import check_files, fingerprints
@@ -69,7 +71,8 @@ def evaluate(
     a model, and answers.md, in which all answer the same prompts; a score within two standard errors of chance is
     marked as such. Questions whose text occurs in the training documents, as the filter found (`contamination`), are
     dirty: they and the clean ones are also scored separately. `validation` holds token shards; or it is the benchmarks
-    again, where a profile starts from a base and has none. `judge` is the reward model that compares answers.
+    again, where a profile starts from a base and has none. Snapshots of pretraining (`base@500`) are drawn as
+    curves over tokens, in along.md, and are no columns of the table. `judge` is the reward model that compares answers.
     """
     if not models:
         raise ConfigError("There is no model to evaluate.", "Give the stage at least one, by name.")
@@ -96,13 +99,16 @@ def evaluate(
             for name in models
         }
     }
-    _write(scores, out, of="questions" if validation.digest == benchmarks.digest else "documents")
+    links = {name: model for name, model in models.items() if not is_snapshot(name)}
+    if len(links) < len(models):
+        write_curves(scores, language, {name: tokens_of(model) for name, model in models.items()}, out)
+    _write(scores, [*links], out, of="questions" if validation.digest == benchmarks.digest else "documents")
     if config.gates:
         _judge(config, out)
     if config.prompts:
-        _write_answers(config, models, out)
+        _write_answers(config, links, out)
     if config.side_by_side:
-        side_by_side(config.side_by_side, models, judge, out, config.prompts)
+        side_by_side(config.side_by_side, links, judge, out, config.prompts)
 
 
 def _place(name: str) -> tuple[int, str]:
@@ -162,13 +168,15 @@ def _write_answers(config: EvaluateConfig, models: Mapping[str, Artifact], out: 
     out.table("Answers", rows)
 
 
-def _write(scores: dict[str, Any], out: Output, of: str) -> None:
-    rows = score_rows(scores)
+def _write(scores: dict[str, Any], names: list[str], out: Output, of: str) -> None:
+    """scores.json of all models; the table has those of `names`."""
+    shown = {"models": {name: scores["models"][name] for name in names}}
+    rows = score_rows(shown)
     (out.path / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
     text_of = {"questions": "the questions with their right answers", "documents": "held-out documents"}[of]
     note = f"± is one standard error. Bits per byte of {text_of}."
-    text = f"# Scores\n\n{markdown_table(rows)}\n\n{note} {verdict(scores)}\n"
+    text = f"# Scores\n\n{markdown_table(rows)}\n\n{note} {verdict(shown)}\n"
     (out.path / "scores.md").write_text(text, encoding="utf-8")
     out.table("Scores", rows)
-    bits = ", ".join(f"{name} {model['bits_per_byte']:.3f}" for name, model in scores["models"].items())
+    bits = ", ".join(f"{name} {model['bits_per_byte']:.3f}" for name, model in shown["models"].items())
     out.count(scores=scores["models"], summary=f"bits per byte: {bits}")

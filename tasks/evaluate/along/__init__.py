@@ -2,4 +2,5 @@
 
 snapshots.py  which there are, the tokens that each has seen, and each as the folder of a model
 curve.py      a score over tokens, as a table and as a plot
+report.py     the curves of an evaluation
 """

@@ -30,6 +30,11 @@ def snapshot_name(model: str, step: int) -> str:
     return f"{model}@{step}"
 
 
+def is_snapshot(name: str) -> bool:
+    """Whether a model of this name is a snapshot."""
+    return "@" in name
+
+
 def snapshots(trained: Artifact) -> list[Snapshot]:
     """The snapshots that an artifact of `pretrain` holds, by step."""
     steps = [

@@ -18,6 +18,11 @@ class Asked(StageConfig):
     shots: int | None = Field(None, ge=0, description="examples before each question (default: as the task says)")
     limit: int | None = Field(None, ge=1, description="only the first so many questions (default: all)")
     chat: bool = Field(False, description="ask through the chat template, examples as turns of a conversation")
+    cluster: str | None = Field(
+        None,
+        description="column of the task's data that questions about the same text share: standard errors are clustered "
+        "by it",
+    )
     generation: dict[str, Any] = Field(
         {}, description="arguments of generation that replace the task's, such as {max_gen_toks: 64}"
     )

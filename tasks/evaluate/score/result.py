@@ -3,10 +3,20 @@ compared question by question."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from storage.errors import ConfigError
+from tasks.evaluate.score.config import ScoreConfig
+from tasks.evaluate.worth.estimate import codes_of, standard_error
+
+SAME = 1e-6  # a metric that is the mean over questions, to rounding
 DIGITS = 9  # of what is written; float32 sums repeat on one machine
 HEADLINES = ("acc_norm", "acc", "exact_match", "pass@1", "prompt_level_strict_acc", "bits_per_byte")
 
@@ -43,21 +53,64 @@ def score_of(task: str, measured: Mapping[str, Any], items: Sequence[Mapping[str
     }
 
 
-def items_of(task: str, measured: Mapping[str, Any], *, named: bool) -> list[dict[str, Any]]:
+def items_of(
+    task: str, measured: Mapping[str, Any], *, named: bool, cluster: str | None = None
+) -> list[dict[str, Any]]:
     """A row a question: {"id", "cluster", "scores", "likelihoods" or "answers"}. Questions that are not `named` have
-    their number for an id."""
+    their number for an id; those with the same value in the column `cluster` are of one cluster.
+
+    Raises ConfigError for a column that there is not.
+    """
     rows: dict[str, dict[str, Any]] = {}
     for leaf in sorted(measured["samples"]):
         for sample in measured["samples"][leaf]:
             number = sample["doc"]["id"] if named else sample["doc_id"]
             identity = str(number) if leaf == task else f"{leaf}/{number}"
-            row = rows.setdefault(identity, {"id": identity, "cluster": None, "scores": {}})
+            row = rows.setdefault(identity, {"id": identity, "cluster": _cluster(sample["doc"], cluster), "scores": {}})
             for metric in sample["metrics"]:
                 value = _scalar(sample[metric])
                 if value is not None:
                     row["scores"][metric_name(metric, sample["filter"])] = value
             row |= _answers(sample)
     return list(rows.values())
+
+
+def _cluster(row: Mapping[str, Any], column: str | None) -> str | None:
+    if column is None:
+        return None
+    if column not in row:
+        raise ConfigError(f"The questions have no column {column}, but {', '.join(row)}.", "Correct `cluster`.")
+    text = json.dumps(row[column], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def command_of(config: ScoreConfig) -> str:
+    """The harness's own command for the same, MODEL standing for the folder of the model and FILES for that of the
+    task's data and definition."""
+    words = ["lm_eval run --model hf --model_args", f"pretrained=MODEL,dtype={config.dtype}"]
+    words += ["--include_path FILES --tasks", shlex.quote(config.task), "--batch_size", str(config.batch_size)]
+    words += ["--num_fewshot", str(config.shots)] if config.shots is not None else []
+    words += ["--limit", str(config.limit)] if config.limit is not None else []
+    words += ["--apply_chat_template --fewshot_as_multiturn"] if config.chat else []
+    if config.generation:
+        words += ["--gen_kwargs", shlex.quote(json.dumps(config.generation))]
+    seed = config.seed
+    return " ".join([*words, f"--seed 0,{seed},{seed},{seed} --confirm_run_unsafe_code"])
+
+
+def clustered(metrics: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The metrics with errors that know that questions of a cluster are no independent draws; those that are no mean
+    over questions keep theirs."""
+    found = {}
+    for name, metric in metrics.items():
+        asked = [item for item in items if name in item["scores"]]
+        values = np.array([item["scores"][name] for item in asked], np.float64)
+        error = metric["stderr"]
+        if len(values) and abs(values.mean() - metric["value"]) < SAME:
+            known = standard_error(values, codes_of([item["cluster"] for item in asked]))
+            error = None if known is None else round(known, DIGITS)
+        found[name] = {**metric, "stderr": error}
+    return found
 
 
 def _answers(sample: Mapping[str, Any]) -> dict[str, Any]:

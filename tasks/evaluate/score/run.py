@@ -19,7 +19,7 @@ from tasks.children.child import emit, run_as_child
 from tasks.children.spec import ChildSpec
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.evaluate.score.local import DATASET, questions_of, write_task
-from tasks.evaluate.score.result import items_of, score_of
+from tasks.evaluate.score.result import clustered, command_of, items_of, score_of
 from tasks.harness.code import sandboxed_code_eval
 from tasks.harness.data import Load, saved, serving
 from tasks.harness.definitions import manager_of, runs_programs
@@ -107,9 +107,12 @@ def _measure(job: Job, lm: PackedModel) -> dict[str, Any]:
             numpy_random_seed=config.seed,
             confirm_run_unsafe_code=True,
         )
-    items = items_of(config.task, measured, named=job.task.is_file())
+    items = items_of(config.task, measured, named=job.task.is_file(), cluster=config.cluster)
     write_json_lines(job.scratch / ITEMS, items)
-    return {**score_of(config.task, measured, items), "too_long": left_out}
+    score = score_of(config.task, measured, items)
+    if config.cluster:
+        score["metrics"] = clustered(score["metrics"], items)
+    return {**score, "too_long": left_out, "command": command_of(config)}
 
 
 def _programs(job: Job) -> AbstractContextManager[object]:
