@@ -16,7 +16,7 @@ from tasks.evaluate.along.snapshots import is_snapshot, tokens_of
 from tasks.evaluate.chosen import Chosen, chosen
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.language.files import check_files, fingerprints
-from tasks.evaluate.language.stage import language_modelling
+from tasks.evaluate.language.stage import DOCUMENTS, language_modelling
 from tasks.evaluate.score.stage import ITEMS, SCORE, score
 from tasks.evaluate.scores import compared, judged, score_rows, verdict
 from tasks.evaluate.side_by_side.answers import answers, load_answers
@@ -124,8 +124,9 @@ def _language(config: EvaluateConfig, models: Mapping[str, Artifact], validation
     for name, artifact in made.items():
         folder = out.path / "language" / name
         folder.mkdir(parents=True)
-        for path in artifact.files("*"):
-            shutil.copyfile(path, folder / path.name)
+        for pattern in ("language.*", "*.png", DOCUMENTS):
+            for path in artifact.files(pattern):
+                shutil.copyfile(path, folder / path.name)
         found[name] = json.loads((folder / "language.json").read_text(encoding="utf-8"))["held_out"]
     return found
 

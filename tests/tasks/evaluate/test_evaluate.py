@@ -119,6 +119,8 @@ def test_scores_are_what_a_hand_would_compute(folder: Path, scored: Output) -> N
     expected = nats / math.log(2) / stream.text_bytes * stream.tokens / (stream.tokens - 1)
     assert scores["base"]["bits_per_byte"] == pytest.approx(expected, rel=1e-5)
     assert "| places, acc_norm |" in (scored.path / "scores.md").read_text()
+    kept = {path.name for path in (scored.path / "language" / "base").iterdir()}
+    assert kept == {"language.json", "language.md", "calibration.png", "positions.png", "documents.parquet"}
 
 
 def test_as_many_models_are_scored_as_there_are_under_their_names(folder: Path, scored: Output, tmp_path: Path) -> None:
