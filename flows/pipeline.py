@@ -69,6 +69,7 @@ def stages(profile: Profile) -> Artifact:
         steps = profile.evaluate.snapshots if profile.evaluate else []
         along = chosen_snapshots(links[BASE], steps, BASE)
         asked = (begun.held_out, raw.part("benchmarks"), begun.contamination)
+        judge = judge if profile.evaluate and profile.evaluate.asks_judge else None
         scores = evaluate(profile.evaluate, {**models, **along}, judge, *asked) if profile.evaluate else None
         chosen = (profile.export and profile.export.link) or list(models)[-1]
         return export(profile.export, models[chosen], scores, begun.held_out)

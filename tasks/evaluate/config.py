@@ -74,6 +74,11 @@ class EvaluateConfig(StageConfig):
         chosen = self.tasks if self.tasks is not None else [*known]
         return [TaskConfig(task=task) if isinstance(task, str) else task for task in chosen]
 
+    @property
+    def asks_judge(self) -> bool:
+        """Whether the reward model of the profile compares answers."""
+        return self.side_by_side is not None and self.side_by_side.judge == "reward"
+
     def score(self, task: TaskConfig, definition: str | None) -> ScoreConfig:
         """What is asked in one of them."""
         return ScoreConfig(

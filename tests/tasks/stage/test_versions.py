@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from flows import pipeline
+from tasks.evaluate.votes import stage as votes
 from tasks.stage import source
 from tasks.stage.decorator import STAGES
 
@@ -20,8 +21,9 @@ NAMES = sorted(name for name, stage in STAGES.items() if stage.function.__module
 
 
 def current() -> dict[str, dict[str, object]]:
-    """Version and source digest of every stage of the pipeline, the nested ones too."""
+    """Version and source digest of every stage of the pipeline, the nested ones too, and of the one beside it."""
     assert pipeline.pipeline.name == "pipeline"
+    assert votes.votes.name == "votes"
     return {name: {"version": STAGES[name].version, "source": STAGES[name].source} for name in NAMES}
 
 
