@@ -85,6 +85,7 @@ def _measured(options: argparse.Namespace, side: str, task: str, folder: Path) -
     from tasks.evaluate.score.model import PackedModel
     from tasks.harness.data import saved, serving
     from tasks.harness.definitions import manager_of
+    from tasks.harness.environment import undescribed
     from tasks.harness.prepare import DATA, DEFINITION
 
     torch.set_num_threads(options.threads)
@@ -100,7 +101,7 @@ def _measured(options: argparse.Namespace, side: str, task: str, folder: Path) -
     )  # fmt: skip
     config = ScoreConfig(task=task, **ASKED[task])
     defined = folder / task / DEFINITION
-    with serving(saved(folder / task / DATA)):
+    with serving(saved(folder / task / DATA)), undescribed():
         manager = manager_of(task, defined if defined.is_dir() else None)
         start = time.process_time()
         measured: Any = simple_evaluate(

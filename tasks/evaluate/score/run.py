@@ -23,6 +23,7 @@ from tasks.evaluate.score.result import clustered, command_of, items_of, score_o
 from tasks.harness.code import sandboxed_code_eval
 from tasks.harness.data import Load, saved, serving
 from tasks.harness.definitions import manager_of, runs_programs
+from tasks.harness.environment import undescribed
 from tasks.harness.prepare import ABOUT, DATA, DEFINITION
 from tasks.training.peak import peak_memory
 
@@ -91,7 +92,7 @@ def _measure(job: Job, lm: PackedModel) -> dict[str, Any]:
         raise ConfigError(
             f"{config.task} is asked through the chat template, and the model has none.", "Set chat: false."
         )
-    with serving(load), _programs(job):
+    with serving(load), undescribed(), _programs(job):
         measured: Any = simple_evaluate(
             model=lm,
             tasks=names,
