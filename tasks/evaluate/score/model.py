@@ -22,7 +22,8 @@ from tasks.evaluate.score.packed import Row, rows_of
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-TOKENS = {"cpu": 1024, "cuda": 8192}  # of a row: more would only attend to what is masked
+TOKENS = {"cpu": 2048, "cuda": 8192}  # of a row whose sequences share what they begin with,
+UNRELATED = {"cpu": 384, "cuda": 4096}  # and of others: more would only be compared with what is masked
 MOST_LOGITS = 1 << 28  # of a row: 1 GB in float32
 NEAR = 1e-3  # nats: what rounding may make of a sequence of some hundred tokens
 PROVED = 4  # sequences
@@ -59,7 +60,7 @@ class PackedModel(HFLM):
         inputs = [[*before, *after][-(self.max_length + 1) :][:-1] for _, before, after in requests]
         answers: dict[int, Answer] = {}
         most = min(TOKENS[self.device.type], MOST_LOGITS // int(self.model.config.vocab_size))
-        for row in rows_of(inputs, most):
+        for row in rows_of(inputs, most, min(most, UNRELATED[self.device.type])):
             found = self._answers(row, [requests[number][2] for number in row.paths])
             if not self.proved:
                 self.proved = True

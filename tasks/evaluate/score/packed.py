@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+RELATED = 1 / 4
+
 
 @dataclass(frozen=True)
 class Row:
@@ -34,13 +36,19 @@ class Row:
         return seen
 
 
-def rows_of(sequences: Sequence[Sequence[int]], most: int) -> Iterator[Row]:
-    """Rows of at most `most` tokens, or of one sequence that alone is longer. No sequence may be empty."""
+def rows_of(sequences: Sequence[Sequence[int]], most: int, unrelated: int | None = None) -> Iterator[Row]:
+    """Rows of at most `most` tokens, or of one sequence that alone is longer. No sequence may be empty.
+
+    Every token of a row is compared with every other, so a row grows beyond `unrelated` tokens only by sequences that
+    share a quarter of themselves with it.
+    """
     order = sorted(range(len(sequences)), key=lambda number: list(sequences[number]))
     packed = _Trie()
     for number in order:
         sequence = sequences[number]
-        if packed.ids and len(packed.ids) + len(sequence) - packed.shared(sequence) > most:
+        shared = packed.shared(sequence)
+        room = unrelated if unrelated is not None and shared < len(sequence) * RELATED else most
+        if packed.ids and len(packed.ids) + len(sequence) - shared > room:
             yield packed.row()
             packed = _Trie()
         packed.add(number, sequence)

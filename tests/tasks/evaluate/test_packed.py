@@ -50,6 +50,21 @@ def test_each_sequence_stands_in_one_row_and_sees_itself_alone(given: list[list[
                 assert np.flatnonzero(mask[node]).tolist() == path[: depth + 1]
 
 
+@given(sequences, st.integers(1, 30), st.integers(1, 30))
+def test_a_row_grows_on_by_what_is_related_alone(given: list[list[int]], most: int, unrelated: int) -> None:
+    rows = list(rows_of(given, most, unrelated))
+    assert sorted(number for row in rows for number in row.paths) == list(range(len(given)))
+    for row in rows:
+        size = 0
+        for path in row.paths.values():
+            shared = sum(node < size for node in path)
+            grown = size + len(path) - shared
+            if size:
+                assert grown <= most
+                assert grown <= unrelated or shared >= len(path) / 4
+            size = grown
+
+
 @given(sequences)
 def test_what_sequences_begin_with_in_common_is_there_once(given: list[list[int]]) -> None:
     (row,) = rows_of(given, 10_000)
