@@ -47,7 +47,7 @@ def rows_of(sequences: Sequence[Sequence[int]], most: int, unrelated: int | None
     for number in order:
         sequence = sequences[number]
         shared = packed.shared(sequence)
-        room = unrelated if unrelated is not None and shared < len(sequence) * RELATED else most
+        room = min(unrelated, most) if unrelated is not None and shared < len(sequence) * RELATED else most
         if packed.ids and len(packed.ids) + len(sequence) - shared > room:
             yield packed.row()
             packed = _Trie()
