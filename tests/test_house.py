@@ -34,6 +34,7 @@ ACROSS = {  # the imports from one stage into another
     ("export", "evaluate"),  # the model card shows the scores
     ("base", "tokenizer"),  # a tokenizer of others is loaded with the same care
     ("evaluate", "posttrain"),  # a reward model judges answers, side by side
+    ("evaluate", "filter"),  # what models say is searched for abuse and personal data as documents are
     ("posttrain", "dedup"),  # near-duplicates among pairs are those among documents
 }
 MAY_IMPORT = {
