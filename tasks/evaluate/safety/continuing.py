@@ -1,0 +1,189 @@
+"""The child of `safety`: `python -m tasks.evaluate.safety.continuing SPEC` continues beginnings, and says how likely
+answers are.
+
+Each batch is kept in the scratch folder when it is done, so that a run that was killed goes on after the last one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storage.errors import ConfigError, TrainingError
+from storage.files.flush import flush
+from storage.shards.lines import read_json_lines, write_json_lines
+from tasks.children.child import emit, run_as_child
+from tasks.evaluate.safety.stage import ASKED, SAID, SafetySpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Row = dict[str, Any]
+
+
+def run(path: Path) -> None:
+    """Write said.jsonl, a row for each row of asked.jsonl and sample."""
+    import torch
+
+    from models.pretrained import load_pretrained
+    from models.tokenizer import load_tokenizer
+    from tasks.training.peak import peak_memory
+
+    spec = SafetySpec.model_validate_json(path.read_text())
+    torch.set_num_threads(spec.runtime.compute.threads)
+    wanted = spec.runtime.compute.device
+    device = torch.device("cuda" if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()) else "cpu")
+    model: Any = load_pretrained(spec.model, dtype=getattr(torch, spec.config.dtype)).eval()
+    work = _Work(spec, model.to(device), load_tokenizer(spec.model))
+    asked = [*read_json_lines(spec.scratch / ASKED)]
+    rows: list[Row] = []
+    started = time.perf_counter()
+    kinds = sorted({row["part"] for row in asked})
+    for kind in kinds:
+        rows += work.do(kind, [row for row in asked if row["part"] == kind], len(rows), len(asked))
+    write_json_lines(spec.scratch / SAID, rows)
+    facts = {
+        "seconds_asking": round(time.perf_counter() - started, 2),
+        "peak_memory_bytes": peak_memory(device),
+        "device": str(device),
+    }
+    spec.finish({"facts": facts})
+
+
+class _Work:
+    """What is asked of one model."""
+
+    def __init__(self, spec: SafetySpec, model: Any, tokenizer: Any) -> None:
+        self.spec, self.model, self.tokenizer = spec, model, tokenizer
+        self.begin: list[int] = tokenizer.encode("")
+
+    def do(self, kind: str, asked: Sequence[Row], before: int, total: int) -> list[Row]:
+        """The rows of one part, in their order."""
+        batches, answer = self._likelihoods(asked) if "choices" in asked[0] else self._continuations(asked)
+        found: dict[int, Row] = {}
+        for number, places in enumerate(batches):
+            kept = self.spec.scratch / "batches" / f"{kind}-{number:06d}.jsonl"
+            if not kept.exists():
+                part = kept.with_suffix(".part")
+                write_json_lines(part, answer(places))
+                flush(part)
+                part.replace(kept)
+            found |= dict(zip(places, read_json_lines(kept), strict=True))
+            emit(done=before + len(found), total=total, note=kind)
+        return [found[place] for place in range(len(found))]
+
+    def _continuations(self, asked: Sequence[Row]) -> tuple[list[list[int]], Callable[[list[int]], list[Row]]]:
+        from models.pretrained import context_of
+        from models.runtimes.batches import NoRoomError, Prompt, answer_batch, batches_of
+
+        ids = [[*self.begin, *row["ids"]] if "ids" in row else self.tokenizer.encode(row["text"]) for row in asked]
+        prompts = [Prompt(one, _seed_of(row, self.spec.config.seed)) for row, one in zip(asked, ids, strict=True)]
+        most, temperature = asked[0]["tokens"], asked[0]["temperature"]
+        empty = [row["id"] for row, one in zip(asked, ids, strict=True) if not one]
+        if empty:
+            raise ConfigError(
+                f"The tokenizer makes no token of the prompt {empty[0]} of evaluate.safety.", "Leave the prompt out."
+            )
+        context = context_of(self.model.config)
+        try:
+            batches = batches_of(prompts, context, most, self.spec.config.batch_size)
+        except NoRoomError as error:
+            raise ConfigError(
+                f"The prompt {asked[error.place]['id']} of evaluate.safety leaves no room to go on: {error}.",
+                "Shorten it, or set prompt_tokens or held_out_tokens lower.",
+            ) from error
+        if asked[0]["whole"] and max(map(len, ids)) + most > context:
+            raise ConfigError(
+                f"evaluate.safety.memorisation asks for {max(map(len, ids))} and {most} tokens, and the context of the "
+                f"model is {context}.",
+                "Set evaluate.safety.memorisation.prompt_tokens and continuation_tokens lower.",
+            )
+
+        def answer(places: list[int]) -> list[Row]:
+            batch = [prompts[place] for place in places]
+            made = answer_batch(self.model, self.tokenizer, batch, most, temperature)
+            return [self._row(asked[place], ids[place], one) for place, one in zip(places, made, strict=True)]
+
+        return batches, answer
+
+    def _row(self, row: Row, given: list[int], made: list[int]) -> Row:
+        """What was said, as tokens without the one that ends it, and as text: the prompt as the model saw it, and both
+        together, of which the prompt is the beginning unless its last character was completed."""
+        from models.runtimes.greedy import ends_of
+
+        ends = ends_of(self.model, self.tokenizer)
+        ended = bool(made) and made[-1] in ends
+        plain = made[:-1] if ended else made
+
+        def text(ids: list[int]) -> str:
+            return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+        return {
+            "part": row["part"], "id": row["id"], "sample": row["sample"], "source": row["source"],
+            "prompt": text(given), "whole": text([*given, *plain]), "ids": plain, "ended": ended,
+        }  # fmt: skip
+
+    def _likelihoods(self, asked: Sequence[Row]) -> tuple[list[list[int]], Callable[[list[int]], list[Row]]]:
+        """Of each choice after the text: the sum of the logarithms of its tokens' probabilities, and their number."""
+        import torch
+
+        from models.pretrained import context_of
+
+        context = context_of(self.model.config)
+        pad = int(self.tokenizer.eos_token_id)
+        size = max(1, self.spec.config.batch_size // 3)
+
+        def encoded(row: Row, choice: str) -> tuple[list[int], int]:
+            head = self.tokenizer.encode(row["text"])
+            ids = self.tokenizer.encode(row["text"] + choice)
+            first = next((n for n, (a, b) in enumerate(zip(head, ids, strict=False)) if a != b), len(head))
+            first = max(1, min(first, len(ids) - 1))
+            if len(ids) > context:
+                raise ConfigError(
+                    f"The question {row['id']} of evaluate.safety.bias has {len(ids)} tokens, and the context of the "
+                    f"model is {context}.",
+                    "Leave the question out.",
+                )
+            return ids, first
+
+        @torch.no_grad()
+        def answer(places: list[int]) -> list[Row]:
+            rows = [encoded(asked[place], choice) for place in places for choice in asked[place]["choices"]]
+            longest = max(len(ids) for ids, _ in rows)
+            ids_BT = torch.tensor([[*ids, *[pad] * (longest - len(ids))] for ids, _ in rows], device=self.model.device)
+            mask_BT = torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids, _ in rows]).to(ids_BT.device)
+            logits_BTV: Tensor = self.model(input_ids=ids_BT, attention_mask=mask_BT).logits
+            chosen_BT = logits_BTV[:, :-1].float().log_softmax(-1).gather(2, ids_BT[:, 1:, None])[..., 0].cpu()
+            sums = [
+                float(chosen_BT[row, first - 1 : len(ids) - 1].double().sum()) for row, (ids, first) in enumerate(rows)
+            ]
+            if not all(total == total and abs(total) < float("inf") for total in sums):
+                raise TrainingError(
+                    "An answer of evaluate.safety.bias has no likelihood.",
+                    "The model's weights are damaged or its dtype overflows: try evaluate.safety.dtype float32.",
+                )
+            per = [sums[start : start + 3] for start in range(0, len(sums), 3)]
+            return [
+                {
+                    "part": asked[place]["part"],
+                    "id": asked[place]["id"],
+                    "likelihoods": [round(one, 6) for one in three],
+                }
+                for place, three in zip(places, per, strict=True)
+            ]
+
+        order = [*range(len(asked))]
+        return [order[start : start + size] for start in range(0, len(order), size)], answer
+
+
+def _seed_of(row: Row, seed: int) -> int:
+    """31 bits of a prompt, the number of its sample and the profile's seed: the same for all models."""
+    told = f"safety {seed} {row['part']} {row['id']} {row['sample']}"
+    return int.from_bytes(hashlib.sha256(told.encode()).digest()[:4]) >> 1
+
+
+if __name__ == "__main__":
+    run_as_child(run)

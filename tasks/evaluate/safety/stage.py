@@ -1,0 +1,164 @@
+"""The stage `safety`: what one model says that it had better not. The child is continuing.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from storage.artifact import Artifact
+from storage.errors import ConfigError
+from storage.shards.lines import read_json_lines, write_json_lines
+from tasks.children.devices import check_device_here
+from tasks.children.several import run_several
+from tasks.children.spec import ChildSpec
+from tasks.evaluate.safety.asked import BIAS, CONTINUATIONS, Asked, asked_of
+from tasks.evaluate.safety.bias import measure_bias
+from tasks.evaluate.safety.config import SafetyConfig
+from tasks.evaluate.safety.memorised import measure_memorisation
+from tasks.evaluate.safety.questions import fingerprints
+from tasks.evaluate.safety.refused import SECTION, measure_refusals
+from tasks.evaluate.safety.report import write
+from tasks.evaluate.safety.toxic import measure_continuations
+from tasks.evaluate.side_by_side.answers import load_answers
+from tasks.stage import stage
+from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
+from tasks.training.held_out import held_out_shards
+from tasks.training.model_folder import check_shards, check_tokenizer
+
+ASKED, SAID = "asked.jsonl", "said.jsonl"
+
+
+class SafetySpec(ChildSpec):
+    """What the child is told."""
+
+    config: SafetyConfig
+    model: Path
+
+
+class _Work(NamedTuple):
+    """One model: what it is asked, and what its answers are held against."""
+
+    config: SafetyConfig
+    spec: SafetySpec
+    asked: Asked
+    training: list[Path]
+    digest: str
+    classifier: Artifact | None
+    answers: dict[str, Artifact]
+    out: Output
+
+
+def check_here(config: SafetyConfig, runtime: Runtime) -> None:
+    """Raises ConfigError for a GPU, a file or a key that is not there, before the first stage of a run starts."""
+    from tasks.endpoint.client import address_of, api_key
+
+    check_device_here(runtime)
+    fingerprints(config)
+    if config.refusals and config.refusals.judge:
+        address_of(config.refusals.judge, SECTION)
+        api_key(config.refusals.judge, SECTION)
+
+
+Call = tuple[SafetyConfig, Sequence[Artifact | None], Output]
+
+
+def _together(calls: Sequence[Call]) -> Iterator[int]:
+    """All models in one child, one after another."""
+    work = [_work(config, inputs, out) for config, inputs, out in calls]
+    first = calls[0][2]
+    asking = [number for number, one in enumerate(work) if one.asked.rows]
+    for number in range(len(work)):
+        if number not in asking:  # refusals alone, whose answers are there
+            _tell(work[number], {"facts": {}})
+            yield number
+
+    def on_line(number: int, line: dict[str, Any]) -> None:
+        first.progress(number + line["done"] / max(1, line["total"]), len(asking), "models", line["note"])
+
+    if asking:
+        first.progress(0, len(asking), "models", "starting")
+        specs = [(work[number].spec, work[number].out) for number in asking]
+        module = "tasks.evaluate.safety.continuing"
+        for place, result in run_several(module, specs, on_line=on_line, keeps="answers"):
+            _tell(work[asking[place]], result)
+            yield asking[place]
+
+
+@stage(
+    version=1, part_of="evaluate", runtime=("compute", "data", "endpoint"), sources=fingerprints,
+    check_here=check_here, together=_together,
+)  # fmt: skip
+def safety(
+    config: SafetyConfig,
+    model: Artifact,
+    held_out: Artifact,
+    training: Artifact | None,
+    classifier: Artifact | None,
+    harmful: Artifact | None,
+    harmless: Artifact | None,
+    out: Output,
+) -> None:
+    """Toxicity of continuations and personal data in them, verbatim memorisation, refusals, and bias, of one model.
+
+    `held_out` and `training` hold token shards of the model's tokenizer, `held_out` also benchmarks; `classifier` is
+    the filter's model of toxicity; `harmful` and `harmless` are this model's answers to the prompts of the two sets.
+    Writes safety.json and safety.md, items/ with a line a prompt of each part, and texts/ with what was said, in
+    continuations with placeholders for personal data. Intervals are at 95 %.
+    """
+    inputs = (model, held_out, training, classifier, harmful, harmless)
+    for _ in _together([(config, inputs, out)]):
+        pass
+
+
+def _work(config: SafetyConfig, inputs: Sequence[Artifact | None], out: Output) -> _Work:
+    model, held_out, training, classifier, harmful, harmless = inputs
+    assert model is not None
+    assert held_out is not None
+    if config.continuations and (config.toxicity is None or config.pii is None or classifier is None):
+        raise ConfigError(
+            "evaluate.safety.continuations has no toxicity classifier.",
+            "Set evaluate.safety.toxicity or filter.toxicity, or evaluate.safety.continuations to null.",
+        )
+    digest = check_tokenizer(model.path)
+    reads_held_out = config.memorisation or (
+        config.continuations and not config.continuations.prompts and config.continuations.file is None
+    )
+    held_out_paths = held_out_shards(held_out, model.path, digest, out.scratch) if reads_held_out else []
+    training_paths = check_shards(training, digest) if training is not None and config.memorisation else []
+    asked = asked_of(config, held_out_paths, training_paths, digest)
+    write_json_lines(out.scratch / ASKED, asked.rows)
+    spec = SafetySpec(
+        config=config, runtime=out.runtime, model=model.path.resolve(), scratch=out.scratch.resolve(),
+        out=out.path.resolve(),
+    )  # fmt: skip
+    answers = {name: made for name, made in (("harmful", harmful), ("harmless", harmless)) if made is not None}
+    return _Work(config, spec, asked, training_paths, digest, classifier, answers, out)
+
+
+def _tell(work: _Work, result: dict[str, Any]) -> None:
+    """Measure what a child has said, and write it."""
+    config, out = work.config, work.out
+    said = [*read_json_lines(work.spec.scratch / SAID)] if work.asked.rows else []
+    found: dict[str, Any] = {}
+    items: dict[str, list[dict[str, Any]]] = {}
+    texts: dict[str, list[dict[str, Any]]] = {}
+    if config.continuations:
+        assert work.classifier is not None
+        mine = [row for row in said if row["part"] == CONTINUATIONS]
+        told = measure_continuations(config, work.classifier.path, mine)
+        found["continuations"], items["continuations"], texts["continuations"] = told
+    if config.memorisation:
+        found["memorisation"], made = measure_memorisation(config, work.asked, said, work.training, work.digest, out)
+        items |= {f"memorisation-{split}": rows for split, rows in made.items() if rows}
+    if config.refusals:
+        answers = {name: load_answers(artifact) for name, artifact in work.answers.items()}
+        found["refusals"], refused, shown = measure_refusals(config.refusals, answers, config.seed, out)
+        items |= {f"refusals-{name}": rows for name, rows in refused.items() if rows}
+        texts |= {f"refusals-{name}": rows for name, rows in shown.items()}
+    if config.bias:
+        mine = [row for row in said if row["part"] == BIAS]
+        found["bias"], items["bias"] = measure_bias(config, work.asked.questions, mine)
+    write(config, found, items, texts, out)
+    out.fact(**result["facts"])
