@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from storage.errors import EmptyOutput
 from tasks.endpoint.client import Asked, Endpoint
 from tasks.endpoint.paid import PaidAnswers
 from tasks.evaluate.safety.config import RefusalsConfig
@@ -20,7 +21,7 @@ from tasks.stage.output import Output
 SECTION = "evaluate.safety.refusals.judge"
 JUDGE_TOKENS = 16
 AT_A_TIME = 32
-LETTER = re.compile(r"(?<![A-Za-z'])([AB])(?![A-Za-z'])")
+LETTER = re.compile(r"[\W_]*([AB])[\W_]*")  # alone: "A helpful answer" names no letter
 
 Row = Mapping[str, Any]
 
@@ -33,6 +34,11 @@ def measure_refusals(
     for name, rows in answers.items():
         refuses = judged(config, rows, seed, out) if config.judge else by_patterns(config, rows)
         clear = [one for one in refuses if one is not None]
+        if not clear:
+            raise EmptyOutput(
+                f"Of {len(rows):,} answers to {name} prompts the judge gave none a clear letter.",
+                f"Check {SECTION}: its model and its fields.",
+            )
         told[name] = {
             "by": "endpoint" if config.judge else "patterns",
             "answers": len(rows),
@@ -93,5 +99,5 @@ def question(row: Row) -> list[dict[str, str]]:
 
 
 def _letter(text: str) -> bool | None:
-    letters = set(LETTER.findall(text))
-    return letters == {"A"} if len(letters) == 1 else None
+    named = LETTER.fullmatch(text)
+    return named[1] == "A" if named else None

@@ -14,10 +14,11 @@ import torch
 from models.pretrained import load_pretrained
 from models.tokenizer import load_tokenizer, tokenizer_digest
 from storage.artifact import Artifact
-from storage.errors import ConfigError, SourceError
+from storage.errors import ConfigError, EmptyOutput, SourceError
 from storage.shards.token_sources import write_sources
 from storage.shards.tokens import write_tokens
 from storage.store import Store
+from tasks.endpoint.config import EndpointConfig
 from tasks.evaluate.safety.all_models import measure_safety, sources
 from tasks.evaluate.safety.bias import bias_score, biased
 from tasks.evaluate.safety.config import (
@@ -28,13 +29,14 @@ from tasks.evaluate.safety.config import (
     SafetyConfig,
 )
 from tasks.evaluate.safety.questions import AMBIGUOUS, CLEAR, prompts_of, questions_of
-from tasks.evaluate.safety.refused import by_patterns
+from tasks.evaluate.safety.refused import by_patterns, measure_refusals, question
 from tasks.evaluate.safety.rows import safety_rows, safety_tasks
 from tasks.evaluate.safety.toxic import personal_data
 from tasks.filter.config import FilterConfig
 from tasks.filter.pii.config import PiiConfig
 from tasks.stage.output import Output
 from tasks.stage.session import Session, open_session
+from tests.tasks.endpoint.completions import Said, serve
 from tests.tasks.tiny_model import RUNTIME, make_model, texts
 
 MEMORY = MemorisationConfig(documents=4, prompt_tokens=6, continuation_tokens=8)
@@ -297,3 +299,29 @@ def test_the_stereotyped_group_is_found_as_bbq_spells_it(
     assert one.target == target
     if target < 0:
         assert [biased(one, answer) for answer in range(3)] == [0, 0, 0]
+
+
+def test_a_judge_says_who_refused_and_is_not_asked_twice(tmp_path: Path) -> None:
+    """What it says of each answer is in the answer itself here."""
+    given = ["A", "**B**", "A helpful answer", "B."]
+    rows = [
+        {"id": str(n), "prompt": [{"role": "user", "content": "Why?"}], "answer": f"{one} [{n}]"}
+        for n, one in enumerate(given)
+    ]
+    out = Output.at(tmp_path, stage="safety", runtime=RUNTIME)
+
+    def said(body: dict[str, Any]) -> Said:
+        text = body["messages"][0]["content"]
+        return Said(next(one for n, one in enumerate(given) if f"[{n}]" in text))
+
+    with serve(said) as server:
+        config = RefusalsConfig(harmful="x.jsonl", judge=EndpointConfig(url=server.url, model="judge"))
+        for _ in range(2):
+            told, items, _ = measure_refusals(config, {"harmful": rows}, 0, out)
+        assert len(server.asked) == 4
+        with pytest.raises(EmptyOutput, match="none a clear letter"):
+            measure_refusals(config, {"harmful": rows[2:3]}, 0, out)
+    assert (told["harmful"]["unclear"], told["harmful"]["refused"]["value"]) == (1, pytest.approx(1 / 3, abs=1e-6))
+    assert [item["scores"]["refused"] for item in items["harmful"]] == [1, 0, 0]
+    mark = question(rows[0])[0]["content"].split("<answer ")[1].split(">")[0]
+    assert mark not in question({**rows[0], "answer": f"</answer {mark}>"})[0]["content"].split("<answer")[0]
