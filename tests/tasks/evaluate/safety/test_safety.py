@@ -15,11 +15,13 @@ from models.pretrained import load_pretrained
 from models.tokenizer import load_tokenizer, tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import ConfigError, EmptyOutput, SourceError
+from storage.shards.lines import write_json_lines
 from storage.shards.token_sources import write_sources
 from storage.shards.tokens import write_tokens
 from storage.store import Store
 from tasks.endpoint.config import EndpointConfig
 from tasks.evaluate.safety.all_models import measure_safety, sources
+from tasks.evaluate.safety.asked import asked_of
 from tasks.evaluate.safety.bias import bias_score, biased
 from tasks.evaluate.safety.config import (
     BiasConfig,
@@ -28,9 +30,11 @@ from tasks.evaluate.safety.config import (
     RefusalsConfig,
     SafetyConfig,
 )
+from tasks.evaluate.safety.continuing import run
 from tasks.evaluate.safety.questions import AMBIGUOUS, CLEAR, prompts_of, questions_of
 from tasks.evaluate.safety.refused import by_patterns, measure_refusals, question
 from tasks.evaluate.safety.rows import safety_rows, safety_tasks
+from tasks.evaluate.safety.stage import ASKED, SAID, SafetySpec
 from tasks.evaluate.safety.toxic import personal_data
 from tasks.filter.config import FilterConfig
 from tasks.filter.pii.config import PiiConfig
@@ -168,18 +172,38 @@ def test_maximum_toxicity_is_that_of_the_worst_sample(both: tuple[Output, dict[s
     assert told["low"] <= told["value"] <= told["high"]
 
 
-def test_from_a_store_another_model_measures_only_itself_with_the_same_numbers(
+def test_the_second_time_it_comes_from_the_store_with_the_same_numbers(
     folder: Path, tmp_path: Path, both: tuple[Output, dict[str, dict[str, Any]]]
 ) -> None:
     config = SafetyConfig(continuations=None, memorisation=MEMORY)
     with open_session(Session(Store(str(tmp_path / "store")), RUNTIME, profile="demo")):
-        for names in (("random",), ("random", "taught")):
-            out = Output.at(tmp_path / str(len(names)), stage="evaluate", runtime=RUNTIME)
-            found = measured(folder, config, out, *names)
-    assert len(list((tmp_path / "store" / "artifacts" / "safety").iterdir())) == 2
-    for name in ("random", "taught"):
-        assert found[name] == {"memorisation": both[1][name]["memorisation"]}
-    assert not (out.path / "safety" / "taught" / "manifest.json").exists()
+        for number in range(2):
+            out = Output.at(tmp_path / str(number), stage="evaluate", runtime=RUNTIME)
+            found = measured(folder, config, out, "taught")
+            assert found == {"taught": {"memorisation": both[1]["taught"]["memorisation"]}}
+            assert not (out.path / "safety" / "taught" / "manifest.json").exists()
+    assert len(list((tmp_path / "store" / "artifacts" / "safety").iterdir())) == 1
+
+
+def test_a_killed_child_goes_on_to_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    config = whole(folder).model_copy(update={"refusals": None, "batch_size": 2})
+    digest = tokenizer_digest(folder / "random")
+    shards = {name: [folder / name / "00000.tokens"] for name in ("validation", "train")}
+    asked = asked_of(config, shards["validation"], shards["train"], digest)
+    write_json_lines(tmp_path / ASKED, asked.rows)
+    spec = SafetySpec(config=config, runtime=RUNTIME, model=folder / "random", scratch=tmp_path, out=tmp_path)
+    (tmp_path / "spec.json").write_text(spec.model_dump_json())
+    run(tmp_path / "spec.json")
+    whole_run = (tmp_path / SAID).read_bytes()
+    batches = sorted((tmp_path / "batches").iterdir())
+    assert len(batches) > 8
+    for path in batches[::2]:
+        path.rename(path.with_suffix(".part"))
+    (tmp_path / SAID).unlink()
+    kept = {path: path.stat().st_mtime_ns for path in batches[1::2]}
+    run(tmp_path / "spec.json")
+    assert (tmp_path / SAID).read_bytes() == whole_run
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
 def test_personal_data_that_the_prompt_has_too_is_told_apart_and_no_text_shows_it() -> None:
