@@ -146,9 +146,11 @@ class Output:
             self.uses |= {f"{stage.name}.{name}": artifact.origin for name, (artifact, _) in made.items()}
             return {name: artifact for name, (artifact, _) in made.items()}
         assert stage.together is not None, f"{stage.name} makes one artifact at a time"
-        outs = {
-            name: Output.at(self.scratch / stage.name / str(number), stage=stage.name, runtime=self.runtime)
-            for number, name in enumerate(calls)
+        outs = {  # by their keys, as other calls of this stage may follow
+            name: Output.at(
+                self.scratch / stage.name / stage.payload(config, inputs).key(), stage=stage.name, runtime=self.runtime
+            )
+            for name, (config, inputs) in calls.items()
         }
         for _ in stage.together([(config, inputs, outs[name]) for name, (config, inputs) in calls.items()]):
             pass

@@ -134,6 +134,8 @@ def test_on_a_plain_folder_they_are_made_in_the_scratch_folder(text: Artifact, t
     out = Output.at(tmp_path / "plain", runtime=runtime_of(workers=1))
     words.function(WordsConfig(words=("a", "b")), text, out)
     assert (out.path / "a.txt").read_text() == "a! b!"
+    other = out.obtain_all(word, {"x": (WordConfig(word="x"), (text,))})
+    assert said(other["x"]) == "x!", "not what an earlier call has left"
     with pytest.raises(ConfigError, match="can't make several"):
         words.materialize_all([])
 
