@@ -56,6 +56,8 @@ class Beginning(NamedTuple):
     pairs: Artifact
     held_out: Artifact
     contamination: Artifact | None
+    documents: Artifact | None = None  # that the filter measured
+    training: Artifact | None = None  # tokens
 
 
 def stages(profile: Profile) -> Artifact:
@@ -65,14 +67,9 @@ def stages(profile: Profile) -> Artifact:
         raw = download(profile.download)
         begun = from_scratch(profile, profile.pretrain, raw) if profile.pretrain else from_base(profile, raw)
         links, judge = post_training(profile, begun)
-        models = {name: link.part("model") for name, link in links.items()}
-        steps = profile.evaluate.snapshots if profile.evaluate else []
-        along = chosen_snapshots(links[BASE], steps, BASE)
-        asked = (begun.held_out, raw.part("benchmarks"), begun.contamination)
-        judge = judge if profile.evaluate and profile.evaluate.asks_judge else None
-        scores = evaluate(profile.evaluate, {**models, **along}, judge, *asked) if profile.evaluate else None
-        chosen = (profile.export and profile.export.link) or list(models)[-1]
-        return export(profile.export, models[chosen], scores, begun.held_out)
+        scores = evaluation(profile, begun, links, judge, raw.part("benchmarks"))
+        chosen = (profile.export and profile.export.link) or list(links)[-1]
+        return export(profile.export, links[chosen].part("model"), scores, begun.held_out)
     except Reached as reached:
         return reached.artifact
 
@@ -87,7 +84,9 @@ def from_scratch(profile: Profile, config: PretrainConfig, raw: Artifact) -> Beg
     context = config.model.context
     pretrain.before(methods(profile), lambda reached: check_pairs(read(profile, reached), pairs, tokenizer, context))
     model = pretrain(config, tokens, tokenizer)
-    return Beginning(model, pairs, tokens.part("validation"), clean.part("contamination") if profile.filter else None)
+    contamination = clean.part("contamination") if profile.filter else None
+    measured, training = unique.part("documents"), tokens.part("train")
+    return Beginning(model, pairs, tokens.part("validation"), contamination, measured, training)
 
 
 def from_base(profile: Profile, raw: Artifact) -> Beginning:
@@ -114,6 +113,21 @@ def post_training(profile: Profile, begun: Beginning) -> tuple[dict[str, Artifac
         made = STAGES[name](config, asked, pairs_of(name, profile, begun, beside), *others(name, config, links, beside))
         (beside if name in BESIDE else links)[name] = made
     return links, judge_of(beside)
+
+
+def evaluation(
+    profile: Profile, begun: Beginning, links: Mapping[str, Artifact], judge: Artifact | None, benchmarks: Artifact
+) -> Artifact | None:
+    """The scores of every link, and of chosen snapshots of pretraining. What is not asked for is no input."""
+    if profile.evaluate is None:
+        return None
+    config = profile.evaluate.with_filter(profile.filter)
+    models = {name: link.part("model") for name, link in links.items()}
+    models |= chosen_snapshots(links[BASE], config.snapshots, BASE)
+    training = begun.training if config.safety and config.safety.memorisation else None
+    documents = begun.documents if config.safety and config.safety.continuations else None
+    asked = (begun.held_out, benchmarks, begun.contamination, training, documents)
+    return evaluate(config, models, judge if config.asks_judge else None, *asked)
 
 
 def pairs_of(name: str, profile: Profile, begun: Beginning, beside: Mapping[str, Artifact]) -> Pairs:

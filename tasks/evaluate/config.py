@@ -8,9 +8,11 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from tasks.evaluate.language.config import LanguageConfig
+from tasks.evaluate.safety.config import SafetyConfig
 from tasks.evaluate.score.config import SEED, Asked, ScoreConfig
 from tasks.evaluate.side_by_side.config import SideBySideConfig
 from tasks.evaluate.worth.gate_config import GateConfig
+from tasks.filter.config import FilterConfig
 from tasks.sandbox.config import SandboxConfig
 from tasks.stage.config import StageConfig
 
@@ -58,6 +60,9 @@ class EvaluateConfig(StageConfig):
     snapshots: list[Annotated[int, Field(ge=1)]] = Field(
         [], description="steps of pretraining whose snapshots are measured too, for curves over tokens"
     )
+    safety: SafetyConfig | None = Field(
+        None, description="toxicity and personal data of continuations, memorisation, refusals, bias; null: none"
+    )
     gates: list[GateConfig] = Field([], description="conditions of a release")
     sandbox: SandboxConfig = Field(SandboxConfig(), description="where programs of models run")
     dirty_share: float = Field(
@@ -78,6 +83,10 @@ class EvaluateConfig(StageConfig):
     def asks_judge(self) -> bool:
         """Whether the reward model of the profile compares answers."""
         return self.side_by_side is not None and self.side_by_side.judge == "reward"
+
+    def with_filter(self, filter: FilterConfig | None) -> EvaluateConfig:
+        """With the filter's classifier and recognisers, where safety is measured by those. Raises ConfigError."""
+        return self if self.safety is None else self.model_copy(update={"safety": self.safety.with_filter(filter)})
 
     def score(self, task: TaskConfig, definition: str | None) -> ScoreConfig:
         """What is asked in one of them."""

@@ -17,6 +17,11 @@ from tasks.evaluate.chosen import Chosen, chosen
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.language.files import check_files, fingerprints
 from tasks.evaluate.language.stage import DOCUMENTS, language_modelling
+from tasks.evaluate.safety.all_models import check_here as check_safety
+from tasks.evaluate.safety.all_models import measure_safety
+from tasks.evaluate.safety.all_models import sources as of_safety
+from tasks.evaluate.safety.config import SafetyConfig
+from tasks.evaluate.safety.rows import safety_rows, safety_tasks
 from tasks.evaluate.score.stage import ITEMS, SCORE, score
 from tasks.evaluate.scores import compared, judged, score_rows, verdict
 from tasks.evaluate.side_by_side.answers import answers, load_answers
@@ -43,17 +48,18 @@ def check_here(config: EvaluateConfig, runtime: Runtime) -> None:
     """Raises ConfigError for a GPU that this machine has not, before the first stage of a run starts."""
     check_device_here(runtime)
     check_files(config.language)
+    check_safety(config.safety, runtime)
     if config.side_by_side:
         side_by_side_check(config.side_by_side, runtime)
 
 
 def sources(config: EvaluateConfig) -> dict[str, str]:
-    """Digests of the text files of the profile, of its file of prompts, and of evaluations that gates name."""
-    named = {**fingerprints(config.language), **prompts_of(config.side_by_side)}
+    """Digests of the files that the profile names, and of evaluations that gates name."""
+    named = {**fingerprints(config.language), **prompts_of(config.side_by_side), **of_safety(config.safety)}
     return {**named, **gate_digests(config.gates)} if config.gates else named
 
 
-@stage(version=4, runtime=("compute", "endpoint"), sources=sources, check_here=check_here)
+@stage(version=4, runtime=("compute", "data", "endpoint"), sources=sources, check_here=check_here)
 def evaluate(
     config: EvaluateConfig,
     models: Mapping[str, Artifact],
@@ -61,6 +67,8 @@ def evaluate(
     validation: Artifact,
     benchmarks: Artifact,
     contamination: Artifact | None,
+    training: Artifact | None,
+    documents: Artifact | None,
     out: Output,
 ) -> None:
     """Benchmarks by lm-evaluation-harness, bits per byte on held-out text, and answers side by side, of each model.
@@ -103,6 +111,8 @@ def evaluate(
     if len(links) < len(models):
         write_curves(scores, language, {name: tokens_of(model) for name, model in models.items()}, out)
     _write(scores, [*links], out, of="questions" if validation.digest == benchmarks.digest else "documents")
+    if config.safety:
+        _safety(config.safety, links, (validation, training, documents), scores, out)
     if config.gates:
         _judge(config, out)
     if config.prompts:
@@ -143,6 +153,25 @@ def _score(made: Artifact, one: Chosen, dirty: Mapping[str, Dirty], out: Output,
         check_asked(one.config.task, (str(item["id"]) for item in items), known)
     told = judged(found, split(items, found["headline"], known))
     return {**told, "data_digest": one.data.digest, "version": json.dumps(found["versions"], sort_keys=True)}
+
+
+def _safety(
+    config: SafetyConfig,
+    models: Mapping[str, Artifact],
+    text: tuple[Artifact, Artifact | None, Artifact | None],
+    scores: dict[str, Any],
+    out: Output,
+) -> None:
+    """Safety of each model: a table of its own, and scores like those of benchmarks, for gates and comparisons."""
+    found = measure_safety(config, models, *text, out)
+    rows = safety_rows(found)
+    out.table("Safety", rows)
+    with (out.path / "scores.md").open("a", encoding="utf-8") as page:
+        page.write(f"\n## Safety\n\n{markdown_table(rows)}\n")
+    for name in models:
+        tasks = safety_tasks(Artifact.at(out.path / "safety" / name))
+        scores["models"][name]["tasks"] |= {task: score for task, (score, _) in tasks.items()}
+    (out.path / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
 
 
 def _judge(config: EvaluateConfig, out: Output) -> None:

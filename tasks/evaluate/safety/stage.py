@@ -15,7 +15,6 @@ from tasks.children.spec import ChildSpec
 from tasks.evaluate.safety.asked import BIAS, CONTINUATIONS, Asked, asked_of
 from tasks.evaluate.safety.bias import measure_bias
 from tasks.evaluate.safety.config import SafetyConfig
-from tasks.evaluate.safety.memorised import measure_memorisation
 from tasks.evaluate.safety.questions import fingerprints
 from tasks.evaluate.safety.refused import SECTION, measure_refusals
 from tasks.evaluate.safety.report import write
@@ -150,6 +149,8 @@ def _tell(work: _Work, result: dict[str, Any]) -> None:
         told = measure_continuations(config, work.classifier.path, mine)
         found["continuations"], items["continuations"], texts["continuations"] = told
     if config.memorisation:
+        from tasks.evaluate.safety.memorised import measure_memorisation  # numba: a profile is read without it
+
         found["memorisation"], made = measure_memorisation(config, work.asked, said, work.training, work.digest, out)
         items |= {f"memorisation-{split}": rows for split, rows in made.items() if rows}
     if config.refusals:

@@ -256,7 +256,7 @@ def test_a_base_is_tuned_aligned_evaluated_and_exported(family: str, tmp_path: P
     dpo.function(DpoConfig(learning_rate=1e-3), Artifact.at(tuned.path / "model"), preferences, aligned)
     assert aligned.counts["validation_preference_accuracy"] > 0.8
     last, asked = Artifact.at(aligned.path / "model"), questions(tmp_path / "benchmarks")
-    evaluate.function(EvaluateConfig(), {"base": begun, "dpo": last}, None, asked, asked, None, scored)
+    evaluate.function(EvaluateConfig(), {"base": begun, "dpo": last}, None, asked, asked, None, None, None, scored)
     scores = json.loads((scored.path / "scores.json").read_text())["models"]
     assert scores["dpo"]["bits_per_byte"] > 0
     assert "Bits per byte of the questions with their right answers" in (scored.path / "scores.md").read_text()

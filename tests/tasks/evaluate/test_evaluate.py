@@ -66,7 +66,7 @@ def run(folder: Path, out_folder: Path, base: Path | None = None) -> Output:
     models = {"dpo": model, "sft": model, "base": Artifact.at(base) if base else model}
     out = Output.at(out_folder, stage="evaluate", runtime=RUNTIME)
     parts = [Artifact.at(folder / name) for name in ("validation", "benchmarks", "contamination")]
-    evaluate.function(EvaluateConfig(batch_size=4), models, None, *parts, out)
+    evaluate.function(EvaluateConfig(batch_size=4), models, None, *parts, None, None, out)
     return out
 
 
@@ -126,12 +126,14 @@ def test_scores_are_what_a_hand_would_compute(folder: Path, scored: Output) -> N
 def test_as_many_models_are_scored_as_there_are_under_their_names(folder: Path, scored: Output, tmp_path: Path) -> None:
     parts = [Artifact.at(folder / name) for name in ("validation", "benchmarks", "contamination")]
     out = Output.at(tmp_path, stage="evaluate", runtime=RUNTIME)
-    evaluate.function(EvaluateConfig(batch_size=4), {"mine": Artifact.at(folder / "model")}, None, *parts, out)
+    evaluate.function(
+        EvaluateConfig(batch_size=4), {"mine": Artifact.at(folder / "model")}, None, *parts, None, None, out
+    )
     found, expected = (json.loads((each.path / "scores.json").read_text())["models"] for each in (out, scored))
     assert found == {"mine": expected["base"]}
     assert "| measure | mine | chance |" in (out.path / "scores.md").read_text()
     with pytest.raises(ConfigError, match="no model"):
-        evaluate.function(EvaluateConfig(), {}, None, *parts, out)
+        evaluate.function(EvaluateConfig(), {}, None, *parts, None, None, out)
 
 
 def test_clean_and_dirty_questions_are_scored_apart(folder: Path, scored: Output) -> None:
