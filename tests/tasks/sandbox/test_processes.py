@@ -17,6 +17,7 @@ import pytest
 from storage.errors import LostWorker
 from tasks.sandbox import Program, Sandbox, SandboxConfig, run_programs
 from tasks.sandbox.worker import Means, Worker
+from tests.pipeline.runs import mind_signals
 from tests.tasks.sandbox.attacks import (
     EVERYTHING,
     FILTERS,
@@ -203,10 +204,14 @@ def test_a_caller_that_is_ended_leaves_nothing(sent: signal.Signals, means: Mean
         f"run_programs([program] * 3, SandboxConfig(seconds=100), 2, {means!r})"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-c", source], env=environment, stderr=subprocess.DEVNULL) as caller:
-        assert wait_until(2, name)
-        caller.send_signal(sent)
-        assert caller.wait(10) != 0
+    command = [sys.executable, "-c", source]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, preexec_fn=mind_signals) as caller:
+        try:
+            assert wait_until(2, name)
+            caller.send_signal(sent)
+            assert caller.wait(10) != 0
+        finally:
+            caller.kill()
     assert wait_until(0, name, 5)
     deadline = time.monotonic() + 5
     while list(tmp_path.iterdir()) and time.monotonic() < deadline:

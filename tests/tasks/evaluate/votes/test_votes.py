@@ -35,6 +35,7 @@ from tasks.evaluate.votes.server import VoteServer
 from tasks.evaluate.votes.stage import votes
 from tasks.posttrain.methods.dpo import DpoConfig, dpo
 from tasks.stage.output import Output
+from tests.pipeline.runs import mind_signals
 from tests.tasks.tiny_model import RUNTIME, make_model
 
 EVIL = '</div><script>fetch("http://evil.example")</script><img src=x onerror=alert(1)>\u202edesrever\0'
@@ -373,6 +374,7 @@ def command(store: Path, file: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "flows.cli", "vote", "demo/evaluate", "--store", str(store), "--votes", str(file)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "COLUMNS": "200"},
+        preexec_fn=mind_signals,
     )  # fmt: skip
 
 
@@ -406,7 +408,10 @@ def test_the_command_survives_a_kill_and_ends_with_an_artifact(tmp_path: Path) -
     assert "That was all" in browser.ask("GET", f"/?token={browser.token}")[1]
     time.sleep(0.2)
     second.send_signal(signal.SIGINT)
-    said, _ = second.communicate(timeout=60)
+    try:
+        said, _ = second.communicate(timeout=60)
+    finally:
+        second.kill()
     assert second.returncode == 0, said
     assert "bad : good" in said
     assert "demo/votes has 3 preferences" in said
