@@ -28,6 +28,12 @@ CARDS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkout has a store of its own, once `make run` was there."""
+    monkeypatch.chdir(tmp_path)
+
+
 FROM_SCRATCH = [name for name in names() if load(name).base is None]
 
 
