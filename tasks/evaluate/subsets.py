@@ -8,14 +8,16 @@ appendix C).
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from storage.errors import DamagedArtifact, make_again
 from storage.shards.lines import read_json_lines
+from tasks.evaluate.worth.estimate import standard_error
 
 FILE = "questions.jsonl"
 
@@ -67,13 +69,12 @@ def split(items: Sequence[Mapping[str, Any]], metric: str, dirty: Dirty | None) 
 
 
 def _score(items: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:
-    values = [float(item["scores"][metric]) for item in items]
-    number, mean = len(values), sum(values) / len(values)
-    spread = sum((value - mean) ** 2 for value in values)
+    values = np.array([item["scores"][metric] for item in items], np.float64)
+    number = len(values)
     choices = [len(item.get("likelihoods", ())) for item in items]
     return {
         "items": number,
-        "value": mean,
-        "stderr": math.sqrt(spread / (number - 1) / number) if number > 1 else None,  # of one it can't be estimated
+        "value": float(values.mean()),
+        "stderr": standard_error(values),
         "chance": sum(1 / size for size in choices) / number if all(choices) else None,
     }

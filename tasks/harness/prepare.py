@@ -33,7 +33,7 @@ def prepare(source: HarnessSource, folder: Path, scratch: Path) -> list[dict[str
 
     Raises ConfigError for a task that there is not, SourceError for data that are missing or not what it needs.
     """
-    defined = Path(source.folder) if source.folder else None
+    defined = Path(source.folder).expanduser() if source.folder else None
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[tuple[str, str | None], Splits] = {}
     load = _from_files(source, scratch) if source.files else _from_hub(source)
@@ -51,9 +51,8 @@ def prepare(source: HarnessSource, folder: Path, scratch: Path) -> list[dict[str
             questions = [row for name, task in leaves.items() for row in _questions(source, name, task)]
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, StopIteration, TemplateError) as error:
             raise SourceError(
-                f"The data of the task {source.task} are not what its definition reads: "
-                f"{type(error).__name__} {error}".rstrip()
-                + ".",
+                f"The data of the task {source.task} are not what its definition reads "
+                f"({type(error).__name__}: {error}).",
                 "Give files with the columns and splits of the data set that the definition names, or rename them in "
                 "columns.",
             ) from error

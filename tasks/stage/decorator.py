@@ -18,7 +18,7 @@ import functools
 import inspect
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -248,11 +248,16 @@ class Stage:
             session.store.clear_workspaces()
         else:
             artifact, cached = self._make_alone(session, payload, config, inputs, refresh)
-        manifest = artifact.manifest
-        if cached and manifest and not manifest.adopted and manifest.source_digest != self.source:
-            session.observer.noted(self.name, "made by other source code; raise its version if results changed")
+        if cached:
+            self._note_other_source(session, [artifact])
         session.finished(self.name, artifact, cached=cached, seconds=time.monotonic() - started)
         return artifact, cached
+
+    def _note_other_source(self, session: Session, artifacts: Iterable[Artifact]) -> None:
+        """Say so, once, where what the store has was made by other source code."""
+        manifests = [artifact.manifest for artifact in artifacts]
+        if any(found and not found.adopted and found.source_digest != self.source for found in manifests):
+            session.observer.noted(self.name, "made by other source code; raise its version if results changed")
 
     def _make_alone(
         self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Input], refresh: bool
@@ -292,6 +297,7 @@ class Stage:
                     found[key] = there, True
                 else:
                     work[key] = self._begin(session, payload, config, inputs, refresh)
+            self._note_other_source(session, [artifact for artifact, _ in found.values()])
             asked = [key for key in first if key in work]
             if asked:
                 session.observer.started(self.name, f"{len(asked)} of {len(first)} to be made")

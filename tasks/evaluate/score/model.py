@@ -10,7 +10,7 @@ Shapes: T tokens of a row, K of them whose logits are wanted, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,15 +32,9 @@ Answer = tuple[float, bool]  # log-likelihood, and whether each token is the mos
 
 
 class PackedModel(HFLM):
-    """HFLM whose log-likelihoods come from packed rows; `on_done` is told how many requests are answered."""
+    """HFLM whose log-likelihoods come from packed rows."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
-        batch_size: int,
-        on_done: Callable[[int], None] = lambda number: None,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch_size: int) -> None:
         context = context_of(model.config)
         # The harness makes room for 256 tokens of an answer, which a small context hasn't
         room = min(256, context // 2)
@@ -49,7 +43,6 @@ class PackedModel(HFLM):
         )
         self.packs = _plain_attention(model)
         self.proved = False
-        self.on_done = on_done
 
     def _loglikelihood_tokens(
         self, requests: list[Asked], disable_tqdm: bool = False, override_bs: int | None = None
@@ -70,12 +63,10 @@ class PackedModel(HFLM):
                     self.packs = False
                     return self._padded(requests)
             answers |= dict(zip(row.paths, found, strict=True))
-            self.on_done(len(found))
         return [answers[number] for number in range(len(requests))]
 
     def _padded(self, requests: list[Asked]) -> list[Answer]:
         found: list[Answer] = super()._loglikelihood_tokens(requests, disable_tqdm=True)
-        self.on_done(len(found))
         return found
 
     @torch.no_grad()

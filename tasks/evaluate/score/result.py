@@ -154,12 +154,11 @@ def _metrics(result: Mapping[str, Any], better: Mapping[str, Any]) -> dict[str, 
 def _pooled(items: Sequence[Mapping[str, Any]], better: Mapping[str, Any]) -> dict[str, Any]:
     found = {}
     for name in sorted({name for item in items for name in item["scores"]}):
-        values = [item["scores"][name] for item in items if name in item["scores"]]
-        mean = sum(values) / len(values)
-        spread = sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
+        values = np.array([item["scores"][name] for item in items if name in item["scores"]], np.float64)
+        error = standard_error(values)
         found[name] = {
-            "value": round(mean, DIGITS),
-            "stderr": round(math.sqrt(spread / len(values)), DIGITS),
+            "value": round(float(values.mean()), DIGITS),
+            "stderr": None if error is None else round(error, DIGITS),
             "higher_is_better": bool(better.get(name.partition(",")[0], True)),
         }
     return found

@@ -43,6 +43,12 @@ class Job(ChildSpec):
     config: ScoreConfig
     task: Path  # a file of questions, or the folder of a task of the harness
 
+    @property
+    def definition(self) -> Path | None:
+        """Where the task is defined, if not in the harness."""
+        folder = self.task / DEFINITION
+        return folder if folder.is_dir() else None
+
 
 class ScoreSpec(ChildSpec):
     """Written as JSON by the stage."""
@@ -118,8 +124,7 @@ def _measure(job: Job, lm: PackedModel) -> dict[str, Any]:
 
 def _programs(job: Job) -> AbstractContextManager[object]:
     """The sandbox, for a task that runs answers as programs."""
-    defined = job.task / DEFINITION
-    if job.task.is_dir() and runs_programs(job.config.task, defined if defined.is_dir() else None):
+    if job.task.is_dir() and runs_programs(job.config.task, job.definition):
         return sandboxed_code_eval(job.config.sandbox)
     return nullcontext()
 
@@ -131,8 +136,7 @@ def _task(job: Job, lm: PackedModel) -> tuple[TaskManager, list[Any], Load, int]
 
     if job.task.is_dir():
         about = json.loads((job.task / ABOUT).read_text(encoding="utf-8"))
-        defined = job.task / DEFINITION
-        manager = manager_of(job.config.task, defined if defined.is_dir() else None)
+        manager = manager_of(job.config.task, job.definition)
         return manager, about["only"] or [job.config.task], saved(job.task / DATA), 0
     rows, left_out = questions_of(
         job.task, job.config.limit, lambda choice: len(lm.tokenizer.encode(choice)) < lm.max_length

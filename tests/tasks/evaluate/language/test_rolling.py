@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from models.pretrained import load_pretrained
 from models.tokenizer import load_tokenizer
 from tasks.evaluate.language.rolling import SLACK, Window, batches, measure_texts, rolling_windows, summary
+from tests.conftest import DATA
 from tests.tasks.tiny_model import make_model, texts
 
-STORIES = Path("/work/shared/data/models/stories260k/hf")
+STORIES = DATA / "models" / "stories260k" / "hf"
 TEXTS = [*list(texts())[:5], " ".join(texts())[:3000], "x", "Füchse — 🦊\n\n" * 40, "<|endoftext|> begins here", " "]
 
 
@@ -55,7 +56,7 @@ def test_perplexities_are_those_of_the_harness(model: Path, context: int | None)
     check_against_harness(model, TEXTS, context)
 
 
-@pytest.mark.skipif(not STORIES.is_dir(), reason="the model stories260k is not on this machine")
+@pytest.mark.skipif(not STORIES.is_dir(), reason=f"no {STORIES}")
 def test_perplexities_of_a_model_with_bos_are_those_of_the_harness() -> None:
     check_against_harness(STORIES, ["Once upon a time, there was a little fox.", "One day " * 500], None)
 
