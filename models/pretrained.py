@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
 INDEX = "model.safetensors.index.json"
@@ -26,6 +27,15 @@ def load_pretrained(folder: Path, **options: Any) -> PreTrainedModel:
         folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, **options
     )
     return model
+
+
+def open_pretrained(folder: Path, device: torch.device | str, **options: Any) -> PreTrainedModel:
+    """The model of a folder on a device, to be asked. One that is quantized is placed as it is loaded."""
+    if getattr(load_config(folder), "quantization_config", None) is not None:
+        return load_pretrained(folder, device_map=str(device), **options).eval()
+    model: Any = load_pretrained(folder, **options)
+    placed: PreTrainedModel = model.to(device).eval()
+    return placed
 
 
 def check_shards(folder: Path) -> None:

@@ -133,7 +133,13 @@ class Profile(BaseModel):
         if self.evaluate:
             check_steps(self.evaluate.snapshots, self.pretrain.snapshot_every if self.pretrain else None)
             along = [snapshot_name(BASE, step) for step in self.evaluate.snapshots]
-            models = [BASE, *(name for name in self.links if name not in BESIDE), *along]
+            links = [BASE, *(name for name in self.links if name not in BESIDE)]
+            for one in self.evaluate.models:
+                if one.name in (*LINKS, BASE):
+                    raise ValueError(f"evaluate.models has the name of a link, {one.name}: give it another")
+                if one.link is not None and one.link not in links:
+                    raise ValueError(f"evaluate.models.{one.name} is of {one.link}; the links are {', '.join(links)}")
+            models = [*links, *along, *self.evaluate.named]
             unknown = unknown_models(self.evaluate.gates, models)
             if unknown:
                 raise ValueError(f"evaluate.{unknown[0]}, which this run does not measure; it has {', '.join(models)}")

@@ -17,7 +17,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -26,6 +26,17 @@ from models.runtimes.protocol import LogProbabilities, Message, ModelRuntime, Ru
 NO_OUTPUT = -1  # llama.cpp's verbosity
 LONGEST_SOCKET = 100  # bytes of its path; systems allow 103 to 107, beyond which its server fails to start
 ANSWER_SECONDS = 60.0  # the longest wait for an answer over the socket
+
+
+FORCED = 1e3  # a bias that has a token drawn; the probabilities that are reported are those before it
+
+
+class NextToken(NamedTuple):
+    """How likely a token is, and how likely the most likely one, in nats; whether it is that one."""
+
+    log_probability: float
+    best: float
+    is_best: bool
 
 
 class LlamaCppRuntime(ModelRuntime):
@@ -64,10 +75,19 @@ class LlamaCppRuntime(ModelRuntime):
         return len(GGUFReader(self.path).fields["tokenizer.ggml.tokens"].data)
 
     @functools.cached_property
+    def context(self) -> int:
+        """The most tokens that the model sees at a time."""
+        from gguf import GGUFReader
+
+        fields = GGUFReader(self.path).fields
+        architecture = fields["general.architecture"].contents()
+        return int(fields[f"{architecture}.context_length"].contents())
+
+    @functools.cached_property
     def _drawn(self) -> list[list[float]]:
         """A bias that has a letter drawn, and leaves the probabilities as they are: of a token that is a part of a
         character llama.cpp reports none."""
-        return [[self.tokenize("a")[0], 1e3]]
+        return [[self.tokenize("a")[0], FORCED]]
 
     def tokenize(self, text: str) -> list[int]:
         with socket.socket(socket.AF_UNIX) as connected:
@@ -99,6 +119,27 @@ class LlamaCppRuntime(ModelRuntime):
     def chat(self, messages: Sequence[Message], tokens: int = 128) -> str:
         content: str = self._chat(messages, max_tokens=tokens)["message"]["content"]
         return content.strip()
+
+    def next_token(self, prompt: Sequence[int], token: int) -> NextToken:
+        """How likely `token` is after the prompt. What the prompt has in common with the one before is not computed
+        again. The server takes one token less than the context: a longer prompt loses its beginning."""
+        (found,) = self._complete(
+            prompt[-(self.context - 1) :],
+            n_predict=1,
+            n_probs=1,
+            ignore_eos=False,
+            logit_bias=[[token, FORCED]],
+            cache_prompt=True,
+        )
+        (best,) = found["top_logprobs"]
+        return NextToken(float(found["logprob"]), float(best["logprob"]), int(best["id"]) == token)
+
+    def text_after(self, prompt: Sequence[int], tokens: int, **sampling: Any) -> str:
+        """The continuation as text, at most `tokens` long; `sampling` are fields of llama.cpp's requests, such as
+        `temperature`, `seed` and `stop`."""
+        request = {"prompt": list(prompt), "n_predict": tokens, "temperature": 0, "cache_prompt": True, **sampling}
+        text: str = self._answered(self._server.handle_completions(request))["choices"][0]["text"]
+        return text
 
     def close(self) -> None:
         del self._server

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import NamedTuple
 
 from storage.artifact import Artifact
@@ -9,7 +11,7 @@ from storage.errors import ConfigError
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.harness.definitions import definition_digest
-from tasks.harness.prepare import DEFINITION
+from tasks.harness.prepare import ABOUT, DEFINITION
 
 
 class Chosen(NamedTuple):
@@ -17,6 +19,7 @@ class Chosen(NamedTuple):
 
     config: ScoreConfig
     data: Artifact
+    wants_text: bool = False  # as an answer: nothing but that can be asked of an endpoint
 
 
 def chosen(config: EvaluateConfig, benchmarks: Artifact) -> dict[str, Chosen]:
@@ -32,5 +35,10 @@ def chosen(config: EvaluateConfig, benchmarks: Artifact) -> dict[str, Chosen]:
         of_harness = folder.is_dir()
         definition = definition_digest(task.task) if of_harness and not (folder / DEFINITION).is_dir() else None
         data = benchmarks.only(task.task if of_harness else f"{task.task}.jsonl")
-        found[task.label] = Chosen(config.score(task, definition), data)
+        found[task.label] = Chosen(config.score(task, definition), data, of_harness and _wants_text(folder))
     return found
+
+
+def _wants_text(folder: Path) -> bool:
+    tasks = json.loads((folder / ABOUT).read_text(encoding="utf-8"))["tasks"]
+    return all(task["output"] == "generate_until" for task in tasks.values())

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from tasks.evaluate.language.config import LanguageConfig
+from tasks.evaluate.named.config import NamedModel
 from tasks.evaluate.safety.config import SafetyConfig
 from tasks.evaluate.score.config import SEED, Asked, ScoreConfig
 from tasks.evaluate.side_by_side.config import SideBySideConfig
@@ -57,6 +58,9 @@ class EvaluateConfig(StageConfig):
     side_by_side: SideBySideConfig | None = Field(
         None, description="models compared by their answers, in pairs, by a judge"
     )
+    models: list[NamedModel] = Field(
+        [], description="models beside the links of the chain: others', links in formats of a release, endpoints"
+    )
     snapshots: list[Annotated[int, Field(ge=1)]] = Field(
         [], description="steps of pretraining whose snapshots are measured too, for curves over tokens"
     )
@@ -95,6 +99,17 @@ class EvaluateConfig(StageConfig):
             cluster=task.cluster, generation=task.generation, seed=self.seed, dtype=self.dtype,
             batch_size=self.batch_size, sandbox=self.sandbox,
         )  # fmt: skip
+
+    @property
+    def named(self) -> list[str]:
+        """The names of the models beside the chain."""
+        return [model.name for model in self.models]
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        if twice := sorted({name for name in self.named if self.named.count(name) > 1}):
+            raise ValueError(f"models has {', '.join(twice)} twice: give each a name of its own")
+        return self
 
     @model_validator(mode="after")
     def _labels_differ(self) -> Self:

@@ -10,6 +10,7 @@ from tasks.evaluate.worth.chance import SURE, against_chance
 
 DIGITS = 6  # what float32 sums repeat on one machine
 SUBSETS = ("clean", "dirty")
+NONE = "–"  # of a model that can't be asked
 ABOVE, BELOW, SAME = "above chance", "below chance", "no better than chance"
 
 
@@ -27,17 +28,20 @@ def judged(score: Mapping[str, Any], subsets: Mapping[str, Any]) -> dict[str, An
 
 
 def score_rows(scores: Mapping[str, Any]) -> list[dict[str, str]]:
-    """One row per measure, one column per model; separate rows for clean and dirty questions, where some are dirty."""
+    """A row a measure, a column a model, a dash where it can't be asked; separate rows for clean and dirty questions,
+    where some are dirty."""
     models = scores["models"]
     names = list(models)
-    bits = {name: f"{models[name]['bits_per_byte']:.3f}" for name in names}
+    found = {name: models[name]["bits_per_byte"] for name in names}
+    bits = {name: NONE if value is None else f"{value:.3f}" for name, value in found.items()}
     rows = [{"measure": "bits per byte", **bits, "chance": "", "items": "", "dirty": ""}]
-    for task in models[names[0]]["tasks"]:
-        measured = {name: models[name]["tasks"][task] for name in names}
-        rows.append({**_row(f"{task}, {measured[names[0]]['metric']}", measured), "dirty": _dirty(measured[names[0]])})
+    for task in dict.fromkeys(task for name in names for task in models[name]["tasks"]):
+        measured = {name: models[name]["tasks"].get(task) for name in names}
+        first = next(score for score in measured.values() if score)
+        rows.append({**_row(f"{task}, {first['metric']}", measured), "dirty": _dirty(first)})
         for kind in SUBSETS:
-            if kind in measured[names[0]]:
-                part = {name: measured[name][kind] for name in names}
+            if kind in first:
+                part = {name: score and score[kind] for name, score in measured.items()}
                 rows.append({**_row(f"{task}, {kind}", part), "dirty": ""})
     return rows
 
@@ -75,12 +79,12 @@ def _worth(score: Mapping[str, Any]) -> dict[str, Any]:
     return {**rounded, "worth": against_chance(score["value"], chance, score["items"], score["stderr"])}
 
 
-def _row(measure: str, scores: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    first = next(iter(scores.values()))
+def _row(measure: str, scores: Mapping[str, Mapping[str, Any] | None]) -> dict[str, str]:
+    first = next(score for score in scores.values() if score)
     chance = "" if first["chance"] is None else f"{first['chance']:.3f}"
     return {
         "measure": measure,
-        **{name: _cell(score) for name, score in scores.items()},
+        **{name: _cell(score) if score else NONE for name, score in scores.items()},
         "chance": chance,
         "items": str(first["items"]),
     }

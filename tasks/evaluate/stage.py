@@ -17,6 +17,10 @@ from tasks.evaluate.chosen import Chosen, chosen
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.language.files import check_files, fingerprints
 from tasks.evaluate.language.stage import DOCUMENTS, language_modelling
+from tasks.evaluate.named.hosted import is_hosted
+from tasks.evaluate.named.models import check_here as check_named
+from tasks.evaluate.named.models import in_transformers, named_models
+from tasks.evaluate.named.models import sources as named_sources
 from tasks.evaluate.safety.all_models import check_here as check_safety
 from tasks.evaluate.safety.all_models import measure_safety
 from tasks.evaluate.safety.all_models import sources as of_safety
@@ -48,6 +52,7 @@ def check_here(config: EvaluateConfig, runtime: Runtime) -> None:
     """Raises ConfigError for a GPU that this machine has not, before the first stage of a run starts."""
     check_device_here(runtime)
     check_files(config.language)
+    check_named(config.models)
     check_safety(config.safety, runtime)
     if config.side_by_side:
         side_by_side_check(config.side_by_side, runtime)
@@ -56,6 +61,7 @@ def check_here(config: EvaluateConfig, runtime: Runtime) -> None:
 def sources(config: EvaluateConfig) -> dict[str, str]:
     """Digests of the files that the profile names, and of evaluations that gates name."""
     named = {**fingerprints(config.language), **prompts_of(config.side_by_side), **of_safety(config.safety)}
+    named |= named_sources(config.models)
     return {**named, **gate_digests(config.gates)} if config.gates else named
 
 
@@ -80,7 +86,8 @@ def evaluate(
     marked as such. Questions whose text occurs in the training documents, as the filter found (`contamination`), are
     dirty: they and the clean ones are also scored separately. `validation` holds token shards; or it is the benchmarks
     again, where a profile starts from a base and has none. Snapshots of pretraining (`base@500`) are drawn as
-    curves over tokens, in along.md, and are no columns of the table. `judge` is the reward model that compares answers.
+    curves over tokens, in along.md, and are no columns of the table. `config.models` are measured like links, with
+    their own tokenizers; safety is measured of the links alone. `judge` is the reward model that compares answers.
     """
     if not models:
         raise ConfigError("There is no model to evaluate.", "Give the stage at least one, by name.")
@@ -88,47 +95,72 @@ def evaluate(
     digest = check_tokenizer(next(iter(models.values())).path)
     for model in models.values():
         check_tokenizer(model.path, expected=digest)
+    links = {name: model for name, model in models.items() if not is_snapshot(name)}
+    models |= named_models(config.models, links, out)
     asked = chosen(config, benchmarks)
     language = _language(config, models, validation, out)
-    calls = {
-        (name, label): (one.config, (model, one.data)) for name, model in models.items() for label, one in asked.items()
-    }
-    made = out.obtain_all(score, {f"{name}/{label}": call for (name, label), call in calls.items()})
-    dirty = find_dirty(contamination.path, config.dirty_share) if contamination else {}
-    scores: dict[str, Any] = {
-        "models": {
-            name: {
-                "bits_per_byte": language[name]["bits_per_byte"],
-                "tasks": {
-                    label: _score(made[f"{name}/{label}"], one, dirty, out, f"{name}/{label}")
-                    for label, one in asked.items()
-                },
-            }
-            for name in models
-        }
-    }
-    links = {name: model for name, model in models.items() if not is_snapshot(name)}
-    if len(links) < len(models):
-        write_curves(scores, language, {name: tokens_of(model) for name, model in models.items()}, out)
-    _write(scores, [*links], out, of="questions" if validation.digest == benchmarks.digest else "documents")
+    scores = _scored(config, models, asked, language, contamination, out)
+    if snapshots := [name for name in models if is_snapshot(name)]:
+        along = {name: tokens_of(model) for name, model in models.items() if name in (*links, *snapshots)}
+        write_curves(scores, language, along, out)
+    shown = [name for name in models if name not in snapshots]
+    _write(scores, shown, out, of="questions" if validation.digest == benchmarks.digest else "documents")
     if config.safety:
         _safety(config.safety, links, (validation, training, documents), scores, out)
     if config.gates:
         _judge(config, out)
+    talking = {name: models[name] for name in shown if in_transformers(models[name])}
     if config.prompts:
-        _write_answers(config, links, out)
+        _write_answers(config, talking, out)
     if config.side_by_side:
-        side_by_side(config.side_by_side, links, judge, out, config.prompts)
+        side_by_side(config.side_by_side, talking, judge, out, config.prompts)
 
 
 def _place(name: str) -> tuple[int, str]:
     return ORDER.index(name) if name in ORDER else len(ORDER), name
 
 
+def _scored(
+    config: EvaluateConfig,
+    models: Mapping[str, Artifact],
+    asked: Mapping[str, Chosen],
+    language: Mapping[str, Any],
+    contamination: Artifact | None,
+    out: Output,
+) -> dict[str, Any]:
+    """The scores of all models as scores.json has them. An endpoint is asked only what is answered in text."""
+    calls = {
+        f"{name}/{label}": (one.config, (model, one.data))
+        for name, model in models.items()
+        for label, one in asked.items()
+        if one.wants_text or not is_hosted(model)
+    }
+    made = out.obtain_all(score, calls)
+    dirty = find_dirty(contamination.path, config.dirty_share) if contamination else {}
+    return {
+        "models": {
+            name: {
+                "bits_per_byte": language[name]["bits_per_byte"] if name in language else None,
+                "tasks": {
+                    label: _score(made[f"{name}/{label}"], one, dirty, out, f"{name}/{label}")
+                    for label, one in asked.items()
+                    if f"{name}/{label}" in made
+                },
+            }
+            for name in models
+        }
+    }
+
+
 def _language(config: EvaluateConfig, models: Mapping[str, Artifact], validation: Artifact, out: Output) -> Any:
-    """What each model makes of held-out text; its page and plots are taken over."""
+    """What each model makes of held-out text; its page and plots are taken over. An endpoint says nothing of it."""
+    first = next(iter(models.values()))
+    written_with = check_tokenizer(first.path)
+    of_text = {name: model for name, model in models.items() if not is_hosted(model)}
+    others = {name for name, model in of_text.items() if check_tokenizer(model.path) != written_with}
     made = out.obtain_all(
-        language_modelling, {name: (config.language, (model, validation, None)) for name, model in models.items()}
+        language_modelling,
+        {name: (config.language, (it, validation, first if name in others else None)) for name, it in of_text.items()},
     )
     found = {}
     for name, artifact in made.items():
@@ -208,5 +240,6 @@ def _write(scores: dict[str, Any], names: list[str], out: Output, of: str) -> No
     text = f"# Scores\n\n{markdown_table(rows)}\n\n{note} {verdict(shown)}\n"
     (out.path / "scores.md").write_text(text, encoding="utf-8")
     out.table("Scores", rows)
-    bits = ", ".join(f"{name} {model['bits_per_byte']:.3f}" for name, model in shown["models"].items())
+    measured = {name: model["bits_per_byte"] for name, model in shown["models"].items()}
+    bits = ", ".join(f"{name} {value:.3f}" for name, value in measured.items() if value is not None)
     out.count(scores=scores["models"], summary=f"bits per byte: {bits}")

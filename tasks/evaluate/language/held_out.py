@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from models.pretrained import context_of
 from storage.shards.arrays import Int64
 from storage.shards.token_stream import TokenStream
 from tasks.evaluate.language.documents import Documents, read_documents
 from tasks.evaluate.language.ratios import LENGTHS, Float, Ratio, length_label, position_label, positions, ratio
-from tasks.evaluate.language.scores import Recorder, Scores
+from tasks.evaluate.language.scores import Recorder, Scorer, Scores
 from tasks.training.bits_per_byte import Likelihood, likelihood, spread_windows
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
 LONGEST_WINDOW = 4096  # tokens, as in `evaluate`: some contexts are longer than the text
 
@@ -64,7 +63,7 @@ class HeldOut:
 
 
 def measure_held_out(
-    model: PreTrainedModel,
+    scorer: Scorer,
     tokenizer: PreTrainedTokenizerFast,
     shards: Sequence[Path],
     *,
@@ -78,9 +77,9 @@ def measure_held_out(
     """
     begin = tokenizer.encode("")
     stream = TokenStream(shards, tokenizer_digest=digest)
-    context = min(context_of(model.config) - len(begin), LONGEST_WINDOW, stream.tokens - 1)
+    context = min(scorer.context - len(begin), LONGEST_WINDOW, stream.tokens - 1)
     windows = spread_windows(stream, context, max_tokens)
-    recorder, passed = Recorder(model, begin), 0
+    recorder, passed = Recorder(scorer, begin), 0
 
     def loss(ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
         nonlocal passed

@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 
 from models.kernels.attention import for_any_shape
-from models.pretrained import load_pretrained
+from models.pretrained import open_pretrained
 from models.tokenizer import load_tokenizer
 from storage.errors import TrainingError
 from storage.shards.parquet import parquet_writer
@@ -20,8 +20,11 @@ from tasks.children.child import emit, run_as_child
 from tasks.evaluate.language.calibration import calibration
 from tasks.evaluate.language.files import path_of, read_texts
 from tasks.evaluate.language.held_out import HeldOut, by_length, by_position, by_source, measure_held_out
+from tasks.evaluate.language.llama import LlamaScorer
 from tasks.evaluate.language.rolling import Document, measure_texts, summary
+from tasks.evaluate.language.scores import Scorer, TransformersScorer
 from tasks.evaluate.language.stage import DOCUMENTS, LanguageSpec
+from tasks.evaluate.named.models import gguf_in
 from tasks.training.peak import peak_memory
 
 if TYPE_CHECKING:
@@ -48,13 +51,14 @@ def run(path: Path) -> None:
     compute = spec.runtime.compute
     torch.set_num_threads(compute.threads)
     cuda = compute.device == "cuda" or (compute.device == "auto" and torch.cuda.is_available())
-    model, tokenizer = load(spec.model, spec.config.dtype, cuda=cuda), load_tokenizer(spec.model)
+    scorer = scorer_of(spec.model, spec.config.dtype, compute.threads, cuda=cuda)
+    tokenizer = load_tokenizer(spec.model)
     result: dict[str, Any] = {"files": {}}
     rows: Rows = []
     tokens, started = 0, time.perf_counter()
     if spec.shards:
         held_out = measure_held_out(
-            model,
+            scorer,
             tokenizer,
             spec.shards,
             digest=spec.tokenizer_digest,
@@ -65,29 +69,33 @@ def run(path: Path) -> None:
         rows += _held_out_rows(held_out)
         tokens += held_out.likelihood.tokens
     for name in sorted(spec.config.files):
-        documents = _measure_file(spec, model, tokenizer, name)
+        documents = _measure_file(spec, scorer, tokenizer, name)
         result["files"][name] = summary(documents)
         rows += [(name, False, n, float(d.bytes), d.tokens, d.nats) for n, d in enumerate(documents)]
         tokens += result["files"][name]["tokens"]
     _check_finite(rows)
     _write(spec.out / DOCUMENTS, rows)
     facts = {
-        "device": str(model.device),
-        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": str(scorer.device),
+        "dtype": scorer.dtype,
         "tokens_per_second": round(tokens / (time.perf_counter() - started)),
-        "peak_memory_bytes": peak_memory(model.device),
+        "peak_memory_bytes": peak_memory(scorer.device),
     }
     spec.finish({**result, "facts": facts})
+
+
+def scorer_of(folder: Path, dtype: str, threads: int, *, cuda: bool) -> Scorer:
+    """The model of a folder: by llama.cpp where there is a GGUF file, otherwise by transformers."""
+    gguf = gguf_in(folder)
+    return LlamaScorer(gguf, threads) if gguf is not None else TransformersScorer(load(folder, dtype, cuda=cuda))
 
 
 def load(folder: Path, dtype: str, *, cuda: bool) -> PreTrainedModel:
     """A model ready to be asked: in float32 on a CPU and in the dtype of its weights on a GPU, or in `dtype`."""
     chosen = ("auto" if cuda else "float32") if dtype == "auto" else dtype
-    model = load_pretrained(folder, dtype=chosen if chosen == "auto" else getattr(torch, chosen))
-    if cuda:
-        model.cuda()
-    model.eval()
-    return model
+    return open_pretrained(
+        folder, "cuda" if cuda else "cpu", dtype=chosen if chosen == "auto" else getattr(torch, chosen)
+    )
 
 
 def of_held_out(held_out: HeldOut, bins: int) -> dict[str, Any]:
@@ -108,12 +116,10 @@ def of_held_out(held_out: HeldOut, bins: int) -> dict[str, Any]:
     }
 
 
-def _measure_file(
-    spec: LanguageSpec, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, name: str
-) -> list[Document]:
+def _measure_file(spec: LanguageSpec, scorer: Scorer, tokenizer: PreTrainedTokenizerFast, name: str) -> list[Document]:
     path = path_of(name, spec.config.files[name])
     return measure_texts(
-        model,
+        scorer,
         tokenizer,
         read_texts(name, path),
         context=spec.config.context,

@@ -23,14 +23,13 @@ import torch
 
 from models.kernels.cross_entropy import IGNORED
 from models.likelihood import MOST_LOGITS
-from models.pretrained import context_of
 from storage.errors import OutOfMemory
 from tasks.evaluate.language.ratios import ratio
-from tasks.evaluate.language.scores import score
+from tasks.evaluate.language.scores import Scorer
 from tasks.training.recovery.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
 SLACK = 0.1  # of a batch may be padding
 MOST_TOKENS = {"cpu": 4096, "cuda": 1 << 17}  # of a batch: a CPU gains nothing from more, and its caches are small
@@ -80,7 +79,7 @@ def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
 
 
 def measure_texts(
-    model: PreTrainedModel,
+    scorer: Scorer,
     tokenizer: PreTrainedTokenizerFast,
     texts: Iterable[str],
     *,
@@ -91,8 +90,8 @@ def measure_texts(
 
     Raises OutOfMemory where a single window is too large.
     """
-    longest = context_of(model.config)
-    length, prefix, budget = min(context or longest, longest), prefix_of(tokenizer), _budget(model)
+    length, prefix = min(context or scorer.context, scorer.context), prefix_of(tokenizer)
+    budget = _budget(scorer)
     nats: list[float] = []
     sizes: list[tuple[int, int, int]] = []
     waiting: list[Window] = []
@@ -101,7 +100,7 @@ def measure_texts(
     def measure() -> None:
         nonlocal held, measured
         for batch in batches(waiting, budget):
-            for window, lost in zip(batch, _nats(model, batch), strict=True):
+            for window, lost in zip(batch, _nats(scorer, batch), strict=True):
                 nats[window.document] += lost
             measured += sum(len(window.targets) for window in batch)
             done(measured)
@@ -161,19 +160,19 @@ def batches(windows: Iterable[Window], budget: int) -> Iterator[list[Window]]:
         yield batch
 
 
-def _budget(model: PreTrainedModel) -> int:
+def _budget(scorer: Scorer) -> int:
     """The most tokens of a batch: so that its logits, three times in float32, take a third of the free memory."""
-    vocabulary, device = int(model.config.vocab_size), model.device
+    vocabulary, device = scorer.vocab_size, scorer.device
     most = MOST_LOGITS
     if device.type == "cuda":
         most = torch.cuda.mem_get_info(device)[0] // (3 * 3 * 4)
     return max(1, min(MOST_TOKENS.get(device.type, MOST_TOKENS["cpu"]), most // vocabulary))
 
 
-def _nats(model: PreTrainedModel, batch: Sequence[Window]) -> list[float]:
+def _nats(scorer: Scorer, batch: Sequence[Window]) -> list[float]:
     """The loss of each window. A batch that is too large for the memory is taken in halves."""
     try:
-        return _forward(model, batch)
+        return _forward(scorer, batch)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -182,13 +181,13 @@ def _nats(model: PreTrainedModel, batch: Sequence[Window]) -> list[float]:
                 f"A window of {len(batch[0].ids):,} tokens does not fit into memory.",
                 "Set evaluate.language.context to fewer.",
             ) from error
-    if model.device.type == "cuda":
+    if scorer.device.type == "cuda":
         torch.cuda.empty_cache()
     middle = len(batch) // 2
-    return _nats(model, batch[:middle]) + _nats(model, batch[middle:])
+    return _nats(scorer, batch[:middle]) + _nats(scorer, batch[middle:])
 
 
-def _forward(model: PreTrainedModel, batch: Sequence[Window]) -> list[float]:
+def _forward(scorer: Scorer, batch: Sequence[Window]) -> list[float]:
     longest = len(batch[0].ids)
     ids = np.zeros((len(batch), longest), np.int64)  # what follows a window changes nothing before it
     targets = np.full((len(batch), longest), IGNORED, np.int64)
@@ -196,7 +195,7 @@ def _forward(model: PreTrainedModel, batch: Sequence[Window]) -> list[float]:
         end = len(window.ids)
         ids[row, :end] = window.ids
         targets[row, end - len(window.targets) : end] = window.targets
-    _, scores = score(model, torch.from_numpy(ids).to(model.device), torch.from_numpy(targets).to(model.device))
+    _, scores = scorer(torch.from_numpy(ids).to(scorer.device), torch.from_numpy(targets).to(scorer.device))
     ends = np.cumsum([len(window.targets) for window in batch])
     return [float(part.sum(dtype=np.float64)) for part in islice(np.split(scores.nats, ends), len(batch))]
 

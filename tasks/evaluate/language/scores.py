@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from models.kernels.cross_entropy import IGNORED
 from models.likelihood import MOST_LOGITS
+from models.pretrained import context_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,6 +35,60 @@ class Scores(NamedTuple):
     nats: NDArray[np.float32]
     confidence: NDArray[np.float32]  # probability of the most likely id
     right: NDArray[np.bool_]  # whether that is the target
+
+
+class Scorer(Protocol):
+    """A model that says of targets how likely they are."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it wants its ids."""
+        ...
+
+    @property
+    def dtype(self) -> str:
+        """Of its weights."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """The most tokens that it sees at a time."""
+        ...
+
+    def __call__(self, ids_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, Scores]:
+        """The summed loss of the targets that are not ignored, and each one's scores."""
+        ...
+
+
+@dataclass(frozen=True)
+class TransformersScorer(Scorer):
+    """An open model of transformers, by one forward pass."""
+
+    model: PreTrainedModel
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype(self) -> str:
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @cached_property
+    def vocab_size(self) -> int:
+        return int(self.model.config.vocab_size)
+
+    @cached_property
+    def context(self) -> int:
+        return context_of(self.model.config)
+
+    def __call__(self, ids_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, Scores]:
+        return score(self.model, ids_BT, targets_BT)
 
 
 @torch.no_grad()
@@ -67,20 +123,20 @@ class Recorder:
     same bits. `begin` are ids that stand before each window and bear no loss.
     """
 
-    model: PreTrainedModel
+    scorer: Scorer
     begin: Sequence[int] = ()
     parts: list[Scores] = field(default_factory=list)
 
     def __call__(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """The mean over all targets in nats."""
         before = torch.tensor(self.begin, dtype=ids_BT.dtype).expand(len(ids_BT), -1)
-        device = self.model.device
+        device = self.scorer.device
         ids_BT = torch.cat([before, ids_BT], 1).to(device)
         targets_BT = torch.cat([torch.full_like(before, IGNORED), targets_BT], 1).to(device)
-        rows = max(1, MOST_LOGITS // (ids_BT.shape[1] * int(self.model.config.vocab_size)))
+        rows = max(1, MOST_LOGITS // (ids_BT.shape[1] * self.scorer.vocab_size))
         total = torch.zeros((), dtype=torch.float64, device=device)
         for ids, targets in zip(ids_BT.split(rows), targets_BT.split(rows), strict=True):
-            nats, scores = score(self.model, ids, targets)
+            nats, scores = self.scorer(ids, targets)
             total += nats
             self.parts.append(scores)
         return total / (targets_BT != IGNORED).sum()

@@ -36,10 +36,12 @@ class PackedModel(HFLM):
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch_size: int) -> None:
         context = context_of(model.config)
-        # The harness makes room for 256 tokens of an answer, which a small context hasn't
-        room = min(256, context // 2)
         super().__init__(
-            pretrained=model, tokenizer=tokenizer, batch_size=batch_size, max_length=context, max_gen_toks=room
+            pretrained=model,
+            tokenizer=tokenizer,
+            batch_size=batch_size,
+            max_length=context,
+            max_gen_toks=room_for(context),
         )
         self.packs = _plain_attention(model)
         self.proved = False
@@ -99,6 +101,11 @@ class PackedModel(HFLM):
             answers.append((sum(values[start:end]), all(best[start:end])))
             start = end
         return answers
+
+
+def room_for(context: int) -> int:
+    """Tokens of an answer where a task doesn't say: the harness's 256, or what a small context has."""
+    return min(256, context // 2)
 
 
 def _plain_attention(model: PreTrainedModel) -> bool:

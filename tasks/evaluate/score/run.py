@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from models.kernels.attention import for_any_shape
-from models.pretrained import load_pretrained
-from models.tokenizer import load_tokenizer
 from storage.errors import ConfigError
 from storage.shards.lines import write_json_lines
 from tasks.children.child import emit, run_as_child
 from tasks.children.spec import ChildSpec
+from tasks.evaluate.named.hosted import endpoint_in
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.evaluate.score.local import DATASET, questions_of, write_task
+from tasks.evaluate.score.opened import has_template, open_model
 from tasks.evaluate.score.result import clustered, command_of, items_of, score_of
 from tasks.harness.code import sandboxed_code_eval
 from tasks.harness.data import Load, saved, serving
@@ -28,10 +28,8 @@ from tasks.harness.prepare import ABOUT, DATA, DEFINITION
 from tasks.training.peak import peak_memory
 
 if TYPE_CHECKING:
+    from lm_eval.api.model import LM
     from lm_eval.tasks import TaskManager
-    from transformers import PreTrainedModel
-
-    from tasks.evaluate.score.model import PackedModel
 
 ITEMS, SCORE = "items.jsonl", "score.json"
 RESAMPLES = 1000  # of the bootstrap by which the harness estimates errors that have no formula
@@ -64,16 +62,18 @@ def run(path: Path) -> None:
     torch.set_num_threads(spec.runtime.compute.threads)
     wanted = spec.runtime.compute.device
     device = "cuda" if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()) else "cpu"
-    opened: dict[tuple[str, int], PackedModel] = {}
+    opened: dict[tuple[str, int, int, Path | None], LM] = {}
+    hosted = endpoint_in(spec.model) is not None
     for number, job in enumerate(spec.jobs):
         emit(done=number, note=job.config.task)
         if (job.scratch / SCORE).exists():  # measured before the run was killed
             continue
-        key = (job.config.dtype, job.config.batch_size)
+        # What an endpoint answers to one benchmark is kept beside that benchmark
+        key = (job.config.dtype, job.config.batch_size, job.config.seed, job.scratch if hosted else None)
         if key not in opened:
             opened.clear()
             gc.collect()
-            opened[key] = _open(spec.model, job.config, device)
+            opened[key] = open_model(spec.model, job.config, job.runtime, device, job.scratch)
         score = _measure(job, opened[key])
         written = job.scratch / f"{SCORE}.part"
         written.write_text(json.dumps(score, indent=2) + "\n")
@@ -81,20 +81,14 @@ def run(path: Path) -> None:
     spec.finish({"peak_memory_bytes": peak_memory(torch.device(device)), "device": device})
 
 
-def _open(folder: Path, config: ScoreConfig, device: str) -> PackedModel:
-    from tasks.evaluate.score.model import PackedModel
-
-    model: PreTrainedModel = load_pretrained(folder, dtype=getattr(torch, config.dtype)).to(device).eval()
-    return PackedModel(model, load_tokenizer(folder), config.batch_size)
-
-
-def _measure(job: Job, lm: PackedModel) -> dict[str, Any]:
+def _measure(job: Job, lm: LM) -> dict[str, Any]:
     """The score of one benchmark."""
     from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
 
     config = job.config
     manager, names, load, left_out = _task(job, lm)
-    if config.chat and not lm.tokenizer.chat_template:
+    if config.chat and not has_template(lm):
         raise ConfigError(
             f"{config.task} is asked through the chat template, and the model has none.", "Set chat: false."
         )
@@ -119,7 +113,8 @@ def _measure(job: Job, lm: PackedModel) -> dict[str, Any]:
     score = score_of(config.task, measured, items)
     if config.cluster:
         score["metrics"] = clustered(score["metrics"], items)
-    return {**score, "too_long": left_out, "command": command_of(config)}
+    command = command_of(config) if isinstance(lm, HFLM) else None  # of others the harness has no such model
+    return {**score, "too_long": left_out, "command": command}
 
 
 def _programs(job: Job) -> AbstractContextManager[object]:
@@ -129,7 +124,7 @@ def _programs(job: Job) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def _task(job: Job, lm: PackedModel) -> tuple[TaskManager, list[Any], Load, int]:
+def _task(job: Job, lm: Any) -> tuple[TaskManager, list[Any], Load, int]:
     """What the harness is asked: a manager that knows the task, its names, its data; and how many don't fit."""
     from datasets import Dataset, DatasetDict
     from lm_eval.tasks import TaskManager

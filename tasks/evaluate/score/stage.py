@@ -11,6 +11,7 @@ from typing import Any
 
 from storage.artifact import Artifact
 from tasks.children.several import run_several
+from tasks.evaluate.named.hosted import is_hosted
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.stage import stage
 from tasks.stage.output import Output
@@ -27,7 +28,7 @@ def _together(calls: Sequence[Call]) -> Iterator[int]:
     models: dict[Path, list[Job]] = {}
     for config, (model, task), out in calls:
         folder = model.path.resolve()
-        if folder not in models:
+        if folder not in models and not is_hosted(model):
             check_tokenizer(folder)
         job = Job(
             runtime=out.runtime,
@@ -70,7 +71,7 @@ def _where(task: Artifact, name: str) -> Path:
     return folder if folder.is_dir() else task.path / f"{name}.jsonl"
 
 
-@stage(version=1, part_of="evaluate", runtime=("compute",), together=_together)
+@stage(version=1, part_of="evaluate", runtime=("compute", "endpoint"), together=_together)
 def score(config: ScoreConfig, model: Artifact, task: Artifact, out: Output) -> None:
     """What a model scores in a benchmark, by lm-evaluation-harness and by its definition of the task.
 

@@ -19,7 +19,7 @@ from tasks.evaluate.language.calibration import calibration
 from tasks.evaluate.language.documents import byte_table, read_documents
 from tasks.evaluate.language.held_out import HeldOut, by_length, by_position, by_source, measure_held_out
 from tasks.evaluate.language.ratios import length_label, position_label, ratio
-from tasks.evaluate.language.scores import Scores, score
+from tasks.evaluate.language.scores import Scores, TransformersScorer, score
 from tasks.training.bits_per_byte import likelihood
 from tests.tasks.tiny_model import make_model, make_validation, texts
 
@@ -39,7 +39,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def measured(folder: Path, max_tokens: int | None = None) -> HeldOut:
     model, tokenizer = load_pretrained(folder / "model").eval(), load_tokenizer(folder / "model")
     digest = tokenizer_digest(folder / "model")
-    return measure_held_out(model, tokenizer, shards_of(folder), digest=digest, max_tokens=max_tokens)
+    return measure_held_out(
+        TransformersScorer(model), tokenizer, shards_of(folder), digest=digest, max_tokens=max_tokens
+    )
 
 
 def shards_of(folder: Path) -> list[Path]:

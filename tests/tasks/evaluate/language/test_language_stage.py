@@ -19,6 +19,7 @@ from storage.store import Store
 from tasks.evaluate.language import LanguageConfig, measure
 from tasks.evaluate.language.report import notes, rounded, tables
 from tasks.evaluate.language.rolling import measure_texts, summary
+from tasks.evaluate.language.scores import TransformersScorer
 from tasks.evaluate.language.stage import LanguageSpec, language_modelling
 from tasks.evaluate.language.translated import translate
 from tasks.stage.output import Output
@@ -90,7 +91,7 @@ def test_all_is_measured_and_shown(folder: Path, made: Artifact) -> None:
     assert len(held_out) == found["held_out"]["documents"] == 12
     assert sum(row["tokens"] for row in documents) == found["held_out"]["tokens"] + found["files"]["mine"]["tokens"]
     model, tokenizer = load_pretrained(folder / "model").eval(), load_tokenizer(folder / "model")
-    alone = summary(measure_texts(model, tokenizer, [TEXT]))
+    alone = summary(measure_texts(TransformersScorer(model), tokenizer, [TEXT]))
     assert found["files"]["mine"]["bits_per_byte"] == round(alone["bits_per_byte"], 6)
     assert documents[-1]["nats"] / documents[-1]["tokens"] == pytest.approx(alone["nats_per_token"], rel=1e-6)
     counts, facts = made.manifest.counts, made.manifest.facts

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from models.pretrained import load_pretrained
 from models.tokenizer import load_tokenizer
 from tasks.evaluate.language.rolling import SLACK, Window, batches, measure_texts, rolling_windows, summary
+from tasks.evaluate.language.scores import TransformersScorer
 from tests.conftest import DATA
 from tests.tasks.tiny_model import make_model, texts
 
@@ -70,7 +71,7 @@ def check_against_harness(folder: Path, given: list[str], context: int | None) -
     harness = HFLM(pretrained=loaded, tokenizer=tokenizer, batch_size=4, device="cpu", max_length=context)
     requests = [Instance("loglikelihood_rolling", {}, (text,), number) for number, text in enumerate(given)]
     theirs = harness.loglikelihood_rolling(requests, disable_tqdm=True)
-    ours = measure_texts(loaded, tokenizer, iter(given), context=context)
+    ours = measure_texts(TransformersScorer(loaded), tokenizer, iter(given), context=context)
     assert [-document.nats for document in ours] == pytest.approx(theirs, rel=1e-6)
     found = summary(ours)
     words = [len(re.split(r"\s+", text)) for text in given]
@@ -86,10 +87,10 @@ def check_against_harness(folder: Path, given: list[str], context: int | None) -
 
 def test_other_batches_give_the_same_numbers(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded, tokenizer = load_pretrained(model).eval(), load_tokenizer(model)
-    usual = measure_texts(loaded, tokenizer, TEXTS)
+    usual = measure_texts(TransformersScorer(loaded), tokenizer, TEXTS)
     for name, value in (("TOGETHER", 1), ("MOST_TOKENS", {"cpu": 1})):
         monkeypatch.setattr(f"tasks.evaluate.language.rolling.{name}", value)
-        other = measure_texts(loaded, tokenizer, TEXTS)
+        other = measure_texts(TransformersScorer(loaded), tokenizer, TEXTS)
         assert [document.nats for document in other] == pytest.approx([document.nats for document in usual], rel=1e-6)
         assert [document[1:] for document in other] == [document[1:] for document in usual]
 

@@ -1,0 +1,44 @@
+"""A GGUF file as a scorer: llama.cpp is asked for one token after another.
+
+Its server tells no likelihoods of a prompt. A request a token takes about half a millisecond beside the computation,
+and what windows begin with is computed once; set `validation_tokens` for large models.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.kernels.cross_entropy import IGNORED
+from models.runtimes.llama_cpp import LlamaCppRuntime
+from models.runtimes.protocol import RuntimeFault
+from storage.errors import ConfigError
+from tasks.evaluate.language.scores import Scores
+
+
+class LlamaScorer:
+    """An open GGUF file, as `Scorer`."""
+
+    dtype = "as in the file"
+    device = torch.device("cpu")
+
+    def __init__(self, path: Path, threads: int) -> None:
+        try:
+            self.runtime = LlamaCppRuntime(path, threads=threads)
+        except RuntimeFault as error:
+            raise ConfigError(f"{error}.", "Leave it out of evaluate.models.") from error
+        self.vocab_size, self.context = self.runtime.vocab_size, self.runtime.context
+
+    def __call__(self, ids_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, Scores]:
+        found = [
+            self.runtime.next_token(ids[: place + 1], target)
+            for ids, targets in zip(ids_BT.tolist(), targets_BT.tolist(), strict=True)
+            for place, target in enumerate(targets)
+            if target != IGNORED
+        ]
+        nats = np.array([-one.log_probability for one in found], np.float32)
+        best = np.exp(np.array([one.best for one in found], np.float32))
+        return torch.tensor(nats.sum(dtype=np.float64)), Scores(nats, best, np.array([one.is_best for one in found]))

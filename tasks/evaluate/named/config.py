@@ -1,0 +1,40 @@
+"""Which models are measured beside the links of the chain."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from tasks.base.config import BaseConfig
+from tasks.endpoint.config import EndpointConfig
+from tasks.export.config import FormatName
+from tasks.stage.config import StageConfig
+
+
+class QuantizedConfig(StageConfig):
+    """A model in one format of a release."""
+
+    format: FormatName = Field(description="as export.formats names it")
+
+
+class NamedModel(StageConfig):
+    """A model of others, a link in a format of a release, or an endpoint."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$", description="its name in tables")
+    base: BaseConfig | None = Field(None, description="a model of others, with its own tokenizer")
+    link: str | None = Field(
+        None, min_length=1, description="base, or a stage of post-training whose model is measured in another `format`"
+    )
+    format: FormatName | None = Field(None, description="the format of `link`: int8, gguf-q4_0, …")
+    endpoint: EndpointConfig | None = Field(
+        None, description="an OpenAI-compatible endpoint; it is asked what is answered in text"
+    )
+
+    @model_validator(mode="after")
+    def _is_one_model(self) -> Self:
+        if sum(source is not None for source in (self.base, self.link, self.endpoint)) != 1:
+            raise ValueError(f"{self.name} must be one of base, link and endpoint")
+        if (self.link is None) != (self.format is None):
+            raise ValueError(f"{self.name}: link and format go together")
+        return self

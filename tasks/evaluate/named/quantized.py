@@ -1,0 +1,41 @@
+"""The stage `quantized_model`: a link of the chain in a format of a release, to be measured as its users run it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.artifact import Artifact
+from tasks.children.spec import ChildSpec
+from tasks.children.supervise import run_module
+from tasks.evaluate.named.config import QuantizedConfig
+from tasks.stage import stage
+from tasks.stage.output import Output
+from tasks.training.model_folder import check_tokenizer
+
+
+class QuantizedSpec(ChildSpec):
+    """What the child is told."""
+
+    config: QuantizedConfig
+    model: Path
+
+
+@stage(version=1, part_of="evaluate", runtime=("compute",))
+def quantized_model(config: QuantizedConfig, model: Artifact, out: Output) -> None:
+    """Write model/: the weights in the format, with the tokenizer and the config beside, as other models have them.
+
+    Raises ConfigError for a model that the format can't hold.
+    """
+    check_tokenizer(model.path)
+    spec = QuantizedSpec(
+        config=config,
+        runtime=out.runtime,
+        model=model.path.resolve(),
+        scratch=out.scratch.resolve(),
+        out=out.path.resolve(),
+    )
+    out.progress(0, 1, "models", config.format)
+    result = run_module(
+        "tasks.evaluate.named.quantizing", spec, out, on_line=lambda line: None, ranks=False, keeps="nothing"
+    )
+    out.count(bytes=result["bytes"], summary=f"{config.format}, {result['bytes'] / 1e6:.1f} MB")

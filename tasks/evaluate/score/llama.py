@@ -1,0 +1,72 @@
+"""A GGUF file as lm-evaluation-harness asks it: what HFLM does around a model, with llama.cpp as the model.
+
+Text is encoded and decoded by the tokenizer of the link that the file was made of, so that a difference between the two
+is one of weights. Requests that begin alike follow each other: llama.cpp keeps what it has computed of the last prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lm_eval.api.model import TemplateLM
+from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
+
+from models.runtimes.llama_cpp import LlamaCppRuntime
+from storage.errors import ConfigError
+from tasks.evaluate.score.model import Answer, room_for
+
+if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
+    from transformers import PreTrainedTokenizerFast
+
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed")  # of a task's arguments: llama.cpp calls them the same
+PLAIN = {"do_sample", "until", "max_gen_toks", *SAMPLING}
+
+
+class LlamaModel(TemplateLM):
+    """llama.cpp behind the harness's encoding, chat template and windows."""
+
+    tok_encode, tok_decode, apply_chat_template = HFLM.tok_encode, HFLM.tok_decode, HFLM.apply_chat_template
+    loglikelihood_rolling = HFLM.loglikelihood_rolling
+    prefix_token_id, eot_token_id, tokenizer_name = HFLM.prefix_token_id, HFLM.eot_token_id, HFLM.tokenizer_name
+
+    def __init__(self, runtime: LlamaCppRuntime, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
+        super().__init__()
+        self.runtime, self.tokenizer, self.seed = runtime, tokenizer, seed
+        self.max_length = runtime.context
+        self.max_gen_toks = room_for(runtime.context)
+        self.batch_size = 1
+        self.custom_prefix_token_id = self.add_bos_token = None  # as HFLM has them by default
+        self.chat_template_args: dict[str, Any] = {}
+
+    def _loglikelihood_tokens(self, requests: Sequence[Any], **_: Any) -> list[Answer]:
+        answers: dict[int, Answer] = {}
+        for number in sorted(range(len(requests)), key=lambda number: [*requests[number][1], *requests[number][2]]):
+            _, before, after = requests[number]
+            whole = [*before, *after][-(self.max_length + 1) :]
+            start = len(whole) - len(after)
+            found = [self.runtime.next_token(whole[:place], whole[place]) for place in range(start, len(whole))]
+            answers[number] = sum(one.log_probability for one in found), all(one.is_best for one in found)
+        return [answers[number] for number in range(len(requests))]
+
+    def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
+        """The answers in order. Raises ConfigError for an argument that llama.cpp is not known to take."""
+        return [self._continued(*request.args) for request in requests]
+
+    def _continued(self, text: str, given: Mapping[str, Any]) -> str:
+        normal: Any = normalize_gen_kwargs(dict(given), self.max_gen_toks)
+        asked: dict[str, Any] = dict(normal)
+        if unknown := sorted(asked.keys() - PLAIN):
+            raise ConfigError(
+                f"A benchmark asks for text with {', '.join(unknown)}, which a GGUF file is not asked with.",
+                f"Use {', '.join(sorted(PLAIN))} in its `generation`, or leave the model out.",
+            )
+        stop = handle_stop_sequences(asked["until"], eos=self.tok_decode(self.eot_token_id, skip_special_tokens=False))
+        room = asked["max_gen_toks"]
+        sampling = {"seed": self.seed, **{name: asked[name] for name in SAMPLING if name in asked}}
+        prompt = self.tok_encode(text, left_truncate_len=self.max_length - room)
+        said = self.runtime.text_after(prompt, room, stop=stop, **sampling)
+        found: str = postprocess_generated_text(said, stop, think_end_token=None)
+        return found
