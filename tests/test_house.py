@@ -33,6 +33,8 @@ ACROSS = {  # the imports from one stage into another
     ("export", "tokenizer"),  # a GGUF file names the pattern that cuts text
     ("export", "evaluate"),  # the model card shows the scores
     ("base", "tokenizer"),  # a tokenizer of others is loaded with the same care
+    ("evaluate", "base"),  # models of others are a yardstick
+    ("evaluate", "export"),  # and links in formats of a release are measured too
     ("evaluate", "posttrain"),  # a reward model judges answers, side by side
     ("evaluate", "filter"),  # what models say is searched for abuse and personal data as documents are
     ("posttrain", "dedup"),  # near-duplicates among pairs are those among documents

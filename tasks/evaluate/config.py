@@ -59,7 +59,9 @@ class EvaluateConfig(StageConfig):
         None, description="models compared by their answers, in pairs, by a judge"
     )
     models: list[NamedModel] = Field(
-        [], description="models beside the links of the chain: others', links in formats of a release, endpoints"
+        [],
+        exclude_if=lambda models: not models,  # so that evaluations made before there was this are known
+        description="models beside the links of the chain: others', links in formats of a release, endpoints",
     )
     snapshots: list[Annotated[int, Field(ge=1)]] = Field(
         [], description="steps of pretraining whose snapshots are measured too, for curves over tokens"

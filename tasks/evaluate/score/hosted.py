@@ -20,13 +20,13 @@ from storage.errors import ConfigError, EmptyOutput
 from tasks.endpoint.client import Asked, Endpoint
 from tasks.endpoint.config import EndpointConfig
 from tasks.endpoint.paid import PaidAnswers
+from tasks.evaluate.score.model import USUAL_TOKENS
 from tasks.stage.runtime import EndpointRuntime
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
 SECTION = "evaluate.models"
-USUAL_TOKENS = 256  # of an answer, where the task doesn't say: the harness's own
 KNOWN = {"do_sample", "until", "max_gen_toks", "temperature"}
 
 

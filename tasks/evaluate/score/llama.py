@@ -15,7 +15,7 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, po
 
 from models.runtimes.llama_cpp import LlamaCppRuntime
 from storage.errors import ConfigError
-from tasks.evaluate.score.model import Answer, room_for
+from tasks.evaluate.score.model import Answer, check_room, room_for
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -53,6 +53,7 @@ class LlamaModel(TemplateLM):
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
         """The answers in order. Raises ConfigError for an argument that llama.cpp is not known to take."""
+        check_room(requests, self.max_gen_toks, self.max_length)
         return [self._continued(*request.args) for request in requests]
 
     def _continued(self, text: str, given: Mapping[str, Any]) -> str:

@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import normalize_gen_kwargs
 
 from models.pretrained import context_of
+from storage.errors import ConfigError
 from tasks.evaluate.score.packed import Row, rows_of
 
 if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 TOKENS = {"cpu": 2048, "cuda": 8192}  # of a row whose sequences share what they begin with,
@@ -27,6 +30,7 @@ UNRELATED = {"cpu": 384, "cuda": 4096}  # and of others: more would only be comp
 MOST_LOGITS = 1 << 28  # of a row: 1 GB in float32
 NEAR = 1e-3  # nats: what rounding may make of a sequence of some hundred tokens
 PROVED = 4  # sequences
+USUAL_TOKENS = 256  # of an answer, in the harness
 Asked = tuple[tuple[str, str] | None, list[int], list[int]]  # texts, ids of the context, ids of what follows
 Answer = tuple[float, bool]  # log-likelihood, and whether each token is the most likely one
 
@@ -36,13 +40,7 @@ class PackedModel(HFLM):
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch_size: int) -> None:
         context = context_of(model.config)
-        super().__init__(
-            pretrained=model,
-            tokenizer=tokenizer,
-            batch_size=batch_size,
-            max_length=context,
-            max_gen_toks=room_for(context),
-        )
+        super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, max_length=context)
         self.packs = _plain_attention(model)
         self.proved = False
 
@@ -66,6 +64,17 @@ class PackedModel(HFLM):
                     return self._padded(requests)
             answers |= dict(zip(row.paths, found, strict=True))
         return [answers[number] for number in range(len(requests))]
+
+    @property
+    def max_gen_toks(self) -> int:
+        """Tokens of an answer where a task doesn't say."""
+        return room_for(self.max_length)
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """The harness's own, for answers that fit."""
+        check_room(requests, self.max_gen_toks, self.max_length)
+        answers: list[str] = super().generate_until(requests, disable_tqdm=disable_tqdm)
+        return answers
 
     def _padded(self, requests: list[Asked]) -> list[Answer]:
         found: list[Answer] = super()._loglikelihood_tokens(requests, disable_tqdm=True)
@@ -104,8 +113,20 @@ class PackedModel(HFLM):
 
 
 def room_for(context: int) -> int:
-    """Tokens of an answer where a task doesn't say: the harness's 256, or what a small context has."""
-    return min(256, context // 2)
+    """Tokens of an answer where a task doesn't say: the harness's 256, or half of a context that hasn't so many."""
+    return USUAL_TOKENS if context > USUAL_TOKENS else context // 2
+
+
+def check_room(requests: Sequence[Instance], usual: int, context: int) -> None:
+    """Raises ConfigError where an answer is to be as long as the context, or longer: no prompt would be left."""
+    for request in requests:
+        normal: Any = normalize_gen_kwargs(request.args[1], usual)
+        if normal["max_gen_toks"] >= context:
+            raise ConfigError(
+                f"{request.task_name or 'A benchmark'} asks for answers of {normal['max_gen_toks']:,} tokens, and the "
+                f"context of the model is {context:,}.",
+                "Set its generation to {max_gen_toks: …} in evaluate.tasks, below the context.",
+            )
 
 
 def _plain_attention(model: PreTrainedModel) -> bool:
