@@ -1,9 +1,10 @@
-"""A model of transformers as lm-evaluation-harness asks it: its own HFLM, with likelihoods computed in packed rows.
+"""A model of transformers as lm-evaluation-harness asks it: its own HFLM, with likelihoods computed in packed rows, and
+answers after what prompts begin with in common.
 
-The harness pads a batch to its longest sequence, computes the text of a question once for each of its choices, and the
-logits of every position. What comes out is the same number to rounding (1e-6 nats), which is proved on the first row of
-each model; where it isn't, or the model's attention is not plain (sliding windows, soft-capped logits), the harness's
-way is taken.
+The harness pads a batch to its longest sequence, computes the text of a question once for each of its choices, examples
+once for each question, and the logits of every position. What comes out is the same number to rounding (1e-6 nats),
+which is proved on the first row and the first batch of each model; where it isn't, or the model's attention is not
+plain (sliding windows, soft-capped logits), the harness's way is taken.
 
 Shapes: T tokens of a row, K of them whose logits are wanted, V vocabulary.
 """
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import normalize_gen_kwargs
+from torch import Tensor
 
 from models.pretrained import context_of
 from storage.errors import ConfigError
+from tasks.evaluate.score.beginning import Batch, Beginnings
 from tasks.evaluate.score.packed import Row, rows_of
 
 if TYPE_CHECKING:
@@ -43,6 +46,8 @@ class PackedModel(HFLM):
         super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, max_length=context)
         self.packs = _plain_attention(model)
         self.proved = False
+        self.beginnings = Beginnings(model)
+        self.shares: bool | None = None  # whether answers may follow a shared beginning; None: not proved yet
 
     def _loglikelihood_tokens(
         self, requests: list[Asked], disable_tqdm: bool = False, override_bs: int | None = None
@@ -75,6 +80,44 @@ class PackedModel(HFLM):
         check_room(requests, self.max_gen_toks, self.max_length)
         answers: list[str] = super().generate_until(requests, disable_tqdm=disable_tqdm)
         return answers
+
+    def _model_generate(
+        self, context: Tensor, max_length: int, stop: list[str], *, attention_mask: Tensor, **more: Any
+    ) -> Tensor:
+        """The harness's own; what the prompts begin with in common is computed once."""
+        shared = self._shared(context, attention_mask)
+        if shared is not None:
+            context, attention_mask = shared.ids_BT, shared.mask_BT
+            more["past_key_values"] = shared.cache
+        made: Tensor = super()._model_generate(context, max_length, stop, attention_mask=attention_mask, **more)
+        return made
+
+    def _shared(self, ids_BT: Tensor, mask_BT: Tensor) -> Batch | None:
+        """The batch with its common beginning computed, if that is worth it and has been proved."""
+        if not self.packs or self.shares is False:
+            return None
+        found = self.beginnings.of(ids_BT, mask_BT)
+        if found is not None and self.shares is None:
+            self.shares = self._next_is_the_same(found, ids_BT, mask_BT)
+            found = self.beginnings.of(ids_BT, mask_BT) if self.shares else None  # the cache has grown by the proof
+        return found
+
+    @torch.no_grad()
+    def _next_is_the_same(self, shared: Batch, ids_BT: Tensor, mask_BT: Tensor) -> bool:
+        """Whether the token after each prompt is as likely as the harness finds it."""
+        asked: Any = self.model
+        length = shared.cache.get_seq_length()
+        ours, theirs = (
+            asked(
+                input_ids=ids, attention_mask=seen, position_ids=positions[:, -ids.shape[1] :], logits_to_keep=1,
+                past_key_values=cache,
+            ).logits[:, -1].float().log_softmax(-1)
+            for ids, seen, positions, cache in (
+                (shared.ids_BT[:, length:], shared.mask_BT, _positions(shared.mask_BT), shared.cache),
+                (ids_BT, mask_BT, _positions(mask_BT), None),
+            )
+        )  # fmt: skip
+        return bool((ours - theirs).abs().max() <= NEAR)
 
     def _padded(self, requests: list[Asked]) -> list[Answer]:
         found: list[Answer] = super()._loglikelihood_tokens(requests, disable_tqdm=True)
@@ -110,6 +153,11 @@ class PackedModel(HFLM):
             answers.append((sum(values[start:end]), all(best[start:end])))
             start = end
         return answers
+
+
+def _positions(mask_BT: Tensor) -> Tensor:
+    """Of each token in its own prompt."""
+    return (mask_BT.long().cumsum(1) - 1).clamp(min=0)
 
 
 def room_for(context: int) -> int:
