@@ -90,15 +90,13 @@ def _measured(options: argparse.Namespace, side: str, task: str, folder: Path) -
 
     torch.set_num_threads(options.threads)
     model, tokenizer = load_pretrained(options.model).eval(), load_tokenizer(options.model)
-    context = context_of(model.config)
     lm: Any = (
         PackedModel(model, tokenizer, options.batch_size)
         if side == "Gristmill"
         else HFLM(
-            pretrained=model, tokenizer=tokenizer, batch_size=options.batch_size, max_length=context,
-            max_gen_toks=min(256, context // 2),
+            pretrained=model, tokenizer=tokenizer, batch_size=options.batch_size, max_length=context_of(model.config)
         )
-    )  # fmt: skip
+    )
     config = ScoreConfig(task=task, **ASKED[task])
     defined = folder / task / DEFINITION
     with serving(saved(folder / task / DATA)), undescribed():

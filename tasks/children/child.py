@@ -23,6 +23,8 @@ from storage.errors import GristmillError
 from storage.files.disk import disk_fault
 from tasks.children.parent import die_with_parent
 
+_TAGS: dict[str, Any] = {}
+
 
 def run_as_child(function: Callable[[Path], None]) -> None:
     """The child's side: tie this process to its parent, run `function(spec)`, pass a GristmillError on as it is, and
@@ -51,4 +53,9 @@ def _crash(kind: type[BaseException], value: BaseException, trace: TracebackType
 def emit(**fields: Any) -> None:
     """Send one JSON line to the stage. One write, so that lines of several ranks never mix."""
     sys.stdout.flush()
-    os.write(1, json.dumps(fields).encode() + b"\n")
+    os.write(1, json.dumps({**_TAGS, **fields}).encode() + b"\n")
+
+
+def tag(**fields: Any) -> None:
+    """Have each line from now on say this too."""
+    _TAGS.update(fields)

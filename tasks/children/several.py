@@ -1,35 +1,53 @@
 """Several pieces of work of the same kind in one child, one after another: starting Python, torch and transformers
-takes longer than many a measurement.
+takes longer than many a measurement. With several GPUs the child starts one process for each, and deals the pieces out.
 
     for number, result in run_several("tasks.….measure", [(spec, out), …], on_line=…): …
 
-`python -m tasks.children.several LIST` is the child: it runs the module's `run` on each spec.
+`python -m tasks.children.several LIST` is the child: it runs the module's `run` on each spec. Those of other GPUs are
+its children, in its process group, so that whatever ends it ends them.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from storage.errors import GristmillError, LostProcess
-from tasks.children.child import emit, run_as_child
+from tasks.children.child import emit, run_as_child, tag
 from tasks.children.environment import training_environment
+from tasks.children.parent import tied_to
 from tasks.children.spec import ChildSpec
 from tasks.children.supervise import Keeps, check_plain, run_child
 from tasks.stage.output import Output
 
-OnLine = Callable[[int, dict[str, Any]], None]  # which of them, and what it said
+OnLine = Callable[[float, dict[str, Any]], None]  # how much of all is done, and what a piece said
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+POLL_SECONDS = 0.1
 
 
 def run_several(
-    module: str, work: Sequence[tuple[ChildSpec, Output]], *, on_line: OnLine, keeps: Keeps = "nothing"
+    module: str,
+    work: Sequence[tuple[ChildSpec, Output]],
+    *,
+    on_line: OnLine,
+    weights: Sequence[int] | None = None,
+    devices: Sequence[str] | None = None,
+    keeps: Keeps = "nothing",
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Run the child, and yield the number and the result of each piece of work. Where it fails, those that are done
-    are yielded first. Raises as `run_child`; the log is that of the first."""
+    are yielded first. Raises as `run_child`; the log is that of the first.
+
+    Pieces say `done` and `total` (0: unknown); `on_line` gets the sum of all, in which each counts for its weight, or
+    1. `devices` are the GPUs to deal them out to, as CUDA_VISIBLE_DEVICES names them: all that are visible, if none
+    are named.
+    """
     first, out = work[0]
     log, listed = out.scratch / "child.log", out.scratch / "several.json"
     for spec, _ in work:
@@ -38,15 +56,19 @@ def run_several(
         spec.result.unlink(missing_ok=True)
         (spec.scratch / "spec.json").write_text(spec.model_dump_json())
     specs = [str(spec.scratch / "spec.json") for spec, _ in work]
-    listed.write_text(json.dumps({"module": module, "specs": specs}))
-    at = 0
+    uses_gpus = first.runtime.compute.device != "cpu"
+    listed.write_text(
+        json.dumps({"module": module, "specs": specs, "devices": devices, "uses_gpus": uses_gpus, "chosen": None})
+    )
+    shares = [0.0] * len(work)
 
     def heard(line: dict[str, Any]) -> None:
-        nonlocal at
-        if "several" in line:
-            at = line["several"]
-        else:
-            on_line(at, line)
+        piece = line.pop("piece")
+        if "finished" in line:
+            shares[piece] = 1.0
+            return
+        shares[piece] = min(1.0, line["done"] / line["total"]) if line["total"] else shares[piece]
+        on_line(sum(share * weight for share, weight in zip(shares, weights or [1] * len(work), strict=True)), line)
 
     failure: GristmillError | None = None
     try:
@@ -68,10 +90,46 @@ def run_several(
 def run(path: Path) -> None:
     """The child's side."""
     asked = json.loads(path.read_text())
+    numbers = list(range(len(asked["specs"]))) if asked["chosen"] is None else asked["chosen"]
+    devices = _devices(asked) if asked["chosen"] is None and len(numbers) > 1 else []
+    if len(devices) > 1:
+        _deal_out(path, asked, numbers, devices[: len(numbers)])
+        return
     module = importlib.import_module(asked["module"])
-    for number, spec in enumerate(asked["specs"]):
-        emit(several=number)
-        module.run(Path(spec))
+    for number in numbers:
+        tag(piece=number)
+        module.run(Path(asked["specs"][number]))
+        emit(finished=True)
+
+
+def _devices(asked: dict[str, Any]) -> list[str]:
+    """The GPUs, by the names that CUDA_VISIBLE_DEVICES takes."""
+    if asked["devices"] is not None:
+        return [str(device) for device in asked["devices"]]
+    if not asked["uses_gpus"]:
+        return []
+    import torch
+
+    named = [name for name in os.environ.get(VISIBLE, "").split(",") if name]
+    return named or [str(number) for number in range(torch.cuda.device_count())]
+
+
+def _deal_out(path: Path, asked: dict[str, Any], numbers: Sequence[int], devices: Sequence[str]) -> None:
+    """A process for each device, which writes to our own output: a line is one write. The first that fails ends all."""
+    running = []
+    for place, device in enumerate(devices):
+        part = path.with_suffix(f".{place}.json")
+        part.write_text(json.dumps({**asked, "chosen": numbers[place :: len(devices)]}))
+        command = tied_to(os.getpid(), [sys.executable, "-m", "tasks.children.several", str(part)])
+        running.append(subprocess.Popen(command, env={**os.environ, VISIBLE: device}))
+    while running:
+        time.sleep(POLL_SECONDS)
+        ended = [process for process in running if process.poll() is not None]
+        if failed := [process.returncode for process in ended if process.returncode]:
+            for process in running:
+                process.kill()
+            sys.exit(failed[0] if failed[0] > 0 else 128 - failed[0])
+        running = [process for process in running if process not in ended]
 
 
 if __name__ == "__main__":

@@ -50,8 +50,8 @@ def _together(calls: Sequence[Call]) -> Iterator[int]:
         assert model is not None
         work.append((_spec(config, model, text, tokenizer, out), out))
 
-    def on_line(number: int, line: dict[str, Any]) -> None:
-        calls[0][2].progress(number + line["done"] / max(1, line["total"]), len(calls), "models", line["note"])
+    def on_line(done: float, line: dict[str, Any]) -> None:
+        calls[0][2].progress(done, len(calls), "models", line["note"])
 
     calls[0][2].progress(0, len(calls), "models", "starting")
     for number, result in run_several("tasks.evaluate.language.measure", work, on_line=on_line):

@@ -73,8 +73,8 @@ def _together(calls: Sequence[Call]) -> Iterator[int]:
             _tell(work[number], {"facts": {}})
             yield number
 
-    def on_line(number: int, line: dict[str, Any]) -> None:
-        first.progress(number + line["done"] / max(1, line["total"]), len(asking), "models", line["note"])
+    def on_line(done: float, line: dict[str, Any]) -> None:
+        first.progress(done, len(asking), "models", line["note"])
 
     if asking:
         first.progress(0, len(asking), "models", "starting")

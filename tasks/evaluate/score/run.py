@@ -65,7 +65,7 @@ def run(path: Path) -> None:
     opened: dict[tuple[str, int, int, Path | None], LM] = {}
     hosted = endpoint_in(spec.model) is not None
     for number, job in enumerate(spec.jobs):
-        emit(done=number, note=job.config.task)
+        emit(done=number, total=len(spec.jobs), note=job.config.task)
         if (job.scratch / SCORE).exists():  # measured before the run was killed
             continue
         # What an endpoint answers to one benchmark is kept beside that benchmark

@@ -44,12 +44,12 @@ def _together(calls: Sequence[Call]) -> Iterator[int]:
         for model, jobs in models.items()
     ]
 
-    def on_line(number: int, line: Mapping[str, Any]) -> None:
-        before = sum(len(spec.jobs) for spec, _ in work[:number])
-        first.progress(before + line["done"], len(calls), "benchmarks", line["note"])
+    def on_line(done: float, line: Mapping[str, Any]) -> None:
+        first.progress(done, len(calls), "benchmarks", line["note"])
 
     first.progress(0, len(calls), "benchmarks", "starting")
-    results = run_several("tasks.evaluate.score.run", work, on_line=on_line, keeps="answers")
+    weights = [len(spec.jobs) for spec, _ in work]
+    results = run_several("tasks.evaluate.score.run", work, on_line=on_line, weights=weights, keeps="answers")
     for number, result in results:
         mine = [place for place, (_, (model, _), _) in enumerate(calls) if model.path.resolve() == [*models][number]]
         for place in mine:
@@ -71,7 +71,7 @@ def _where(task: Artifact, name: str) -> Path:
     return folder if folder.is_dir() else task.path / f"{name}.jsonl"
 
 
-@stage(version=1, part_of="evaluate", runtime=("compute", "endpoint"), together=_together)
+@stage(version=2, part_of="evaluate", runtime=("compute", "endpoint"), together=_together)
 def score(config: ScoreConfig, model: Artifact, task: Artifact, out: Output) -> None:
     """What a model scores in a benchmark, by lm-evaluation-harness and by its definition of the task.
 

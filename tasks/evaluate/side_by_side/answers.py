@@ -55,8 +55,8 @@ def _together(calls: Sequence[Call]) -> Iterator[int]:
         assert prompts is not None
         work.append((_spec(config, prompts, model, out), out))
 
-    def on_line(number: int, line: dict[str, Any]) -> None:
-        calls[0][2].progress(number + line["done"] / max(1, line["total"]), len(calls), "models")
+    def on_line(done: float, line: dict[str, Any]) -> None:
+        calls[0][2].progress(done, len(calls), "models")
 
     calls[0][2].progress(0, len(calls), "models", "starting")
     for number, result in run_several("tasks.evaluate.side_by_side.answering", work, on_line=on_line, keeps="answers"):
