@@ -68,8 +68,7 @@ def stages(profile: Profile) -> Artifact:
         begun = from_scratch(profile, profile.pretrain, raw) if profile.pretrain else from_base(profile, raw)
         links, judge = post_training(profile, begun)
         scores = evaluation(profile, begun, links, judge, raw.part("benchmarks"))
-        chosen = (profile.export and profile.export.link) or list(links)[-1]
-        return export(profile.export, links[chosen].part("model"), scores, begun.held_out)
+        return export(profile.export, links[released(profile, links)].part("model"), scores, begun.held_out)
     except Reached as reached:
         return reached.artifact
 
@@ -121,13 +120,18 @@ def evaluation(
     """The scores of every link, and of chosen snapshots of pretraining. What is not asked for is no input."""
     if profile.evaluate is None:
         return None
-    config = profile.evaluate.with_filter(profile.filter)
+    config = profile.evaluate.with_filter(profile.filter).with_release(released(profile, links))
     models = {name: link.part("model") for name, link in links.items()}
     models |= chosen_snapshots(links[BASE], config.snapshots, BASE)
     training = begun.training if config.safety and config.safety.memorisation else None
     documents = begun.documents if config.safety and config.safety.continuations else None
     asked = (begun.held_out, benchmarks, begun.contamination, training, documents)
     return evaluate(config, models, judge if config.asks_judge else None, *asked)
+
+
+def released(profile: Profile, links: Mapping[str, Artifact]) -> str:
+    """The link whose model is released: the one that the profile names, or the last."""
+    return (profile.export and profile.export.link) or list(links)[-1]
 
 
 def pairs_of(name: str, profile: Profile, begun: Beginning, beside: Mapping[str, Artifact]) -> Pairs:

@@ -94,6 +94,11 @@ class EvaluateConfig(StageConfig):
         """With the filter's classifier and recognisers, where safety is measured by those. Raises ConfigError."""
         return self if self.safety is None else self.model_copy(update={"safety": self.safety.with_filter(filter)})
 
+    def with_release(self, link: str) -> EvaluateConfig:
+        """With the link that is released as the one that gates are about, where they don't say."""
+        gates = [gate if gate.model else gate.model_copy(update={"model": link}) for gate in self.gates]
+        return self.model_copy(update={"gates": gates})
+
     def score(self, task: TaskConfig, definition: str | None) -> ScoreConfig:
         """What is asked in one of them."""
         return ScoreConfig(

@@ -26,7 +26,7 @@ class GateConfig(StageConfig):
     """What must hold of a score, or no release is made."""
 
     task: str = Field(description=f"a task that is measured, or {BITS}, of which less is better", min_length=1)
-    model: str | None = Field(None, description="the model that must meet it (default: the last of the chain)")
+    model: str | None = Field(None, description="the model that must meet it (default: the one that is released)")
     metric: str | None = Field(None, description="a metric of the task (default: the one that its score is)")
     at_least: float | None = Field(None, description="the score must not be lower")
     at_most: float | None = Field(None, description="the score must not be higher")

@@ -51,17 +51,15 @@ def gate_digests(gates: Sequence[GateConfig]) -> dict[str, str]:
     return {f"gate {ref}": artifact.digest for ref, artifact in gate_references(gates).items()}
 
 
-def judge_gates(
-    gates: Sequence[GateConfig], run: Answered, referenced: Mapping[str, Answered], released: str | None = None
-) -> list[GateResult]:
-    """Whether `run` meets each condition of each gate. `referenced` has the evaluations that gates name, by ref;
-    `released` is the model that a gate is about which names none: by default the last of the chain.
+def judge_gates(gates: Sequence[GateConfig], run: Answered, referenced: Mapping[str, Answered]) -> list[GateResult]:
+    """Whether `run` meets each condition of each gate. `referenced` has the evaluations that gates name, by ref. A gate
+    that names no model is about the last of the usual chain; a pipeline names the one that it releases.
 
     A floor or ceiling is held against the score itself. `no_worse_than` fails only for a loss beyond `by` and beyond
     noise: the lower bound of the one-sided 95 % interval of the paired difference is above `by`. What can't be judged,
     as it was not measured, has not passed. Raises DamagedArtifact.
     """
-    last = released if released is not None else _last(run)
+    last = _last(run)
     found = []
     for gate in gates:
         model = gate.model if gate.model is not None else last

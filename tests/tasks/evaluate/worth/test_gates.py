@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from storage.artifact import Artifact
 from storage.errors import ConfigError, DamagedArtifact, GateError
 from storage.store import Store
+from tasks.evaluate import EvaluateConfig
 from tasks.evaluate.worth.answered import Answered
 from tasks.evaluate.worth.gate_config import GateConfig, Reference, unknown_models
 from tasks.evaluate.worth.gates import (
@@ -201,3 +202,10 @@ def test_an_evaluation_without_gates_stops_nothing(run: Answered) -> None:
     write_results([], run.folder)
     assert json.loads((run.folder / FILE).read_text()) == []
     check_gates(Artifact.at(run.folder))
+
+
+def test_gates_are_about_the_model_that_is_released() -> None:
+    config = EvaluateConfig.model_validate(
+        {"gates": [{"task": "arc_easy", "at_least": 0.3}, {"task": "arc_easy", "model": "base", "at_least": 0.2}]}
+    )
+    assert [gate.model for gate in config.with_release("sft").gates] == ["sft", "base"]
