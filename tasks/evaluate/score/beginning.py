@@ -49,6 +49,10 @@ class Beginnings:
             self._compute(shared)
         return Batch(*_after(shared, rows, ids_BT), self._cache(len(shared), len(rows)))
 
+    def forget(self) -> None:
+        """Give the memory of the last one back."""
+        self.ids, self.layers = [], []
+
     def _known(self, shared: list[int]) -> list[int]:
         """A beginning of `shared` that is there already, if it is almost as long."""
         kept = len(self.ids)

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from models.tokenizer import load_tokenizer
+from storage.errors import OutOfMemory
 from tasks.evaluate.score.beginning import Beginnings
 from tasks.evaluate.score.model import PackedModel
 from tests.tasks.evaluate.test_packed import CONTEXT, models
@@ -107,3 +108,33 @@ def test_padding_moves_behind_what_is_shared(ends: list[list[int]], common: int)
         assert ids_T[mask_T.bool()].tolist() == row
         assert mask_T[: len(beginnings.ids)].all()
         assert mask_T[-1]
+
+
+def test_a_batch_that_is_too_large_is_answered_in_halves(
+    known: tuple[dict[str, PreTrainedModel], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models, tokenizer = known
+    expected = answers(PackedModel(models["llama"], tokenizer, batch_size=2), prompts(7))
+    before, sizes = PackedModel._generated, list[int]()
+
+    def generated(lm: PackedModel, context: Tensor, *given: Any, **more: Any) -> Tensor:
+        sizes.append(len(context))
+        if len(context) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return before(lm, context, *given, **more)
+
+    monkeypatch.setattr(PackedModel, "_generated", generated)
+    assert answers(PackedModel(models["llama"], tokenizer, batch_size=7), prompts(7)) == expected
+    assert sizes == [7, 3, 1, 2, 4, 2, 2]
+
+
+def test_a_prompt_that_is_too_large_alone_is_told(
+    known: tuple[dict[str, PreTrainedModel], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def generated(*_: Any, **__: Any) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    models, tokenizer = known
+    monkeypatch.setattr(PackedModel, "_generated", generated)
+    with pytest.raises(OutOfMemory, match="does not fit into memory"):
+        answers(PackedModel(models["llama"], tokenizer, batch_size=2), prompts(2))
