@@ -6,6 +6,7 @@ data.py         the one seam through which the harness gets its data: what was p
 config.py       a task in a profile
 fingerprint.py  what identifies a task before its data are read
 code/           benchmarks that run programs
+sentences.py    what the code of IFEval asks: where sentences end, and in which language a text is
 environment.py  its description of the machine, left out
 prepare.py      `download`: the data of a task, and its questions for the contamination check
 """

@@ -51,6 +51,11 @@ def manager_of(task: str, folder: Path | None = None) -> TaskManager:
 
 def families(task: str) -> list[Path]:
     """The folders of the harness that define `task` and what it refers to. Raises ConfigError."""
+    return _reached(task)[0]
+
+
+def _reached(task: str) -> tuple[list[Path], set[str]]:
+    """The folders, and the names of all that it refers to, its own too."""
     known = _index()
     if task not in known:
         near = sorted(name for name in known if task.lower() in name.lower())
@@ -68,7 +73,7 @@ def families(task: str) -> list[Path]:
             wanted.append(member)
             if not set(known.get(member, ())) & found.keys():
                 found |= dict.fromkeys(known.get(member, ())[:1])
-    return list(found)
+    return list(found), seen
 
 
 def definition_digest(task: str) -> str:
@@ -100,6 +105,22 @@ def runs_programs(task: str, folder: Path | None = None) -> bool:
     return any(b"code_eval" in path.read_bytes() for one in folders for path in one.rglob("*.py"))
 
 
+def reads_sentences(task: str, folder: Path | None = None) -> bool:
+    """Whether code of the task reads NLTK's punkt_tab. Of the harness's own only code beside the definitions counts: a
+    family may have many tasks, one of which does."""
+    if folder is not None:
+        beside = {path.parent for path in folder.rglob("*.py")}
+    else:
+        found, names = _reached(task)
+        beside = {
+            path.parent
+            for family in found
+            for path in family.rglob("*.yaml")
+            if not names.isdisjoint(_names(path.read_bytes()))
+        }
+    return any(b"punkt_tab" in path.read_bytes() for one in beside for path in one.glob("*.py"))
+
+
 @functools.cache
 def _root() -> Path:
     import importlib.util
@@ -115,16 +136,20 @@ def _index() -> dict[str, list[Path]]:
     """Each name of a task, group or tag in the harness, and the families (folders of its first level) that have it."""
     known: dict[str, list[Path]] = {}
     for path in sorted(_root().rglob("*.yaml")):
-        text = path.read_bytes()
-        names = list(NAMES.findall(text))
-        for single, listed in TAGS.findall(text):
-            names += [single] if single else re.findall(rb"[\w.\-+]+", re.sub(rb"^\s*-\s*", b" ", listed, flags=re.M))
         family = _root() / path.relative_to(_root()).parts[0]
-        for name in names:
-            folders = known.setdefault(name.decode(), [])
+        for name in _names(path.read_bytes()):
+            folders = known.setdefault(name, [])
             if family not in folders:
                 folders.append(family)
     return known
+
+
+def _names(text: bytes) -> list[str]:
+    """The names of tasks, groups and tags that a definition has."""
+    names = list(NAMES.findall(text))
+    for single, listed in TAGS.findall(text):
+        names += [single] if single else re.findall(rb"[\w.\-+]+", re.sub(rb"^\s*-\s*", b" ", listed, flags=re.M))
+    return [name.decode() for name in names]
 
 
 def _some(names: list[str]) -> str:

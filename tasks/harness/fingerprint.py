@@ -11,7 +11,8 @@ from storage.digests import list_files, tree_digest
 from storage.errors import SourceError
 from storage.remembered import remembered_digest
 from tasks.harness.config import HarnessSource
-from tasks.harness.definitions import definition_digest, installed
+from tasks.harness.definitions import definition_digest, installed, reads_sentences
+from tasks.harness.sentences import sentences_digest
 
 SUBSET = "{subset}"
 
@@ -25,7 +26,10 @@ def fingerprint(source: HarnessSource) -> dict[str, str]:
             raise SourceError(f"{folder} is not a folder.", f"Correct download.harness.folder of {source.task}.")
         found = {f"{name} definition": f"{installed()} {tree_digest(list_files(folder))}"}
     else:
+        folder = None
         found = {f"{name} definition": definition_digest(source.task)}
+    if reads_sentences(source.task, folder):
+        found[f"{name} sentences"] = sentences_digest()
     if source.revision is not None:
         return {**found, name: source.revision}
     for split, pattern in (source.files or {}).items():

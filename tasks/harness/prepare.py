@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,9 @@ from storage.shards.lines import write_json_lines
 from tasks.harness.code import sandboxed_code_eval
 from tasks.harness.config import HarnessSource
 from tasks.harness.data import Load, Splits, save, serving
-from tasks.harness.definitions import installed, manager_of, runs_programs
+from tasks.harness.definitions import installed, manager_of, reads_sentences, runs_programs
 from tasks.harness.fingerprint import SUBSET, files_of
+from tasks.harness.sentences import SENTENCES, copy_sentences, repeatable_detector, with_sentences
 from tasks.sandbox import SandboxConfig
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ PACKED = (".gz", ".zst", ".xz", ".bz2")
 
 
 def prepare(source: HarnessSource, folder: Path, scratch: Path) -> list[dict[str, Any]]:
-    """Write data/, task.json and, where the profile has the definition in a folder, definition/; the questions as rows
-    of a benchmark: {"id", "query", "choices", "gold"}, of which the right answer is the only choice.
+    """Write data/, task.json, definition/ where the profile has it in a folder, and sentences/ for code that asks where
+    they end; the questions as rows of a benchmark: {"id", "query", "choices", "gold"}, of which the right answer is the
+    only choice.
 
     Raises ConfigError for a task that there is not, SourceError for data that are missing or not what it needs.
     """
@@ -45,7 +47,9 @@ def prepare(source: HarnessSource, folder: Path, scratch: Path) -> list[dict[str
 
     from jinja2 import TemplateError
 
-    with serving(remember), _without_bars(), _programs(source.task, defined):
+    if reads_sentences(source.task, defined):
+        copy_sentences(folder / SENTENCES)
+    with serving(remember), _without_bars(), what_code_needs(source.task, folder, defined, SandboxConfig()):
         try:
             leaves = manager_of(source.task, defined).load([*(source.only or [source.task])])["tasks"]
             questions = [row for name, task in leaves.items() for row in _questions(source, name, task)]
@@ -87,9 +91,17 @@ def _questions(source: HarnessSource, name: str, task: Task) -> list[dict[str, A
     return rows
 
 
-def _programs(task: str, folder: Path | None) -> AbstractContextManager[object]:
-    """Where the code of the task may try its metric, which runs programs, when it is imported."""
-    return sandboxed_code_eval(SandboxConfig()) if runs_programs(task, folder) else nullcontext()
+@contextmanager
+def what_code_needs(task: str, folder: Path, defined: Path | None, sandbox: SandboxConfig) -> Iterator[None]:
+    """Within the block the code of a task can be imported and asked: a sandbox if it runs programs, which it may try on
+    import, and what was prepared in `folder` of sentences."""
+    with ExitStack() as stack:
+        stack.enter_context(repeatable_detector())
+        if runs_programs(task, defined):
+            stack.enter_context(sandboxed_code_eval(sandbox))
+        if (folder / SENTENCES).is_dir():
+            stack.enter_context(with_sentences(folder / SENTENCES))
+        yield
 
 
 @contextmanager

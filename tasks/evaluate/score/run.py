@@ -20,11 +20,10 @@ from tasks.evaluate.score.config import ScoreConfig
 from tasks.evaluate.score.local import DATASET, questions_of, write_task
 from tasks.evaluate.score.opened import has_template, open_model
 from tasks.evaluate.score.result import clustered, command_of, items_of, score_of
-from tasks.harness.code import sandboxed_code_eval
 from tasks.harness.data import Load, saved, serving
-from tasks.harness.definitions import manager_of, runs_programs
+from tasks.harness.definitions import manager_of
 from tasks.harness.environment import undescribed
-from tasks.harness.prepare import ABOUT, DATA, DEFINITION
+from tasks.harness.prepare import ABOUT, DATA, DEFINITION, what_code_needs
 from tasks.training.peak import peak_memory
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def _measure(job: Job, lm: LM) -> dict[str, Any]:
         raise ConfigError(
             f"{config.task} is asked through the chat template, and the model has none.", "Set chat: false."
         )
-    with serving(load), undescribed(), _programs(job):
+    with serving(load), undescribed(), _code(job):
         measured: Any = simple_evaluate(
             model=lm,
             tasks=names,
@@ -117,11 +116,11 @@ def _measure(job: Job, lm: LM) -> dict[str, Any]:
     return {**score, "too_long": left_out, "command": command}
 
 
-def _programs(job: Job) -> AbstractContextManager[object]:
-    """The sandbox, for a task that runs answers as programs."""
-    if job.task.is_dir() and runs_programs(job.config.task, job.definition):
-        return sandboxed_code_eval(job.config.sandbox)
-    return nullcontext()
+def _code(job: Job) -> AbstractContextManager[None]:
+    """What the code of a task of the harness needs; a file of questions has none."""
+    if not job.task.is_dir():
+        return nullcontext()
+    return what_code_needs(job.config.task, job.task, job.definition, job.config.sandbox)
 
 
 def _task(job: Job, lm: Any) -> tuple[TaskManager, list[Any], Load, int]:

@@ -1,4 +1,5 @@
-"""Data of four tasks of the harness, made of the sentences of the tiny model: choices, a word, a page, an answer."""
+"""Data of four tasks of the harness, made of the sentences of the tiny model: choices, a word, a page, an answer; and
+instructions."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.harness.config import HarnessSource
+from tasks.harness.sentences import ENGLISH, FILES
 from tests.tasks.tiny_model import ANIMALS, PLACES, write_rows
 
 
@@ -59,3 +61,34 @@ def sources(folder: Path) -> dict[str, HarnessSource]:
         name: HarnessSource(task=name, files={split: str(folder / f"{name}.jsonl") for split in splits[name]})
         for name in made
     }
+
+
+INSTRUCTIONS: list[dict[str, Any]] = [  # as IFEval
+    {"key": number, "prompt": prompt, "instruction_id_list": [told], "kwargs": [arguments]}
+    for number, (told, arguments, prompt) in enumerate(
+        (
+            ("punctuation:no_comma", {}, "Describe a fox. Use no commas."),
+            (
+                "length_constraints:number_sentences",
+                {"relation": "less than", "num_sentences": 3},
+                "Who is the fox? Answer in less than three sentences.",
+            ),
+            ("language:response_language", {"language": "de"}, "Where does the fox live? Answer in German."),
+            (
+                "change_case:capital_word_frequency",
+                {"capital_relation": "at least", "capital_frequency": 2},
+                "How old is the fox? Write at least two words in capitals.",
+            ),
+            ("keywords:existence", {"keywords": ["fox", "hen"]}, "Where is the fox? Name the hen."),
+        )
+    )
+]
+
+
+def write_sentences(root: Path) -> Path:
+    """A model of sentences as NLTK's punkt_tab, which knows one abbreviation; the folder for NLTK_DATA."""
+    folder = root / ENGLISH
+    folder.mkdir(parents=True)
+    for name in FILES:
+        (folder / name).write_text("dr\n" if name == "abbrev_types.txt" else "")
+    return root
