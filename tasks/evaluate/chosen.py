@@ -10,7 +10,7 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.score.config import ScoreConfig
-from tasks.harness.definitions import definition_digest
+from tasks.harness.definitions import definition_digest, is_known, runs_programs
 from tasks.harness.prepare import ABOUT, DEFINITION
 
 
@@ -42,3 +42,14 @@ def chosen(config: EvaluateConfig, benchmarks: Artifact) -> dict[str, Chosen]:
 def _wants_text(folder: Path) -> bool:
     tasks = json.loads((folder / ABOUT).read_text(encoding="utf-8"))["tasks"]
     return all(task["output"] == "generate_until" for task in tasks.values())
+
+
+def check_samples(config: EvaluateConfig) -> None:
+    """Raises ConfigError for samples of a task of the harness that runs no programs."""
+    for task in config.asked([]):
+        if task.samples is not None and is_known(task.task) and not runs_programs(task.task):
+            raise ConfigError(
+                f"evaluate.tasks asks for {task.samples} samples a problem in {task.task}, which doesn't judge answers "
+                "by running them.",
+                "Leave samples to tasks such as humaneval and mbpp.",
+            )

@@ -103,8 +103,8 @@ class EvaluateConfig(StageConfig):
         """What is asked in one of them."""
         return ScoreConfig(
             task=task.task, definition=definition, shots=task.shots, limit=task.limit or self.max_items, chat=task.chat,
-            cluster=task.cluster, generation=task.generation, seed=self.seed, dtype=self.dtype,
-            batch_size=self.batch_size, sandbox=self.sandbox,
+            cluster=task.cluster, generation=task.generation, samples=task.samples, k=task.k, seed=self.seed,
+            dtype=self.dtype, batch_size=self.batch_size, sandbox=self.sandbox,
         )  # fmt: skip
 
     @property

@@ -13,7 +13,7 @@ from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.children.devices import check_device_here
 from tasks.evaluate.along.report import write_curves
 from tasks.evaluate.along.snapshots import is_snapshot, tokens_of
-from tasks.evaluate.chosen import Chosen, chosen
+from tasks.evaluate.chosen import Chosen, check_samples, chosen
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.language.files import check_files, fingerprints
 from tasks.evaluate.language.stage import DOCUMENTS, language_modelling
@@ -51,6 +51,7 @@ ORDER = (BASE, *LINKS)
 def check_here(config: EvaluateConfig, runtime: Runtime) -> None:
     """Raises ConfigError for a GPU that this machine has not, before the first stage of a run starts."""
     check_device_here(runtime)
+    check_samples(config)
     check_files(config.language)
     check_named(config.models)
     check_safety(config.safety, runtime)

@@ -105,6 +105,11 @@ def runs_programs(task: str, folder: Path | None = None) -> bool:
     return any(b"code_eval" in path.read_bytes() for one in folders for path in one.rglob("*.py"))
 
 
+def is_known(task: str) -> bool:
+    """Whether the harness has a task, group or tag of this name."""
+    return task in _index()
+
+
 def reads_sentences(task: str, folder: Path | None = None) -> bool:
     """Whether code of the task reads NLTK's punkt_tab. Of the harness's own only code beside the definitions counts: a
     family may have many tasks, one of which does."""

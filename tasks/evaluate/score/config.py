@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tasks.sandbox.config import SandboxConfig
 from tasks.stage.config import StageConfig
@@ -26,6 +26,29 @@ class Asked(StageConfig):
     generation: dict[str, Any] = Field(
         {}, description="arguments of generation that replace the task's, such as {max_gen_toks: 64}"
     )
+    samples: int | None = Field(
+        None,
+        ge=1,
+        description="answers drawn for each problem of a task that runs programs, for pass@k",
+        exclude_if=lambda number: number is None,  # so that artifacts made before there were samples are known
+    )
+    k: list[Annotated[int, Field(ge=1)]] = Field(
+        [],
+        description="estimate pass@k for these k, at most `samples` each, beside pass@1",
+        exclude_if=lambda sizes: not sizes,
+    )
+
+    @model_validator(mode="after")
+    def _samples_suffice_and_differ(self) -> Self:
+        if self.k and max(self.k) > (self.samples or 1):
+            raise ValueError(f"pass@{max(self.k)} needs {max(self.k)} samples a problem: set samples to that or more")
+        drawn = self.generation.get("do_sample") is True and self.generation.get("temperature")
+        if (self.samples or 1) > 1 and not drawn:
+            raise ValueError(
+                f"all {self.samples} samples of a problem would be the same: draw them, such as by "
+                "generation: {do_sample: true, temperature: 0.8}"
+            )
+        return self
 
 
 class ScoreConfig(Asked):

@@ -17,6 +17,7 @@ from tasks.evaluate.score.config import ScoreConfig
 from tasks.evaluate.worth.estimate import codes_of, standard_error
 
 SAME = 1e-6  # a metric that is the mean over questions, to rounding
+PASSED = "pass@1"
 DIGITS = 9  # of what is written; float32 sums repeat on one machine
 HEADLINES = ("acc_norm", "acc", "exact_match", "pass@1", "prompt_level_strict_acc", "bits_per_byte")
 
@@ -54,10 +55,11 @@ def score_of(task: str, measured: Mapping[str, Any], items: Sequence[Mapping[str
 
 
 def items_of(
-    task: str, measured: Mapping[str, Any], *, named: bool, cluster: str | None = None
+    task: str, measured: Mapping[str, Any], *, named: bool, cluster: str | None = None, sampled: bool = False
 ) -> list[dict[str, Any]]:
-    """A row a question: {"id", "cluster", "scores", "likelihoods" or "answers"}. Questions that are not `named` have
-    their number for an id; those with the same value in the column `cluster` are of one cluster.
+    """A row a question: {"id", "cluster", "scores", "likelihoods" or "answers"}, and where answers were `sampled`, how
+    many there are and pass: "n" and "c". Questions that are not `named` have their number for an id; those with
+    the same value in the column `cluster` are of one cluster.
 
     Raises ConfigError for a column that there is not.
     """
@@ -72,6 +74,8 @@ def items_of(
                 if value is not None:
                     row["scores"][metric_name(metric, sample["filter"])] = value
             row |= _answers(sample)
+            if sampled:  # pass@1 is the mean of those that pass
+                row |= {"n": len(row["answers"]), "c": round(sample[PASSED] * len(row["answers"]))}
     return list(rows.values())
 
 
@@ -95,7 +99,9 @@ def command_of(config: ScoreConfig) -> str:
     if config.generation:
         words += ["--gen_kwargs", shlex.quote(json.dumps(config.generation))]
     seed = config.seed
-    return " ".join([*words, f"--seed 0,{seed},{seed},{seed} --confirm_run_unsafe_code"])
+    words += [f"--seed 0,{seed},{seed},{seed} --confirm_run_unsafe_code"]
+    words += [f"# with repeats: {config.samples} and k: {config.k or [1]} in the definition"] if config.samples else []
+    return " ".join(words)
 
 
 def clustered(metrics: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from tasks.evaluate.score.config import ScoreConfig
 from tasks.evaluate.score.local import DATASET, questions_of, write_task
 from tasks.evaluate.score.opened import has_template, open_model
 from tasks.evaluate.score.result import clustered, command_of, items_of, score_of
+from tasks.harness.code import sampling
 from tasks.harness.data import Load, saved, serving
 from tasks.harness.definitions import manager_of
 from tasks.harness.environment import undescribed
@@ -91,7 +92,7 @@ def _measure(job: Job, lm: LM) -> dict[str, Any]:
         raise ConfigError(
             f"{config.task} is asked through the chat template, and the model has none.", "Set chat: false."
         )
-    with serving(load), undescribed(), _code(job):
+    with serving(load), undescribed(), _code(job), sampling(manager, config.samples, config.k):
         measured: Any = simple_evaluate(
             model=lm,
             tasks=names,
@@ -107,7 +108,8 @@ def _measure(job: Job, lm: LM) -> dict[str, Any]:
             numpy_random_seed=config.seed,
             confirm_run_unsafe_code=True,
         )
-    items = items_of(config.task, measured, named=job.task.is_file(), cluster=config.cluster)
+    named, sampled = job.task.is_file(), config.samples is not None
+    items = items_of(config.task, measured, named=named, cluster=config.cluster, sampled=sampled)
     write_json_lines(job.scratch / ITEMS, items)
     score = score_of(config.task, measured, items)
     if config.cluster:
