@@ -24,7 +24,9 @@ class HarnessSource(StageConfig):
         "task's part of the data set. null: from the hub",
     )
     columns: dict[str, str] = Field(
-        {}, description="columns that the files lack, each as a Jinja template of a row's columns"
+        {},
+        description="columns that the files lack, each as a Jinja template of a row's columns, which `row` has too; a "
+        "single expression may yield a list or a mapping",
     )
     dataset: str | None = Field(None, description="another data set of the hub than the definition's")
     revision: str | None = Field(

@@ -173,7 +173,8 @@ def _read(source: HarnessSource, pattern: str, subset: str | None, scratch: Path
 
 
 def _renamed(rows: Dataset, columns: Mapping[str, str]) -> Dataset:
-    """Columns made by a Jinja template of a row's columns, as a definition would write them."""
+    """Columns made by a Jinja template of a row's columns, as a definition would write them; `row` has all of them, for
+    names that are no words of Jinja."""
     from jinja2 import StrictUndefined
     from jinja2.nativetypes import NativeEnvironment
     from jinja2.sandbox import SandboxedEnvironment
@@ -183,7 +184,7 @@ def _renamed(rows: Dataset, columns: Mapping[str, str]) -> Dataset:
 
     environment = Native(undefined=StrictUndefined)
     templates = {name: environment.from_string(template) for name, template in columns.items()}
-    return rows.map(lambda row: {name: template.render(**row) for name, template in templates.items()})
+    return rows.map(lambda row: {name: template.render({"row": row, **row}) for name, template in templates.items()})
 
 
 def _from_hub(source: HarnessSource) -> Load:
