@@ -6,6 +6,8 @@ Everything inside `runtime` never does. Each stage's half is its own config clas
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -16,7 +18,7 @@ from tasks.dedup import DedupConfig
 from tasks.download import DownloadConfig
 from tasks.evaluate import EvaluateConfig
 from tasks.evaluate.along.snapshots import check_steps, snapshot_name
-from tasks.evaluate.worth.gate_config import unknown_models
+from tasks.evaluate.worth.gate_config import unknown_models, unknown_tasks
 from tasks.export import ExportConfig
 from tasks.filter import FilterConfig
 from tasks.posttrain.adapters.config import LAYERS
@@ -143,6 +145,21 @@ class Profile(BaseModel):
             unknown = unknown_models(self.evaluate.gates, models)
             if unknown:
                 raise ValueError(f"evaluate.{unknown[0]}, which this run does not measure; it has {', '.join(models)}")
+        return self
+
+    @model_validator(mode="after")
+    def _benchmarks_exist(self) -> Self:
+        """A benchmark that nobody prepares would end the run once the models are trained, or fail a gate."""
+        if self.evaluate:
+            known = self.download.benchmark_names
+            asked = self.evaluate.asked(known)
+            for name in (task.task for task in asked if task.task not in known):
+                raise ValueError(
+                    f"evaluate.tasks names {name}, but the benchmarks of download are {_nearest(name, known)}"
+                )
+            labels = [task.label for task in asked]
+            for task in unknown_tasks(self.evaluate.gates, labels, self.evaluate.safety is not None):
+                raise ValueError(f"evaluate.gates names {task}, but what is measured is {_nearest(task, labels)}")
         return self
 
     @model_validator(mode="after")
@@ -287,3 +304,9 @@ class Profile(BaseModel):
         if wrong:
             raise ValueError(f"{'; '.join(wrong)}, but the sources of documents are {', '.join(known)}")
         return self
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """The names, or those that one may have meant."""
+    near = difflib.get_close_matches(name, known)
+    return f"{', '.join(known)}: did you mean {' or '.join(near)}?" if near else ", ".join(known)

@@ -13,6 +13,7 @@ from tasks.stage.config import StageConfig
 
 LANGUAGES = {"en": "en-us", "fr": "fr-fr", "es": "es-es"}  # of the encyclopedia, with its package's names for them
 NAME = r"^[^\x00-\x1f\x7f]+$"  # it stands in lines of ledgers and tables
+DESCRIPTIONS = "descriptions"  # the benchmark of titles that embedded sources hold out
 PairRole = Literal["instructions", "preferences", "labelled"]
 PAIR_ROLES: tuple[PairRole, ...] = get_args(PairRole)
 Role = Literal["documents", PairRole]
@@ -124,6 +125,13 @@ class DownloadConfig(StageConfig):
         """The names of the sources of documents."""
         texts = [source for source in self.sources if isinstance(source, EmbeddedSource) or source.role == "documents"]
         return [name for source in texts for name in source.names]
+
+    @property
+    def benchmark_names(self) -> list[str]:
+        """The names of the benchmarks, which `evaluate.tasks` may ask for."""
+        held_out = any(isinstance(source, EmbeddedSource) and source.held_out_share for source in self.sources)
+        own = [*self.benchmarks, DESCRIPTIONS] if held_out else self.benchmarks
+        return [*own, *(source.name for source in self.harness)]
 
     @property
     def roles(self) -> tuple[PairRole, ...]:

@@ -13,7 +13,7 @@ from storage.errors import BadDocument, EmptyOutput, SourceError
 from storage.shards.documents import Document, Verdict, shard_name, write_ledger
 from storage.shards.lines import write_json_lines
 from tasks.download import benchmarks
-from tasks.download.config import DownloadConfig, EmbeddedSource, FileSource, HubSource, Source
+from tasks.download.config import DESCRIPTIONS, DownloadConfig, EmbeddedSource, FileSource, HubSource, Source
 from tasks.download.pairs import instruction, labelled, preference
 from tasks.download.pairs.choose import forms_of
 from tasks.download.sources import embedded, files, hub
@@ -228,7 +228,7 @@ def _write_benchmarks(config: DownloadConfig, out: Output) -> None:
     for source in config.sources:
         if isinstance(source, EmbeddedSource) and source.held_out_share:
             rows = sorted(embedded.held_out_questions(source), key=lambda row: str(row["id"]))[: config.benchmark_items]
-            write_json_lines(out.path / "benchmarks" / "descriptions.jsonl", rows)
+            write_json_lines(out.path / "benchmarks" / f"{DESCRIPTIONS}.jsonl", rows)
     for number, task in enumerate(config.harness):
         from tasks.harness.prepare import prepare
 

@@ -381,6 +381,24 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
         ),
         ([f"download.sources=[{{kind: embedded}}, {FILES % ('packages', 'documents')}]"], "are named packages:"),
         (["download.sources=[{kind: embedded}, {kind: embedded}]"], "are named speeches, encyclopedia-en"),
+        (
+            ["evaluate.tasks=[arc_esy]", "download.benchmarks=[arc_easy, piqa]"],
+            "evaluate.tasks names arc_esy, but the benchmarks of download are arc_easy, piqa, descriptions: "
+            "did you mean arc_easy?",
+        ),
+        (
+            ["evaluate.tasks=[gsm9k]", "download.harness=[{task: gsm8k, files: {test: a.jsonl}}]"],
+            "did you mean gsm8k?",
+        ),
+        (
+            ["evaluate.tasks=[descriptions]", "download.sources=[{kind: embedded, held_out_share: 0}]"],
+            "evaluate.tasks names descriptions, but the benchmarks of download are",
+        ),
+        (
+            ["evaluate.tasks=[{task: piqa, name: by chat}]", "evaluate.gates=[{task: piqa, at_least: 0.5}]"],
+            "evaluate.gates names piqa, but what is measured is by chat",
+        ),
+        (["evaluate.gates=[{task: safety-toxicity, at_most: 0.1}]"], "evaluate.gates names safety-toxicity, but what"),
         (["dedup.source_order=[speeches, wiki]"], "dedup.source_order names wiki"),
         (["filter.gopher_quality.max_words=10"], "gopher_quality.min_words is 20 and gopher_quality.max_words is 10"),
         (

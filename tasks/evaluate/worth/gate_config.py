@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from tasks.stage.config import StageConfig
 
 BITS = "bits_per_byte"
+SAFETY = "safety-"  # what names of its tasks begin with
 _REF = re.compile(r"(?P<ref>[^/:@\s]+/evaluate(@\d+)?|evaluate/[0-9a-f]+(\.\d+)?)(:(?P<model>.+))?", re.DOTALL)
 
 
@@ -58,6 +59,13 @@ class GateConfig(StageConfig):
         if self.model is not None and self.no_worse_than == self.model:
             raise ValueError(f"{self.model} is never worse than itself")
         return self
+
+
+def unknown_tasks(gates: Sequence[GateConfig], tasks: Collection[str], safety: bool) -> list[str]:
+    """The tasks that gates name and this run does not measure. Where `safety` is measured, its files decide of what it
+    has tasks: any of those may be."""
+    known = {BITS, *tasks}
+    return [gate.task for gate in gates if gate.task not in known and not (safety and gate.task.startswith(SAFETY))]
 
 
 def unknown_models(gates: Sequence[GateConfig], models: Collection[str]) -> list[str]:
