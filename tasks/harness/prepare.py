@@ -176,12 +176,20 @@ def _renamed(rows: Dataset, columns: Mapping[str, str]) -> Dataset:
     """Columns made by a Jinja template of a row's columns, as a definition would write them; `row` has all of them, for
     names that are no words of Jinja."""
     from jinja2 import StrictUndefined
-    from jinja2.nativetypes import NativeEnvironment
+    from jinja2.nativetypes import NativeEnvironment, NativeTemplate
     from jinja2.sandbox import SandboxedEnvironment
 
     class Native(SandboxedEnvironment, NativeEnvironment):
         """Values stay lists and numbers."""
 
+    class Template(NativeTemplate):
+        """Texts stay texts: Jinja's own would make a number of `42`."""
+
+        def render(self, *given: Any, **more: Any) -> Any:
+            parts = [*self.root_render_func(self.new_context(dict(*given, **more)))]
+            return parts[0] if len(parts) == 1 else "".join(map(str, parts))
+
+    Native.template_class = Template
     environment = Native(undefined=StrictUndefined)
     templates = {name: environment.from_string(template) for name, template in columns.items()}
     return rows.map(lambda row: {name: template.render({"row": row, **row}) for name, template in templates.items()})

@@ -13,7 +13,7 @@ from tasks.harness.config import HarnessSource
 from tasks.harness.data import saved, serving
 from tasks.harness.definitions import definition_digest, families, manager_of
 from tasks.harness.fingerprint import fingerprint
-from tasks.harness.prepare import prepare
+from tasks.harness.prepare import _read, prepare
 from tests.tasks.harness.made import choices, sources
 from tests.tasks.tiny_model import write_rows
 
@@ -87,6 +87,18 @@ def test_columns_that_files_lack_are_made_of_those_that_they_have(tmp_path: Path
     )
     (question,) = prepare(made, tmp_path / "out" / "lambada_openai", tmp_path / "scratch")
     assert question["query"] + question["choices"][0] == "a fox in the wood"
+
+
+def test_a_text_that_looks_like_a_number_stays_one(tmp_path: Path) -> None:
+    rows = [{"word": word, "n": 2, "list": "['a']"} for word in ("42", "None", "[1]", "hen")]
+    write_rows(tmp_path / "rows.jsonl", rows)
+    columns = {"text": "{{word}}", "both": "{{word}}{{n}}", "number": "{{n + 1}}", "listed": "{{[word, list]}}"}
+    path = str(tmp_path / "rows.jsonl")
+    made = _read(HarnessSource(task="x", files={"test": path}, columns=columns), path, None, tmp_path)
+    assert made["text"] == ["42", "None", "[1]", "hen"]
+    assert made["both"] == ["422", "None2", "[1]2", "hen2"]
+    assert made["number"] == [3, 3, 3, 3]
+    assert made["listed"][0] == ["42", "['a']"]
 
 
 BAD: dict[str, Any] = {
