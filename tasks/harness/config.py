@@ -12,7 +12,7 @@ from tasks.stage.config import StageConfig
 class HarnessSource(StageConfig):
     """A task, group or tag of the harness, by name, with its data."""
 
-    task: str = Field(pattern=r"^[\w.\-+]+$", description="name of a task, group or tag of lm-evaluation-harness")
+    task: str = Field(pattern=r"^[\w.\-+()]+$", description="name of a task, group or tag of lm-evaluation-harness")
     only: list[str] | None = Field(
         None, min_length=1, description="of a group: these of its tasks alone (default: all of them)"
     )

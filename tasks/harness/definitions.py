@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,9 @@ from storage.errors import ConfigError
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
-NAMES = re.compile(rb"^(?:task|group)\s*:\s*[\"']?([\w.\-+:]+)[\"']?\s*(?:#.*)?$", re.MULTILINE)
+NAMES = re.compile(rb"^[\"']?(?:task|group)[\"']?\s*:\s*[\"']?([\w.\-+:()]+)[\"']?\s*(?:#.*)?$", re.MULTILINE)
 TAGS = re.compile(
-    rb"^tag\s*:\s*(?:[\"']?([\w.\-+]+)[\"']?\s*$|\n?((?:\s*-\s*[\"']?[\w.\-+]+[\"']?\s*\n)+))", re.MULTILINE
+    rb"^[\"']?tag[\"']?\s*:\s*(?:[\"']?([\w.\-+]+)[\"']?\s*$|\n?((?:\s*-\s*[\"']?[\w.\-+]+[\"']?\s*\n)+))", re.MULTILINE
 )
 SHOWN = 6  # names in an error
 
@@ -42,11 +42,14 @@ def manager_of(task: str, folder: Path | None = None) -> TaskManager:
         manager = TaskManager(include_path=str(folder), include_defaults=False)
         if task not in manager.all_tasks:
             raise ConfigError(
-                f"No file of {folder} defines a task {task}; there are {_some(manager.all_tasks)}.",
+                f"No file of {folder} defines a task {task}; there are {some(manager.all_tasks)}.",
                 "Name one of these, or look at the YAML file of the task: one that can't be read is skipped.",
             )
         return manager
-    return TaskManager(include_path=[str(path) for path in families(task)], include_defaults=False)
+    manager = TaskManager(include_path=[str(path) for path in families(task)], include_defaults=False)
+    if task not in manager.all_tasks:
+        raise _unknown(task, [])
+    return manager
 
 
 def families(task: str) -> list[Path]:
@@ -58,11 +61,7 @@ def _reached(task: str) -> tuple[list[Path], set[str]]:
     """The folders, and the names of all that it refers to, its own too."""
     known = _index()
     if task not in known:
-        near = sorted(name for name in known if task.lower() in name.lower())
-        raise ConfigError(
-            f"lm-evaluation-harness {installed()} has no task {task}.",
-            f"Tasks with such a name: {_some(near)}." if near else "`lm-eval ls tasks` lists them.",
-        )
+        raise _unknown(task, sorted(name for name in known if task.lower() in name.lower()))
     found, wanted, seen = dict.fromkeys(known[task]), [task], set[str]()
     while wanted:
         name = wanted.pop()
@@ -140,22 +139,30 @@ def _root() -> Path:
 def _index() -> dict[str, list[Path]]:
     """Each name of a task, group or tag in the harness, and the families (folders of its first level) that have it."""
     known: dict[str, list[Path]] = {}
-    for path in sorted(_root().rglob("*.yaml")):
+    for path in sorted(path for path in _root().rglob("*") if path.suffix in ("", ".yaml") and path.is_file()):
         family = _root() / path.relative_to(_root()).parts[0]
-        for name in _names(path.read_bytes()):
+        for name in _names(path.read_bytes(), tags_only=not path.suffix):
             folders = known.setdefault(name, [])
             if family not in folders:
                 folders.append(family)
     return known
 
 
-def _names(text: bytes) -> list[str]:
-    """The names of tasks, groups and tags that a definition has."""
-    names = list(NAMES.findall(text))
+def _names(text: bytes, *, tags_only: bool = False) -> list[str]:
+    """The names of tasks, groups and tags that a definition has; of one that others include, its tags."""
+    names = [] if tags_only else list(NAMES.findall(text))
     for single, listed in TAGS.findall(text):
         names += [single] if single else re.findall(rb"[\w.\-+]+", re.sub(rb"^\s*-\s*", b" ", listed, flags=re.M))
     return [name.decode() for name in names]
 
 
-def _some(names: list[str]) -> str:
+def _unknown(task: str, near: list[str]) -> ConfigError:
+    return ConfigError(
+        f"lm-evaluation-harness {installed()} has no task {task}.",
+        f"Tasks with such a name: {some(near)}." if near else "`lm-eval ls tasks` lists them.",
+    )
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "") or "none"

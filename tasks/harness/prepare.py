@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import lzma
 import shutil
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import ConfigError, SourceError
 from storage.shards.lines import write_json_lines
+from tasks.harness.answers import check_columns, check_right
 from tasks.harness.code import sandboxed_code_eval
 from tasks.harness.config import HarnessSource
 from tasks.harness.data import Load, Splits, save, serving
-from tasks.harness.definitions import installed, manager_of, reads_sentences, runs_programs
+from tasks.harness.definitions import installed, manager_of, reads_sentences, runs_programs, some
+from tasks.harness.failures import failures_named
 from tasks.harness.fingerprint import SUBSET, files_of
 from tasks.harness.sentences import SENTENCES, copy_sentences, repeatable_detector, with_sentences
 from tasks.sandbox import SandboxConfig
@@ -33,7 +37,8 @@ def prepare(source: HarnessSource, folder: Path, scratch: Path) -> list[dict[str
     they end; the questions as rows of a benchmark: {"id", "query", "choices", "gold"}, of which the right answer is the
     only choice.
 
-    Raises ConfigError for a task that there is not, SourceError for data that are missing or not what it needs.
+    Raises ConfigError for a task that there is not and for code that fails, SourceError for data that are missing or
+    not what it needs.
     """
     defined = Path(source.folder).expanduser() if source.folder else None
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,21 +50,14 @@ def prepare(source: HarnessSource, folder: Path, scratch: Path) -> list[dict[str
             found[path, name] = load(path, name)
         return found[path, name]
 
-    from jinja2 import TemplateError
-
     if reads_sentences(source.task, defined):
         copy_sentences(folder / SENTENCES)
     with serving(remember), _without_bars(), what_code_needs(source.task, folder, defined, SandboxConfig()):
-        try:
-            leaves = manager_of(source.task, defined).load([*(source.only or [source.task])])["tasks"]
+        manager = manager_of(source.task, defined)
+        _check_only(source, manager.all_tasks)
+        with failures_named(source.task, defined):
+            leaves = manager.load([*(source.only or [source.task])])["tasks"]
             questions = [row for name, task in leaves.items() for row in _questions(source, name, task)]
-        except (KeyError, ValueError, TypeError, AttributeError, IndexError, StopIteration, TemplateError) as error:
-            raise SourceError(
-                f"The data of the task {source.task} are not what its definition reads "
-                f"({type(error).__name__}: {error}).",
-                "Give files with the columns and splits of the data set that the definition names, or rename them in "
-                "columns.",
-            ) from error
         save(_used(found, leaves), folder / DATA)
     if defined is not None:
         shutil.copytree(defined, folder / DEFINITION, ignore=shutil.ignore_patterns("__pycache__"))
@@ -74,10 +72,13 @@ def prepare(source: HarnessSource, folder: Path, scratch: Path) -> list[dict[str
 
 def _questions(source: HarnessSource, name: str, task: Task) -> list[dict[str, Any]]:
     """What stands in a question and its answer, as the task writes them: to look for, not to ask."""
+    check_columns(name, task)
     rows = []
     for number, row in enumerate(task.eval_docs):
         query, answer = task.doc_to_text(row), task.doc_to_target(row)
         choices = task.doc_to_choice(row) if task.OUTPUT_TYPE == "multiple_choice" else None
+        if choices is not None and task.config.process_results is None:  # else it says itself what is right
+            check_right(name, number, query if isinstance(query, int) else answer, choices)
         if isinstance(query, int) and choices:  # as in WinoGrande: the choices stand before what is asked
             query, answer = choices[query], answer if isinstance(answer, str) else ""
         if isinstance(answer, int) and choices:
@@ -89,6 +90,14 @@ def _questions(source: HarnessSource, name: str, task: Task) -> list[dict[str, A
     if not rows:
         raise SourceError(f"The task {name} has no question.", "Look at its files.")
     return rows
+
+
+def _check_only(source: HarnessSource, known: Sequence[str]) -> None:
+    missing = [name for name in source.only or () if name not in known]
+    if missing:
+        raise ConfigError(
+            f"{source.task} has no task {', '.join(missing)}; there are {some(known)}.", "Correct `only` of the task."
+        )
 
 
 @contextmanager
@@ -137,10 +146,17 @@ def _from_files(source: HarnessSource, scratch: Path) -> Load:
     def load(path: str, name: str | None) -> Splits:
         from datasets import DatasetDict
 
-        found: Splits = DatasetDict(
-            {split: _read(source, pattern, name, scratch) for split, pattern in (source.files or {}).items()}
-        )
-        return found
+        class Given(DatasetDict):  # type: ignore[misc]  # of a package without types
+            """The splits of `files`."""
+
+            def __missing__(self, split: str) -> Dataset:
+                raise SourceError(
+                    f"The task {source.task} reads the split {split}, and its files are {', '.join(self)} alone.",
+                    f"Add {split} to download.harness.files of {source.task}. The harness opens the split of the "
+                    "examples even where none is shown: another one can stand in for it then.",
+                )
+
+        return Given({split: _read(source, pattern, name, scratch) for split, pattern in (source.files or {}).items()})
 
     return load
 
@@ -166,8 +182,11 @@ def _read(source: HarnessSource, pattern: str, subset: str | None, scratch: Path
     options: dict[str, Any] = {"delimiter": "\t"} if suffixes[-1] == ".tsv" else {}
     try:
         rows: Dataset = load_dataset(builder, data_files=files, split="train", cache_dir=str(scratch), **options)
-    except (DatasetGenerationError, ValueError, OSError) as error:
-        cause = error.__cause__ or error
+        rows.data.validate(full=True)  # text that is not UTF-8
+    except StopIteration as error:
+        raise SourceError(f"{files[0]} is empty.", "Replace the file.") from error
+    except (DatasetGenerationError, ValueError, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        cause = str(error.__cause__ or error).rstrip(".")
         raise SourceError(f"{files[0]} can't be read: {cause}.", "Mend or replace the file.") from error
     return _renamed(rows, source.columns) if source.columns else rows
 

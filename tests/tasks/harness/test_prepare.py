@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from storage.errors import ConfigError, DamagedArtifact, SourceError
 from tasks.harness.config import HarnessSource
 from tasks.harness.data import saved, serving
-from tasks.harness.definitions import definition_digest, families, manager_of
+from tasks.harness.definitions import _index, definition_digest, families, manager_of
 from tasks.harness.fingerprint import fingerprint
 from tasks.harness.prepare import _read, prepare
 from tests.tasks.harness.made import choices, sources
@@ -118,6 +119,75 @@ def test_bad_files_are_refused_by_name(kind: str, tmp_path: Path) -> None:
     assert "arc_easy" in raised.value.message or "bad.jsonl" in raised.value.message
 
 
+def test_a_column_that_the_definition_names_is_there_or_the_task_is_refused(tmp_path: Path) -> None:
+    """The harness would take its name for every right answer."""
+    rows = [{"question": "is it so", "passage": "It is so.", "answer": True}]
+    write_rows(tmp_path / "boolq.jsonl", rows)
+    files = dict.fromkeys(("train", "validation"), str(tmp_path / "boolq.jsonl"))
+    with pytest.raises(SourceError, match="have no column label, which its doc_to_target reads; they have question, p"):
+        prepare(HarnessSource(task="boolq", files=files), tmp_path / "out" / "boolq", tmp_path / "scratch")
+    made = HarnessSource(task="boolq", files=files, columns={"label": "{{answer | int}}"})
+    (question,) = prepare(made, tmp_path / "out" / "boolq", tmp_path / "scratch")
+    assert question["choices"] == [" yes"]
+
+
+@pytest.mark.parametrize("right", [-1, 2])
+def test_hidden_answers_are_no_answers(tmp_path: Path, right: int) -> None:
+    rows = [{"question": "is it so", "passage": "It is so.", "label": label} for label in (1, 0, right)]
+    write_rows(tmp_path / "boolq.jsonl", rows)
+    files = dict.fromkeys(("train", "validation"), str(tmp_path / "boolq.jsonl"))
+    with pytest.raises(SourceError, match=f"answer to question 2 of the task boolq is {right}, and none of its 2"):
+        prepare(HarnessSource(task="boolq", files=files), tmp_path / "out" / "boolq", tmp_path / "scratch")
+
+
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
+    whole = json.dumps({"question": "?", "answer": "#### 1"}).encode() + b"\n"
+    bad = {
+        "empty.jsonl": (b"", r"empty\.jsonl is empty"),
+        "short.jsonl.gz": (gzip.compress(whole * 99)[:-20], r"short\.jsonl\.gz can't be read: Compressed file ended"),
+        "latin.jsonl": (
+            whole + '{"question": "é", "answer": "#### 1"}\n'.encode("latin-1"),
+            r"latin\.jsonl can't be r",
+        ),
+    }
+    (tmp_path / "whole.jsonl").write_bytes(whole)
+    for name, (content, said) in bad.items():
+        (tmp_path / name).write_bytes(content)
+        files = {"train": str(tmp_path / "whole.jsonl"), "test": str(tmp_path / name)}
+        with pytest.raises(SourceError, match=said):
+            prepare(HarnessSource(task="gsm8k", files=files), tmp_path / "out" / "gsm8k", tmp_path / "scratch")
+    alone = HarnessSource(task="gsm8k", files={"train": str(tmp_path / "whole.jsonl")})
+    with pytest.raises(SourceError, match="reads the split test, and its files are train alone") as raised:
+        prepare(alone, tmp_path / "out" / "gsm8k", tmp_path / "scratch")
+    assert "Add test" in raised.value.remedy
+    only = HarnessSource(task="blimp", only=["blimp_nothing"], files={"train": str(tmp_path / "whole.jsonl")})
+    with pytest.raises(ConfigError, match="blimp has no task blimp_nothing; there are blimp"):
+        prepare(only, tmp_path / "out" / "blimp", tmp_path / "scratch")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise RuntimeError('no luck')\n", r"RuntimeError no luck \(how\.py, line 1\)"),
+        ("def rows(data):\n    return 1 // 0\n", r"ZeroDivisionError .* \(how\.py, line 2\)"),
+        ("import sys\nsys.exit(0)\n", r"SystemExit 0 \(how\.py, line 2\)"),  # or the run ends as if all were well
+        ("def rows(data:\n", r"SyntaxError .*\(how\.py, line 1\)"),
+    ],
+)
+def test_code_of_a_definition_that_fails_is_an_error_with_its_line(tmp_path: Path, code: str, said: str) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "task.yaml").write_text(
+        "task: mine\ndataset_path: nowhere/at_all\noutput_type: generate_until\ntest_split: test\n"
+        "process_docs: !function how.rows\ndoc_to_text: '{{question}}'\ndoc_to_target: '{{answer}}'\n"
+    )
+    (folder / "how.py").write_text(code)
+    write_rows(tmp_path / "mine.jsonl", [{"question": "?", "answer": "1"}])
+    source = HarnessSource(task="mine", folder=str(folder), files={"test": str(tmp_path / "mine.jsonl")})
+    with pytest.raises(ConfigError, match=f"The code of the task mine fails: {said}"):
+        prepare(source, tmp_path / "out" / "mine", tmp_path / "scratch")
+
+
 def test_names_that_there_are_not(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no task hellaswagg\.") as raised:
         families("hellaswagg")
@@ -134,9 +204,22 @@ def test_names_that_there_are_not(tmp_path: Path) -> None:
 
 
 def test_groups_and_tags_are_found_in_their_folders() -> None:
-    found = {name: [path.name for path in families(name)] for name in ("mmlu", "blimp", "ai2_arc", "boolq")}
-    assert found == {"mmlu": ["mmlu"], "blimp": ["blimp"], "ai2_arc": ["arc"], "boolq": ["super_glue"]}
+    expected = {
+        "mmlu": "mmlu", "blimp": "blimp", "ai2_arc": "arc", "boolq": "super_glue",
+        "mmlu_anatomy": "mmlu", "mmlu_stem_tasks": "mmlu",  # whose keys are quoted
+        "arc_multilingual": "okapi", "xquad": "xquad",  # whose tag is in what they include
+    }  # fmt: skip
+    assert {name: [path.name for path in families(name)] for name in expected} == {
+        name: [folder] for name, folder in expected.items()
+    }
     assert definition_digest("arc_easy") == definition_digest("arc_challenge") != definition_digest("boolq")
+
+
+@pytest.mark.soak
+def test_every_name_of_the_harness_is_found() -> None:
+    from lm_eval.tasks import TaskManager
+
+    assert [name for name in TaskManager().all_tasks if name not in _index()] == []
 
 
 def test_a_flipped_byte_in_prepared_data_is_damage(tmp_path: Path) -> None:
