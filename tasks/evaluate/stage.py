@@ -185,7 +185,9 @@ def _score(made: Artifact, one: Chosen, dirty: Mapping[str, Dirty], out: Output,
     if known is not None:
         check_asked(one.config.task, (str(item["id"]) for item in items), known)
     told = judged(found, split(items, found["headline"], known))
-    return {**told, "data_digest": one.data.digest, "version": json.dumps(found["versions"], sort_keys=True)}
+    asked = {"shots": found["shots"], "chat": one.config.chat, "generation": one.config.generation}
+    version = json.dumps(found["versions"], sort_keys=True)
+    return {**told, "data_digest": one.data.digest, "version": version, "asked": asked}
 
 
 def _safety(

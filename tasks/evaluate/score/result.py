@@ -57,9 +57,10 @@ def score_of(task: str, measured: Mapping[str, Any], items: Sequence[Mapping[str
 def items_of(
     task: str, measured: Mapping[str, Any], *, named: bool, cluster: str | None = None, sampled: bool = False
 ) -> list[dict[str, Any]]:
-    """A row a question: {"id", "cluster", "scores", "likelihoods" or "answers"}, and where answers were `sampled`, how
-    many there are and pass: "n" and "c". Questions that are not `named` have their number for an id; those with
-    the same value in the column `cluster` are of one cluster.
+    """A row a question: {"id", "cluster", "scores"}, and why it has them: the "target", "likelihoods" of the choices or
+    "answers", what was "taken" out of those, and where they were `sampled`, how many there are and pass, "n" and "c".
+    Questions that are not `named` have their number for an id; those with the same value in the column `cluster` are of
+    one cluster.
 
     Raises ConfigError for a column that there is not.
     """
@@ -74,6 +75,8 @@ def items_of(
                 if value is not None:
                     row["scores"][metric_name(metric, sample["filter"])] = value
             row |= _answers(sample)
+            if taken := _taken(sample):
+                row.setdefault("taken", {})[sample["filter"]] = taken
             if sampled:  # pass@1 is the mean of those that pass
                 row |= {"n": len(row["answers"]), "c": round(sample[PASSED] * len(row["answers"]))}
     return list(rows.values())
@@ -88,11 +91,12 @@ def _cluster(row: Mapping[str, Any], column: str | None) -> str | None:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def command_of(config: ScoreConfig) -> str:
-    """The harness's own command for the same, MODEL standing for the folder of the model and FILES for that of the
-    task's data and definition."""
+def command_of(config: ScoreConfig, tasks: Sequence[str] = ()) -> str:
+    """The harness's own command for the same; of a group, for these of its `tasks`. MODEL stands for the folder of the
+    model and FILES for one with definitions that name the data."""
+    asked = shlex.quote(",".join(tasks) or config.task)
     words = ["lm_eval run --model hf --model_args", f"pretrained=MODEL,dtype={config.dtype}"]
-    words += ["--include_path FILES --tasks", shlex.quote(config.task), "--batch_size", str(config.batch_size)]
+    words += ["--include_path FILES --tasks", asked, "--batch_size", str(config.batch_size)]
     words += ["--num_fewshot", str(config.shots)] if config.shots is not None else []
     words += ["--limit", str(config.limit)] if config.limit is not None else []
     words += ["--apply_chat_template --fewshot_as_multiturn"] if config.chat else []
@@ -120,13 +124,23 @@ def clustered(metrics: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) ->
 
 
 def _answers(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """What the model said: a text, or how likely each choice was."""
+    """What the model said, a text or how likely each choice was; and what is right, for a choice its number."""
     given = [one for answer in sample["resps"] for one in answer]
+    target = sample["target"]
+    right = {"target": target if isinstance(target, int | str) else str(target)}
     if given and isinstance(given[0], str):
-        return {"answers": given}
+        return {"answers": given, **right}
     if given and isinstance(given[0], list | tuple):
-        return {"likelihoods": [round(float(one[0]), 6) for one in given]}
-    return {}
+        return {"likelihoods": [round(float(one[0]), 6) for one in given], **right}
+    return {}  # a page, which is all target
+
+
+def _taken(sample: Mapping[str, Any]) -> list[str]:
+    """What a filter took out of the answers; empty where it is the answers."""
+    if sample["filter"] == "none":
+        return []
+    found = [one if isinstance(one, list | tuple) else [one] for one in sample["filtered_resps"]]
+    return [text for texts in found for text in texts if isinstance(text, str)]
 
 
 def _scalar(value: Any) -> float | None:

@@ -16,6 +16,7 @@ from storage.shards.lines import write_json_lines
 from tasks.children.child import emit, run_as_child
 from tasks.children.spec import ChildSpec
 from tasks.evaluate.named.hosted import endpoint_in
+from tasks.evaluate.score.arguments import check_generation, refusals_named
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.evaluate.score.local import DATASET, questions_of, write_task
 from tasks.evaluate.score.opened import has_template, open_model
@@ -62,6 +63,8 @@ def run(path: Path) -> None:
     torch.set_num_threads(spec.runtime.compute.threads)
     wanted = spec.runtime.compute.device
     device = "cuda" if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()) else "cpu"
+    for job in spec.jobs:
+        check_generation(job.config)
     opened: dict[tuple[str, int, int, Path | None], LM] = {}
     hosted = endpoint_in(spec.model) is not None
     for number, job in enumerate(spec.jobs):
@@ -92,7 +95,7 @@ def _measure(job: Job, lm: LM) -> dict[str, Any]:
         raise ConfigError(
             f"{config.task} is asked through the chat template, and the model has none.", "Set chat: false."
         )
-    with serving(load), undescribed(), _code(job), sampling(manager, config.samples, config.k):
+    with serving(load), undescribed(), _code(job), sampling(manager, config.samples, config.k), refusals_named(config):
         measured: Any = simple_evaluate(
             model=lm,
             tasks=names,
@@ -114,7 +117,7 @@ def _measure(job: Job, lm: LM) -> dict[str, Any]:
     score = score_of(config.task, measured, items)
     if config.cluster:
         score["metrics"] = clustered(score["metrics"], items)
-    command = command_of(config) if isinstance(lm, HFLM) else None  # of others the harness has no such model
+    command = command_of(config, names) if isinstance(lm, HFLM) else None  # of others the harness has no such model
     return {**score, "too_long": left_out, "command": command}
 
 

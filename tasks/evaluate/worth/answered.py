@@ -49,7 +49,8 @@ class MetricScore(_Read):
 
 
 class TaskScore(_Read):
-    """One task of a model; `metric` is its headline. What `data_digest` and `version` tell apart can't be compared."""
+    """One task of a model; `metric` is its headline. What `data_digest`, `version` and `asked` (its shots, chat and
+    generation) tell apart can't be compared."""
 
     metric: str
     value: Number
@@ -60,6 +61,7 @@ class TaskScore(_Read):
     metrics: dict[str, MetricScore] = Field(default_factory=dict)
     data_digest: str | None = None
     version: str | int | float | None = None
+    asked: dict[str, Any] | None = None
 
     def of(self, metric: str) -> MetricScore | None:
         """One of its metrics, the headline among them."""

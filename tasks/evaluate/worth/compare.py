@@ -7,6 +7,7 @@ in two cases of five; at 2 %, in two of a hundred.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -253,4 +254,9 @@ def _differ(first: TaskScore, second: TaskScore) -> str:
     ):
         if one is not None and two is not None and one != two:
             return f"it is another task by its {what}: {str(one)[:12]} and {str(two)[:12]}"
-    return ""
+    if first.asked is None or second.asked is None:
+        return ""  # as an earlier version of evaluate left it
+    here, there = first.asked, second.asked
+    differ = [name for name in sorted({*here, *there}) if here.get(name) != there.get(name)]
+    told = "; ".join(f"{name} {json.dumps(here.get(name))} and {json.dumps(there.get(name))}" for name in differ)
+    return f"it was asked in another way: {told}" if differ else ""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from storage.artifact import Artifact
+from storage.errors import ConfigError
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.evaluate.score.stage import score
 from tasks.harness.definitions import families
@@ -115,6 +116,13 @@ def test_scores_are_those_of_the_harness(folder: Path, ours: dict[str, dict[str,
     assert ours["arc_easy"]["shots"] == [2]
     assert ours["arc_easy"]["chance"] == pytest.approx((1 / 3 + 1 / 4 + 1 / 5) / 3)
     assert [ours[name]["chance"] for name in ("lambada_openai", "wikitext", "gsm8k")] == [None, None, None]
+
+
+def test_more_shots_than_examples_are_refused(folder: Path, tmp_path: Path) -> None:
+    out = Output.at(tmp_path, stage="evaluate", runtime=RUNTIME)
+    call = (Artifact.at(folder / "model"), Artifact.at(folder / "benchmarks").only("gsm8k"))
+    with pytest.raises(ConfigError, match="gsm8k has fewer examples to show than shots: 99"):
+        out.obtain(score, ScoreConfig(task="gsm8k", shots=99), *call)
 
 
 @pytest.mark.soak

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from storage.errors import ConfigError
+from tasks.evaluate.score.arguments import check_generation
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.evaluate.score.result import clustered, command_of, items_of, score_of
 
@@ -17,7 +18,8 @@ def sample(number: int, right: float, text: str, chosen: str = "none") -> dict[s
     """One question as the harness logs it."""
     return {
         "doc_id": number, "doc": {"passage": text, "question": f"{number}?"}, "metrics": ["acc"], "filter": chosen,
-        "acc": right, "resps": [[(-1.0, False)], [(-2.0, False)]],
+        "acc": right, "resps": [[(-1.0, False)], [(-2.0, False)]], "filtered_resps": [(-1.0, False), (-2.0, False)],
+        "target": 1,
     }  # fmt: skip
 
 
@@ -58,6 +60,27 @@ def test_an_answer_may_be_read_in_two_ways() -> None:
     assert item["scores"] == {"acc,strict-match": 1.0, "acc,flexible-extract": 0.0}
 
 
+def test_a_line_says_why_an_answer_is_right_or_wrong() -> None:
+    (item,) = items_of("t", measured([sample(0, 0.0, "a")], 0.0, 0.0), named=False)
+    assert (item["likelihoods"], item["target"]) == ([-1.0, -2.0], 1)
+    said = {"resps": [["so 3 #### 4"]], "target": "2 + 2\n#### 4"}
+    two = [
+        {**sample(0, 1.0, "a", "strict-match"), **said, "filtered_resps": ["4"]},
+        {**sample(0, 0.0, "a", "flexible-extract"), **said, "filtered_resps": ["3"]},
+    ]
+    (item,) = items_of("t", measured(two, 0.5, 0.0), named=False)
+    assert item["answers"] == ["so 3 #### 4"]
+    assert item["taken"] == {"strict-match": ["4"], "flexible-extract": ["3"]}
+    assert item["target"] == "2 + 2\n#### 4"
+
+
+def test_arguments_that_nobody_knows_are_refused_by_name() -> None:
+    check_generation(ScoreConfig(task="gsm8k", generation={"max_gen_toks": 9, "until": ["."], "temperature": 0.5}))
+    with pytest.raises(ConfigError, match="gsm8k: temprature is no argument of generation") as raised:
+        check_generation(ScoreConfig(task="gsm8k", generation={"temprature": 0.5}))
+    assert "temperature" in raised.value.remedy
+
+
 def test_the_command_repeats_what_was_asked() -> None:
     config = ScoreConfig(task="gsm8k", shots=2, limit=9, chat=True, generation={"max_gen_toks": 12}, seed=7)
     assert command_of(config) == (
@@ -65,3 +88,5 @@ def test_the_command_repeats_what_was_asked() -> None:
         "--batch_size 32 --num_fewshot 2 --limit 9 --apply_chat_template --fewshot_as_multiturn --gen_kwargs "
         "'{\"max_gen_toks\": 12}' --seed 0,7,7,7 --confirm_run_unsafe_code"
     )
+    some = command_of(ScoreConfig(task="blimp"), ["blimp_causative", "blimp_passive_2"])
+    assert "--tasks blimp_causative,blimp_passive_2 --batch_size" in some

@@ -73,6 +73,16 @@ def test_a_task_is_not_compared_with_another_of_its_name(tmp_path: Path) -> None
     assert json.loads(json.dumps(as_json(found)))["not_compared"][1]["task"] == "task"
 
 
+def test_a_task_asked_in_another_way_is_not_compared(tmp_path: Path) -> None:
+    asked = {"shots": [0], "chat": False, "generation": {}}
+    one = read(tmp_path, {"base": {"task": right(9, 20)}}, "one", asked=asked)
+    other = read(tmp_path, {"base": {"task": right(9, 20)}}, "two", asked={**asked, "shots": [5], "chat": True})
+    earlier = read(tmp_path, {"base": {"task": right(9, 20)}}, "three")
+    (left,) = compare(pair_up(one, None, other, None)).left
+    assert left.why == "it was asked in another way: chat false and true; shots [0] and [5]"
+    assert compare(pair_up(one, None, earlier, None)).rows
+
+
 def test_no_common_question_and_no_kept_answers_are_said(tmp_path: Path) -> None:
     run = read(tmp_path, {"base": {"task": right(3, 5)}, "sft": {"task": right(3, 5)}, "dpo": {"task": right(3, 5)}})
     path = tmp_path / "run/items/sft/task.jsonl"

@@ -1,0 +1,40 @@
+"""Arguments of a benchmark that nobody can follow, told as errors of the profile."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from storage.errors import ConfigError
+from tasks.evaluate.score.config import ScoreConfig
+
+OF_THE_HARNESS = ("until", "max_gen_toks")
+
+
+def check_generation(config: ScoreConfig) -> None:
+    """Raises ConfigError for an argument that neither the harness nor transformers knows, before anything is asked."""
+    from transformers import GenerationConfig
+
+    known = [*OF_THE_HARNESS, *GenerationConfig().to_dict()]
+    for name in config.generation:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3)
+            raise ConfigError(
+                f"{config.task}: {name} is no argument of generation.",
+                f"Did you mean {' or '.join(near)}?" if near else "Correct `generation` of the task.",
+            )
+
+
+@contextmanager
+def refusals_named(config: ScoreConfig) -> Iterator[None]:
+    """Raises ConfigError where a task has fewer examples than are to be shown."""
+    try:
+        yield
+    except ValueError as error:
+        if "larger than population" not in str(error):
+            raise
+        raise ConfigError(
+            f"{config.task} has fewer examples to show than shots: {config.shots or 'those of its definition'}.",
+            "Lower `shots` of the task, or prepare more rows of the split that its examples come from.",
+        ) from error
