@@ -11,7 +11,10 @@ from storage import refs
 from storage.store import Store
 from tasks.evaluate.worth.answered import Answered
 from tasks.evaluate.worth.compare import EQUAL, Comparison, Row, as_json, chain_pairs, compare, pair_up
+from tasks.evaluate.worth.texts import other_text
 from tasks.stage.pages import markdown_table
+
+_BITS = "(less is better; one number each, not tested)"
 
 
 def show_comparison(
@@ -40,7 +43,9 @@ def text_of(comparison: Comparison) -> str:
         head = f"A = {first.name}, B = {second.name}"
         bits = [one.evaluation.models[one.model].bits_per_byte for one in (first, second)]
         if None not in bits:
-            head += f"\n\nbits per byte: {bits[0]:.4f} and {bits[1]:.4f} (less is better; one number each, not tested)"
+            head += f"\n\nbits per byte: {bits[0]:.4f} and {bits[1]:.4f} "
+            other = other_text(first.evaluation, first.model, second.evaluation, second.model)
+            head += "(of different texts: they can't be compared)" if other else _BITS
         parts += [head, _table(rows) if rows else "Nothing could be compared."]
     parts += [_sentence(comparison)]
     if comparison.left:

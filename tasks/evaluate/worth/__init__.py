@@ -6,6 +6,7 @@ sign_flips.py   the test of a paired difference: exact, or with sampled flips
 paired.py       two models on the same questions
 answered.py     an evaluation as it was kept: scores and answers per question
 compare.py      two evaluations, or the models of one, task by task, corrected for their number
+texts.py        whether bits per byte are of the same text
 gate_config.py  conditions of a release, as a profile states them
 gates.py        whether they are met, and the error that stops a release
 """

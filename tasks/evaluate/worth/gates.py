@@ -17,6 +17,7 @@ from tasks.evaluate.worth.compare import One, match
 from tasks.evaluate.worth.estimate import LEVEL, is_binary
 from tasks.evaluate.worth.gate_config import BITS, GateConfig
 from tasks.evaluate.worth.paired import detectable, loses_more_than, paired
+from tasks.evaluate.worth.texts import other_text
 from tasks.stage.named import named_artifact
 from tasks.stage.pages import markdown_table
 from tasks.training.links import BASE, LINKS
@@ -142,6 +143,8 @@ def _against_other(gate: GateConfig, run: Answered, model: str, referenced: Mapp
         return _result(gate, model, condition, "none", False, score if isinstance(score, str) else str(old))
     sign = 1 if score.higher_is_better else -1
     if gate.task == BITS and not _has_items(run, model):
+        if other_text(other, before, run, model):
+            return _result(gate, model, condition, "none", False, "they were measured on different texts")
         loss = sign * (old.value - score.value)
         why = f"{'worse' if loss > 0 else 'better'} by {abs(loss):.3g}; one number, whose noise is not known"
         shown = f"{score.value:.4g} against {old.value:.4g}"

@@ -15,6 +15,8 @@ from storage.errors import ConfigError, DamagedArtifact, StoreError
 from storage.store import Store
 from tasks.evaluate.worth.answered import Answered
 from tasks.evaluate.worth.compare import EQUAL, Comparison, One, as_json, chain_pairs, compare, pair_up
+from tasks.evaluate.worth.gate_config import GateConfig
+from tasks.evaluate.worth.gates import judge_gates
 from tests.flows.test_cli import gristmill, publish
 from tests.tasks.evaluate.worth.evaluations import Scores, right, write_evaluation
 
@@ -81,6 +83,32 @@ def test_a_task_asked_in_another_way_is_not_compared(tmp_path: Path) -> None:
     (left,) = compare(pair_up(one, None, other, None)).left
     assert left.why == "it was asked in another way: chat false and true; shots [0] and [5]"
     assert compare(pair_up(one, None, earlier, None)).rows
+
+
+def write_language(of: Answered, sources: dict[str, float], *, is_sample: bool = False) -> None:
+    told = {"is_sample": is_sample, "by_source": [{"name": name, "bytes": size} for name, size in sources.items()]}
+    path = of.folder / "language" / "base" / "language.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"held_out": told}))
+
+
+def test_bits_per_byte_of_other_texts_are_not_compared(tmp_path: Path) -> None:
+    one, other = (read(tmp_path, {"base": {"task": right(9, 20)}}, name) for name in ("one", "two"))
+    gate = GateConfig(task="bits_per_byte", no_worse_than="tiny/evaluate@1")
+    write_language(one, {"speeches": 9000})
+
+    def told(sources: dict[str, float], *, is_sample: bool = False) -> tuple[bool, bool]:
+        write_language(other, sources, is_sample=is_sample)
+        (result,) = judge_gates([gate], other, {"tiny/evaluate@1": one})
+        return "different texts" in text_of(compare(pair_up(one, None, other, None))), result.passed
+
+    assert told({"speeches": 9010}) == (False, True)  # another tokenizer leaves another end out
+    assert told({"speeches": 4000}, is_sample=True) == (False, True)
+    assert told({"speeches": 4000}) == (True, False)
+    assert told({"gsm8k": 9000}, is_sample=True) == (True, False)
+    (other.folder / "language" / "base" / "language.json").write_text("{}")
+    with pytest.raises(DamagedArtifact, match=r"language\.json of base in two can't be read"):
+        judge_gates([gate], other, {"tiny/evaluate@1": one})
 
 
 def test_no_common_question_and_no_kept_answers_are_said(tmp_path: Path) -> None:
