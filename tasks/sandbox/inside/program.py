@@ -1,8 +1,8 @@
 """The process that runs one program and then its tests.
 
 That the tests passed is told by a token, written to a pipe when both have run to their end. While they run, the token,
-the tests and the pipe's number are arguments of calls that are still to be made: no frame has them as a local, and
-`gc.freeze` takes them out of what the collector lists. A program that leaves early, with whatever exit code, does not
+the tests and the pipe's number are arguments of calls that are still to be made: no frame has them, or what leads to
+them, as a local, and the collector knows of none of it. A program that leaves early, with whatever exit code, does not
 get to the token. One that searches its own memory could: what runs in a process can't be hidden from it entirely.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import __future__
 
 import collections
+import ctypes
 import functools
 import gc
 import json
@@ -18,6 +19,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Iterable
 from types import CodeType, TracebackType
 from typing import Any
 
@@ -26,6 +28,14 @@ from tasks.sandbox.inside.settings import Settings
 
 FUTURE = functools.reduce(
     operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
+HIDDEN: tuple[type, ...] = (
+    map,
+    tuple,
+    frozenset,
+    collections.deque,
+    type(iter(collections.deque())),
+    functools.partial,
 )
 LONGEST = 1000  # characters of an error's message
 ENVIRONMENT = {"LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -41,17 +51,20 @@ class Job:
         """Shut this process in, run the texts one after the other in one namespace, write the token. Never returns."""
         with _Telling(self.report):
             shut_in(self.settings, self.folder, self.report)
-            calls = iter((self._calls(),))
-            del self.texts, self.token, self.report
-            # No frame may have a local that leads to the calls: the map below alone does
-            collections.deque(map(operator.call, next(calls)), maxlen=0)
+            # One expression, and a method of one argument, which is passed without a tuple: no local leads to the calls
+            [].extend(self._steps())
+
+    def _steps(self) -> Iterable[Any]:
+        """Makes the calls as it is read. Nothing of it is left here."""
+        steps = hidden(map(operator.call, collections.deque(self._calls())))
+        del self.texts, self.token, self.report
+        return steps
 
     def _calls(self) -> tuple[functools.partial[Any], ...]:
         space: dict[str, Any] = {}  # as `exec` has it: __name__ is that of the builtins, no "__main__"
         program, *tests = self.texts
         code = compile(program, "<program>", "exec", dont_inherit=True)
         return (
-            functools.partial(gc.freeze),
             functools.partial(exec, code, space),
             # a tracing function could jump over the tests
             functools.partial(sys.settrace, None),
@@ -60,6 +73,20 @@ class Job:
             functools.partial(os.write, self.report, self.token),
             functools.partial(os._exit, 0),
         )
+
+
+def hidden(steps: Iterable[Any]) -> Iterable[Any]:
+    """The same, with all through which it leads to its calls unknown to the collector: `gc.get_objects` lists none of
+    it, and `gc.get_referrers` comes from nothing to it. Of these types alone, whose ends allow that."""
+    waiting: list[Any] = [steps]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, CodeType):  # the collector knows its constants, and not whose they are
+            waiting += one.co_consts, one.co_names
+        elif isinstance(one, HIDDEN) and gc.is_tracked(one):
+            waiting += gc.get_referents(one)
+            ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(one))
+    return steps
 
 
 def _compiled(tests: str, program: CodeType) -> CodeType:

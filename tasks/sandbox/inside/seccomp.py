@@ -44,7 +44,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180), "add_key": (248, 217),
     "request_key": (249, 218), "keyctl": (250, 219), "shmat": (30, 196), "shmctl": (31, 195), "msgctl": (71, 187),
     "semctl": (66, 191), "mq_unlink": (241, 181), "memfd_create": (319, 279), "memfd_secret": (447, 447),
-    "fallocate": (285, 47),
+    "fallocate": (285, 47), "setsockopt": (54, 208),  # it could enlarge the buffers of a pair of sockets
     # modes, owners, times and attributes of files; watching them; ways around their paths
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
     "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -19,8 +20,9 @@ NOBODY = 65534  # the user and group that a program runs as, in its namespace; f
 ISOLATED = kernel.NEW_USER | kernel.NEW_MOUNTS | kernel.NEW_PIDS | kernel.NEW_NETWORK | kernel.NEW_IPC | kernel.NEW_UTS
 TOKEN = 16  # bytes
 REPORT = 1 << 16  # bytes that are read of what a program may have written to the pipe of the token
-LOOK = 0.05  # seconds between looks at a folder that nothing else bounds
+LOOK = 0.05  # seconds between looks at what nothing else bounds: a folder, and the threads of a user who is not counted
 LONG = 1000  # characters
+OVER = {"files": ("OSError", "its folder has no space left"), "threads": ("RuntimeError", "it has too many threads")}
 
 
 def supervise(settings: Settings, texts: list[str], privileged: bool, proc: int, answer: int) -> Job | None:
@@ -41,7 +43,7 @@ def supervise(settings: Settings, texts: list[str], privileged: bool, proc: int,
         return Job(settings, texts, token, writing, folder)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     os.close(writing)
-    over, code, usage = _wait(child, started + settings.seconds, settings, folder)
+    over, code, usage = _wait(child, started + settings.seconds, settings, folder, proc)
     seconds = time.monotonic() - started
     if not settings.namespaces:
         end_children(proc)
@@ -86,9 +88,9 @@ def map_ids(proc: int, user: tuple[int, int], group: tuple[int, int]) -> None:
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
 
 
-def _wait(child: int, deadline: float, settings: Settings, folder: str) -> tuple[str, int, Any]:
-    """Wait for the program, and kill it when its time or its folder's size is over. What was over, its exit code as
-    subprocess has it, and its use of resources."""
+def _wait(child: int, deadline: float, settings: Settings, folder: str, proc: int) -> tuple[str, int, Any]:
+    """Wait for the program, and kill it when its time is over, its folder's size or the number of its threads. What was
+    over, its exit code as subprocess has it, and its use of resources."""
     over = ""
     while True:
         ended, status, usage = os.wait4(child, os.WNOHANG)
@@ -100,12 +102,14 @@ def _wait(child: int, deadline: float, settings: Settings, folder: str) -> tuple
         left = deadline - time.monotonic()
         if left <= 0:
             over = "time"
+        elif threads(child, proc) > settings.tasks:
+            over = "threads"
         elif not settings.namespaces and not fits(folder, settings.files):
             over = "files"
         if over:
             os.kill(child, signal.SIGKILL)
             left = 1.0
-        signal.sigtimedwait([signal.SIGCHLD], max(0.0, left if settings.namespaces else min(left, LOOK)))
+        signal.sigtimedwait([signal.SIGCHLD], max(0.0, min(left, LOOK)))
 
 
 def judge(passed: bool, told: bytes, over: str, code: int, all_time_used: bool) -> dict[str, str]:
@@ -115,8 +119,8 @@ def judge(passed: bool, told: bytes, over: str, code: int, all_time_used: bool) 
     """
     if over == "time" or (code in (-signal.SIGKILL, -signal.SIGXCPU) and all_time_used):
         return {"state": "timed out", "error": "", "message": ""}
-    if over == "files":
-        return {"state": "failed", "error": "OSError", "message": "its folder has no space left"}
+    if over in OVER:
+        return {"state": "failed", "error": OVER[over][0], "message": OVER[over][1]}
     if passed and code == 0:
         return {"state": "passed", "error": "", "message": ""}
     try:
@@ -127,6 +131,17 @@ def judge(passed: bool, told: bytes, over: str, code: int, all_time_used: bool) 
             message = f"killed by {signal.Signals(-code).name if -code in set(signal.Signals) else f'signal {-code}'}"
     out_of_memory = error == "MemoryError" or code == -signal.SIGKILL
     return {"state": "out of memory" if out_of_memory else "failed", "error": error, "message": message}
+
+
+def threads(process: int, proc: int) -> int:
+    """How many threads a process has; 0 where /proc does not say."""
+    try:
+        status = os.open(f"{process}/status", os.O_RDONLY, dir_fd=proc)
+        told = os.read(status, 1 << 14)
+        os.close(status)
+    except OSError:
+        return 0
+    return int(told.partition(b"\nThreads:")[2].partition(b"\n")[0] or 0)
 
 
 def end_children(proc: int) -> None:
@@ -151,7 +166,8 @@ def end_children(proc: int) -> None:
 
 
 def fits(folder: str, size: int) -> bool:
-    """Whether the files in a folder take at most `size` bytes and are not too many."""
+    """Whether the files in a folder take at most `size` bytes and are not too many. What is hidden, in a folder that
+    can't be read or whose path is too long, does not fit."""
     total = count = 0
     waiting = [folder]
     while waiting and total <= size and count <= root.INODES:
@@ -163,8 +179,10 @@ def fits(folder: str, size: int) -> bool:
                         waiting.append(entry.path)
                     else:
                         total += entry.stat(follow_symlinks=False).st_blocks * 512
-        except OSError:  # it is being changed
-            continue
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.ENAMETOOLONG):
+                return False
+            # else it is being changed
     return total <= size and count <= root.INODES
 
 

@@ -113,13 +113,25 @@ def test_its_own_folder_is_empty_bounded_and_gone_afterwards(means: Means) -> No
     hidden = "import os, time\nfor i in range(300):\n    os.mkdir('d'); os.chdir('d')\nos.close(os.open('x', 64, 0))"
     reserved = "import ctypes, os, time\nfile = os.open('a', os.O_CREAT | os.O_WRONLY)\n"
     reserved += "if ctypes.CDLL(None).fallocate(file, 1, ctypes.c_long(0), ctypes.c_long(10 ** 9)): raise OSError"
-    for source in (one, many, reserved):
+    deep = "import os, time\nfor i in range(20):\n    os.mkdir('d' * 250); os.chdir('d' * 250)\n"
+    unreadable = "import os, time\nos.mkdir('d', 0o300); os.chdir('d')\n"
+    fill = "for i in range(20):\n    with open(str(i), 'wb') as file: file.write(bytes(1_000_000))\ntime.sleep(2)"
+    for source in (one, many, reserved, deep + fill, unreadable + fill):
         (outcome,) = run_programs([Program(source, "")], CONFIG, means=means)
         assert (outcome.state, outcome.error) == ("failed", "OSError"), outcome
     assert run_programs([Program(hidden, "")], CONFIG, means=means)[0].passed
     too_many = "import os, time\nfor i in range(4_200): os.mknod(str(i))\ntime.sleep(9)"
     (outcome,) = run_programs([Program(too_many, "")], CONFIG, means=means)
     assert (outcome.state, outcome.error) == ("failed", "OSError") or outcome.state == "timed out"
+
+
+def test_pairs_of_sockets_work_and_have_small_buffers(means: Means) -> None:
+    loop = "import asyncio\nasync def one(): return 1\nassert asyncio.run(one()) == 1"
+    assert run_programs([Program(loop, "")], CONFIG, means=means)[0].passed
+    if means.seccomp:
+        larger = "import socket\na, _ = socket.socketpair()\na.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 ** 20)"
+        assert run_programs([Program(larger, "")], CONFIG, means=means)[0].error == "PermissionError"
+        assert without_sandbox(larger) == 0
 
 
 def test_no_connection_and_no_packet_gets_out(means: Means) -> None:

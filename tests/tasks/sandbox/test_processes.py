@@ -103,6 +103,10 @@ def test_threads_are_bounded(means: Means, name: str) -> None:
     )
     (outcome,) = run_programs([Program(named(name) + many, "")], SLOW, means=means)
     assert (outcome.state, outcome.error) == ("failed", "RuntimeError")
+    # threads whose stacks take next to no memory; with `filters` the supervisor looks how many there are
+    small = f"import threading\nthreading.stack_size(32_768)\n{many}\ntime.sleep(1)"
+    (outcome,) = run_programs([Program(named(name) + small, "")], SandboxConfig(seconds=10), means=means)
+    assert (outcome.state, outcome.error) == ("failed", "RuntimeError")
     few = "import threading\nt = threading.Thread(target=time.sleep, args=(0.1,)); t.start(); t.join()"
     assert run_programs([Program(named(name) + few, "")], SLOW, means=means)[0].passed
 

@@ -74,7 +74,7 @@ PATCHES = [
     "import os; os.write = os._exit = lambda *_: None\ndef add(a, b): return 0",
     "import json; json.dumps = lambda *_: 'passed'\ndef add(a, b): return 0",
     "import builtins; builtins.exec = builtins.compile = lambda *_: None\ndef add(a, b): return 0",
-    "import gc; gc.freeze = None\ndef add(a, b): return 0",
+    "import gc; gc.is_tracked = gc.get_referents = None\ndef add(a, b): return 0",
     "add = '''",
     "import sys\ndef jump(frame, event, argument):\n    return jump\nsys.settrace(jump)\ndef add(a, b): return 0",
     "@lambda f: lambda *_: None",
@@ -131,8 +131,46 @@ if any(("mar" + "ker 17") in (text if isinstance(text, str) else text.decode("la
 """
 
 
+REACH = """
+import gc, os, sys
+def add(a, b): return 0
+gc.unfreeze()
+seen, waiting = {}, gc.get_objects() + gc.get_referrers(os.write, os._exit, exec, globals())
+frame = sys._getframe()
+while frame:
+    waiting += frame.f_locals.values()
+    frame = frame.f_back
+while waiting:
+    one = waiting.pop()
+    if id(one) not in seen and one is not seen and one is not waiting:
+        seen[id(one)] = one
+        if type(one).__name__.endswith("iterator"):  # one that has given its last thing still holds it
+            try: one.__setstate__(0)
+            except (AttributeError, TypeError, ValueError): pass
+        waiting += gc.get_referents(one)
+for one in list(seen.values()):
+    if isinstance(one, bytes) and len(one) == 16:
+        for number in range(3, 64):
+            try: os.write(number, one)
+            except OSError: continue
+            os._exit(0)
+"""
+
+
+def test_no_object_that_a_program_can_reach_leads_to_the_token(means: Means) -> None:
+    (outcome,) = run_all([REACH], means)
+    assert (outcome.state, outcome.error) == ("failed", "AssertionError")
+
+
+def test_a_collection_in_the_middle_changes_nothing(means: Means) -> None:
+    texts = ["import gc\ngc.collect()\ndef add(a, b): gc.collect(); return a + b", "import gc\ngc.collect()\n1 / 0"]
+    right, wrong = run_all(texts, means)
+    assert right.passed
+    assert (wrong.state, wrong.error) == ("failed", "ZeroDivisionError")
+
+
 def test_neither_the_token_nor_the_tests_are_found_by_searching(means: Means) -> None:
-    forged, looked = run_all([SEARCH + FORGE, SEARCH + LOOK], means, "text = 'marker 17'\nassert False")
+    forged, looked = run_all([SEARCH + FORGE, SEARCH + LOOK], means, "text = 'marker 17'\nassert text in {'', 1}")
     assert (forged.state, forged.error) == ("failed", "")
     assert (looked.state, looked.error) == ("failed", "AssertionError")
     open_to_all = f"import os\ntests = 'marker 17'\ntry: exec({SEARCH + LOOK!r}, {{}})\nexcept LookupError: os._exit(7)"
