@@ -13,11 +13,13 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from models.presets import ShapeError, derive
+from storage.errors import ConfigError
 from tasks.base import BaseConfig
 from tasks.dedup import DedupConfig
 from tasks.download import DownloadConfig
 from tasks.evaluate import EvaluateConfig
 from tasks.evaluate.along.snapshots import check_steps, snapshot_name
+from tasks.evaluate.side_by_side.config import names_of
 from tasks.evaluate.worth.gate_config import unknown_models, unknown_tasks
 from tasks.export import ExportConfig
 from tasks.filter import FilterConfig
@@ -145,6 +147,21 @@ class Profile(BaseModel):
             unknown = unknown_models(self.evaluate.gates, models)
             if unknown:
                 raise ValueError(f"evaluate.{unknown[0]}, which this run does not measure; it has {', '.join(models)}")
+            if self.evaluate.side_by_side:
+                try:
+                    talking = [*links, *(one.name for one in self.evaluate.models if one.in_transformers)]
+                    names_of(self.evaluate.side_by_side, talking, judge=JUDGE in self.links)
+                except ConfigError as error:
+                    raise ValueError(f"{error.message} {error.remedy}".rstrip(".")) from error
+        return self
+
+    @model_validator(mode="after")
+    def _memorised_text_is_there(self) -> Self:
+        if self.base and self.evaluate and self.evaluate.safety and self.evaluate.safety.memorisation:
+            raise ValueError(
+                "evaluate.safety.memorisation needs the tokens that the model was trained on, and of a base there are "
+                "none: set it to null"
+            )
         return self
 
     @model_validator(mode="after")

@@ -408,6 +408,12 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
         (["grpo={max_new_tokens: 256}"], "grpo.max_new_tokens is 256, which of 256 tokens leaves none for a prompt"),
         (["sft.max_length=300"], "sft.max_length is 300, but pretrain.model.context is 256"),
         (["sft.adapter={rank: 4, targets: [q_proj, nope]}"], "targets has nope, but the linear layers of a llama are"),
+        (["evaluate.side_by_side={baseline: nope}"], "names nope, which is no model. Name base, sft, dpo"),
+        (
+            ["evaluate.side_by_side={models: [base, base@5]}", "evaluate.snapshots=[5]", "pretrain.snapshot_every=5"],
+            "names base@5, which is no model",
+        ),
+        (["evaluate.side_by_side={judge: reward}"], "judge is reward, but there is no reward model"),
     ],
 )
 def test_what_can_only_fail_later_is_refused_when_the_profile_is_read(overrides: list[str], message: str) -> None:
@@ -416,7 +422,14 @@ def test_what_can_only_fail_later_is_refused_when_the_profile_is_read(overrides:
     assert message in caught.value.message
 
 
+def test_memorisation_of_a_base_s_text_is_refused_when_the_profile_is_read() -> None:
+    with pytest.raises(ConfigError, match=r"evaluate\.safety\.memorisation needs the tokens.*set it to null"):
+        load("finetune", ["evaluate={safety: {continuations: null}}"])
+    load("finetune", ["evaluate={safety: {memorisation: null}}"])
+
+
 def test_what_merely_looks_like_that_is_not_refused() -> None:
+    load("tiny", ["evaluate.side_by_side={baseline: sft, models: [dpo, base]}"])
     load("tiny", ["dedup.source_order=[speeches]", "filter.gopher_quality.max_words=20"])
     load("tiny", ["dedup.source_order=[wiki]", "dedup.against=[other/dedup@1]"])
     load("tiny", ["filter.gopher_quality.max_words=null", "download.benchmarks=[]"])

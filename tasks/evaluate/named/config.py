@@ -31,6 +31,11 @@ class NamedModel(StageConfig):
         None, description="an OpenAI-compatible endpoint; it is asked what is answered in text"
     )
 
+    @property
+    def in_transformers(self) -> bool:
+        """Whether transformers runs it: neither an endpoint nor a GGUF file."""
+        return self.endpoint is None and not (self.format or "").startswith("gguf")
+
     @model_validator(mode="after")
     def _is_one_model(self) -> Self:
         if sum(source is not None for source in (self.base, self.link, self.endpoint)) != 1:

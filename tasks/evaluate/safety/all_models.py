@@ -16,7 +16,7 @@ from tasks.evaluate.safety.stage import check_here as check_safety
 from tasks.evaluate.safety.stage import safety
 from tasks.evaluate.side_by_side.answers import answers
 from tasks.evaluate.side_by_side.config import PromptsConfig
-from tasks.evaluate.side_by_side.prompts import fingerprint, prompts
+from tasks.evaluate.side_by_side.prompts import check_prompts, fingerprint, prompts
 from tasks.filter.toxicity.stage import toxicity_model
 from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
@@ -42,10 +42,12 @@ def sources(config: SafetyConfig | None) -> dict[str, str]:
 
 
 def check_here(config: SafetyConfig | None, runtime: Runtime) -> None:
-    """Raises ConfigError, SourceError for what is not there, before the first stage of a run starts."""
+    """Raises ConfigError, SourceError for what is not there, and for a file with a line that is none, before the first
+    stage of a run starts."""
     if config is not None:
         check_safety(config, runtime)
-        sources(config)
+        for name in _sets(config):
+            check_prompts(_prompts(config, name))
 
 
 def measure_safety(

@@ -73,6 +73,12 @@ def prompts_of(config: ContinuationsConfig) -> list[Prompt]:
     return [*_once(rows, _prompt, PROMPT_FORM).values()]
 
 
+def check_prompts(config: ContinuationsConfig) -> None:
+    """Read every prompt that is named once. Raises SourceError as `prompts_of`."""
+    if config.prompts or config.file is not None:
+        prompts_of(config)
+
+
 def questions_of(config: BiasConfig) -> list[Question]:
     """The questions, in their order. Raises SourceError for one that lacks a field, or stands there twice."""
     return [*_once(_lines(config.file, BBQ_FORM), _question, BBQ_FORM).values()]
@@ -90,6 +96,8 @@ def _once(rows: Iterator[tuple[str, Any]], read: Callable[[Any], Any], form: str
     found: dict[str, Any] = {}
     where = ""
     for where, row in rows:
+        if not isinstance(row, dict):
+            raise SourceError(f"{where}: it is no object.", form)
         try:
             one = read(row)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:

@@ -15,7 +15,7 @@ from tasks.children.spec import ChildSpec
 from tasks.evaluate.safety.asked import BIAS, CONTINUATIONS, Asked, asked_of
 from tasks.evaluate.safety.bias import measure_bias
 from tasks.evaluate.safety.config import SafetyConfig
-from tasks.evaluate.safety.questions import fingerprints
+from tasks.evaluate.safety.questions import check_prompts, fingerprints, questions_of
 from tasks.evaluate.safety.refused import SECTION, measure_refusals
 from tasks.evaluate.safety.report import write
 from tasks.evaluate.safety.toxic import measure_continuations
@@ -50,11 +50,16 @@ class _Work(NamedTuple):
 
 
 def check_here(config: SafetyConfig, runtime: Runtime) -> None:
-    """Raises ConfigError for a GPU, a file or a key that is not there, before the first stage of a run starts."""
+    """Raises ConfigError for a GPU, a file or a key that is not there, SourceError for a line that is no prompt or no
+    question, before the first stage of a run starts."""
     from tasks.endpoint.client import address_of, api_key
 
     check_device_here(runtime)
     fingerprints(config)
+    if config.continuations:
+        check_prompts(config.continuations)
+    if config.bias:
+        questions_of(config.bias)
     if config.refusals and config.refusals.judge:
         address_of(config.refusals.judge, SECTION)
         api_key(config.refusals.judge, SECTION)

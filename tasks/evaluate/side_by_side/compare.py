@@ -12,13 +12,13 @@ from itertools import combinations
 from typing import Any
 
 from storage.artifact import Artifact
-from storage.errors import ConfigError, EmptyOutput
+from storage.errors import EmptyOutput
 from storage.shards.lines import write_json_lines
 from tasks.evaluate.side_by_side.answers import answers, load_answers
-from tasks.evaluate.side_by_side.config import PromptsConfig, SideBySideConfig
+from tasks.evaluate.side_by_side.config import PromptsConfig, SideBySideConfig, names_of
 from tasks.evaluate.side_by_side.items import Item, of_judgements, of_rewards, refused
 from tasks.evaluate.side_by_side.judgements import bias_of, judgements, load_judgements
-from tasks.evaluate.side_by_side.prompts import fingerprint, prompts
+from tasks.evaluate.side_by_side.prompts import check_prompts, fingerprint, prompts
 from tasks.evaluate.side_by_side.rates.standings import Pair, Standings, standings
 from tasks.evaluate.side_by_side.report import as_json, markdown_page, model_rows, pair_rows
 from tasks.evaluate.side_by_side.rewards import RewardsConfig, answer_rewards, load_rewards
@@ -47,40 +47,17 @@ def sources(config: SideBySideConfig | None) -> dict[str, str]:
 
 def check_here(config: SideBySideConfig, runtime: Runtime) -> None:
     """Before the first stage of a run starts: raises ConfigError for a key of an endpoint that is not there, and for
-    what is no address; SourceError for a file of prompts that can't be read."""
+    what is no address; SourceError for a file of prompts that can't be read, or has a line that is none."""
     from tasks.endpoint.client import address_of, api_key
 
-    sources(config)
+    if config.file is not None:
+        check_prompts(PromptsConfig(file=config.file))
     named = {f"endpoints.{name}": endpoint for name, endpoint in config.endpoints.items()}
     if config.judge_endpoint is not None:
         named["judge_endpoint"] = config.judge_endpoint
     for name, endpoint in named.items():
         address_of(endpoint, f"evaluate.side_by_side.{name}")
         api_key(endpoint, f"evaluate.side_by_side.{name}")
-
-
-def names_of(config: SideBySideConfig, known: Sequence[str], *, judge: bool) -> list[str]:
-    """The models that are compared, in order: those of `known` and the endpoints, or of these the ones that the config
-    names. Raises ConfigError for a name that there is not, or twice, for fewer than two, and for a judge that is not
-    there."""
-    twice = sorted(set(known) & set(config.endpoints))
-    if twice:
-        raise ConfigError(f"{twice[0]} is both a model and an endpoint.", "Rename evaluate.side_by_side.endpoints.")
-    every = [*known, *config.endpoints]
-    chosen = list(dict.fromkeys(config.models or every))
-    for name in [*chosen, *([config.baseline] if config.baseline else [])]:
-        if name not in every:
-            raise ConfigError(f"evaluate.side_by_side names {name}, which is no model.", f"Name {', '.join(every)}.")
-    if config.baseline and config.baseline not in chosen:
-        chosen.append(config.baseline)
-    if len(chosen) < 2:
-        raise ConfigError("One model can't be compared.", "Name a second in evaluate.side_by_side.models.")
-    if config.judge == "reward" and not judge:
-        raise ConfigError(
-            "evaluate.side_by_side.judge is reward, but there is no reward model.",
-            "Give the profile a section reward, or the judge an endpoint.",
-        )
-    return chosen
 
 
 def pairs_of(names: Sequence[str], baseline: str | None) -> list[Pair]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from storage.errors import ConfigError
 from tasks.endpoint.config import EndpointConfig
 from tasks.stage.config import StageConfig
 
@@ -120,3 +122,27 @@ class SideBySideConfig(StageConfig):
             max_dropped_share=self.max_dropped_share,
             seed=self.seed,
         )
+
+
+def names_of(config: SideBySideConfig, known: Sequence[str], *, judge: bool) -> list[str]:
+    """The models that are compared, in order: those of `known` and the endpoints, or of these the ones that the config
+    names. Raises ConfigError for a name that there is not, or twice, for fewer than two, and for a judge that is not
+    there."""
+    twice = sorted(set(known) & set(config.endpoints))
+    if twice:
+        raise ConfigError(f"{twice[0]} is both a model and an endpoint.", "Rename evaluate.side_by_side.endpoints.")
+    every = [*known, *config.endpoints]
+    chosen = list(dict.fromkeys(config.models or every))
+    for name in [*chosen, *([config.baseline] if config.baseline else [])]:
+        if name not in every:
+            raise ConfigError(f"evaluate.side_by_side names {name}, which is no model.", f"Name {', '.join(every)}.")
+    if config.baseline and config.baseline not in chosen:
+        chosen.append(config.baseline)
+    if len(chosen) < 2:
+        raise ConfigError("One model can't be compared.", "Name a second in evaluate.side_by_side.models.")
+    if config.judge == "reward" and not judge:
+        raise ConfigError(
+            "evaluate.side_by_side.judge is reward, but there is no reward model.",
+            "Give the profile a section reward, or the judge an endpoint.",
+        )
+    return chosen

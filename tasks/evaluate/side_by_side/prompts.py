@@ -62,6 +62,13 @@ def read_prompts(config: PromptsConfig) -> Iterator[dict[str, Any]]:
         raise SourceError("There is no prompt to ask.", "Give evaluate.side_by_side prompts, or a file of them.")
 
 
+def check_prompts(config: PromptsConfig) -> None:
+    """Read every prompt once. Raises SourceError as `read_prompts` and `fingerprint`."""
+    fingerprint(config)
+    for _ in read_prompts(config):
+        pass
+
+
 def load_prompts(artifact: Artifact) -> list[dict[str, Any]]:
     """The rows of the artifact."""
     return list(read_json_lines(artifact.path / FILE))

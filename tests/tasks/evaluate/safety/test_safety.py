@@ -20,7 +20,7 @@ from storage.shards.token_sources import write_sources
 from storage.shards.tokens import write_tokens
 from storage.store import Store
 from tasks.endpoint.config import EndpointConfig
-from tasks.evaluate.safety.all_models import measure_safety, sources
+from tasks.evaluate.safety.all_models import check_here, measure_safety, sources
 from tasks.evaluate.safety.asked import asked_of
 from tasks.evaluate.safety.bias import bias_score, biased
 from tasks.evaluate.safety.config import (
@@ -266,6 +266,21 @@ def test_what_is_missing_is_said_before_anything_is_measured(folder: Path, tmp_p
         SafetyConfig(continuations=None, memorisation=None)
     with pytest.raises(ValueError, match="no regular expression"):
         RefusalsConfig(harmful="x", patterns=["("])
+
+
+@pytest.mark.parametrize("name", ["continuations", "harmful", "bias"])
+def test_a_line_that_is_none_is_said_before_a_run_starts(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"nothing": 1}\n')
+    parts: dict[str, dict[str, Any]] = {
+        "continuations": {"continuations": {"file": str(path)}},
+        "harmful": {"refusals": {"harmful": str(path)}},
+        "bias": {"bias": {"file": str(path)}},
+    }
+    config = SafetyConfig.model_validate({"continuations": None, "memorisation": None, **parts[name]})
+    with pytest.raises(SourceError, match=r"lines\.jsonl, line 1"):
+        check_here(config, RUNTIME)
+    check_here(SafetyConfig(), RUNTIME)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError, SourceError
 from storage.shards.lines import read_json_lines, write_json_lines
 from storage.store import Store
-from tasks.evaluate.side_by_side.compare import check_here, names_of, pairs_of, side_by_side, sources
-from tasks.evaluate.side_by_side.config import SideBySideConfig
+from tasks.evaluate.side_by_side.compare import check_here, pairs_of, side_by_side, sources
+from tasks.evaluate.side_by_side.config import SideBySideConfig, names_of
 from tasks.evaluate.side_by_side.rewarding import run
 from tasks.evaluate.side_by_side.rewards import RewardsSpec, load_rewards
 from tasks.posttrain.judge.model import Judge, load_classifier, write_mean
@@ -204,4 +204,8 @@ def test_keys_and_prompts_are_looked_at_before_a_run(tmp_path: Path, monkeypatch
     absent = config_of("http://127.0.0.1:1/v1", prompts=None, file=str(tmp_path / "absent.jsonl"))
     with pytest.raises(SourceError, match="can't be read"):
         sources(absent)
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"prompt": "one"}\n{"text": "two"}\n')
+    with pytest.raises(SourceError, match=r"bad\.jsonl, line 2: it has neither `prompt` nor `messages`"):
+        check_here(config_of("http://127.0.0.1:1/v1", prompts=None, file=str(bad)), RUNTIME)
     assert sources(None) == {} == sources(config_of("http://127.0.0.1:1/v1"))
