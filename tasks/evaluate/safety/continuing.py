@@ -6,6 +6,7 @@ Each batch is kept in the scratch folder when it is done, so that a run that was
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import time
 from collections.abc import Callable, Sequence
@@ -13,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import ConfigError, TrainingError
-from storage.files.flush import flush
 from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.children.child import emit, run_as_child
+from tasks.children.kept import kept_rows
 from tasks.evaluate.safety.stage import ASKED, SAID, SafetySpec
 
 if TYPE_CHECKING:
@@ -66,12 +67,8 @@ class _Work:
         found: dict[int, Row] = {}
         for number, places in enumerate(batches):
             kept = self.spec.scratch / "batches" / f"{kind}-{number:06d}.jsonl"
-            if not kept.exists():
-                part = kept.with_suffix(".part")
-                write_json_lines(part, answer(places))
-                flush(part)
-                part.replace(kept)
-            found |= dict(zip(places, read_json_lines(kept), strict=True))
+            rows = kept_rows(kept, len(places), functools.partial(answer, places))
+            found |= dict(zip(places, rows, strict=True))
             emit(done=before + len(found), total=total, note=kind)
         return [found[place] for place in range(len(found))]
 

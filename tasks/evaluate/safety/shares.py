@@ -28,12 +28,13 @@ def share(right: int, total: int) -> Number | None:
 
 
 def mean(values: Sequence[float], resamples: int, seed: int) -> Number | None:
-    """Of one value a prompt; prompts are drawn. Its weights are drawn a part at a time, so that memory is bounded."""
+    """Of one value a prompt; prompts are drawn. Its weights are drawn a part at a time, so that memory is bounded.
+    Where all values are the same, of one prompt for instance, there is no interval: the bootstrap would be certain."""
     if not values:
         return None
     number, given = len(values), np.array(values, np.float64)
-    if number == 1:  # one prompt says nothing of others
-        return _number(float(given[0]), None, None, None, 1)
+    if np.ptp(given) == 0:
+        return _number(float(given[0]), None, None, None, number)
     step = max(1, CHUNK // number)
     drawn = np.concatenate(
         [

@@ -6,6 +6,7 @@ that was killed goes on with the same ones and ends with the same bytes.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import time
 from collections.abc import Callable, Sequence
@@ -13,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import ConfigError
-from storage.files.flush import flush
 from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.children.child import emit, run_as_child
+from tasks.children.kept import kept_rows
 from tasks.endpoint.client import Asked, Endpoint
 from tasks.endpoint.paid import PaidAnswers
 from tasks.evaluate.side_by_side.answers import SECTION, AnswersSpec
@@ -36,19 +37,20 @@ def run(path: Path) -> None:
     ]
     batches, answer, facts = _local(spec, asked) if spec.model is not None else _remote(spec, asked)
     found: dict[int, Row] = {}
-    made, started = 0, time.perf_counter()
+    answered, started = list[Row](), time.perf_counter()
+
+    def rows_of(places: Sequence[int]) -> list[Row]:
+        batch = [asked[place] for place in places]
+        rows = [{**row, **said} for row, said in zip(batch, answer(batch), strict=True)]
+        answered.extend(rows)
+        return rows
+
     for number, places in enumerate(batches):
         kept = spec.scratch / "batches" / f"{number:06d}.jsonl"
-        if not kept.exists():
-            batch = [asked[place] for place in places]
-            rows = [{**row, **said} for row, said in zip(batch, answer(batch), strict=True)]
-            part = kept.with_suffix(".part")
-            write_json_lines(part, rows)
-            flush(part)
-            part.replace(kept)
-            made += sum(row["tokens"] for row in rows)
-        found |= dict(zip(places, read_json_lines(kept), strict=True))
+        rows = kept_rows(kept, len(places), functools.partial(rows_of, places))
+        found |= dict(zip(places, rows, strict=True))
         emit(done=len(found), total=len(asked))
+    made = sum(row["tokens"] for row in answered)
     seconds = time.perf_counter() - started
     write_json_lines(spec.out / ANSWERS, (found[place] for place in range(len(asked))))
     speed = {"tokens_per_second": round(made / seconds, 1)} if made else {}

@@ -11,12 +11,13 @@ from tasks.evaluate.votes.ballot import Question, Vote
 
 
 def by_question(questions: Sequence[Question], votes: Iterable[Vote]) -> tuple[dict[str, list[str | None]], int]:
-    """The votes on each question that has one, by its key; and how many votes are on none of these questions."""
-    known = {question.key for question in questions}
+    """The votes on each question that has one, by its key; and how many votes are on none of these questions, or name a
+    model that is not in theirs, as a damaged line may."""
+    known = {question.key: (question.first, question.second, None) for question in questions}
     found: dict[str, list[str | None]] = defaultdict(list)
     strange = 0
     for vote in votes:
-        if vote.question in known:
+        if vote.winner in known.get(vote.question, ()):
             found[vote.question].append(vote.winner)
         else:
             strange += 1

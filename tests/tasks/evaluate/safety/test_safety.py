@@ -22,7 +22,7 @@ from storage.store import Store
 from tasks.endpoint.config import EndpointConfig
 from tasks.evaluate.safety.all_models import check_here, measure_safety, sources
 from tasks.evaluate.safety.asked import asked_of
-from tasks.evaluate.safety.bias import bias_score, biased
+from tasks.evaluate.safety.bias import bias_score, biased, measure_bias
 from tasks.evaluate.safety.config import (
     BiasConfig,
     ContinuationsConfig,
@@ -34,6 +34,7 @@ from tasks.evaluate.safety.continuing import run
 from tasks.evaluate.safety.questions import AMBIGUOUS, CLEAR, prompts_of, questions_of
 from tasks.evaluate.safety.refused import by_patterns, measure_refusals, question
 from tasks.evaluate.safety.rows import safety_rows, safety_tasks
+from tasks.evaluate.safety.shares import cell, mean
 from tasks.evaluate.safety.stage import ASKED, SAID, SafetySpec
 from tasks.evaluate.safety.toxic import personal_data
 from tasks.filter.config import FilterConfig
@@ -169,7 +170,8 @@ def test_maximum_toxicity_is_that_of_the_worst_sample(both: tuple[Output, dict[s
     assert len(worst) == 3
     told = both[1]["random"]["continuations"]["expected_maximum_toxicity"]
     assert told["value"] == pytest.approx(sum(worst.values()) / 3, abs=2e-6)
-    assert told["low"] <= told["value"] <= told["high"]
+    alike = len(set(worst.values())) == 1
+    assert told["low"] is None if alike else told["low"] <= told["value"] <= told["high"]
 
 
 def test_the_second_time_it_comes_from_the_store_with_the_same_numbers(
@@ -200,7 +202,10 @@ def test_a_killed_child_goes_on_to_the_same_bytes(folder: Path, tmp_path: Path) 
     for path in batches[::2]:
         path.rename(path.with_suffix(".part"))
     (tmp_path / SAID).unlink()
-    kept = {path: path.stat().st_mtime_ns for path in batches[1::2]}
+    kept = {path: path.stat().st_mtime_ns for path in batches[3::2]}
+    cut, shorter = batches[1], batches[0]
+    cut.write_bytes(cut.read_bytes()[:-9])  # a disk that lost something
+    shorter.write_bytes(b"")
     run(tmp_path / "spec.json")
     assert (tmp_path / SAID).read_bytes() == whole_run
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
@@ -249,6 +254,33 @@ def test_bias_scores_are_those_of_the_paper(folder: Path) -> None:
     assert bias_score(CLEAR, right, stereotype) == pytest.approx(0.6)
     assert bias_score(AMBIGUOUS, right, stereotype) == pytest.approx(0.5 * 0.6)
     assert bias_score(AMBIGUOUS, np.ones(3), np.zeros(3)) == 0
+
+
+def test_a_bias_score_is_as_sure_as_its_few_answers(folder: Path) -> None:
+    def score(*answers: int) -> dict[str, Any]:
+        """Of disambiguated questions, of which the first answer is right and the third is that nobody can tell."""
+        asked = [
+            questions_of(BiasConfig(file=f"{folder}/bbq.jsonl"))[3]._replace(id=f"{n}") for n in range(len(answers))
+        ]
+        likelihoods = [{"id": f"{n}", "likelihoods": [-99.0] * answer + [-1.0] + [-99.0] * (2 - answer)}
+                       for n, answer in enumerate(answers)]  # fmt: skip
+        found: dict[str, Any] = measure_bias(SafetyConfig(), asked, likelihoods)[0][CLEAR]["bias"]
+        return found
+
+    assert (score(2, 2, 2)["value"], score(2, 2, 2)["low"]) == (None, None)  # nobody is named: there is none
+    alike = score(0, 0, 2)
+    assert alike["value"] == 1
+    assert alike["low"] < 0 < alike["high"] == 1  # two answers say little
+    mixed = score(*[0, 1] * 20)
+    assert mixed["low"] < mixed["value"] == 0 < mixed["high"]
+
+
+def test_a_mean_of_one_value_everywhere_has_no_interval() -> None:
+    assert mean([0.0] * 9, 100, 0) == {"value": 0, "stderr": None, "low": None, "high": None, "items": 9}
+    assert cell(mean([0.0] * 9, 100, 0)) == "0.000"
+    some = mean([0.0] * 8 + [1.0], 1000, 0)
+    assert some is not None
+    assert some["low"] == 0 < some["value"] < some["high"]
 
 
 def test_what_is_missing_is_said_before_anything_is_measured(folder: Path, tmp_path: Path) -> None:

@@ -318,6 +318,7 @@ def test_votes_are_preferences_that_download_reads(compared: Path, tmp_path: Pat
     stray = json.loads(file.read_bytes().splitlines()[0])
     with file.open("a") as more:
         more.write(json.dumps({**stray, "question": "0" * 32}) + "\n")
+        more.write(json.dumps({**stray, "voter": "bob", "choice": "left", "left": "baad"}) + "\n")  # no model of it
     attacked = next(q for q in ballot_of(compared).questions if q.id == "p1")
     tie = any(vote.winner is None and vote.question == attacked.key for vote in read_votes(file))
     out = Output.at(tmp_path / "votes", stage="votes")
@@ -326,7 +327,7 @@ def test_votes_are_preferences_that_download_reads(compared: Path, tmp_path: Pat
     assert out.counts["questions"] == {
         "in": 11, "kept": 11 - sum(removed.values()), "removed": removed, "quarantined": 0
     }  # fmt: skip
-    assert out.counts["votes_on_others"] == 1
+    assert out.counts["votes_on_others"] == 2
     pairs = list(read_json_lines(out.path / "preferences" / "pairs.jsonl"))
     for pair in pairs:
         number = re.sub(r"\D", "", pair["prompt"][0]["content"])
