@@ -29,7 +29,7 @@ def check_linux() -> None:
     if sys.platform != "linux":
         raise ConfigError(
             f"Programs of a model are run in a sandbox of Linux, and this system is {sys.platform}.",
-            "Run this stage on Linux, or leave out what runs programs: humaneval, mbpp and rewards by unit tests.",
+            "Run this stage on Linux, or leave out what runs programs: humaneval and mbpp.",
         )
 
 

@@ -101,7 +101,8 @@ def _once(rows: Iterator[tuple[str, Any]], read: Callable[[Any], Any], form: str
         try:
             one = read(row)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            told = str(error) if isinstance(error, ValueError) else "one of its fields is of another kind"
+            told = f"it has no {error}" if isinstance(error, KeyError) else told
             raise SourceError(f"{where}: {told}.", form) from error
         if one.id in found:
             raise SourceError(f"{where}: its id {one.id[:80]} stands there already.", "Leave one of them out.")

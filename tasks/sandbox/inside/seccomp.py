@@ -66,8 +66,11 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "personality": (135, 92), "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None),
 }  # fmt: skip
 SET_PDEATHSIG = 1  # of prctl: the program shall not outlive its supervisor
-SIGNAL_OWNER = (8, 10, 15)  # of fcntl: F_SETOWN, F_SETSIG and F_SETOWN_EX let the kernel send signals to others
-OWNER_OR_TERMINAL = (0x8901, 0x8902, 0x5412, 0x541C)  # of ioctl: FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX
+# of fcntl: with F_SETOWN, F_SETSIG and F_SETOWN_EX the kernel signals others; F_SETLEASE and F_NOTIFY watch files
+OWNER_OR_LEASE = (8, 10, 15, 1024, 1026)
+# of ioctl, the only ones: TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX. Others change attributes of a file
+# that is open for reading alone (FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR), send signals, or type into a terminal
+ASKING = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 
 
 def known() -> bool:
@@ -100,8 +103,8 @@ def program(pid: int, *, protected: bool) -> bytes:
         ("tgkill", 0, JUMP_EQUAL, (pid,), ALLOW, denied),
         ("prlimit64", 0, JUMP_EQUAL, (0, pid), ALLOW, denied),
         ("prctl", 0, JUMP_EQUAL, (SET_PDEATHSIG,), denied, ALLOW),
-        ("fcntl", 1, JUMP_EQUAL, SIGNAL_OWNER, denied, ALLOW),
-        ("ioctl", 1, JUMP_EQUAL, OWNER_OR_TERMINAL, denied, ALLOW),
+        ("fcntl", 1, JUMP_EQUAL, OWNER_OR_LEASE, denied, ALLOW),
+        ("ioctl", 1, JUMP_EQUAL, ASKING, ALLOW, denied),
     ):
         tests = [one for value in values for one in (_step(test, value, 0, 1), _step(RETURN, found))]
         code += [_step(JUMP_EQUAL, numbers[name], 0, len(tests) + 2), _step(LOAD, ARGUMENTS + 8 * argument)]

@@ -102,6 +102,18 @@ def test_no_file_outside_is_read(means: Means, tmp_path: Path) -> None:
     assert [without_sandbox(one) for one in (source, listing)] == [0, 0]
 
 
+def test_no_attribute_of_a_file_that_may_be_read_is_changed(means: Means) -> None:
+    """FS_IOC_GETFLAGS and FS_IOC_SETFLAGS, which need no file that is open for writing; set to what they are."""
+    flags = "import fcntl, os\nfile = os.open(os.__file__, os.O_RDONLY)\nflags = bytearray(8)\n"
+    change = f"{flags}fcntl.ioctl(file, 0x80086601, flags)\nfcntl.ioctl(file, 0x40086602, bytes(flags))"
+    (outcome,) = run_programs([Program(change, "")], CONFIG, means=means)
+    assert outcome.error in ("PermissionError", "OSError")
+    asked = f"{flags}assert not os.isatty(file)\nos.set_inheritable(file, True)\nos.set_blocking(file, True)"
+    assert run_programs([Program(asked, "")], CONFIG, means=means)[0].passed
+    if os.access(os.__file__, os.W_OK) and without_sandbox(f"{flags}fcntl.ioctl(file, 0x80086601, flags)") == 0:
+        assert without_sandbox(change) == 0
+
+
 def test_its_own_folder_is_empty_bounded_and_gone_afterwards(means: Means) -> None:
     polite = "import os, tempfile\nassert os.listdir() == []\nopen('a', 'w').write('b')\nassert open('a').read() == 'b'"
     temporary = "with tempfile.TemporaryFile() as file: file.write(b'x')"

@@ -323,8 +323,10 @@ def test_a_line_that_is_none_is_said_before_a_run_starts(name: str, tmp_path: Pa
 def test_a_file_of_prompts_that_is_none_is_refused(line: str, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(line)
-    with pytest.raises(SourceError):
+    with pytest.raises(SourceError) as caught:
         prompts_of(ContinuationsConfig(file=str(path)))
+    assert "indices" not in caught.value.message
+    assert "subscriptable" not in caught.value.message
 
 
 def test_prompts_may_be_those_of_real_toxicity_prompts(tmp_path: Path) -> None:
