@@ -24,8 +24,8 @@ class Bin(NamedTuple):
     observed: float
 
 
-def wilson(right: int, total: int, z: float = NORMAL_95) -> tuple[float, float]:
-    """The score interval of a share (Wilson 1927), by default at 95 %."""
+def wilson(right: float, total: int, z: float = NORMAL_95) -> tuple[float, float]:
+    """The score interval of a share (Wilson 1927), by default at 95 %. A tie may count as half a one that is right."""
     share = right / total
     middle = (share + z * z / (2 * total)) / (1 + z * z / total)
     half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))

@@ -81,8 +81,8 @@ def rate_of(wins: Array, number: Array, weights: Array) -> Estimate:
     """The win rate by (P,) wins and items of prompts and (R, P) weights."""
     value = float(wins.sum() / number.sum())
     asked = number > 0
-    if np.ptp(wins[asked] / number[asked]) == 0 and value in (0.0, 1.0):
-        return Estimate(value, *wilson(round(value * int(asked.sum())), int(asked.sum())))
+    if np.ptp(wins[asked] / number[asked]) == 0:
+        return Estimate(value, *wilson(value * int(asked.sum()), int(asked.sum())))
     return interval(value, share(weights, wins, number, value), int(asked.sum()))
 
 

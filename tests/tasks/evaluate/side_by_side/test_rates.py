@@ -55,6 +55,9 @@ def test_a_model_that_wins_all_of_five_is_not_certain_to_win() -> None:
     found = win_rate(items([WON] * 5), resamples=1000, seed=1)
     assert found.value == 1.0
     assert found.low == pytest.approx(0.5655, abs=1e-4)  # Wilson's, of 5 of 5: 5 / (5 + 1.96²)
+    tied = win_rate(items([TIED] * 5), resamples=1000, seed=1)
+    assert tied.value - tied.low == pytest.approx(tied.high - tied.value)
+    assert tied.low < 0.2 < tied.value == 0.5  # five ties are no proof that neither is better
 
 
 def test_the_sign_flip_test_is_the_binomial_one_where_every_prompt_has_a_winner() -> None:
