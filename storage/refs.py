@@ -81,7 +81,9 @@ def resolve(store: Store, text: str) -> str:
         return entries[-1].location
     if entries:
         if not number.isdigit() or not 1 <= int(number) <= len(entries):
-            raise StoreError(f"{name} has no version @{number}.", f"It has @1 to @{len(entries)}.")
+            raise StoreError(
+                f"{name} has no version @{number}.", f"It has @1{f' to @{len(entries)}' if entries[1:] else ''}."
+            )
         return entries[int(number) - 1].location
     found = [location for location in store.locations() if location.startswith(text) and "/" in text]
     if len(found) == 1:

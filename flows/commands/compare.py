@@ -46,10 +46,11 @@ def text_of(comparison: Comparison) -> str:
             head += f"\n\nbits per byte: {bits[0]:.4f} and {bits[1]:.4f} "
             other = other_text(first.evaluation, first.model, second.evaluation, second.model)
             head += "(of different texts: they can't be compared)" if other else _BITS
-        parts += [head, _table(rows) if rows else "Nothing could be compared."]
+        parts += [head, *([_table(rows)] if rows else [])]
     parts += [_sentence(comparison)]
     if comparison.left:
-        why = [f"- {one.task}, {one.first.model} and {one.second.model}: {one.why}" for one in comparison.left]
+        whose = [" and ".join(dict.fromkeys((one.first.model, one.second.model))) for one in comparison.left]
+        why = [f"- {one.task}, {who}: {one.why}" for one, who in zip(comparison.left, whose, strict=True)]
         parts += ["Not compared:\n\n" + "\n".join(why)]
     return "\n\n".join(parts)
 

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from storage.errors import ConfigError
 from tasks.evaluate.votes.ballot import CHOICES, Ballot, Choice
-from tasks.evaluate.votes.page import page
+from tasks.evaluate.votes.page import disguised, page
 
 HOST = "127.0.0.1"
 MOST_BYTES = 4096  # of a vote
@@ -122,7 +122,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return True
             if path == "/vote" and choice in CHOICES:
                 known: Choice = "left" if choice == "left" else "right" if choice == "right" else "tie"
-                self.server.ballot.vote(fields.get("question", ""), known)
+                question = self.server.ballot.next()
+                if question and fields.get("question") == disguised(self.server.token, question.key):
+                    self.server.ballot.vote(question.key, known)
                 return True
         return False
 

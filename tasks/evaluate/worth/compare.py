@@ -128,7 +128,7 @@ def match(first: One, second: One, task: str, metric: str | None = None) -> Matc
     for one in (first, second):
         score = one.evaluation.models[one.model].tasks.get(task)
         if score is None:
-            return f"{one.name} was not asked it"
+            return f"{one.name} was not asked this"
         scores.append(score)
     metric = metric or scores[0].metric
     if why := _differ(*scores):

@@ -165,6 +165,7 @@ def page_of(ballot: Ballot) -> str:
 
 def test_the_last_vote_can_be_undone_and_given_again(compared: Path) -> None:
     ballot = ballot_of(compared)
+    key = ballot.questions[0].key
     with serving(ballot) as browser:
         assert browser.post("/undo") == 303, "nothing to undo is no error"
         first = browser.page().fields["question"]
@@ -174,8 +175,17 @@ def test_the_last_vote_can_be_undone_and_given_again(compared: Path) -> None:
         browser.post("/undo")
         assert browser.page().fields["question"] == first
         browser.vote("tie")
-    assert read_votes(ballot.path) == [Vote(first, "me", None)]
+    assert read_votes(ballot.path) == [Vote(key, "me", None)]
     assert len(list(read_json_lines(ballot.path))) == 5, "nothing is overwritten"
+
+
+def test_the_key_of_a_question_which_names_its_models_is_not_on_the_page(compared: Path) -> None:
+    ballot = ballot_of(compared)
+    with serving(ballot) as browser:
+        text = browser.ask("GET", f"/?token={browser.token}")[1]
+        assert browser.post("/vote", question=ballot.questions[0].key, choice="left") == 303
+    assert not any(question.key in text for question in ballot.questions)
+    assert not read_votes(ballot.path), "and is no vote"
 
 
 def test_a_page_that_is_sent_twice_votes_once(compared: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_task_is_not_compared_with_another_of_its_name(tmp_path: Path) -> None
     found = compare(pair_up(one, None, other, None))
     assert not found.rows
     assert [(left.task, left.why) for left in found.left] == [
-        ("mine", "two:base was not asked it"),
+        ("mine", "two:base was not asked this"),
         ("task", "it is another task by its data: aaaaaaaaaaaa and bbbbbbbbbbbb"),
     ]
     assert "No task could be compared." in text_of(found)
