@@ -21,6 +21,7 @@ from tasks.endpoint.client import Asked, Endpoint
 from tasks.endpoint.config import EndpointConfig
 from tasks.endpoint.paid import PaidAnswers
 from tasks.evaluate.score.model import USUAL_TOKENS
+from tasks.evaluate.score.repeats import repeats
 from tasks.stage.runtime import EndpointRuntime
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class HostedModel(LM):
         for (tokens, temperature), numbers in together.items():
             endpoint = Endpoint(self.endpoint, Asked(tokens, temperature, self.seed, SECTION), self.runtime, self.paid)
             conversations = [_conversation(requests[number].args[0]) for number in numbers]
-            samples = _samples(conversations)
+            samples = repeats(requests[number].args[0] for number in numbers)
             said = endpoint.complete(conversations, samples, [self.seed + sample for sample in samples])
             for number, answer in zip(numbers, said, strict=True):
                 text = answer.text if answer is not None else ""
@@ -94,14 +95,3 @@ def _conversation(prompt: str) -> Messages:
         found = None
     is_one = isinstance(found, list) and found and all(isinstance(turn, dict) and "role" in turn for turn in found)
     return found if is_one else [{"role": "user", "content": prompt}]
-
-
-def _samples(conversations: Sequence[Messages]) -> list[int]:
-    """The number of each request among those for the same conversation: a benchmark may ask for several answers."""
-    seen: dict[str, int] = defaultdict(int)
-    numbers = []
-    for conversation in conversations:
-        text = json.dumps(conversation)
-        numbers.append(seen[text])
-        seen[text] += 1
-    return numbers

@@ -16,12 +16,13 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, po
 from models.runtimes.llama_cpp import LlamaCppRuntime
 from storage.errors import ConfigError
 from tasks.evaluate.score.model import Answer, check_room, room_for
+from tasks.evaluate.score.repeats import repeats
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
     from transformers import PreTrainedTokenizerFast
 
-SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed")  # of a task's arguments: llama.cpp calls them the same
+SAMPLING = ("temperature", "top_p", "top_k", "min_p")  # of a task's arguments: llama.cpp calls them the same
 PLAIN = {"do_sample", "until", "max_gen_toks", *SAMPLING}
 
 
@@ -54,9 +55,13 @@ class LlamaModel(TemplateLM):
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
         """The answers in order. Raises ConfigError for an argument that llama.cpp is not known to take."""
         check_room(requests, self.max_gen_toks, self.max_length)
-        return [self._continued(*request.args) for request in requests]
+        numbers = repeats(request.args[0] for request in requests)
+        return [
+            self._continued(request.args[0], request.args[1], self.seed + number)
+            for request, number in zip(requests, numbers, strict=True)
+        ]
 
-    def _continued(self, text: str, given: Mapping[str, Any]) -> str:
+    def _continued(self, text: str, given: Mapping[str, Any], seed: int) -> str:
         normal: Any = normalize_gen_kwargs(dict(given), self.max_gen_toks)
         asked: dict[str, Any] = dict(normal)
         if unknown := sorted(asked.keys() - PLAIN):
@@ -66,7 +71,7 @@ class LlamaModel(TemplateLM):
             )
         stop = handle_stop_sequences(asked["until"], eos=self.tok_decode(self.eot_token_id, skip_special_tokens=False))
         room = asked["max_gen_toks"]
-        sampling = {"seed": self.seed, **{name: asked[name] for name in SAMPLING if name in asked}}
+        sampling = {"seed": seed, **{name: asked[name] for name in SAMPLING if name in asked}}
         prompt = self.tok_encode(text, left_truncate_len=self.max_length - room)
         said = self.runtime.text_after(prompt, room, stop=stop, **sampling)
         found: str = postprocess_generated_text(said, stop, think_end_token=None)

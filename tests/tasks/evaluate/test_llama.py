@@ -83,6 +83,9 @@ def test_samples_are_drawn_by_the_seed(both: tuple[PackedModel, LlamaModel]) -> 
     other = LlamaModel(llama.runtime, llama.tokenizer, 2).generate_until(asked)
     assert once == again
     assert once != other
+    several = llama.generate_until(instances("generate_until", *[("The fox", sampled)] * 3))
+    assert several[0] == once[0]
+    assert len(set(several)) == 3, "samples of one problem differ"
 
 
 def test_an_argument_that_llama_cpp_would_ignore_is_refused(both: tuple[PackedModel, LlamaModel]) -> None:
