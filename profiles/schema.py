@@ -135,7 +135,9 @@ class Profile(BaseModel):
     @model_validator(mode="after")
     def _evaluation_has_its_models(self) -> Self:
         if self.evaluate:
-            check_steps(self.evaluate.snapshots, self.pretrain.snapshot_every if self.pretrain else None)
+            trained = self.pretrain
+            last = self._last_step(trained) if trained and self.evaluate.snapshots else None
+            check_steps(self.evaluate.snapshots, trained.snapshot_every if trained else None, last)
             along = [snapshot_name(BASE, step) for step in self.evaluate.snapshots]
             links = [BASE, *(name for name in self.links if name not in BESIDE)]
             for one in self.evaluate.models:
@@ -154,6 +156,12 @@ class Profile(BaseModel):
                 except ConfigError as error:
                     raise ValueError(f"{error.message} {error.remedy}".rstrip(".")) from error
         return self
+
+    def _last_step(self, config: PretrainConfig) -> int | None:
+        try:
+            return config.total_steps(derive(config.model, self.tokenizer.vocab_size))
+        except ShapeError:
+            return None  # which is told where the shape is asked for
 
     @model_validator(mode="after")
     def _memorised_text_is_there(self) -> Self:

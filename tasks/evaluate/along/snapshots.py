@@ -61,8 +61,9 @@ def chosen_snapshots(trained: Artifact, steps: Sequence[int], model: str = "base
     return found
 
 
-def check_steps(steps: Sequence[int], every: int | None) -> None:
-    """Raises ConfigError for steps of which `pretrain.snapshot_every` will keep no snapshot, before anything runs."""
+def check_steps(steps: Sequence[int], every: int | None, last: int | None = None) -> None:
+    """Raises ConfigError for steps of which `pretrain.snapshot_every` will keep no snapshot, before anything runs.
+    `last` is the step with which the training ends, where that is known."""
     if not steps:
         return
     if every is None:
@@ -72,6 +73,11 @@ def check_steps(steps: Sequence[int], every: int | None) -> None:
         raise ConfigError(
             f"There will be no snapshot of step {missed[0]:,}: pretrain.snapshot_every is {every:,}.",
             f"Choose multiples of {every:,}.",
+        )
+    if last is not None and max(steps) >= last:
+        raise ConfigError(
+            f"There will be no snapshot of step {max(steps):,}: pretraining ends with step {last:,}.",
+            "Choose earlier ones; the model of the last step is base, which is in the curves too.",
         )
 
 

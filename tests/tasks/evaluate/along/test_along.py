@@ -80,6 +80,9 @@ def test_chosen_snapshots_have_names_and_others_are_refused(trained: Artifact) -
         chosen_snapshots(trained.part("model"), [2])
     check_steps([2, 4], 2)
     check_steps([], None)
+    check_steps([2, 4], 2, 5)
+    with pytest.raises(ConfigError, match="no snapshot of step 4: pretraining ends with step 4"):
+        check_steps([2, 4], 2, 4)
     with pytest.raises(ConfigError, match=r"no snapshot of step 3: pretrain\.snapshot_every is 2"):
         check_steps([2, 3], 2)
     with pytest.raises(ConfigError, match="none is kept"):
