@@ -23,11 +23,11 @@ KEPT = 0.9  # a beginning that was computed before stands for one that is a litt
 
 
 class Batch(NamedTuple):
-    """Prompts whose first tokens are in the cache."""
+    """Prompts whose first tokens, so many, are computed."""
 
     ids_BT: Tensor
     mask_BT: Tensor
-    cache: DynamicCache
+    shared: int
 
 
 class Beginnings:
@@ -47,7 +47,7 @@ class Beginnings:
             return None
         if shared != self.ids[: len(shared)]:
             self._compute(shared)
-        return Batch(*_after(shared, rows, ids_BT), self._cache(len(shared), len(rows)))
+        return Batch(*_after(shared, rows, ids_BT), len(shared))
 
     def forget(self) -> None:
         """Give the memory of the last one back."""
@@ -65,7 +65,8 @@ class Beginnings:
         self.ids = shared
         self.layers = [(layer.keys, layer.values) for layer in made.past_key_values.layers]
 
-    def _cache(self, length: int, rows: int) -> DynamicCache:
+    def cache(self, length: int, rows: int) -> DynamicCache:
+        """The first tokens of the beginning, for so many prompts. Whoever goes on from it changes it."""
         from transformers import DynamicCache
 
         parts = [

@@ -34,7 +34,7 @@ TOKENS = {"cpu": 2048, "cuda": 8192}  # of a row whose sequences share what they
 UNRELATED = {"cpu": 384, "cuda": 4096}  # and of others: more would only be compared with what is masked
 MOST_LOGITS = 1 << 27  # of a row: twice 0.5 GB in float32
 NEAR = 1e-3  # nats: what rounding may make of a sequence of some hundred tokens
-PROVED = 4  # sequences
+PROVED = 4  # sequences of the first row, and prompts of the first batch
 USUAL_TOKENS = 256  # of an answer, in the harness
 Asked = tuple[tuple[str, str] | None, list[int], list[int]]  # texts, ids of the context, ids of what follows
 Answer = tuple[float, bool]  # log-likelihood, and whether each token is the most likely one
@@ -116,7 +116,7 @@ class PackedModel(HFLM):
         shared = self._shared(context, attention_mask)
         if shared is not None:
             context, attention_mask = shared.ids_BT, shared.mask_BT
-            more["past_key_values"] = shared.cache
+            more["past_key_values"] = self.beginnings.cache(shared.shared, len(context))
         made: Tensor = super()._model_generate(context, max_length, stop, attention_mask=attention_mask, **more)
         return made
 
@@ -127,22 +127,21 @@ class PackedModel(HFLM):
         found = self.beginnings.of(ids_BT, mask_BT)
         if found is not None and self.shares is None:
             self.shares = self._next_is_the_same(found, ids_BT, mask_BT)
-            found = self.beginnings.of(ids_BT, mask_BT) if self.shares else None  # the cache has grown by the proof
-        return found
+        return found if self.shares else None
 
     @torch.no_grad()
-    def _next_is_the_same(self, shared: Batch, ids_BT: Tensor, mask_BT: Tensor) -> bool:
-        """Whether the token after each prompt is as likely as the harness finds it."""
+    def _next_is_the_same(self, batch: Batch, ids_BT: Tensor, mask_BT: Tensor) -> bool:
+        """Whether the token after the first prompts is as likely as the harness finds it."""
         asked: Any = self.model
-        length = shared.cache.get_seq_length()
+        few = min(PROVED, len(ids_BT))
         ours, theirs = (
             asked(
-                input_ids=ids, attention_mask=seen, position_ids=positions[:, -ids.shape[1] :], logits_to_keep=1,
-                past_key_values=cache,
+                input_ids=ids[:few], attention_mask=seen[:few], past_key_values=cache, logits_to_keep=1,
+                position_ids=_positions(seen)[:few, -ids.shape[1] :],
             ).logits[:, -1].float().log_softmax(-1)
-            for ids, seen, positions, cache in (
-                (shared.ids_BT[:, length:], shared.mask_BT, _positions(shared.mask_BT), shared.cache),
-                (ids_BT, mask_BT, _positions(mask_BT), None),
+            for ids, seen, cache in (
+                (batch.ids_BT[:, batch.shared :], batch.mask_BT, self.beginnings.cache(batch.shared, few)),
+                (ids_BT, mask_BT, None),
             )
         )  # fmt: skip
         return bool((ours - theirs).abs().max() <= NEAR)

@@ -96,7 +96,6 @@ def test_padding_moves_behind_what_is_shared(ends: list[list[int]], common: int)
     beginnings = Beginnings.__new__(Beginnings)
     beginnings.ids, beginnings.layers = [], []
     beginnings._compute = lambda shared: setattr(beginnings, "ids", shared)  # type: ignore[method-assign]
-    beginnings._cache = lambda length, rows: length  # type: ignore[method-assign]
     ids, mask = padded(rows)
     found = beginnings.of(ids, mask)
     if found is None:
