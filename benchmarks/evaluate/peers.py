@@ -1,6 +1,6 @@
 """`python -m benchmarks.evaluate.peers MODEL`: scores beside lm-evaluation-harness's own model class.
 
-Both sides ask the same model the same questions of five kinds, by the harness's definitions, from data of an installed
+Both sides ask the same model the same questions of six kinds, by the harness's definitions, from data of an installed
 package: choices after five examples, long choices, a single letter, pages, and answers in text. What differs is how the
 model is run: ours in packed rows, the harness's HFLM in padded batches. Each side measures in a process of its own, of
 which the time of the questions alone counts, not that of imports and of opening the model; told are medians of the
@@ -30,7 +30,8 @@ ASKED: dict[str, dict[str, Any]] = {  # what is asked of each task
     "hellaswag": {"shots": 0},
     "letters": {"shots": 3},
     "wikitext": {"shots": 0},
-    "gsm8k": {"shots": 2, "generation": {"max_gen_toks": 32}},
+    "gsm8k": {"shots": 2, "generation": {"max_gen_toks": 32}},  # other examples for each question
+    "gsm8k_cot": {"generation": {"max_gen_toks": 32}},  # eight, the same for all
 }
 
 
