@@ -56,7 +56,7 @@ def test_several_devices_work_at_the_same_time(tmp_path: Path) -> None:
     assert len({result["pid"] for result in found.values()}) == 2
     assert found[0]["pid"] != os.getpid()
     assert heard == sorted(heard)
-    assert heard[-1] <= 7
+    assert heard[-1] < 10, "the weights of all are 10, and the last that is heard is not done"
     assert len(heard) == 5
 
 
