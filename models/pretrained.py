@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-INDEX = "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
+INDEX = f"{WEIGHTS}.index.json"
 
 
 def load_pretrained(folder: Path, **options: Any) -> PreTrainedModel:
@@ -48,6 +53,40 @@ def check_shards(folder: Path) -> None:
     for name in sorted({str(name) for name in weights.values()}):
         if Path(name).name != name or not (folder / name).is_file():
             raise OSError(f"{INDEX} names {name}, which is no file in the folder")
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors of a folder, in order. Raises OSError as `check_shards` does."""
+    check_shards(folder)
+    index = folder / INDEX
+    listed = index.is_file()
+    names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()) if listed else {WEIGHTS}
+    return [folder / name for name in sorted(names)]
+
+
+class StoredWeights(Mapping[str, npt.NDArray[np.float32]]):
+    """The tensors of a folder as its files have them, in float32, by name; each is read when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        from safetensors import safe_open
+
+        opened: list[Any] = [safe_open(file, framework="pt") for file in weight_files(folder)]
+        self._files = {tensor: file for file in opened for tensor in file.keys()}  # noqa: SIM118
+
+    def __getitem__(self, name: str) -> npt.NDArray[np.float32]:
+        found: npt.NDArray[np.float32] = self._files[name].get_tensor(name).float().numpy()
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._files))
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def stored_weights(folder: Path) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    """The tensors of a folder as its files have them, by name, in float32; one is in memory at a time."""
+    yield from StoredWeights(folder).items()
 
 
 def load_config(folder: Path) -> Any:

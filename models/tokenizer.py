@@ -54,3 +54,9 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
+
+
+def padding_id(tokenizer: PreTrainedTokenizerFast) -> int:
+    """What fills a batch up: a base's tokenizer often has no token for it, and any will do, as a mask leaves it out."""
+    pad = tokenizer.pad_token_id
+    return int(tokenizer.eos_token_id if pad is None else pad)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from models.pretrained import context_of
 from models.runtimes.greedy import cut, ends_of, pad_left
+from models.tokenizer import padding_id
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -68,7 +69,7 @@ def answer_batch(
     reached. At temperature 0 the most likely ones."""
     from transformers import LogitsProcessorList
 
-    pad = int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+    pad = padding_id(tokenizer)
     ends = ends_of(model, tokenizer)
     room = min(max_new_tokens, context_of(model.config) - max(len(prompt.ids) for prompt in prompts))
     ids_BT, mask_BT = pad_left([prompt.ids for prompt in prompts], pad)

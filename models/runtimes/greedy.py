@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from models.conversation import Messages, render
+from models.tokenizer import padding_id
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -39,7 +40,7 @@ def greedy(
     model.eval()
     answers: list[list[int]] = []
     rendered = [render(tokenizer, prompt, add_generation_prompt=True)["input_ids"] for prompt in prompts]
-    pad = int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+    pad = padding_id(tokenizer)
     for start in range(0, len(rendered), ROWS):
         ids_BT, mask_BT = pad_left(rendered[start : start + ROWS], pad)
         made: Any = model.generate(

@@ -3,7 +3,7 @@
 llama.cpp's server always listens somewhere: here on a Unix socket in a folder that only this user may enter, never on
 a port.
 
-Shapes: V vocabulary.
+Shapes: T tokens of a sequence, V vocabulary.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from models.runtimes.protocol import LogProbabilities, Message, ModelRuntime, RuntimeFault
+from models.runtimes.llama_library import LlamaLibrary
+from models.runtimes.protocol import AllLogProbabilities, LogProbabilities, Message, ModelRuntime, RuntimeFault
 
 NO_OUTPUT = -1  # llama.cpp's verbosity
 LONGEST_SOCKET = 100  # bytes of its path; systems allow 103 to 107, beyond which its server fails to start
@@ -40,13 +41,16 @@ class NextToken(NamedTuple):
 
 
 class LlamaCppRuntime(ModelRuntime):
-    """An open GGUF file. Raises RuntimeFault for one that llama.cpp can't load."""
+    """An open GGUF file, with an adapter's over it if there is one. Raises RuntimeFault for one that llama.cpp can't
+    load."""
 
-    def __init__(self, path: Path, *, threads: int = 1) -> None:
-        from xllamacpp import CommonParams, Server
+    def __init__(self, path: Path, *, threads: int = 1, adapter: Path | None = None) -> None:
+        from xllamacpp import CommonAdapterLoraInfo, CommonParams, Server
 
         params = CommonParams()
         params.model.path = str(path)
+        if adapter is not None:
+            params.lora_adapters = [CommonAdapterLoraInfo(str(adapter), 1.0)]
         params.n_parallel = 1
         params.cpuparams.n_threads = threads
         params.cpuparams_batch.n_threads = threads
@@ -55,7 +59,7 @@ class LlamaCppRuntime(ModelRuntime):
         params.use_jinja = True
         params.fit_params = False
         params.verbosity = NO_OUTPUT
-        self.path = path
+        self.path, self.threads, self.adapter = path, threads, adapter
         self._folder = TemporaryDirectory(prefix="gristmill-")
         if len(os.fsencode(self._folder.name)) + len("/llama.sock") > LONGEST_SOCKET:
             self._folder.cleanup()
@@ -65,7 +69,7 @@ class LlamaCppRuntime(ModelRuntime):
         try:
             self._server = Server(params)
         except RuntimeError as error:
-            raise RuntimeFault(f"llama.cpp can't load {path}: {error}") from error
+            raise RuntimeFault(f"llama.cpp can't load {adapter or path}: {error}") from error
 
     @functools.cached_property
     def vocab_size(self) -> int:
@@ -90,12 +94,16 @@ class LlamaCppRuntime(ModelRuntime):
         return [[self.tokenize("a")[0], FORCED]]
 
     def tokenize(self, text: str) -> list[int]:
+        return self._ids(text, special=False)
+
+    def _ids(self, text: str, *, special: bool) -> list[int]:
+        """The ids of a text, whose special tokens are parsed or stay text."""
         with socket.socket(socket.AF_UNIX) as connected:
             connected.settimeout(ANSWER_SECONDS)
             connected.connect(self._socket)
             connection = http.client.HTTPConnection("localhost", timeout=ANSWER_SECONDS)
             connection.sock = connected
-            request = {"content": text, "add_special": False, "parse_special": False}
+            request = {"content": text, "add_special": False, "parse_special": special}
             connection.request("POST", "/tokenize", json.dumps(request), {"Content-Type": "application/json"})
             ids: list[int] = self._answered(json.loads(connection.getresponse().read()))["tokens"]
         return ids
@@ -107,9 +115,17 @@ class LlamaCppRuntime(ModelRuntime):
         )
         return self._array(token["top_logprobs"])
 
+    @functools.cached_property
+    def _library(self) -> LlamaLibrary:
+        return LlamaLibrary(self.path, threads=self.threads, adapter=self.adapter)
+
+    def all_log_probabilities(self, ids: Sequence[int]) -> AllLogProbabilities:
+        return self._library.all_log_probabilities(ids)
+
     def greedy(self, prompt: str | Sequence[int], tokens: int) -> list[int]:
-        """The ids of the continuation as in the protocol; a string is parsed with its special tokens."""
-        return [int(token["id"]) for token in self._complete(prompt, n_predict=tokens, n_probs=1)]
+        """The ids of the continuation as in the protocol; a string is parsed with its special tokens. By the library:
+        the server tells of no token that is a part of a character."""
+        return self._library.greedy(self._ids(prompt, special=True) if isinstance(prompt, str) else prompt, tokens)
 
     def chat_log_probabilities(self, messages: Sequence[Message]) -> LogProbabilities:
         answer = self._chat(messages, max_tokens=1, logprobs=True, top_logprobs=self.vocab_size, logit_bias=self._drawn)
@@ -142,6 +158,8 @@ class LlamaCppRuntime(ModelRuntime):
         return text
 
     def close(self) -> None:
+        if "_library" in self.__dict__:
+            self._library.close()
         del self._server
         self._folder.cleanup()
 

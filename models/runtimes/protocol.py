@@ -1,6 +1,6 @@
 """What every runtime does with an open model. Greedy throughout: its output is a function of the prompt.
 
-Shapes: V vocabulary.
+Shapes: T tokens of a sequence, V vocabulary.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 Message = Mapping[str, str]  # "role" and "content"
 LogProbabilities = npt.NDArray[np.float64]
+AllLogProbabilities = npt.NDArray[np.float32]
 
 
 class RuntimeFault(RuntimeError):
@@ -28,6 +29,10 @@ class ModelRuntime(Protocol):
 
     def log_probabilities(self, prompt: Sequence[int]) -> LogProbabilities:
         """(V,) natural logarithms of the next token's probabilities, before any sampling."""
+        ...
+
+    def all_log_probabilities(self, ids: Sequence[int]) -> AllLogProbabilities:
+        """(T, V) the same at every position, in one pass: row t is of the token after ids[: t + 1]."""
         ...
 
     def greedy(self, prompt: Sequence[int], tokens: int) -> list[int]:

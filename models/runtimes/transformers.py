@@ -1,6 +1,6 @@
 """A model folder in transformers: float32 on the CPU, or quantized by bitsandbytes as its config says.
 
-Shapes: V vocabulary.
+Shapes: T tokens of a sequence, V vocabulary.
 """
 
 from __future__ import annotations
@@ -11,69 +11,62 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from models.pretrained import context_of, load_pretrained
-from models.runtimes.protocol import LogProbabilities, Message, ModelRuntime, RuntimeFault
+from models.pretrained import load_pretrained
+from models.runtimes.protocol import AllLogProbabilities, LogProbabilities, RuntimeFault
+from models.runtimes.tokenized import TokenizedRuntime
 from models.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def load_model(folder: Path, **options: Any) -> PreTrainedModel:
-    """A model as any user of transformers loads it, to be asked."""
-    # Quantized layers run on the CPU too, so that a release needs no GPU to be proved
-    return load_pretrained(folder, device_map="cpu", **options).eval()
+def load_model(folder: Path, device: str = "cpu", **options: Any) -> PreTrainedModel:
+    """A model as any user of transformers loads it, to be asked. Raises RuntimeFault for damaged files."""
+    from safetensors import SafetensorError
+
+    try:
+        # Quantized layers run on the CPU too, so that a release needs no GPU to be proved
+        return load_pretrained(folder, device_map=device, **options).eval()
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise RuntimeFault(f"transformers can't load {folder}: {error}") from error
 
 
-class TransformersRuntime(ModelRuntime):
-    """A folder as transformers loads it."""
+def _adapted(model: PreTrainedModel, adapter: Path) -> Any:
+    from peft import PeftModel
 
-    def __init__(self, folder: Path) -> None:
-        self.model = load_model(folder)
-        self.tokenizer = load_tokenizer(folder)
+    return PeftModel.from_pretrained(model, adapter, torch_device=str(model.device)).eval()
 
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the output layer: V."""
-        return int(self.model.config.vocab_size)
 
-    @property
-    def context(self) -> int:
-        """The most tokens that the model sees at a time."""
-        return context_of(self.model.config)
+class TransformersRuntime(TokenizedRuntime):
+    """A folder as transformers loads it; with an adapter, a folder of PEFT with a tokenizer, over it."""
 
-    def tokenize(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, split_special_tokens=True)
-        return ids
+    def __init__(self, folder: Path, device: str = "cpu", adapter: Path | None = None, **options: Any) -> None:
+        self.model: Any = load_model(folder, device, **options)
+        if adapter is not None:
+            self.model = _adapted(self.model, adapter)
+        self.config = self.model.config
+        self.tokenizer = load_tokenizer(adapter or folder)
 
     @torch.no_grad()
     def log_probabilities(self, prompt: Sequence[int]) -> LogProbabilities:
-        logits_V = self.model(torch.tensor([list(prompt)])).logits[0, -1].double()
-        found: LogProbabilities = torch.log_softmax(logits_V, -1).numpy()
+        logits_V = self.model(self._row(prompt)).logits[0, -1].double()
+        found: LogProbabilities = torch.log_softmax(logits_V, -1).cpu().numpy()
+        return found
+
+    @torch.no_grad()
+    def all_log_probabilities(self, ids: Sequence[int]) -> AllLogProbabilities:
+        logits_TV = self.model(self._row(ids)).logits[0].float()
+        found: AllLogProbabilities = torch.log_softmax(logits_TV, -1).cpu().numpy()
         return found
 
     def greedy(self, prompt: Sequence[int], tokens: int) -> list[int]:
-        ids = torch.tensor([list(prompt)])
+        ids = self._row(prompt)
         made = self.model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=tokens)
         found: list[int] = made[0, len(prompt) :].tolist()
         return found
 
-    def chat_ids(self, messages: Sequence[Message]) -> list[int]:
-        """The ids of the prompt that asks for an answer."""
-        conversation = [dict(message) for message in messages]
-        ids: list[int] = self.tokenizer.apply_chat_template(conversation, add_generation_prompt=True)["input_ids"]
-        return ids
-
-    def chat_log_probabilities(self, messages: Sequence[Message]) -> LogProbabilities:
-        return self.log_probabilities(self.chat_ids(messages))
-
-    def chat(self, messages: Sequence[Message], tokens: int = 128) -> str:
-        prompt = self.chat_ids(messages)
-        room = self.context - len(prompt)
-        if room < 1:
-            raise RuntimeFault(f"The conversation has {len(prompt):,} tokens, and the context is {self.context:,}")
-        answer: str = self.tokenizer.decode(self.greedy(prompt, min(tokens, room)), skip_special_tokens=True)
-        return answer.strip()
+    def _row(self, ids: Sequence[int]) -> torch.Tensor:
+        return torch.tensor([list(ids)], device=self.model.device)
 
     def close(self) -> None:
         del self.model

@@ -6,10 +6,12 @@ formats/      the formats, one file each
 stage.py      the stage: runs the child, writes the model card
 run.py        the child: writes each format, opens it again, compares
 parity.py     token ids, log-probabilities, greedy text and perplexity against the checkpoint
-card.py       the model card
+card/         the model card, licences, Ollama's Modelfile
+dtype.py      what the plain weights are stored in
 release.py    finds a release in a store, opens one for chat
 saved.py      a release outside the store: saved, signed, checked
 signature.py  signatures by SSH keys
+push/         a saved release goes to a hub, a bucket or a folder
 """
 
 from tasks.export.config import ExportConfig

@@ -6,6 +6,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
+from tasks.export.card.licences import Licence, SpdxLicence
+from tasks.export.card.provenance import Provenance
+from tasks.export.dtype import Dtype
 from tasks.export.formats import FORMATS
 from tasks.export.tolerance import Tolerance
 from tasks.stage.config import StageConfig
@@ -28,6 +31,10 @@ class ExportConfig(StageConfig):
         min_length=1,
         description="what the release holds; int8 and int4 are bitsandbytes (LLM.int8, NF4) for transformers",
     )
+    dtype: Dtype = Field(
+        "auto",
+        description="numbers of the plain weights; auto is bfloat16 where the model was trained in it, else float32",
+    )
     link: str | None = Field(
         None,
         exclude_if=lambda link: link is None,
@@ -42,12 +49,34 @@ class ExportConfig(StageConfig):
         description="prompts whose greedy continuations are compared, as text and as a chat",
     )
     greedy_tokens: int = Field(32, ge=1, description="length of those continuations, in tokens")
-    positions: int = Field(96, ge=8, description="positions in held-out text at which distributions are compared")
+    positions: int = Field(4096, ge=8, description="positions in held-out text at which distributions are compared")
+    calibration_tokens: int = Field(
+        16384, ge=0, description="tokens of other held-out text that quantized formats are fitted to; 0: to none"
+    )
     tie: float = Field(
         0.02, ge=0, description="log-probability gap in nats below which either of two tokens counts as greedy"
     )
-    licence: str = Field("", description="licence of data and weights, as the model card states it")
+    name: str = Field("", pattern=r"^[^\x00-\x1f\x7f]*$", max_length=100, description="the model's, on its card")
+    licence: str = Field("", description="what the model card says of the licences of the data")
+    licences: dict[str, Licence] = Field(
+        {}, description="licence of each source of data by its name, and of the model begun with, as `base`"
+    )
+    weights_licence: SpdxLicence | None = Field(
+        None, description="licence of the weights, an SPDX expression such as Apache-2.0; null: none is granted"
+    )
+    provenance: Provenance | None = Field(
+        None, exclude_if=lambda value: value is None, description="filled in by the pipeline, whatever a profile says"
+    )
 
-    def tolerance(self, name: str) -> Tolerance:
-        """The profile's, or the usual one."""
-        return self.tolerances.get(name, FORMATS[name].tolerance)
+    def tolerance(self, name: str, dtype: str = "float32") -> Tolerance:
+        """The profile's, or the usual one for plain weights of a dtype."""
+        return self.tolerances.get(name, FORMATS[name].tolerance_of(dtype))
+
+    @property
+    def needs_base(self) -> list[str]:
+        """Of the formats those of an adapter, which needs its base."""
+        return [name for name in self.formats if FORMATS[name].needs_base]
+
+    def with_provenance(self, provenance: Provenance) -> ExportConfig:
+        """With what the stages before have to say, so that it is in the key."""
+        return self.model_copy(update={"provenance": provenance})

@@ -1,4 +1,8 @@
-"""How far a format may be from the checkpoint, and the usual limits by how many bits it keeps."""
+"""How far a format may be from the checkpoint, and the usual limits by how many bits it keeps.
+
+They are taken from sound files of several models (`python -m benchmarks.export.ladder`): those that learned more lose
+more by rounding. That a file computes what it says is held much more tightly, by the divergence of the runtime.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,57 @@ class Tolerance(StageConfig):
 
     max_divergence: float = Field(gt=0, description="mean KL divergence of the next-token distribution, in nats")
     max_perplexity_increase: float = Field(gt=0, description="relative, so 0.01 is one per cent")
+    max_runtime_divergence: float = Field(
+        gt=0, description="the same, from the checkpoint's own program with the format's weights in it"
+    )
+    max_weight_error: float = Field(
+        gt=0, description="of a row of a matrix, relative to it: ‖written − checkpoint‖ / ‖checkpoint‖"
+    )
     same_greedy: bool = Field(description="require the checkpoint's greedy text, near-ties excepted")
 
 
-EXACT = Tolerance(max_divergence=1e-6, max_perplexity_increase=1e-4, same_greedy=True)
-HALF = Tolerance(max_divergence=1e-4, max_perplexity_increase=1e-3, same_greedy=True)
-EIGHT_BIT = Tolerance(max_divergence=0.01, max_perplexity_increase=0.02, same_greedy=False)
-FOUR_BIT = Tolerance(max_divergence=0.15, max_perplexity_increase=0.15, same_greedy=False)
+EXACT = Tolerance(
+    max_divergence=1e-6, max_perplexity_increase=1e-4, max_runtime_divergence=1e-6, max_weight_error=1e-7,
+    same_greedy=True,
+)  # fmt: skip
+FLOAT_GRAPH = Tolerance(
+    max_divergence=1e-5, max_perplexity_increase=1e-4, max_runtime_divergence=1e-5, max_weight_error=1e-6,
+    same_greedy=True,
+)  # fmt: skip
+HALF = Tolerance(
+    max_divergence=1e-4, max_perplexity_increase=1e-3, max_runtime_divergence=1e-4, max_weight_error=1e-3,
+    same_greedy=True,
+)  # fmt: skip
+FLOAT16 = Tolerance(
+    max_divergence=1e-4, max_perplexity_increase=2e-3, max_runtime_divergence=1e-6, max_weight_error=1e-3,
+    same_greedy=False,
+)  # fmt: skip
+BFLOAT16 = Tolerance(
+    max_divergence=1e-3, max_perplexity_increase=1e-2, max_runtime_divergence=1e-6, max_weight_error=5e-3,
+    same_greedy=False,
+)  # fmt: skip
+EIGHT_BIT = Tolerance(
+    max_divergence=0.01, max_perplexity_increase=0.02, max_runtime_divergence=0.01, max_weight_error=0.03,
+    same_greedy=False,
+)  # fmt: skip
+SIX_BIT = Tolerance(
+    max_divergence=0.03, max_perplexity_increase=0.04, max_runtime_divergence=0.02, max_weight_error=0.1,
+    same_greedy=False,
+)  # fmt: skip
+# Activations are rounded to 8 bits as well: most of what that costs is the runtime's
+EIGHT_BIT_ACTIVATIONS = Tolerance(
+    max_divergence=0.03, max_perplexity_increase=0.05, max_runtime_divergence=0.03, max_weight_error=0.1,
+    same_greedy=False,
+)  # fmt: skip
+FOUR_BIT = Tolerance(
+    max_divergence=0.4, max_perplexity_increase=0.4, max_runtime_divergence=0.02, max_weight_error=0.25,
+    same_greedy=False,
+)  # fmt: skip
+THREE_BIT = Tolerance(
+    max_divergence=0.8, max_perplexity_increase=1.0, max_runtime_divergence=0.02, max_weight_error=0.4,
+    same_greedy=False,
+)  # fmt: skip
+TWO_BIT = Tolerance(
+    max_divergence=2.0, max_perplexity_increase=4.0, max_runtime_divergence=0.02, max_weight_error=0.6,
+    same_greedy=False,
+)  # fmt: skip

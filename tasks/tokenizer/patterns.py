@@ -50,6 +50,13 @@ GPT4_WHITE_SPACE = (
 )
 
 
+# Of other people's tokenizers, by llama.cpp's name: not for those that are trained here. A flag ignores case
+_OTHERS_REGEX = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}"
+    r"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+OTHERS = {"qwen2": _OTHERS_REGEX.format(digits=""), "llama-bpe": _OTHERS_REGEX.format(digits="{1,3}")}
+
 SMOLLM = "smollm"  # SmolLM's: digits one by one, then as gpt2. Not for tokenizers that are trained here
 SINGLE_DIGITS = {"type": "Digits", "individual_digits": True}  # its first step in a tokenizer.json
 
@@ -74,18 +81,22 @@ PATTERNS: dict[PatternName, Pattern] = {
 
 def pre_tokenizer(name: PatternName) -> PreTokenizer:
     """The pattern as a pre-tokenizer of `tokenizers`, whose last step maps bytes to symbols."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    regex = PATTERNS[name].regex
+    return _split_by(regex) if regex else ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+def _split_by(regex: str) -> PreTokenizer:
     from tokenizers import Regex
     from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
-    regex = PATTERNS[name].regex
-    if not regex:
-        return ByteLevel(add_prefix_space=False, use_regex=True)
     return Sequence([Split(Regex(regex), "isolated"), ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 def gguf_names() -> list[str]:
     """llama.cpp's names for the ways of splitting that are known here."""
-    return [*(pattern.gguf for pattern in PATTERNS.values()), SMOLLM]
+    return list(dict.fromkeys([*(pattern.gguf for pattern in PATTERNS.values()), *OTHERS, SMOLLM]))
 
 
 def gguf_pre_tokenizer(gguf: str) -> PreTokenizer | None:
@@ -94,6 +105,8 @@ def gguf_pre_tokenizer(gguf: str) -> PreTokenizer | None:
 
     if gguf == SMOLLM:
         return Sequence([Digits(individual_digits=True), pre_tokenizer("gpt2")])
+    if gguf == "qwen2":
+        return _split_by(OTHERS[gguf])
     return next((pre_tokenizer(name) for name, pattern in PATTERNS.items() if pattern.gguf == gguf), None)
 
 
@@ -102,6 +115,9 @@ def gguf_name_of(settings: dict[str, Any]) -> str | None:
     pattern = pattern_of(settings)
     if pattern is not None:
         return PATTERNS[pattern].gguf
+    regex = _split_regex(settings)
+    if regex is not None:
+        return next((name for name, known in OTHERS.items() if known == regex), None)
     steps = (settings.get("pre_tokenizer") or {}).get("pretokenizers", [])
     by_digit = len(steps) == 2 and steps[0] == SINGLE_DIGITS and pattern_of({"pre_tokenizer": steps[1]}) == "gpt2"
     return SMOLLM if by_digit else None
@@ -110,15 +126,22 @@ def gguf_name_of(settings: dict[str, Any]) -> str | None:
 def pattern_of(settings: dict[str, Any]) -> PatternName | None:
     """The pattern of a parsed tokenizer.json; None if it is not one of ours."""
     found = settings.get("pre_tokenizer") or {}
-    steps = found.get("pretokenizers", []) if found.get("type") == "Sequence" else [found]
-    splits, last = steps[:-1], steps[-1] if steps else {}
-    if last.get("type") != "ByteLevel" or last.get("add_prefix_space") is not False:
+    if found.get("type") == "Sequence" and len(found.get("pretokenizers", [])) == 1:
+        (found,) = found["pretokenizers"]
+    if found.get("type") == "ByteLevel" and found.get("add_prefix_space") is False and found.get("use_regex"):
+        return "gpt2"
+    regex = _split_regex(settings)
+    return next((name for name, pattern in PATTERNS.items() if regex and pattern.regex == regex), None)
+
+
+def _split_regex(settings: dict[str, Any]) -> str | None:
+    """The regular expression of a parsed tokenizer.json that splits by one and then maps bytes; None for others."""
+    found = settings.get("pre_tokenizer") or {}
+    steps = found.get("pretokenizers", []) if found.get("type") == "Sequence" else []
+    if len(steps) != 2:
         return None
-    if not splits:
-        return "gpt2" if last.get("use_regex") else None
-    if len(splits) > 1 or last.get("use_regex"):
-        return None
-    split = splits[0]
+    split, last = steps
+    kept = (last.get("type"), last.get("add_prefix_space"), last.get("use_regex")) == ("ByteLevel", False, False)
     cuts = (split.get("type"), split.get("behavior"), split.get("invert")) == ("Split", "Isolated", False)
-    regex = split.get("pattern", {}).get("Regex")
-    return next((name for name, pattern in PATTERNS.items() if cuts and pattern.regex == regex), None)
+    regex: str | None = split.get("pattern", {}).get("Regex") if cuts and kept else None
+    return regex

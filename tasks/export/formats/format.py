@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from storage.shards.arrays import Float32
+from tasks.export.formats.source import Adapted, Source
 from tasks.export.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -25,6 +28,16 @@ class Format(Protocol):
         ...
 
     @property
+    def calibrated(self) -> bool:
+        """Whether it is fitted to text: without any it is written worse, or not at all."""
+        return False
+
+    @property
+    def askable(self) -> bool:
+        """Whether transformers or llama.cpp opens it, so that an evaluation can ask it."""
+        return True
+
+    @property
     def chat_rank(self) -> int:
         """Where a release holds several, `gristmill chat` takes that of the lowest rank."""
         ...
@@ -34,18 +47,59 @@ class Format(Protocol):
         """How to load it, as Markdown for the model card."""
         ...
 
+    def needs(self) -> str | None:
+        """What this machine lacks to write and to prove it, with the remedy as one sentence; None where it has all."""
+        return None
+
+    @property
+    def needs_base(self) -> bool:
+        """Whether it holds what was trained beside a base, and is no model without that."""
+        return False
+
+    def over(self, adapted: Adapted | None) -> Self:
+        """The format as it opens a release over a base; itself, where it needs none."""
+        return self
+
     def path(self, release: Path) -> Path:
-        """Its folder or file in a release."""
+        """Its folder or file in a release. That of plain weights is the release itself: see `files`."""
         ...
+
+    def tolerance_of(self, dtype: str) -> Tolerance:
+        """Its tolerance where plain weights of the release are of this dtype: that of all formats which are written
+        from the checkpoint, whatever the plain weights are of."""
+        return self.tolerance
+
+    def files(self, release: Path) -> list[Path]:
+        """What it wrote into a release; nothing where the release doesn't hold it."""
+        written = self.path(release)
+        return [written] if written.is_file() else sorted(file for file in written.rglob("*") if file.is_file())
 
     def check(self, model: Path) -> None:
         """Raises ConfigError for the model of a folder that the format can't hold. Reads its config and its tokenizer,
         and no weights."""
 
-    def write(self, model: Path, release: Path) -> None:
-        """Write the model of a folder into a release. Raises ConfigError for a model that the format can't hold."""
+    def write(self, source: Source, release: Path) -> None:
+        """Write a model into a release. Raises ConfigError for a model that the format can't hold."""
         ...
 
-    def open(self, release: Path, threads: int) -> ModelRuntime:
-        """Open what was written in the runtime that it is meant for. Raises RuntimeFault."""
+    def open(self, release: Path, threads: int, device: str = "cpu") -> ModelRuntime:
+        """Open what was written in the runtime that it is meant for, on a device if that runs it there. Raises
+        RuntimeFault."""
+        ...
+
+    def settings(self, model: Path, release: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What the file says is to be computed, and what it should say for the checkpoint in `model`; by name. Of a
+        folder it is the config.json beside the weights."""
+        from models.pretrained import load_config
+
+        path = self.path(release)
+        folder = path if path.is_dir() else path.parent
+        if not (folder / "config.json").is_file():
+            return {}, {}
+        found, expected = ({**load_config(where).to_dict()} for where in (folder, model))
+        return found, expected
+
+    def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
+        """The matrices as they were written, dequantized, under the names of the checkpoint in `model`; what a format
+        merges or leaves out is not among them."""
         ...

@@ -1,38 +1,75 @@
-"""Plain safetensors in float32, for transformers: the master copy of the release."""
+"""Plain safetensors, for transformers and all that reads its folders: the master copy of the release.
+
+They lie in the release itself, not in a subfolder, so that it is a model folder as hubs have them and
+`from_pretrained` takes it as it is.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from models.pretrained import INDEX, stored_weights
+from models.tokenizer import TOKENIZER_FILES
+from storage.shards.arrays import Float32
 from tasks.export.formats.format import Format
-from tasks.export.tolerance import EXACT, Tolerance
+from tasks.export.formats.source import Source
+from tasks.export.formats.tokenizer import write_tokenizer
+from tasks.export.formats.weights import write_weights
+from tasks.export.tolerance import BFLOAT16, EXACT, FLOAT16, Tolerance
 
 if TYPE_CHECKING:
     from models.runtimes.protocol import ModelRuntime
 
+FILE_BYTES = 5_000_000_000  # an upload or a download that breaks off begins again with a file
+GENERATION = "generation_config.json"
+_TOLERANCES = {"float32": EXACT, "bfloat16": BFLOAT16, "float16": FLOAT16}
+_CIRCUMSTANCES = ("_name_or_path", "_model_name_or_path", "torch_dtype")  # of a config: how it was loaded once
+
 
 @dataclass(frozen=True)
 class Safetensors(Format):
-    """The checkpoint's own files."""
+    """The checkpoint's weights, in the dtype of the release."""
 
     tolerance: Tolerance = EXACT
     usual: bool = True
     chat_rank: int = 4
-    loading: str = '`AutoModelForCausalLM.from_pretrained("safetensors")`'
+    loading: str = '`AutoModelForCausalLM.from_pretrained(".")`, as it is the release itself'
+    file_bytes: int = FILE_BYTES
 
     def path(self, release: Path) -> Path:
-        return release / "safetensors"
+        return release
+
+    def tolerance_of(self, dtype: str) -> Tolerance:
+        return _TOLERANCES[dtype]
+
+    def files(self, release: Path) -> list[Path]:
+        weights = list(release.glob("model*.safetensors"))
+        others = [release / name for name in (INDEX, "config.json", GENERATION, *TOKENIZER_FILES)]
+        return sorted([*weights, *(path for path in others if path.is_file())]) if weights else []
 
     def check(self, model: Path) -> None:
         """It holds any."""
 
-    def write(self, model: Path, release: Path) -> None:
-        shutil.copytree(model, self.path(release))
+    def write(self, source: Source, release: Path) -> None:
+        write_weights(source.folder, release, source.dtype, self.file_bytes)
+        config = json.loads((source.folder / "config.json").read_text(encoding="utf-8"))
+        config = {name: value for name, value in config.items() if name not in _CIRCUMSTANCES}
+        text = json.dumps({**config, "dtype": source.dtype}, indent=2, sort_keys=True, ensure_ascii=False)
+        (release / "config.json").write_text(text + "\n", encoding="utf-8")
+        if (source.folder / GENERATION).is_file():
+            shutil.copyfile(source.folder / GENERATION, release / GENERATION)
+        write_tokenizer(source.folder, release)
 
-    def open(self, release: Path, threads: int) -> ModelRuntime:
+    def open(self, release: Path, threads: int, device: str = "cpu") -> ModelRuntime:
+        """In float32, whatever the weights are stored as: many CPUs multiply bfloat16 a hundred times more slowly."""
         from models.runtimes.transformers import TransformersRuntime
 
-        return TransformersRuntime(self.path(release))
+        return TransformersRuntime(release, device)
+
+    def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
+        return stored_weights(release)

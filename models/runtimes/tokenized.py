@@ -1,0 +1,53 @@
+"""What runtimes without a tokenizer of their own have in common: text and conversations by the files in the folder.
+
+Shapes: V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from models.pretrained import context_of
+from models.runtimes.protocol import LogProbabilities, Message, ModelRuntime, RuntimeFault
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+class TokenizedRuntime(ModelRuntime):
+    """A runtime that is asked in ids, with the tokenizer and the config of its folder."""
+
+    tokenizer: PreTrainedTokenizerFast
+    config: Any
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the output layer: V."""
+        return int(self.config.vocab_size)
+
+    @property
+    def context(self) -> int:
+        """The most tokens that the model sees at a time."""
+        return context_of(self.config)
+
+    def tokenize(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, split_special_tokens=True)
+        return ids
+
+    def chat_ids(self, messages: Sequence[Message]) -> list[int]:
+        """The ids of the prompt that asks for an answer."""
+        conversation = [dict(message) for message in messages]
+        ids: list[int] = self.tokenizer.apply_chat_template(conversation, add_generation_prompt=True)["input_ids"]
+        return ids
+
+    def chat_log_probabilities(self, messages: Sequence[Message]) -> LogProbabilities:
+        return self.log_probabilities(self.chat_ids(messages))
+
+    def chat(self, messages: Sequence[Message], tokens: int = 128) -> str:
+        prompt = self.chat_ids(messages)
+        room = self.context - len(prompt)
+        if room < 1:
+            raise RuntimeFault(f"The conversation has {len(prompt):,} tokens, and the context is {self.context:,}")
+        answer: str = self.tokenizer.decode(self.greedy(prompt, min(tokens, room)), skip_special_tokens=True)
+        return answer.strip()

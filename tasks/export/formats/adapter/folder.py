@@ -1,0 +1,111 @@
+"""The adapter as PEFT loads it, over the base from wherever the user has it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from storage.errors import ConfigError, StoreError
+from storage.shards.arrays import Float32
+from tasks.export.formats.format import Format
+from tasks.export.formats.source import Adapted, Source
+from tasks.export.formats.tokenizer import write_tokenizer
+from tasks.export.tolerance import FLOAT_GRAPH, Tolerance
+
+if TYPE_CHECKING:
+    from models.runtimes.protocol import ModelRuntime
+
+_ON_A_HUB = re.compile(r"([\w.-]+/[\w.-]+)@([0-9a-f]{40})")
+
+
+@dataclass(frozen=True)
+class OverBase(Format):
+    """What formats of adapters have in common: they are read and proved over the base that they were trained on."""
+
+    adapted: Adapted | None = None
+    usual: bool = False
+    chat_rank: int = 99
+
+    @property
+    def needs_base(self) -> bool:
+        return True
+
+    def over(self, adapted: Adapted | None) -> Self:
+        return replace(self, adapted=adapted)
+
+    def given(self, source: Source) -> Adapted:
+        """The base and its adapters. Raises ConfigError where a model comes without."""
+        if source.adapted is None:
+            raise ConfigError(
+                "This model comes without the base and the adapters that it is made of.",
+                "Leave adapter and gguf-adapter out of the formats.",
+            )
+        return source.adapted
+
+    @property
+    def opened_over(self) -> Adapted:
+        """The same. Raises StoreError for an adapter that is opened alone."""
+        if self.adapted is None:
+            raise StoreError(
+                "An adapter is no whole model: it needs its base.",
+                "Load it over the base as the model card says, or export another format beside it.",
+            )
+        return self.adapted
+
+
+@dataclass(frozen=True)
+class Adapter(OverBase):
+    """A folder of PEFT, with the tokenizer and the chat template that the adapter was trained with."""
+
+    tolerance: Tolerance = FLOAT_GRAPH  # of the checkpoint, in which the products were rounded when they were added
+    loading: str = '`AutoPeftModelForCausalLM.from_pretrained("adapter")` with PEFT, over the base in its config'
+
+    def path(self, release: Path) -> Path:
+        return release / "adapter"
+
+    def check(self, model: Path) -> None:
+        """It holds any."""
+
+    def write(self, source: Source, release: Path) -> None:
+        from safetensors.numpy import save_file
+
+        from tasks.export.formats.adapter.factors import CONFIG, WEIGHTS, as_tensors, joined, read_factors, settings_of
+
+        adapted, folder = self.given(source), self.path(release)
+        folder.mkdir()
+        settings = [settings_of(one) for one in adapted.adapters]
+        factors = joined([read_factors(one) for one in adapted.adapters])
+        save_file(as_tensors(factors), folder / WEIGHTS, metadata={"format": "pt"})
+        name, revision = hub_name(adapted.name)
+        written = settings[0] | {"base_model_name_or_path": name, "revision": revision}
+        if len(settings) > 1:
+            targets = sorted({target for one in settings for target in one["target_modules"]})
+            written |= {"r": factors.rank, "lora_alpha": factors.rank, "use_rslora": False, "target_modules": targets}
+        text = json.dumps(written, indent=2, sort_keys=True, ensure_ascii=False)
+        (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
+        write_tokenizer(source.folder, folder)
+
+    def open(self, release: Path, threads: int, device: str = "cpu") -> ModelRuntime:
+        """In float32, and not merged."""
+        from models.runtimes.transformers import TransformersRuntime
+
+        return TransformersRuntime(self.opened_over.base, adapter=self.path(release))
+
+    def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
+        """Those of the base, with the changes added."""
+        from tasks.export.formats.adapter.factors import base_matrices, read_factors
+
+        factors = read_factors(self.path(release))
+        for name, layer, values in base_matrices(self.opened_over.base, factors.layers):
+            change: Any = factors.change(layer) if layer else 0
+            yield name, values + (change.T if layer and factors.transposed else change)
+
+
+def hub_name(name: str) -> tuple[str, str | None]:
+    """Repository and commit of a base that came from a hub; any other's name, and None."""
+    found = _ON_A_HUB.fullmatch(name)
+    return (found[1], found[2]) if found else (name, None)

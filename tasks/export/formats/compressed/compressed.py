@@ -1,0 +1,112 @@
+"""Weights of 4 or 8 bits in the layout of compressed-tensors, for vLLM and for transformers."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage.shards.arrays import Float32
+from tasks.export.formats.format import Format
+from tasks.export.formats.source import Source
+from tasks.export.tolerance import EIGHT_BIT_ACTIVATIONS, FOUR_BIT, Tolerance
+
+if TYPE_CHECKING:
+    from models.runtimes.protocol import ModelRuntime
+    from tasks.export.formats.compressed.methods import Method
+
+_CHAT_RANKS: dict[Method, int] = {"w8a8": 20, "gptq": 21, "awq": 22, "w4a16": 23}  # all slow without a GPU
+_NEEDED = ("compressed_tensors", "loguru")
+
+
+@dataclass(frozen=True)
+class Compressed(Format):
+    """A checkpoint whose blocks are rounded by one method: w4a16 (to nearest), gptq, awq, or w8a8, whose activations
+    are rounded too, by token, as they come, and smoothed where there is text and the architecture's folds are known."""
+
+    method: Method
+    usual: bool = False
+
+    @property
+    def bits(self) -> int:
+        """Bits of a weight."""
+        return 8 if self.method == "w8a8" else 4
+
+    @property
+    def calibrated(self) -> bool:
+        return self.method != "w4a16"
+
+    @property
+    def tolerance(self) -> Tolerance:
+        # GPTQ makes up for an error in other columns, and smoothing takes precision from columns of small inputs:
+        # weights are farther off, and outputs nearer
+        usual = EIGHT_BIT_ACTIVATIONS if self.bits == 8 else FOUR_BIT
+        return usual.model_copy(update={"max_weight_error": 0.8}) if self.method in ("gptq", "w8a8") else usual
+
+    @property
+    def chat_rank(self) -> int:
+        return _CHAT_RANKS[self.method]
+
+    @property
+    def loading(self) -> str:
+        return f"`vllm serve {self.method}`, or transformers with compressed-tensors"
+
+    def needs(self) -> str | None:
+        missing = [name.replace("_", "-") for name in _NEEDED if importlib.util.find_spec(name) is None]
+        if not missing:
+            return None
+        return f"Install {' and '.join(missing)}, which it is read by: pip install 'gristmill[export]'"
+
+    def path(self, release: Path) -> Path:
+        return release / self.method
+
+    def check(self, model: Path) -> None:
+        from tasks.export.formats.compressed.folds import folds_of
+        from tasks.export.formats.compressed.layers import empty_model, find_blocks, groups_of
+
+        empty = empty_model(model)
+        groups_of(find_blocks(empty).widths(), self.bits)
+        if self.method == "awq":
+            folds_of(empty.config.model_type)
+
+    def write(self, source: Source, release: Path) -> None:
+        """Write it. In memory are the model in float32, its rounded layers, and what calibration.py says."""
+        from models.pretrained import load_pretrained
+        from tasks.export.formats.compressed.checkpoint import write_checkpoint
+        from tasks.export.formats.compressed.layers import find_blocks, groups_of
+        from tasks.export.formats.compressed.methods import round_model
+
+        self.check(source.folder)
+        model = load_pretrained(source.folder).eval()
+        blocks = find_blocks(model)
+        groups = groups_of(blocks.widths(), self.bits)
+        layers = round_model(model, blocks, groups, self.method, source)
+        changed = model.state_dict() if self._folds(model.config.model_type) else {}
+        write_checkpoint(source.folder, self.path(release), layers, blocks.outside, changed)
+
+    def open(self, release: Path, threads: int, device: str = "cpu") -> ModelRuntime:
+        from models.runtimes.transformers import TransformersRuntime
+        from tasks.export.formats.compressed.checkpoint import require_whole
+
+        require_whole(self.path(release))  # what is missing, transformers makes up
+        return TransformersRuntime(self.path(release), device)
+
+    def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
+        from models.pretrained import load_config
+        from tasks.export.formats.compressed.checkpoint import dense_tensors, require_whole
+        from tasks.export.formats.compressed.undo import unfolded_tensors
+
+        folder = self.path(release)
+        require_whole(folder)
+        kind = load_config(model).model_type
+        found = unfolded_tensors(model, folder, kind) if self._folds(kind) else dense_tensors(folder)
+        for name, value in found:
+            yield name, value.numpy()
+
+    def _folds(self, kind: str) -> bool:
+        """Whether factors are folded into other layers of an architecture."""
+        from tasks.export.formats.compressed.folds import FOLDS
+
+        return self.method in ("awq", "w8a8") and kind in FOLDS

@@ -1,0 +1,70 @@
+"""What feeds what in a block: where a factor for each column of a layer can be taken out of what is before it.
+
+A layer computes the same when its column j is multiplied by s and what enters there is divided by s. The division is
+folded into a norm's scale, or into a row of the layer whose output comes here without anything non-linear in between:
+values through attention into the output layer, and `up` through its product with the gate into `down`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from storage.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Layers of a block that are fed by the same norm or by the same linear layer."""
+
+    feeder: str
+    fed: tuple[str, ...]
+
+
+_ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+_INNER = (Fold("self_attn.v_proj", ("self_attn.o_proj",)), Fold("mlp.up_proj", ("mlp.down_proj",)))
+_GATED = ("mlp.gate_proj", "mlp.up_proj")
+_LLAMA = (Fold("input_layernorm", _ATTENTION), Fold("post_attention_layernorm", _GATED), *_INNER)
+_GEMMA2 = (Fold("input_layernorm", _ATTENTION), Fold("pre_feedforward_layernorm", _GATED), *_INNER)
+
+FOLDS = {
+    "llama": _LLAMA, "mistral": _LLAMA, "qwen2": _LLAMA, "qwen3": _LLAMA, "gemma": _LLAMA, "gemma2": _GEMMA2,
+    "gemma3_text": _GEMMA2,
+}  # fmt: skip
+_OFFSETS = {"gemma": 1.0, "gemma2": 1.0, "gemma3_text": 1.0}  # a norm multiplies by this plus its weight
+
+
+def folds_of(kind: str) -> tuple[Fold, ...]:
+    """The folds in each block of an architecture. Raises ConfigError for one that is not known."""
+    if kind not in FOLDS:
+        raise ConfigError(
+            f"What feeds what in a {kind} model is not known, and AWQ folds scales into what is before a layer.",
+            f"Take gptq, which needs no such knowledge, or a model of {', '.join(FOLDS)}.",
+        )
+    return FOLDS[kind]
+
+
+def fits(feeder: nn.Module, fed: nn.Linear) -> bool:
+    """Whether each column of the fed layer has an output of the feeder of its own: not where heads share values."""
+    return not isinstance(feeder, nn.Linear) or feeder.out_features == fed.in_features
+
+
+@torch.no_grad()
+def divide(feeder: nn.Module, factors_C: Tensor, kind: str) -> None:
+    """Divide what a norm or a linear layer of an architecture puts out."""
+    weight, bias = feeder.get_parameter("weight"), getattr(feeder, "bias", None)
+    if isinstance(feeder, nn.Linear):
+        weight.div_(factors_C.unsqueeze(1))
+    else:
+        offset = _OFFSETS.get(kind, 0.0)
+        weight.copy_((weight + offset) / factors_C - offset)
+    if bias is not None:
+        bias /= factors_C
+
+
+def norm_factors(before_C: Tensor, after_C: Tensor, kind: str) -> Tensor:
+    """By what a norm was divided, from its weights before and after; 1 where it lets nothing through."""
+    offset = _OFFSETS.get(kind, 0.0)
+    return torch.where(after_C + offset == 0, 1.0, (before_C + offset) / (after_C + offset))

@@ -1,0 +1,119 @@
+"""GGUF, the file that llama.cpp and its kin read.
+
+kinds.py         the types of a file's matrices, by its name
+architecture.py  what llama.cpp knows of a model, and what is refused
+tensors.py       tensors under llama.cpp's names and conventions, and back
+vocabulary.py    the tokenizer and its chat template
+importance.py    how large the inputs of each matrix are
+quantize.py      matrices in blocks of few bits
+file.py          writes the file
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from storage.shards.arrays import Float32
+from tasks.export.formats.format import Format
+from tasks.export.formats.gguf.kinds import KINDS, GgufKind
+from tasks.export.formats.source import Source
+from tasks.export.tolerance import Tolerance
+
+if TYPE_CHECKING:
+    from models.runtimes.protocol import ModelRuntime
+
+_UNWEIGHED = ("f32", "f16", "bf16", "q8_0")  # an importance matrix changes nothing there
+
+
+def _rounded(value: Any) -> Any:
+    """Files have numbers in float32."""
+    return float(np.float32(value)) if isinstance(value, float) else value
+
+
+@dataclass(frozen=True)
+class Gguf(Format):
+    """One GGUF file of this kind."""
+
+    kind: GgufKind
+
+    @property
+    def tolerance(self) -> Tolerance:
+        return KINDS[self.kind].tolerance
+
+    @property
+    def usual(self) -> bool:
+        return KINDS[self.kind].usual
+
+    @property
+    def calibrated(self) -> bool:
+        return self.kind not in _UNWEIGHED
+
+    @property
+    def chat_rank(self) -> int:
+        return KINDS[self.kind].chat_rank
+
+    @property
+    def loading(self) -> str:
+        return f"`llama-cli -m gguf/model-{self.kind}.gguf`"
+
+    def path(self, release: Path) -> Path:
+        return release / "gguf" / f"model-{self.kind}.gguf"
+
+    def check(self, model: Path) -> None:
+        from models.pretrained import load_config
+        from tasks.export.formats.gguf.architecture import architecture_of
+        from tasks.export.formats.gguf.vocabulary import check_vocabulary
+
+        architecture_of(load_config(model))
+        check_vocabulary(model)
+
+    def write(self, source: Source, release: Path) -> None:
+        from tasks.export.formats.gguf.file import write_gguf
+        from tasks.export.formats.gguf.importance import importance
+
+        self.check(source.folder)
+        path = self.path(release)
+        path.parent.mkdir(exist_ok=True)
+        weighed = importance(source) if self.calibrated else None
+        write_gguf(source.folder, path, self.kind, importance=weighed, name=source.name, licence=source.licence)
+
+    def open(self, release: Path, threads: int, device: str = "cpu") -> ModelRuntime:
+        from models.runtimes.llama_cpp import LlamaCppRuntime
+
+        return LlamaCppRuntime(self.path(release), threads=threads)
+
+    def settings(self, model: Path, release: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The shape as metadata, but for the number of tokens, which the tensors tell."""
+        from gguf import GGUFReader, GGUFWriter
+
+        from models.pretrained import load_config
+        from tasks.export.formats.gguf.architecture import architecture_of, write_architecture
+
+        config = load_config(model)
+        known = architecture_of(config)
+        intended = GGUFWriter(None, known.name)
+        write_architecture(intended, config, known, config.vocab_size)
+        fields = GGUFReader(self.path(release)).fields
+        expected = {name: _rounded(value.value) for name, value in intended.kv_data[0].items()}
+        return {name: _rounded(fields[name].contents()) for name in expected if name in fields}, expected
+
+    def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
+        from gguf import GGUFReader
+
+        from models.pretrained import load_config
+        from tasks.export.formats.gguf.architecture import architecture_of
+        from tasks.export.formats.gguf.quantize import dequantize
+        from tasks.export.formats.gguf.tensors import Names
+
+        config = load_config(model)
+        names = Names(config, architecture_of(config))
+        written = {tensor.name: tensor for tensor in GGUFReader(self.path(release)).tensors}
+        for theirs, name, _ in names.tensors(model):
+            if theirs and name in written:
+                found = dequantize(written[name].data, written[name].tensor_type.name)
+                yield theirs, names.to_checkpoint(name, found)

@@ -1,0 +1,113 @@
+"""What llama.cpp knows of a model: its architecture by name, and its shape, from the config of transformers.
+
+Of each architecture only what both compute alike is taken; a setting that llama.cpp has not, or that was not looked at,
+is refused by name. The proof of an export then runs the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One of llama.cpp's, and how its matrices differ from those of transformers."""
+
+    name: str
+    activations: tuple[str, ...] = ("silu",)
+    neighbours: bool = False  # rotary pairs are neighbours and not halves: rows of queries and keys are permuted
+    transposed: bool = False  # GPT-2's Conv1D: inputs × outputs
+    norms_without_one: bool = False  # Gemma's norms hold their weight less one
+    biases: bool = False  # of queries, keys and values
+    window: bool = False  # llama.cpp computes a sliding window
+
+
+_GELU = ("gelu_pytorch_tanh", "gelu_new")
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "llama": Architecture("llama", neighbours=True),
+    "mistral": Architecture("llama", neighbours=True),
+    "qwen2": Architecture("qwen2", biases=True),
+    "qwen3": Architecture("qwen3"),
+    "gemma": Architecture("gemma", activations=(*_GELU, "gelu"), norms_without_one=True),
+    "gpt2": Architecture("gpt2", activations=("gelu_new",), transposed=True),
+}
+
+
+def architecture_of(config: Any) -> Architecture:
+    """The architecture of a model, by its config. Raises ConfigError for one that llama.cpp would compute otherwise."""
+    known = ARCHITECTURES.get(config.model_type)
+    if known is None:
+        raise _refused(f"{config.model_type} is none of {', '.join(ARCHITECTURES)}")
+    activation = getattr(config, "hidden_activation", None) or _first(config, "hidden_act", "activation_function")
+    if activation not in known.activations:
+        raise _refused(f"its activation is {activation}, and {known.name} has {known.activations[0]}")
+    window, context = getattr(config, "sliding_window", None), _first(config, "max_position_embeddings", "n_positions")
+    if getattr(config, "use_sliding_window", True) and window is not None and window < context:
+        raise ConfigError(
+            f"llama.cpp has no sliding window of {window} for this architecture.",
+            "Leave gguf out of export.formats, or make pretrain.model.sliding_window the context.",
+        )
+    if not known.biases and (getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False)):
+        raise _refused("its projections have biases")
+    kind = rope(config).get("rope_type", "default")
+    if kind not in ("default", "llama3", "linear") or (kind == "llama3" and known.name != "llama"):
+        raise _refused(f"its rotary positions are scaled by {kind}")
+    if config.model_type == "gpt2" and (
+        getattr(config, "scale_attn_by_inverse_layer_idx", False) or not getattr(config, "scale_attn_weights", True)
+    ):
+        raise _refused("its attention is scaled by layer")
+    return known
+
+
+def rope(config: Any) -> Mapping[str, Any]:
+    """The settings of rotary positions, empty where a model has none."""
+    found: Mapping[str, Any] = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    return found
+
+
+def write_architecture(writer: GGUFWriter, config: Any, known: Architecture, rows: int) -> None:
+    """The shape as metadata; `rows` is of the embedding."""
+    from gguf import RopeScalingType
+
+    width, heads = _first(config, "hidden_size", "n_embd"), _first(config, "num_attention_heads", "n_head")
+    writer.add_context_length(_first(config, "max_position_embeddings", "n_positions"))
+    writer.add_embedding_length(width)
+    writer.add_block_count(layers_of(config))
+    writer.add_feed_forward_length(_first(config, "intermediate_size", "n_inner") or 4 * width)
+    writer.add_head_count(heads)
+    writer.add_vocab_size(rows)
+    if known.transposed:
+        writer.add_layer_norm_eps(config.layer_norm_epsilon)
+        return
+    head = getattr(config, "head_dim", None) or width // heads
+    writer.add_head_count_kv(getattr(config, "num_key_value_heads", None) or heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    writer.add_rope_dimension_count(head)
+    positions = rope(config)
+    writer.add_rope_freq_base(float(positions.get("rope_theta") or config.rope_theta))
+    if positions.get("rope_type") == "linear":
+        writer.add_rope_scaling_type(RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(positions["factor"])
+
+
+def layers_of(config: Any) -> int:
+    """Blocks of a decoder."""
+    return int(_first(config, "num_hidden_layers", "n_layer"))
+
+
+def _first(config: Any, *names: str) -> Any:
+    """A setting that families name differently."""
+    return next((found for name in names if (found := getattr(config, name, None)) is not None), None)
+
+
+def _refused(why: str) -> ConfigError:
+    return ConfigError(f"No GGUF file can be written of this model: {why}.", "Leave gguf out of export.formats.")

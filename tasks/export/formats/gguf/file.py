@@ -1,0 +1,106 @@
+"""Writes a GGUF file, one tensor in memory at a time.
+
+llama.cpp's converter scripts refuse a vocabulary that they don't know, so that the file is written here with the `gguf`
+package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from models.pretrained import load_config
+from storage.shards.arrays import Float32
+from tasks.export.formats.gguf.architecture import architecture_of, layers_of, write_architecture
+from tasks.export.formats.gguf.kinds import FILE_TYPES, KINDS, GgufKind
+from tasks.export.formats.gguf.quantize import fitting, quantize, quantized_bytes
+from tasks.export.formats.gguf.tensors import EMBEDDING, OUTPUT, Names
+from tasks.export.formats.gguf.vocabulary import write_vocabulary
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+
+QUANTIZATION_VERSION = 2  # of ggml's blocks
+_POSITIONS = "position_embd.weight"  # llama.cpp adds it to the embedding in float32
+
+
+def write_gguf(
+    model: Path,
+    path: Path,
+    kind: GgufKind,
+    *,
+    importance: Mapping[str, Float32] | None = None,
+    name: str = "",
+    licence: str = "",
+) -> None:
+    """Write the model of a folder as one file. `importance` is the mean square of a matrix's inputs by column, under
+    its name in the checkpoint.
+
+    Raises ConfigError for a model that llama.cpp would compute differently.
+    """
+    from gguf import GGMLQuantizationType, GGUFWriter
+
+    config = load_config(model)
+    known = architecture_of(config)
+    names = Names(config, known)
+    shapes = {found: values.shape for _, found, values in names.tensors(model)}
+    types = {
+        found: type_of(found, shape, kind, layers_of(config), tied=OUTPUT not in shapes)
+        for found, shape in shapes.items()
+    }
+    writer = GGUFWriter(path, known.name)
+    parameters = sum(int(np.prod(shape)) for shape in shapes.values())
+    _write_description(writer, kind, parameters, name, licence, importance)
+    write_architecture(writer, config, known, shapes[EMBEDDING][0])
+    write_vocabulary(writer, model, shapes[EMBEDDING][0])
+    for found, shape in shapes.items():
+        size = quantized_bytes(types[found], shape)
+        writer.add_tensor_info(found, shape, np.dtype(np.float32), size, GGMLQuantizationType[types[found]])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for theirs, found, values in names.tensors(model):
+        inputs = (importance or {}).get(theirs)
+        writer.write_tensor_data(quantize(values, types[found], inputs))
+    writer.close()
+
+
+def type_of(name: str, shape: tuple[int, ...], kind: GgufKind, layers: int, *, tied: bool) -> str:
+    """The type of a tensor in a kind of file. A tied embedding is the output layer too."""
+    if len(shape) < 2 or name == _POSITIONS:
+        return "F32"
+    mixed = KINDS[kind]
+    if name == OUTPUT or (name == EMBEDDING and tied):
+        wanted = mixed.output or mixed.type
+    elif name.startswith("blk."):
+        _, layer, part, _ = name.split(".")
+        wanted = mixed.of(part, int(layer), layers)
+    else:
+        wanted = mixed.type
+    return fitting(wanted, shape[-1])
+
+
+def _write_description(
+    writer: GGUFWriter,
+    kind: GgufKind,
+    parameters: int,
+    name: str,
+    licence: str,
+    importance: Mapping[str, Float32] | None,
+) -> None:
+    from gguf import LlamaFileType
+    from gguf.utility import model_weight_count_rounded_notation
+
+    writer.add_type("model")
+    if name:
+        writer.add_name(name)
+    writer.add_size_label(model_weight_count_rounded_notation(parameters))
+    if licence:
+        writer.add_license(licence)
+    writer.add_file_type(LlamaFileType[FILE_TYPES[kind]])
+    writer.add_quantization_version(QUANTIZATION_VERSION)
+    if importance:
+        writer.add_int32("quantize.imatrix.entries_count", len(importance))

@@ -1,0 +1,66 @@
+"""Matrices in llama.cpp's types, by its own functions: the `gguf` package has neither k-quants nor codebooks.
+
+An importance matrix says how large the inputs of a matrix are, by column: errors there count for more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+from storage.shards.arrays import AnyArray, Float32
+from tasks.export.formats.gguf.kinds import SMALLER_BLOCKS
+
+_OWN = ("F32", "F16", "BF16")  # no blocks: `gguf` rounds these
+
+
+def fitting(kind: str, columns: int) -> str:
+    """The type itself, or the one that stands in for it where its blocks don't divide rows of so many columns."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    for name in (kind, SMALLER_BLOCKS.get(kind, "F16")):
+        block, _ = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
+        if columns % block == 0:
+            return name
+    return "F16"
+
+
+def quantized_bytes(kind: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor in a type."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    block, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    return int(np.prod(shape)) // block * size
+
+
+def quantize(values: Float32, kind: str, importance: Float32 | None = None) -> AnyArray:
+    """Rows × bytes of a matrix in a type; `importance` is the mean square of its inputs, by column."""
+    from gguf import GGMLQuantizationType
+    from gguf.quants import quantize as by_gguf
+
+    from models.runtimes.llama_library import library
+
+    chosen = GGMLQuantizationType[kind]
+    source = np.ascontiguousarray(values, np.float32)
+    if kind in _OWN:
+        rounded: AnyArray = by_gguf(source, chosen)
+        return rounded
+    rows, columns = source.shape
+    made = np.zeros((rows, quantized_bytes(kind, (columns,))), np.uint8)
+    weighed = None if importance is None else np.ascontiguousarray(importance, np.float32)
+    written = library().ggml_quantize_chunk(
+        int(chosen), source.ctypes.data, made.ctypes.data, 0, rows, columns,
+        None if weighed is None else ctypes.c_void_p(weighed.ctypes.data),
+    )  # fmt: skip
+    assert written == made.nbytes
+    return made
+
+
+def dequantize(data: AnyArray, kind: str) -> Float32:
+    """The numbers that a runtime computes with."""
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize as by_gguf
+
+    found: Float32 = by_gguf(data, GGMLQuantizationType[kind]).astype(np.float32)
+    return found

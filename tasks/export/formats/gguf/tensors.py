@@ -1,0 +1,117 @@
+"""Tensors of transformers as llama.cpp's, one at a time, and back.
+
+Two conventions differ: LLaMA's rotary pairs are neighbours in llama.cpp and halves in transformers, so that the rows of
+queries and keys are permuted; and GPT-2's matrices are stored the other way round.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.pretrained import stored_weights
+from storage.errors import ConfigError
+from storage.shards.arrays import Float32
+from tasks.export.formats.gguf.architecture import Architecture, layers_of, rope
+
+EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
+_BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # of old files: they are computed, not learnt
+
+
+@dataclass(frozen=True)
+class Names:
+    """llama.cpp's names for the tensors of a checkpoint, and what is done to each."""
+
+    config: Any
+    known: Architecture
+
+    def tensors(self, model: Path) -> Iterator[tuple[str, str, Float32]]:
+        """(their name, llama.cpp's, values) of all that a file holds. Raises ConfigError for one without a name."""
+        for name, values in stored_weights(model):
+            if name.endswith(_BUFFERS) or (name == "lm_head.weight" and self.config.tie_word_embeddings):
+                continue
+            found = self.name_of(name)
+            yield name, found, self.to_llama(found, values)
+        frequencies = self.frequencies()
+        if frequencies is not None:
+            yield "", "rope_freqs.weight", frequencies
+
+    def name_of(self, name: str) -> str:
+        """llama.cpp's name for a tensor of the checkpoint. Raises ConfigError where it has none."""
+        found: str | None = self._mapping.get_name(name, try_suffixes=(".weight", ".bias"))
+        if found is None:
+            raise ConfigError(f"llama.cpp has no name for {name}.", "Leave gguf out of export.formats.")
+        return found
+
+    def to_llama(self, name: str, values: Float32) -> Float32:
+        """A tensor of transformers as llama.cpp's file has it."""
+        if self._permuted(name):
+            return _pair_neighbours(values, self._heads(name))
+        if self._transposed(name, values):
+            return np.ascontiguousarray(values.T)
+        return values + 1 if self._without_one(name) else values
+
+    def rows_to_llama(self, name: str, values: Float32) -> Float32:
+        """Values for each output of a matrix, outputs × any, in the order of llama.cpp's rows."""
+        return _pair_neighbours(values, self._heads(name)) if self._permuted(name) else values
+
+    def to_checkpoint(self, name: str, values: Float32) -> Float32:
+        """The opposite of `to_llama`."""
+        if self._permuted(name):
+            return _part_neighbours(values, self._heads(name))
+        if self._transposed(name, values):
+            return np.ascontiguousarray(values.T)
+        return values - 1 if self._without_one(name) else values
+
+    def frequencies(self) -> Float32 | None:
+        """(head / 2,) by which LLaMA 3 divides each rotary frequency; None for other positions."""
+        settings = rope(self.config)
+        if settings.get("rope_type") != "llama3":
+            return None
+        head = getattr(self.config, "head_dim", None) or self.config.hidden_size // self.config.num_attention_heads
+        base, factor = settings["rope_theta"], settings["factor"]
+        low, high = settings["low_freq_factor"], settings["high_freq_factor"]
+        original = settings["original_max_position_embeddings"]
+        wavelengths = 2 * math.pi * base ** (np.arange(0, head, 2) / head)
+        smooth = (original / wavelengths - low) / (high - low)
+        between = 1 / ((1 - smooth) / factor + smooth)
+        scaled = np.where(wavelengths > original / low, factor, between)
+        return np.where(wavelengths < original / high, 1.0, scaled).astype(np.float32)
+
+    @functools.cached_property
+    def _mapping(self) -> Any:
+        from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
+
+        (found,) = (number for number, name in MODEL_ARCH_NAMES.items() if name == self.known.name)
+        return get_tensor_name_map(found, layers_of(self.config))
+
+    def _permuted(self, name: str) -> bool:
+        return self.known.neighbours and name.endswith(("attn_q.weight", "attn_k.weight"))
+
+    def _transposed(self, name: str, values: Float32) -> bool:
+        return self.known.transposed and name.startswith("blk.") and values.ndim == 2
+
+    def _without_one(self, name: str) -> bool:
+        return self.known.norms_without_one and name.endswith("norm.weight")
+
+    def _heads(self, name: str) -> int:
+        heads: int = self.config.num_attention_heads
+        return (getattr(self.config, "num_key_value_heads", None) or heads) if "attn_k" in name else heads
+
+
+def _pair_neighbours(values: Float32, heads: int) -> Float32:
+    """Rows of each head from (first half, second half) to pairs of neighbours."""
+    rows, columns = values.shape
+    return values.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def _part_neighbours(values: Float32, heads: int) -> Float32:
+    """The opposite of `_pair_neighbours`."""
+    rows, columns = values.shape
+    return values.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)

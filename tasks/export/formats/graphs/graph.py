@@ -1,0 +1,60 @@
+"""What formats that are graphs share: a folder of the release, files beside the graph, the models that they hold."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+from storage.errors import ConfigError
+from tasks.export.formats.format import Format
+from tasks.export.formats.tokenizer import write_tokenizer
+
+CONFIGS = ("config.json", "generation_config.json")
+
+
+class GraphFormat(Format):
+    """One step of the decoder in a folder of the release, with config, tokenizer and chat template."""
+
+    usual = False
+    askable = False
+
+    @property
+    def folder(self) -> str:
+        """The folder's name in a release."""
+        raise NotImplementedError
+
+    def path(self, release: Path) -> Path:
+        return release / self.folder
+
+    def check(self, model: Path) -> None:
+        from models.pretrained import load_config
+        from tasks.export.formats.graphs.models import why_not
+
+        reason = why_not(load_config(model))
+        if reason:
+            raise ConfigError(
+                f"No graph can be made of this model: {reason}.", f"Leave {self.folder} out of export.formats."
+            )
+
+
+def missing(*packages: str) -> str | None:
+    """A sentence on those of some packages that are not installed, which the extra `export` brings; None for none."""
+    lacking = [name for name in packages if importlib.util.find_spec(name) is None]
+    return f"{', '.join(lacking)} not installed: pip install 'gristmill[export]'." if lacking else None
+
+
+def copy_beside(model: Path, folder: Path) -> None:
+    """Put config, generation config, tokenizer and chat template of a model into a new folder. The generation config,
+    which says where an answer ends, is written from the config where the model has none."""
+    from transformers import GenerationConfig
+
+    from models.pretrained import load_config
+
+    folder.mkdir(parents=True)
+    write_tokenizer(model, folder)
+    for name in CONFIGS:
+        if (model / name).is_file():
+            shutil.copyfile(model / name, folder / name)
+    if not (folder / CONFIGS[1]).is_file():
+        GenerationConfig.from_model_config(load_config(model)).save_pretrained(folder)

@@ -1,0 +1,31 @@
+"""Which models of transformers have a step that can be traced, by their config alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ONE_MASK = ("gpt2", "llama", "mistral", "gemma")  # transformers' modules take one mask for all layers,
+MASK_BY_KIND = ("qwen2", "qwen3", "smollm3", "gemma3_text")  # or one for each kind of layer
+ROTARY_OF_LENGTH = ("dynamic", "longrope")  # rotary embeddings that depend on the longest position of a call
+
+
+def windows_of(config: Any) -> dict[str, int | None]:
+    """The sliding window of each kind of layer; of the only kind, `full_attention`, where layers are alike."""
+    window = getattr(config, "sliding_window", None)
+    if config.model_type not in MASK_BY_KIND:
+        return {"full_attention": window}
+    return {kind: window if kind == "sliding_attention" else None for kind in sorted(set(config.layer_types))}
+
+
+def why_not(config: Any) -> str | None:
+    """Why no step of a model is traced; None where one is."""
+    if config.model_type not in (*ONE_MASK, *MASK_BY_KIND):
+        return f"{config.model_type} is none of {', '.join((*ONE_MASK, *MASK_BY_KIND))}"
+    rotary = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
+    if rotary in ROTARY_OF_LENGTH:
+        return f"its rotary embedding is {rotary}, which depends on the length of the text"
+    if getattr(config, "use_bidirectional_attention", None):
+        return "its attention is bidirectional"
+    if getattr(config, "quantization_config", None) is not None:
+        return "its weights are quantized"
+    return None
