@@ -19,13 +19,18 @@ from storage.shards.tokens import write_tokens
 from tasks.training.model_folder import check_shards
 
 
+def has_questions(text: Artifact) -> bool:
+    """Whether held-out text is benchmarks' questions, which are no tokens yet."""
+    return any(text.path.glob("*.jsonl"))
+
+
 def held_out_shards(text: Artifact, model: Path, digest: str, scratch: Path) -> list[Path]:
     """The token shards of `text`: those that it holds, or one made of its questions for the model's tokenizer, whose
     sources are the benchmarks.
 
     Raises TokenizerMismatch, DamagedArtifact.
     """
-    if not any(text.path.glob("*.jsonl")):
+    if not has_questions(text):
         return check_shards(text, digest)
     tokenizer = load_tokenizer(model)
     sourced = [(path.stem, line) for path in text.files("*.jsonl") for line in _answered(path)]

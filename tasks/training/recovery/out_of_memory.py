@@ -1,8 +1,10 @@
-"""Recognises lack of memory: an error of torch or Python, or a process killed by the kernel."""
+"""Lack of memory, recognised in an error of torch or Python, or in a process killed by the kernel; and work in halves,
+where a batch is too large.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +13,8 @@ from storage.errors import GristmillError, LostProcess, OutOfMemory
 from tasks.stage import machine
 
 Fault = TypeVar("Fault", bound=GristmillError)
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 SAID = (  # beside torch.OutOfMemoryError and MemoryError
     "can't allocate memory",
     "out of memory",
@@ -41,6 +45,29 @@ def memory_named(where: str, remedy: str) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise OutOfMemory(f"{where}: {str(error).splitlines()[0]}" if str(error) else f"{where}.", remedy) from error
+
+
+def in_halves(
+    work: Callable[[Sequence[Item]], Iterable[Made]],
+    items: Sequence[Item],
+    too_large: Callable[[Item], OutOfMemory],
+    forget: Callable[[], None] = lambda: None,
+) -> list[Made]:
+    """What `work` makes of the items of a batch, in their order. Where memory runs out, `forget` gives back what was
+    kept in it, and the batch is taken in halves. Raises what `too_large` says of an item that doesn't fit alone."""
+    try:
+        return [*work(items)]
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        if len(items) == 1:
+            raise too_large(items[0]) from error
+    import torch
+
+    forget()
+    torch.cuda.empty_cache()  # nothing, where no GPU is used
+    middle = len(items) // 2
+    return [made for part in (items[:middle], items[middle:]) for made in in_halves(work, part, too_large, forget)]
 
 
 def named(error: Fault, killed: int) -> Fault | OutOfMemory:

@@ -1,0 +1,29 @@
+"""A format's settings beside the checkpoint's: what changes logits must be the same.
+
+A runtime computes what its config says. In a format whose activations are rounded, a wrong rope base is hardly told
+from rounding by what it answers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.errors import ParityError
+from tasks.export.formats.format import Format
+
+# How weights are stored and where they came from; all else says what is computed
+CIRCUMSTANCES = (
+    "quantization_config", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "architectures",
+    "_attn_implementation_internal", "use_cache",
+)  # fmt: skip
+
+
+def check_config(chosen: Format, model: Path, release: Path) -> None:
+    """Raises ParityError for a setting that a format has otherwise than the checkpoint, naming it."""
+    found, expected = chosen.settings(model, release)
+    for name in sorted((expected.keys() | found.keys()) - set(CIRCUMSTANCES)):
+        if expected.get(name) != found.get(name):
+            raise ParityError(
+                f"In the release {name} is {found.get(name)}, in the checkpoint {expected.get(name)}.",
+                "This is a defect; report it.",
+            )

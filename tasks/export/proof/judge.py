@@ -1,0 +1,42 @@
+"""The limits of a format, and what lies beyond them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from storage.errors import ParityError
+from tasks.export.proof.compare import Parity
+from tasks.export.proof.weights import WeightError
+from tasks.export.tolerance import Tolerance
+
+
+def require(name: str, parity: Parity, weights: WeightError, tolerance: Tolerance) -> dict[str, Any]:
+    """The numbers beside their limits. Raises ParityError, naming those beyond their limit and the worst tensor."""
+    problems = []
+    if not parity.mean_divergence <= tolerance.max_divergence:
+        problems.append(f"mean divergence {parity.mean_divergence:.2e} nats, at most {tolerance.max_divergence:g}")
+    apart, most = parity.runtime_divergence, tolerance.max_runtime_divergence
+    if apart is not None and not apart <= most:
+        problems.append(
+            f"its runtime is {apart:.2e} nats from what these weights give in transformers, at most {most:g}"
+        )
+    if not parity.increase_high <= tolerance.max_perplexity_increase:
+        interval = f"{parity.increase_low:.2%} to {parity.increase_high:.2%}"
+        limit = f"at most {tolerance.max_perplexity_increase:.2%}"
+        problems.append(f"perplexity up by {parity.perplexity_increase:.2%} ({interval}), {limit}")
+    if tolerance.same_greedy and parity.same_greedy < parity.prompts:
+        problems.append(f"{parity.prompts - parity.same_greedy} of {parity.prompts} greedy continuations differ")
+    if not weights.largest <= tolerance.max_weight_error:
+        problems.append(
+            f"a row of {weights.tensor} is {weights.largest:.2g} off, at most {tolerance.max_weight_error:g}"
+        )
+    if problems:
+        raise ParityError(
+            f"{name} does not match its checkpoint: {'; '.join(problems)}. Its weights differ {weights.where}. "
+            "Nothing was published.",
+            f"Leave {name} out of export.formats, or set export.tolerances.{name} if you accept the loss.",
+        )
+    numbers = {**asdict(parity), "weight_error": weights.largest, "worst_tensor": weights.tensor}
+    rounded = {key: round(value, 8) if isinstance(value, float) else value for key, value in numbers.items()}
+    return {**rounded, "tolerance": tolerance.model_dump()}

@@ -1,0 +1,101 @@
+"""The checkpoint's answers, computed once, that every format is compared with.
+
+Shapes: T tokens of a window, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from models.conversation import TemplateFaultError, render, turn_end
+from models.pretrained import stored_weights
+from models.runtimes.greedy import ends_of
+from models.runtimes.protocol import AllLogProbabilities, Message, ModelRuntime
+from models.runtimes.transformers import TransformersRuntime
+from storage.shards.arrays import Float32
+from tasks.export.config import ExportConfig
+from tasks.export.proof.held_out import Windows
+from tasks.export.proof.texts import CONVERSATIONS, hostile_texts
+
+PROMPT_TOKENS = 24  # of held-out text, to be continued
+PROMPTS = 5  # as many windows begin with one
+
+
+class Reference:
+    """The checkpoint, opened in transformers. Its distributions wait on disk, in `scratch`."""
+
+    def __init__(
+        self, folder: Path, windows: Windows, config: ExportConfig, scratch: Path, device: str = "cpu"
+    ) -> None:
+        self.folder, self.windows, self.config = folder, windows, config
+        self.runtime, self.device = TransformersRuntime(folder, device), device
+        self._scratch = scratch
+        scratch.mkdir(parents=True, exist_ok=True)
+        self.answers = self.answered(self.runtime, "checkpoint")
+        self.texts = [(text, self.runtime.tokenize(text)) for text in [*hostile_texts(folder), *config.prompts]]
+        self.chats = [(chat, ids) for chat in CONVERSATIONS if (ids := self._rendered(chat)) is not None]
+        said = [self.runtime.tokenize(text) for text in config.prompts]
+        self.prompts = [*said, *(list(window[:PROMPT_TOKENS]) for window in windows[:PROMPTS])]
+        self.ends = self._ends()
+        self.continued = [self.without_end(self.runtime.greedy(ids, config.greedy_tokens)) for ids in self.prompts]
+
+    def answered(self, runtime: ModelRuntime, name: str) -> list[AllLogProbabilities]:
+        """(T, V) of each window, on disk: those of a large vocabulary take gigabytes."""
+        found = []
+        for number, window in enumerate(self.windows):
+            path = self._scratch / f"{name}-{number:05}.npy"
+            np.save(path, runtime.all_log_probabilities(window))
+            found.append(np.load(path, mmap_mode="r"))
+        return found
+
+    @contextmanager
+    def holding(self, weights: Iterable[tuple[str, Float32]]) -> Iterator[int]:
+        """The checkpoint's own program with other matrices in it, for a while; how many there are."""
+        import torch
+
+        inside = self.runtime.model.state_dict()
+        held = 0
+        try:
+            for name, values in weights:
+                if name in inside:
+                    inside[name].copy_(torch.from_numpy(np.ascontiguousarray(values)))
+                    held += 1
+            yield held
+        finally:
+            for name, values in stored_weights(self.folder) if held else ():
+                if name in inside:
+                    inside[name].copy_(torch.from_numpy(values))
+
+    def without_end(self, ids: Sequence[int]) -> list[int]:
+        """A continuation up to the token that ends it."""
+        stop = next((place for place, id in enumerate(ids) if id in self.ends), len(ids))
+        return list(ids[:stop])
+
+    def samples(self) -> list[dict[str, str]]:
+        """What the model says after each of the profile's prompts."""
+        decode = self.runtime.tokenizer.decode
+        return [
+            {"prompt": text, "text": decode(ids)}
+            for text, ids in zip(self.config.prompts, self.continued, strict=False)
+        ]
+
+    def _ends(self) -> frozenset[int]:
+        """What ends an answer; a runtime may know the end of a turn by its name, though no config says so."""
+        tokenizer = self.runtime.tokenizer
+        try:
+            turn = turn_end(tokenizer)
+        except TemplateFaultError:
+            turn = None
+        return frozenset(ends_of(self.runtime.model, tokenizer)) | ({turn} if turn is not None else set())
+
+    def _rendered(self, chat: Sequence[Message]) -> list[int] | None:
+        """None for a conversation that the template refuses, as one with a system's words, or that is too long."""
+        try:
+            ids = render(self.runtime.tokenizer, chat, add_generation_prompt=True)["input_ids"]
+        except TemplateFaultError:
+            return None
+        return ids if len(ids) < self.runtime.context else None
