@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from prefect import flow
 
+from flows.provenance import provenance_of
 from flows.report import publish_report
 from flows.session import Settings, Word, start
 from profiles.schema import Profile
@@ -58,6 +59,7 @@ class Beginning(NamedTuple):
     contamination: Artifact | None
     documents: Artifact | None = None  # that the filter measured
     training: Artifact | None = None  # tokens
+    stages: Mapping[str, Artifact] = {}  # that the data went through
 
 
 def stages(profile: Profile) -> Artifact:
@@ -68,7 +70,7 @@ def stages(profile: Profile) -> Artifact:
         begun = from_scratch(profile, profile.pretrain, raw) if profile.pretrain else from_base(profile, raw)
         links, judge = post_training(profile, begun)
         scores = evaluation(profile, begun, links, judge, raw.part("benchmarks"))
-        return export(profile.export, links[released(profile, links)].part("model"), scores, begun.held_out)
+        return release(profile, begun, links, scores)
     except Reached as reached:
         return reached.artifact
 
@@ -85,7 +87,9 @@ def from_scratch(profile: Profile, config: PretrainConfig, raw: Artifact) -> Beg
     model = pretrain(config, tokens, tokenizer)
     contamination = clean.part("contamination") if profile.filter else None
     measured, training = unique.part("documents"), tokens.part("train")
-    return Beginning(model, pairs, tokens.part("validation"), contamination, measured, training)
+    went = {"download": raw, "dedup": unique, "filter": clean, "tokenize": tokens}
+    through = {name: made for name, made in went.items() if getattr(profile, name) is not None}
+    return Beginning(model, pairs, tokens.part("validation"), contamination, measured, training, through)
 
 
 def from_base(profile: Profile, raw: Artifact) -> Beginning:
@@ -127,6 +131,22 @@ def evaluation(
     documents = begun.documents if config.safety and config.safety.continuations else None
     asked = (begun.held_out, benchmarks, begun.contamination, training, documents)
     return evaluate(config, models, judge if config.asks_judge else None, *asked)
+
+
+def release(profile: Profile, begun: Beginning, links: Mapping[str, Artifact], scores: Artifact | None) -> Artifact:
+    """The model of a link in every format, with a card that tells of all stages before."""
+    link = released(profile, links)
+    config = profile.export and profile.export.with_provenance(provenance_of(profile, begun.stages, links, link))
+    return export(config, links[link].part("model"), scores, begun.held_out, adapters(profile, links, link))
+
+
+def adapters(profile: Profile, links: Mapping[str, Artifact], link: str) -> dict[str, Artifact]:
+    """The base and what was trained beside it up to a link, where a format of the release asks for them."""
+    if profile.export is None or not profile.export.needs_base:
+        return {}
+    chain = list(links)
+    trained = chain[1 : chain.index(link) + 1]
+    return {BASE: links[BASE].part("model"), **{name: links[name].part("adapter") for name in trained}}
 
 
 def released(profile: Profile, links: Mapping[str, Artifact]) -> str:

@@ -23,6 +23,7 @@ from tasks.evaluate.side_by_side.config import names_of
 from tasks.evaluate.worth.gate_config import unknown_models, unknown_tasks
 from tasks.export import ExportConfig
 from tasks.filter import FilterConfig
+from tasks.posttrain.adapters.apart import why_not_apart
 from tasks.posttrain.adapters.config import LAYERS
 from tasks.posttrain.config import LearnsFrom, PosttrainConfig, PreferenceConfig
 from tasks.posttrain.feedback import FeedbackConfig
@@ -295,6 +296,20 @@ class Profile(BaseModel):
         models = (BASE, *(name for name in self.links if name not in BESIDE))
         if asked and asked not in models:
             raise ValueError(f"export.link is {asked}, but the models of the chain are {', '.join(models)}")
+        return self
+
+    @model_validator(mode="after")
+    def _released_adapters_have_their_base(self) -> Self:
+        """What lies over a base is of use to those who have that base."""
+        if not self.export or not (asked := self.export.needs_base):
+            return self
+        chain = [name for name in self.links if name not in BESIDE]
+        last = self.export.link or (chain[-1] if chain else BASE)
+        trained = chain[: chain.index(last) + 1] if last in chain else []
+        adapters = {str(name): getattr(getattr(self, name), "adapter", None) for name in trained}
+        why = why_not_apart(adapters) if self.base else "the model has no base that others have: add one"
+        if why:
+            raise ValueError(f"export.formats has {' and '.join(asked)}, but {why}, or leave {asked[0]} out")
         return self
 
     @model_validator(mode="after")

@@ -1,9 +1,14 @@
-"""`gristmill release`: a release as a folder to hand on, its signature, and the check by whoever was handed it."""
+"""`gristmill release`: a release as a folder to hand on, its signature, the check by whoever was handed it, and the way
+out to a hub or a bucket.
+
+What goes out is the saved folder and no artifact: a signature can't lie in an artifact, and its manifest stays here.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -11,6 +16,11 @@ from rich.markup import escape
 
 from flows.commands.store import Name, StoreUrl, open_store
 from flows.options import DEFAULT_STORE
+from storage.errors import ConfigError, StoreError
+from storage.units import size_of
+
+if TYPE_CHECKING:
+    from tasks.export.push.outgoing import Outgoing
 
 app = typer.Typer(help="Hand a release on, signed, and check one.", no_args_is_help=True)
 console = Console(soft_wrap=True, highlight=False)
@@ -48,14 +58,74 @@ def sign(
 @app.command()
 def verify(
     folder: Folder,
-    signers: Annotated[Path, typer.Option(help="the keys that you trust: ALLOWED SIGNERS in ssh-keygen(1)")],
+    signers: Annotated[
+        Path | None, typer.Option(help="the keys that you trust: ALLOWED SIGNERS in ssh-keygen(1)")
+    ] = None,
     identity: Annotated[str | None, typer.Option(help="who must have signed; by default anyone in the file")] = None,
+    unsigned: Annotated[bool, typer.Option("--unsigned", help="check the files alone, by their own list")] = False,
 ) -> None:
     """Check a release that somebody handed on: the signature, then every file. Needs no store and no network.
 
     Ends with 1 for any file that is missing, changed or too many.
     """
-    from tasks.export.saved import verify_folder
+    from tasks.export.saved import verify_folder, verify_unsigned
 
+    if unsigned and not (signers or identity):
+        digest = verify_unsigned(folder)
+        console.print(
+            "Every file is as SHA256SUMS lists it. Nobody vouches for that list: compare its digest with one from "
+            f"whom you trust. Digest: {digest}"
+        )
+        return
+    if unsigned or signers is None:
+        raise ConfigError(
+            "A release is checked by --signers, or --unsigned without them.",
+            "Give the file of the keys that you trust, or say --unsigned for one that nobody signed.",
+        )
     who, digest = verify_folder(folder, signers, identity)
     console.print(f"Signed by {escape(who)}, and every file is as signed. Digest: {digest}")
+
+
+@app.command()
+def push(
+    folder: Folder,
+    url: Annotated[str, typer.Argument(help="hf://OWNER/NAME, a bucket's fsspec URL, or a folder")],
+    public: Annotated[bool, typer.Option("--public", help="of the hub: for everybody to see")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="don't ask, not even about what was found in the texts")] = False,
+) -> None:
+    """Copy a saved release to a hub, a bucket or a folder, after a look at what goes out.
+
+    A signature goes along. What arrived is checked; a place with other files is refused, and so is a text with a
+    password.
+    """
+    from tasks.export.push.bucket import push_to_files
+    from tasks.export.push.hub import SCHEME, push_to_hub, repository
+    from tasks.export.push.outgoing import look
+
+    if url.startswith(SCHEME):
+        repository(url)
+    outgoing = look(folder)
+    _show(outgoing)
+    if secrets := [found.where for found in outgoing.findings if found.secret]:
+        raise StoreError(f"There is a password or a token in {'; '.join(secrets)}.", "Take it out and export again.")
+    seen = "everybody can" if public and url.startswith(SCHEME) else "whoever has access there can"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigError("Nobody is there to be asked whether all this may go out.", "Say --yes, if it may.")
+        typer.confirm(f"Copy {len(outgoing.digests)} files to {url}, where {seen} read them?", abort=True)
+    if url.startswith(SCHEME):
+        push_to_hub(outgoing, url, public=public)
+    else:
+        push_to_files(outgoing, url)
+    console.print(f"{escape(url)} holds the release, and every file is as it is here.")
+
+
+def _show(outgoing: Outgoing) -> None:
+    """Each file that would go out, with what there is to know before it does."""
+    for name, size in outgoing.sizes.items():
+        console.print(f"{size_of(size):>9}  {escape(name)}")
+    console.print(f"{size_of(sum(outgoing.sizes.values())):>9}  in all")
+    for warning in outgoing.warnings:
+        console.print(f"[yellow]Licences[/]: {escape(warning)}")
+    for found in outgoing.findings:
+        console.print(f"[yellow]Found[/] in {escape(found.where)}: {escape(found.what)}")

@@ -32,7 +32,7 @@ def open_release(folder: Path, *, threads: int = 1) -> ModelRuntime:
     """
     from models.runtimes.protocol import RuntimeFault
 
-    held = [known for known in FORMATS.values() if known.path(folder).exists()]
+    held = [known for known in FORMATS.values() if known.files(folder)]
     if not held:
         raise StoreError(f"{folder} holds a model in none of {', '.join(FORMATS)}.", "Give the folder of an export.")
     try:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
+from models.pretrained import context_of, load_config
 from models.runtimes.protocol import RuntimeFault
+from models.tokenizer import BASE_FIELD
 from storage.errors import ParityError
 from storage.shards.token_stream import TokenStream
 from tasks.children.child import emit, run_as_child
+from tasks.children.devices import device_of
 from tasks.children.spec import ChildSpec
 from tasks.export.config import ExportConfig
+from tasks.export.dtype import compute_dtype, weights_dtype
 from tasks.export.formats import FORMATS
-from tasks.export.parity import Parity, Reference, require
+from tasks.export.formats.source import Adapted, Source
+from tasks.export.formats.weights import count_parameters
+from tasks.export.proof.compare import Parity, compare, perplexity
+from tasks.export.proof.config import check_config
+from tasks.export.proof.held_out import held_out
+from tasks.export.proof.judge import require
+from tasks.export.proof.reference import Reference
+from tasks.export.proof.speed import Speed, measure
+from tasks.export.proof.weights import WeightError, weight_error
 from tasks.training.peak import peak_memory
 
 
@@ -24,41 +38,70 @@ class ExportSpec(ChildSpec):
     model: Path
     tokenizer_digest: str
     validation: list[Path]
+    base: Path | None = None
+    adapters: tuple[Path, ...] = ()
+
+    @property
+    def adapted(self) -> Adapted | None:
+        """What the model is made of, where it was handed on."""
+        if self.base is None:
+            return None
+        config = json.loads((self.base / "config.json").read_text(encoding="utf-8"))
+        return Adapted(self.base, self.adapters, config.get(BASE_FIELD, ""), self.scratch)
 
 
 def run(path: Path) -> None:
     """Write and prove every format of the spec; parity as JSON to `spec.result`. Raises ParityError."""
     spec = ExportSpec.model_validate_json(path.read_text())
-    torch.set_num_threads(spec.runtime.compute.threads)
-    reference = Reference(spec.model, TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest), spec.config)
-    proved = {}
+    threads, device = spec.runtime.compute.threads, str(device_of(spec.runtime.compute))
+    torch.set_num_threads(threads)
+    stream = TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest)
+    context = context_of(load_config(spec.model))
+    text = held_out(stream, context, calibration=spec.config.calibration_tokens, proof=spec.config.positions)
+    reference = Reference(spec.model, text.proof, spec.config, spec.scratch / "reference", device)
+    dtype = weights_dtype(spec.config.dtype, spec.config.provenance, spec.model)
+    source = Source(
+        spec.model, text.calibration, name=spec.config.name, licence=spec.config.weights_licence or "",
+        threads=threads, device=device, dtype=dtype, compute=compute_dtype(spec.config.dtype),
+        adapted=spec.adapted,
+    )  # fmt: skip
+    proved, speeds = {}, {}
     for number, name in enumerate(spec.config.formats):
-        emit(done=number, note=name)
-        FORMATS[name].write(spec.model, spec.out)
-        parity = prove(reference, name, spec.out, spec.runtime.compute.threads)
-        proved[name] = {
-            "bytes": _size(FORMATS[name].path(spec.out)),
-            **require(name, parity, spec.config.tolerance(name)),
+        emit(done=number, note=f"{name}: writing")
+        FORMATS[name].write(source, spec.out)
+        emit(done=number, note=f"{name}: proving")
+        weights, parity, speed = prove(reference, name, spec.out, threads, spec.adapted)
+        written = sum(file.stat().st_size for file in FORMATS[name].files(spec.out))
+        proved[name] = {"bytes": written, **require(name, parity, weights, spec.config.tolerance(name, dtype))}
+        speeds[name] = {key: round(value, 1) for key, value in asdict(speed).items()}
+    spec.finish(
+        {
+            "perplexity": round(perplexity(reference), 8),
+            "dtype": dtype,
+            "parameters": count_parameters(spec.model),
+            "samples": reference.samples(),
+            "formats": proved,
+            "facts": {"peak_memory_bytes": peak_memory(), "speeds": speeds, "device": device},
         }
-    facts = {"peak_memory_bytes": peak_memory()}
-    result = {"perplexity": round(reference.perplexity, 8), "formats": proved, "facts": facts}
-    spec.finish(result)
+    )
 
 
-def prove(reference: Reference, name: str, release: Path, threads: int) -> Parity:
-    """Compare a format of a release with the checkpoint, in its own runtime. Raises ParityError where that fails."""
+def prove(
+    reference: Reference, name: str, release: Path, threads: int, adapted: Adapted | None = None
+) -> tuple[WeightError, Parity, Speed]:
+    """Compare a format of a release with the checkpoint, its weights and in its own runtime; an adapter's over its
+    base. Raises ParityError where that fails."""
+    chosen = FORMATS[name].over(adapted)
     try:
-        runtime = FORMATS[name].open(release, threads)
-        try:
-            return reference.compare(runtime)
+        check_config(chosen, reference.folder, release)
+        runtime, speed = measure(lambda: chosen.open(release, threads, reference.device), reference.windows[0])
+        try:  # only then its weights: a runtime says best what is wrong with a file
+            weights = weight_error(chosen, reference.folder, release)
+            return weights, compare(reference, runtime, chosen.weights(reference.folder, release)), speed
         finally:
             runtime.close()
     except RuntimeFault as error:
         raise ParityError(f"{error}.", "This is a defect; report it.") from error
-
-
-def _size(written: Path) -> int:
-    return sum(file.stat().st_size for file in ([written] if written.is_file() else written.iterdir()))
 
 
 if __name__ == "__main__":

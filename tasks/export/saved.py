@@ -28,6 +28,8 @@ from storage.store import STORE_FILE
 from tasks.export.signature import sign, signer
 
 SIGNATURE = f"{SUMS}.sig"
+HUB_FILES = (".gitattributes",)  # a hub adds it to each of its repositories
+HUB_FOLDERS = (".cache/huggingface",)  # and its client this one to a folder that it downloads to
 MOST_BYTES = 16 << 20  # of a list: far more than a release has files
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _AGAIN = "Get the release again from whom you trust, in binary mode; nothing may be added to its folder."
@@ -77,6 +79,12 @@ def verify_folder(folder: Path, signers: Path, identity: str | None = None) -> t
     return who, hashlib.sha256(listed).hexdigest()
 
 
+def verify_unsigned(folder: Path) -> str:
+    """The digest of the release in a folder, each of whose files is as its own list says. Nobody vouches for the list:
+    whoever changed a file may have changed it too. Raises DamagedArtifact, StoreError."""
+    return hashlib.sha256(check(folder)).hexdigest()
+
+
 def check(folder: Path, listed: bytes | None = None) -> bytes:
     """The list of a release's files, each of which has the bytes that it should. Raises DamagedArtifact, which names
     all that is missing, changed or too many, and StoreError."""
@@ -122,7 +130,7 @@ def parse_sums(listed: bytes) -> dict[str, str]:
 
 def _problems(folder: Path, expected: Mapping[str, str]) -> Iterator[str]:
     """A phrase for each thing that is not as it should be, by name."""
-    there = dict(_entries(folder))
+    there = {name: plain for name, plain in _entries(folder) if name not in HUB_FILES or name in expected}
     for name in sorted(expected.keys() | there.keys()):
         if name not in there:
             yield f"{name} is missing"
@@ -146,7 +154,8 @@ def _entries(folder: Path) -> Iterator[tuple[str, bool]]:
                 yield f"{here.relative_to(folder).as_posix()}/", True
             for entry in inner:
                 if entry.is_dir(follow_symlinks=False):
-                    waiting.append(Path(entry.path))
+                    if Path(entry.path).relative_to(folder).as_posix() not in HUB_FOLDERS:
+                        waiting.append(Path(entry.path))
                 else:
                     yield Path(entry.path).relative_to(folder).as_posix(), entry.is_file(follow_symlinks=False)
 

@@ -3,40 +3,68 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from storage.artifact import Artifact
+from storage.errors import ConfigError
+from tasks.children.devices import check_device_here
 from tasks.children.supervise import run_module
 from tasks.evaluate.worth.gates import check_gates
-from tasks.export.card import model_card, parity_rows
+from tasks.export.card.licences import licence_text, notice
+from tasks.export.card.modelfile import modelfile
+from tasks.export.card.page import model_card, parity_rows
 from tasks.export.config import ExportConfig
 from tasks.export.formats import FORMATS
 from tasks.stage import stage
 from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
 from tasks.training.held_out import held_out_shards
+from tasks.training.links import BASE
 from tasks.training.model_folder import check_tokenizer
 
 
-@stage(version=4, runtime=("compute",))
-def export(config: ExportConfig, model: Artifact, scores: Artifact | None, validation: Artifact, out: Output) -> None:
-    """Write the release: weights in every format, README.md (the model card), scores, parity and lineage.
+def check_here(config: ExportConfig, runtime: Runtime) -> None:
+    """Raises ConfigError for a format that this machine can't write or prove, and for a GPU that it has not, before the
+    first stage of a run starts."""
+    check_device_here(runtime)
+    for name in config.formats:
+        if lacking := FORMATS[name].needs():
+            raise ConfigError(f"The format {name} can't be made here.", lacking)
+
+
+@stage(version=5, runtime=("compute",), check_here=check_here)
+def export(
+    config: ExportConfig,
+    model: Artifact,
+    scores: Artifact | None,
+    validation: Artifact,
+    adapters: Mapping[str, Artifact],
+    out: Output,
+) -> None:
+    """Write the release: weights in every format, README.md (the model card), licences, scores, parity and lineage.
 
     Each format is loaded in the runtime that it is meant for and compared with the checkpoint on held-out text, which
     is token shards or benchmarks; when one is outside its tolerance, nothing is released (ParityError). Nor is anything
-    when the evaluation did not meet one of its gates (GateError).
+    when the evaluation did not meet one of its gates (GateError). `adapters`, which formats of adapters alone need, has
+    the model that the first was trained on as `base`, and those of the links from it to the released one by name.
     """
     if scores:
         check_gates(scores)
     from tasks.export.run import ExportSpec
 
     digest = check_tokenizer(model.path)
+    if adapters:
+        check_tokenizer(adapters[BASE].path, expected=digest)
     spec = ExportSpec(
         config=config,
         runtime=out.runtime,
         model=model.path.resolve(),
         tokenizer_digest=digest,
         validation=held_out_shards(validation, model.path, digest, out.scratch),
+        base=adapters[BASE].path.resolve() if adapters else None,
+        adapters=tuple(adapters[name].path.resolve() for name in sorted(adapters) if name != BASE),
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
     )
@@ -49,6 +77,7 @@ def export(config: ExportConfig, model: Artifact, scores: Artifact | None, valid
     lineage = {"model": model.digest, "tokenizer": digest}
     lineage |= {"scores": scores.digest} if scores else {}
     lineage |= {"validation": validation.digest}
+    lineage |= {name if name == BASE else f"adapter {name}": adapters[name].digest for name in sorted(adapters)}
     _write(result, model, scores, lineage, config, out)
 
 
@@ -69,12 +98,32 @@ def _write(
 ) -> None:
     measured = json.loads((scores.path / "scores.json").read_text()) if scores else None
     shape = json.loads((model.path / "config.json").read_text())
-    out.fact(**result.pop("facts"))
+    facts = result.pop("facts")
+    out.fact(**facts)
     written = {"scores": measured} if measured else {}
     for name, value in {**written, "parity": result, "lineage": lineage}.items():
         (out.path / f"{name}.json").write_text(json.dumps(value, indent=2) + "\n")
-    (out.path / "README.md").write_text(model_card(shape, measured, result, lineage, config.licence), encoding="utf-8")
-    rows = parity_rows(result)
+    ollama = modelfile(model.path, out.path, config.formats)
+    card = model_card(config, shape, measured, result, lineage, modelfile=ollama is not None)
+    pages = {
+        "README.md": card,
+        "NOTICE": notice(config.provenance, config.weights_licence, config.licence),
+        "LICENSE": config.weights_licence and licence_text(config.weights_licence),
+        "Modelfile": ollama,
+    }
+    for name, text in pages.items():
+        if text is not None:
+            (out.path / name).write_text(text, encoding="utf-8")
+    speeds = facts["speeds"]
+    rows = [
+        {
+            **row,
+            "memory": f"{speeds[row['format']]['peak_memory'] / 1e6:,.0f} MB",
+            "tokens/s read": f"{speeds[row['format']]['prompt']:,.0f}",
+            "tokens/s written": f"{speeds[row['format']]['generation']:,.0f}",
+        }
+        for row in parity_rows(result)
+    ]
     out.table("Release", rows)
     sizes = ", ".join(f"{name} {proof['bytes'] / 1e6:.1f} MB" for name, proof in result["formats"].items())
     out.count(formats=result["formats"], summary=sizes)

@@ -1,0 +1,88 @@
+"""What the stages before the release have to say of it, from the profile and the manifests of their artifacts.
+
+It becomes a part of export's config, and so of its key: only what a rerun of the same profile would give again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from profiles.schema import Profile
+from storage.artifact import Artifact
+from storage.manifest import Manifest
+from tasks.download.config import EMBEDDED_LICENCES, EmbeddedSource, HubSource
+from tasks.export.card.provenance import Provenance, StatedSource, Training
+from tasks.posttrain.methods import METHODS
+from tasks.training.links import BASE, BESIDE
+
+MEASURES = ("steps", "tokens_seen", "epochs", "train_loss", "validation_loss", "validation_bits_per_byte",
+            "train_rewards_accuracies", "validation_rewards_accuracies")  # fmt: skip
+EMBEDDED_PAIRS = {"instructions": ("encyclopedia-en", "small-talk"), "preferences": ("encyclopedia-en",)}
+
+
+def provenance_of(
+    profile: Profile, stages: Mapping[str, Artifact], links: Mapping[str, Artifact], link: str
+) -> Provenance:
+    """Of the release of one link of the chain, whose data went through `stages`. What is not made yet, or was adopted,
+    has nothing to say."""
+    chain = list(links)[: list(links).index(link) + 1]
+    trained = {name: found for name in chain if (found := _manifest(links[name])) is not None}
+    base = profile.base
+    return Provenance(
+        link=link,
+        base=base.named if base else "",
+        base_repository=(base.repository or "") if base else "",
+        base_licence=profile.export.licences.get(BASE, "") if profile.export else "",
+        sources=list(_sources(profile, chain)),
+        languages=profile.filter.language.allowed if profile.filter and profile.pretrain else [],
+        funnel=_funnel(stages),
+        training=[
+            Training(stage=found.stage, measures=kept)
+            for found in trained.values()
+            if (kept := {name: found.counts[name] for name in MEASURES if name in found.counts})
+        ],
+        precision=next(filter(None, (_precision(found) for found in reversed(trained.values()))), ""),
+    )
+
+
+def _manifest(artifact: Artifact) -> Manifest | None:
+    found = artifact.manifest
+    return None if found is None or found.adopted else found
+
+
+def _funnel(stages: Mapping[str, Artifact]) -> dict[str, int]:
+    """Documents that each stage kept, then the tokens that were trained on and held out."""
+    left: dict[str, int] = {}
+    for name, artifact in stages.items():
+        counts = found.counts if (found := _manifest(artifact)) else {}
+        if name == "tokenize":
+            left |= {f"tokenize, tokens {split}": counts[split]["tokens"] for split in ("train", "validation")
+                     if split in counts}  # fmt: skip
+        elif "documents" in counts:
+            left[f"{name}, documents"] = counts["documents"]["kept"]
+    return left
+
+
+def _precision(manifest: Manifest) -> str:
+    """What a training computed in: as it counted itself, or as its config says where that decides."""
+    asked = manifest.payload.config.get("precision", "")
+    return str(manifest.counts.get("precision", "" if asked == "auto" else asked))
+
+
+def _sources(profile: Profile, chain: list[str]) -> Iterator[StatedSource]:
+    """Every source that a link up to the released one learns from, with what beside the chain it learns from."""
+    roles = {"documents"} if profile.pretrain else set[str]()
+    after = profile.links.index(chain[-1]) + 1 if chain[-1] in profile.links else 0
+    for link in profile.links[:after]:
+        if profile.learns_from(link) != "feedback" and (link in chain or link in BESIDE):
+            roles.add(METHODS[link].reads(profile.download.roles) if link in METHODS else "instructions")
+    stated = {**EMBEDDED_LICENCES, **(profile.export.licences if profile.export else {})}
+    for source in profile.download.sources:
+        if isinstance(source, EmbeddedSource):
+            used = {"documents": source.names, **EMBEDDED_PAIRS}
+            for name in dict.fromkeys(name for role in used if role in roles for name in used[role]):
+                as_what = [role for role in used if role in roles and name in used[role]]
+                yield StatedSource(name=name, used_as=as_what, licence=stated.get(name, ""))
+        elif source.role in roles:
+            hub = {"dataset": source.dataset, "revision": source.revision} if isinstance(source, HubSource) else {}
+            yield StatedSource(name=source.name, used_as=[source.role], licence=stated.get(source.name, ""), **hub)

@@ -1,0 +1,134 @@
+"""LICENSE and NOTICE of a release, and the warnings that some licences of its data are worth.
+
+The licence of the weights is the owner's to name, and nobody else's: where the profile names none, none is granted and
+the card says so. What sources say of themselves is passed on as it was stated; nothing is concluded from it, but two
+kinds are named first, as they bind whoever passes the weights on, if they bind weights at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from typing import Annotated
+
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+from pydantic import AfterValidator, Field
+
+from storage.errors import ConfigError
+from tasks.export.card.provenance import Provenance
+
+OWN = "Apache-2.0"  # whose text lies beside Gristmill's own code
+WARNING = "Warning: "  # begins a paragraph of NOTICE that whoever publishes should read first
+BASE = "base"
+NOT_STATED = "not stated"
+_KINDS = {
+    "share-alike": r"\bCC-BY(-NC)?-SA|\b[AL]?GPL|\bODbL|\bGFDL|\bEUPL|\bMPL|\bOSL|\bCDLA-Sharing|share-?alike",
+    "non-commercial": r"\bCC-BY-NC|\bnon-?commercial|\bresearch-only",
+}
+_ASKS = {
+    "share-alike": "asks that what is made from the work be passed on under the same terms",
+    "non-commercial": "does not allow commercial use",
+}
+_NONE = (
+    "The owner of these weights has named no licence. Without one nobody else has a right to copy, change or use them, "
+    "apart from what the law allows everyone: ask the owner."
+)
+
+
+def _spdx(text: str) -> str:
+    try:
+        return canonicalize_license_expression(text)
+    except InvalidLicenseExpression as error:
+        raise ValueError(
+            f"{text!r} is no SPDX licence expression: write one of spdx.org/licenses, such as Apache-2.0, or "
+            "LicenseRef-NAME for terms of your own"
+        ) from error
+
+
+Licence = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=200)]
+SpdxLicence = Annotated[str, AfterValidator(_spdx)]
+
+
+def stated(provenance: Provenance | None) -> dict[str, str]:
+    """The licence of each source, and of the model begun with, by name; `not stated` where nobody has."""
+    if provenance is None:
+        return {}
+    found = {source.name: source.licence or NOT_STATED for source in provenance.sources}
+    begun = {f"{provenance.base} (the base model)": provenance.base_licence or NOT_STATED} if provenance.base else {}
+    return begun | found
+
+
+def warnings(licences: Mapping[str, str]) -> list[str]:
+    """A sentence for each kind of licence that binds whoever passes the weights on, with its sources."""
+    told = []
+    for kind, pattern in _KINDS.items():
+        named = [
+            f"{name} ({licence})"
+            for name, licence in licences.items()
+            if re.search(pattern, re.sub(r"\s+", "-", licence), re.IGNORECASE)
+        ]
+        if named:
+            told.append(
+                f"some of the data is under a {kind} licence, which {_ASKS[kind]}: {', '.join(named)}. Whether that "
+                "binds weights that were trained on it is not settled; check before you publish them."
+            )
+    return told
+
+
+def licence_text(weights: str) -> str:
+    """LICENSE: the text itself for Gristmill's own licence, for any other where to find it. A text of elsewhere is not
+    taken from whatever is installed: the release is made of its inputs alone."""
+    if weights == OWN:
+        return own_text()
+    where = [f"https://spdx.org/licenses/{name}.html" for name in re.findall(r"[\w.+-]+", weights)
+             if name not in ("AND", "OR", "WITH") and not name.startswith("LicenseRef-")]  # fmt: skip
+    text = f"SPDX-License-Identifier: {weights}\n\nThese weights are licensed under {weights}"
+    return text + (f", whose text is at:\n\n{chr(10).join(where)}\n" if where else ". Ask the owner for its text.\n")
+
+
+def own_text() -> str:
+    """The text of Gristmill's licence, as it was installed or lies in the checkout. Raises ConfigError."""
+    checkout = Path(__file__).parents[3] / "LICENSE"
+    try:
+        installed = [Path(str(file.locate())) for file in files("gristmill") or () if file.name == "LICENSE"]
+    except PackageNotFoundError:
+        installed = []
+    for path in (*installed, checkout):
+        if path.is_file() and "Apache License" in (text := path.read_text(encoding="utf-8"))[:200]:
+            return text
+    raise ConfigError(
+        "The text of Apache-2.0 is not where Gristmill was installed.", "Install Gristmill again, from a wheel."
+    )
+
+
+def notice(provenance: Provenance | None, weights: str | None, statement: str) -> str:
+    """NOTICE: warnings, what the owner says, and every source with its licence."""
+    licences = stated(provenance)
+    parts = [f"{WARNING}{one}" for one in warnings(licences)]
+    parts.append(f"The weights are licensed under {weights}: see LICENSE." if weights else _NONE)
+    parts += [f"Of the data the owner says: {statement}"] if statement else []
+    if licences:
+        lines = [f"- {name}: {licence}{_origin(provenance, name)}" for name, licence in licences.items()]
+        parts.append("The weights were made from these, under the licences that were stated for them:\n\n"
+                     + "\n".join(lines))  # fmt: skip
+    else:
+        parts.append("What the weights were made from was not recorded.")
+    return "\n\n".join(parts) + "\n"
+
+
+def licence_sections(provenance: Provenance | None, weights: str | None, statement: str) -> list[str]:
+    """The same on the model card."""
+    licences = stated(provenance)
+    lines = [f"- {name}: {licence}" for name, licence in licences.items()]
+    parts = [f"Weights: {weights}, see [LICENSE](LICENSE)." if weights else _NONE]
+    parts += [statement] if statement else []
+    return [*parts, *(["Sources, with the licences that were stated for them:", "\n".join(lines)] if lines else [])]
+
+
+def _origin(provenance: Provenance | None, name: str) -> str:
+    for source in provenance.sources if provenance else ():
+        if source.name == name and source.dataset:
+            return f", https://huggingface.co/datasets/{source.dataset} at {source.revision}"
+    return ""

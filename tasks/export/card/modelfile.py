@@ -1,0 +1,49 @@
+"""Ollama's Modelfile, for a release with a GGUF file.
+
+Ollama renders prompts by a template of Go, and takes no Jinja from here. For our own chat template there is one that
+gives the same text; of any other none is written, and Ollama uses what it makes of the one in the GGUF file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from models.pretrained import context_of, load_config
+from models.tokenizer import CHAT_TEMPLATE_PATH, load_tokenizer
+from tasks.export.formats import FORMATS
+
+PREFERRED = ("gguf-q4_k_m", "gguf-q8_0", "gguf-f16")
+# models/chat_template.jinja in Go: a dash takes away the white space on its side
+GO_TEMPLATE = """\
+{{- range .Messages }}<|{{ .Role }}|>
+{{ .Content }}<|end|>
+{{ end }}<|assistant|>
+"""
+
+
+def modelfile(model: Path, release: Path, formats: Iterable[str]) -> str | None:
+    """Its text for a model folder and the release that was made of it; None where that holds no GGUF file."""
+    held = [name for name in formats if FORMATS[name].path(release).suffix == ".gguf"]
+    if not held:
+        return None
+    chosen = next((name for name in PREFERRED if name in held), held[0])
+    lines = [f"FROM ./{FORMATS[chosen].path(release).relative_to(release).as_posix()}"]
+    if (model / "chat_template.jinja").read_bytes() == CHAT_TEMPLATE_PATH.read_bytes():
+        lines.append(f'TEMPLATE """{GO_TEMPLATE}"""')
+    lines += [f"PARAMETER stop {json.dumps(text, ensure_ascii=False)}" for text in _ends(model)]
+    lines.append(f"PARAMETER num_ctx {context_of(load_config(model))}")
+    lines += ["# greedy, as the release was proved", "PARAMETER temperature 0"]
+    return "\n".join(lines) + "\n"
+
+
+def _ends(model: Path) -> list[str]:
+    """The tokens that end a generation."""
+    path = model / "generation_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    given = settings.get("eos_token_id")
+    ids = given if isinstance(given, list) else [given]
+    tokenizer = load_tokenizer(model)
+    found = [tokenizer.convert_ids_to_tokens(number) for number in ids if number is not None]
+    return list(dict.fromkeys([*found, str(tokenizer.eos_token)]))

@@ -1,0 +1,181 @@
+"""The model card: what the release is, how to use it, what it was made from, what was measured of it, and what was not.
+
+A hub renders it, so it begins with a head for machines. It is made of the release's inputs and its config alone: what
+earlier stages have to say is in the config (see `provenance.py`), and times are told nowhere.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from typing import Any
+
+from models.tokenizer import BASE_FIELD
+from tasks.evaluate.scores import score_rows, verdict
+from tasks.export.card.front_matter import front_matter, released_scores
+from tasks.export.card.licences import WARNING, licence_sections, stated, warnings
+from tasks.export.card.provenance import Provenance
+from tasks.export.card.usage import usage
+from tasks.export.config import ExportConfig
+from tasks.stage.pages import markdown_table
+
+SHAPE = (
+    "model_type", "vocab_size", "hidden_size", "n_embd", "num_hidden_layers", "n_layer", "num_attention_heads",
+    "n_head", "num_key_value_heads", "intermediate_size", "max_position_embeddings", "n_positions", "sliding_window",
+)  # fmt: skip
+PREFERENCES = ("dpo", "orpo", "cpo", "kto", "ppo", "grpo")
+_ENERGY = (
+    "Energy: not recorded. How long the stages took is a circumstance of the run: the manifests of its artifacts have "
+    "it, and no release."
+)
+
+
+def parity_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The verification as a table, one row per format."""
+    return [
+        {
+            "format": name,
+            "bytes": f"{proof['bytes']:,}",
+            "mean divergence (nats)": f"{proof['mean_divergence']:.1e}",
+            "largest difference": f"{proof['max_difference']:.1e}",
+            "perplexity": f"{proof['perplexity']:.3f} ({proof['perplexity_increase']:+.2%}, "
+            f"{proof['increase_low']:+.2%} to {proof['increase_high']:+.2%})",
+            "same likeliest token": f"{proof['same_top']:.1%}",
+            "same greedy text": f"{proof['same_greedy']} of {proof['prompts']}",
+        }
+        for name, proof in result["formats"].items()
+    ]
+
+
+def model_card(
+    config: ExportConfig,
+    model: Mapping[str, Any],
+    scores: Mapping[str, Any] | None,
+    result: Mapping[str, Any],
+    lineage: Mapping[str, str],
+    *,
+    modelfile: bool = False,
+) -> str:
+    """The card as Markdown. `model` is the model's config.json, `result` what the child measured; without `scores` the
+    card says that none were measured."""
+    told = config.provenance
+    name = config.name or _plain_name(model, result)
+    shape = [{"field": field, "value": str(model[field])} for field in SHAPE if model.get(field) is not None]
+    parts = [
+        front_matter(name, config.weights_licence, told, scores),
+        f"# {name}",
+        *(f"> **{WARNING.strip()}** {one}" for one in warnings(stated(told))),
+        f"A model of {result['parameters']:,} parameters, made by Gristmill: {_made(model, told)}.",
+        "## Usage",
+        *usage(result["formats"], modelfile=modelfile),
+        *_samples(result.get("samples", [])),
+        "## Licences",
+        *licence_sections(told, config.weights_licence, config.licence),
+        *_training(told, result),
+        "## Architecture",
+        markdown_table([{"field": "parameters", "value": f"{result['parameters']:,}"}, *shape]),
+        *_scores(scores),
+        "## Verification",
+        "Each format was loaded in its own runtime, in float32 where it is one of transformers, and compared with the "
+        f"checkpoint on held-out text, whose perplexity under the checkpoint is {result['perplexity']:.3f}.",
+        markdown_table(parity_rows(result)),
+        "## Limits",
+        "\n".join(f"- {limit}" for limit in _limits(model, told, scores)),
+        "## Lineage",
+        markdown_table([{"artifact": what, "SHA-256": digest} for what, digest in lineage.items()]),
+        "`gristmill store lineage` follows these to the sources.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _plain_name(model: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    count = result["parameters"]
+    unit, letter = next(((unit, letter) for unit, letter in ((1e9, "B"), (1e6, "M")) if count >= unit), (1e3, "K"))
+    begun = f", from {str(model[BASE_FIELD]).partition('@')[0]}" if BASE_FIELD in model else ""
+    return f"{model['model_type']} of {count / unit:.3g}{letter} parameters{begun}"
+
+
+def _made(model: Mapping[str, Any], told: Provenance | None) -> str:
+    base = model.get(BASE_FIELD)
+    parts = ["pretrained from scratch" if base is None else f"begun with the base model {base}"]
+    links = [training.stage for training in told.training] if told else []
+    parts += ["fine-tuned on instructions"] if "sft" in links else []
+    parts += (
+        [f"aligned by {', '.join(aligned)}"] if (aligned := [name for name in links if name in PREFERENCES]) else []
+    )
+    return ", ".join(parts)
+
+
+def _samples(samples: list[Mapping[str, str]]) -> list[str]:
+    if not samples:
+        return []
+    shown = [f"**{_inline(one['prompt'])}**\n\n{_fenced(one['text'])}" for one in samples[:3]]
+    return ["### Samples", "Greedy, as the checkpoint and its proved formats continue:", *shown]
+
+
+def _inline(text: str) -> str:
+    return html.escape(" ".join(text.split()), quote=False)
+
+
+def _fenced(text: str) -> str:
+    """A text as it is: the fence is longer than any in it."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def _training(told: Provenance | None, result: Mapping[str, Any]) -> list[str]:
+    parts = ["## Training", f"Plain weights are released in {result['dtype']}."]
+    if told is None:
+        return [*parts, "Data and training were not recorded.", _ENERGY]
+    if told.funnel:
+        rows = [{"after": stage, "left": f"{number:,}"} for stage, number in told.funnel.items()]
+        parts += ["What was left of the data after each stage:", markdown_table(rows)]
+    if told.sources:
+        sources = [
+            {"source": source.name, "used as": ", ".join(source.used_as), "data set": source.dataset or "–",
+             "licence": stated(told)[source.name]}
+            for source in told.sources
+        ]  # fmt: skip
+        parts.append(markdown_table(sources))
+    if told.training:
+        stages = [
+            {"stage": training.stage, "measured": ", ".join(_measure(*one) for one in training.measures.items())}
+            for training in told.training
+        ]
+        parts.append(markdown_table(stages))
+    parts += [f"The last training computed in {told.precision}."] if told.precision else []
+    return [*parts, _ENERGY]
+
+
+def _measure(name: str, value: float) -> str:
+    return f"{name.replace('_', ' ')} {value:,}" if isinstance(value, int) else f"{name.replace('_', ' ')} {value:.4g}"
+
+
+def _scores(scores: Mapping[str, Any] | None) -> list[str]:
+    if scores is None:
+        return ["## Scores", "Not evaluated: the profile leaves evaluation out."]
+    note = f"± is one standard error. {verdict(scores)}"
+    return ["## Scores", markdown_table(score_rows(scores)), note]
+
+
+def _limits(model: Mapping[str, Any], told: Provenance | None, scores: Mapping[str, Any] | None) -> list[str]:
+    context = model.get("max_position_embeddings") or model.get("n_positions")
+    limits = [f"It sees at most {context:,} tokens at a time."] if context else []
+    if told and told.languages:
+        limits.append(f"Documents were filtered for {', '.join(told.languages)}; of other languages it knows little.")
+    else:
+        limits.append("Which languages its data is in was not recorded.")
+    if scores is None:
+        return [*limits, "Nothing was evaluated: neither what it knows, nor what it says that it had better not."]
+    measured = released_scores(scores, told.link if told else "")["tasks"]
+    chance = [task for task, score in measured.items() if score["worth"] not in (None, "above chance")]
+    limits += [f"No better than chance in {', '.join(sorted(chance))}."] if chance else []
+    safe = [task for task in measured if task.startswith("safety")]
+    limits.append(
+        f"What it says that it had better not was measured by {', '.join(safe)} alone."
+        if safe
+        else "What it says that it had better not, abuse, falsehoods and personal data, was not measured."
+    )
+    return limits

@@ -1,0 +1,46 @@
+"""How a release is used: a line for each format, as the format has it, then the programs that read plain safetensors.
+
+vLLM, TGI and MLX read the folder as transformers does, and Ollama reads the GGUF file by the Modelfile; what a release
+was proved in is its verification alone, and the card says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tasks.export.formats import FORMATS
+from tasks.stage.pages import markdown_table
+
+PLAIN = "safetensors"
+_CHAT = """\
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+folder = "."  # of this card, or the model's name on a hub
+model = AutoModelForCausalLM.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+chat = [{"role": "user", "content": "What is a river?"}]
+prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+made = model.generate(**prompt, max_new_tokens=64, do_sample=False)
+print(tokenizer.decode(made[0, prompt["input_ids"].shape[1]:], skip_special_tokens=True))
+```"""
+_PLAIN_PROGRAMS = {
+    "vLLM": "vllm serve .",
+    "TGI": "text-generation-launcher --model-id .",
+    "MLX": "mlx_lm.chat --model .",
+}
+_OLLAMA = {"Ollama": "ollama create my-model -f Modelfile && ollama run my-model"}
+
+
+def usage(formats: Collection[str], *, modelfile: bool) -> list[str]:
+    """The paragraphs of the section."""
+    loading = [{"format": name, "how to load": FORMATS[name].loading} for name in formats]
+    parts = [markdown_table(loading), "Paths are relative to this folder. Prompts go through the chat template that "
+             "each format carries."]  # fmt: skip
+    programs = {**(_PLAIN_PROGRAMS if PLAIN in formats else {}), **(_OLLAMA if modelfile else {})}
+    parts += [_CHAT] if PLAIN in formats else []
+    if programs:
+        rows = [{"program": program, "command": f"`{command}`"} for program, command in programs.items()]
+        told = "These read the same files, and were not run to prove the release:"
+        parts += [told, markdown_table(rows)]
+    return parts

@@ -1,0 +1,93 @@
+"""A release goes to a repository of models on the Hugging Face hub: private unless it is said otherwise.
+
+The token is that of the environment (HF_TOKEN) or of `hf auth login`. The hub tells the digest of every file that it
+holds, SHA-256 of large ones and Git's of small ones, so that what arrived is checked without a download.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from storage.errors import ConfigError, DamagedArtifact, StoreError
+from tasks.export.push.outgoing import Outgoing
+from tasks.export.saved import HUB_FILES
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+SCHEME = "hf://"
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def repository(url: str) -> str:
+    """The repository that a URL names. Raises ConfigError for another form."""
+    name = url.removeprefix(SCHEME)
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{url} names no repository of the hub.", "Write hf://OWNER/NAME.")
+    return name
+
+
+def push_to_hub(outgoing: Outgoing, url: str, *, public: bool = False) -> None:
+    """Make the repository where it is not there, and one commit with all files. Raises ConfigError, StoreError for a
+    repository that has other files, or is public though that was not asked for, and DamagedArtifact."""
+    from huggingface_hub import HfApi
+
+    api, name = HfApi(), repository(url)
+    with _asking(url):
+        if api.repo_exists(name):
+            _check_there(api, name, outgoing, public)
+        else:
+            api.create_repo(name, private=not public)
+        api.upload_folder(
+            repo_id=name,
+            folder_path=outgoing.folder,
+            allow_patterns=[_plain(one) for one in outgoing.digests],
+            commit_message="A release by Gristmill",
+        )
+        there = _files(api, name)
+    wrong = [one for one in outgoing.digests if one not in there or not _same(there[one], outgoing, one)]
+    if wrong:
+        raise DamagedArtifact(f"What arrived at {url} is not what was sent: {', '.join(wrong)}.", "Push it again.")
+
+
+def _check_there(api: HfApi, name: str, outgoing: Outgoing, public: bool) -> None:
+    if not public and not api.model_info(name).private:
+        raise StoreError(f"{name} is public.", "Say --public if that is meant, or name another repository.")
+    if strange := sorted(set(_files(api, name)) - outgoing.digests.keys() - set(HUB_FILES)):
+        raise StoreError(f"{name} holds other files: {', '.join(strange[:3])}.", "Name a repository of its own.")
+
+
+def _files(api: HfApi, name: str) -> dict[str, Any]:
+    return {one.path: one for one in api.list_repo_tree(name, recursive=True) if hasattr(one, "blob_id")}
+
+
+def _same(there: Any, outgoing: Outgoing, name: str) -> bool:
+    """Whether the hub's digest of a file is that of ours, whose bytes are as they were looked at."""
+    if there.lfs is not None:
+        return bool(there.lfs.sha256 == outgoing.digests[name])
+    data = (outgoing.folder / name).read_bytes()
+    as_git = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+    return bool(there.blob_id == as_git) and hashlib.sha256(data).hexdigest() == outgoing.digests[name]
+
+
+def _plain(name: str) -> str:
+    """A name as a pattern that matches nothing else."""
+    return re.sub(r"([*?\[])", r"[\1]", name)
+
+
+@contextmanager
+def _asking(url: str) -> Iterator[None]:
+    from httpx import HTTPError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    try:
+        yield
+    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, HTTPError) as error:
+        raise StoreError(
+            f"The hub did not take {url}: {str(error).strip().rstrip('.')}.",
+            "Check the name, the network, and HF_TOKEN, which needs the right to write.",
+        ) from error
