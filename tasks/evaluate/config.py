@@ -114,14 +114,8 @@ class EvaluateConfig(StageConfig):
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
-        if twice := sorted({name for name in self.named if self.named.count(name) > 1}):
-            raise ValueError(f"models has {', '.join(twice)} twice: give each a name of its own")
-        return self
-
-    @model_validator(mode="after")
-    def _labels_differ(self) -> Self:
-        labels = Counter(task.label for task in self.asked([]))
-        twice = sorted(label for label, number in labels.items() if number > 1)
-        if twice:
-            raise ValueError(f"tasks has {', '.join(twice)} twice: give each a name of its own")
+        labels = [task.label for task in self.asked([])]
+        for field, names in (("models", self.named), ("tasks", labels)):
+            if twice := sorted(name for name, number in Counter(names).items() if number > 1):
+                raise ValueError(f"{field} has {', '.join(twice)} twice: give each a name of its own")
         return self

@@ -97,9 +97,9 @@ def evaluate(
     for model in models.values():
         check_tokenizer(model.path, expected=digest)
     links = {name: model for name, model in models.items() if not is_snapshot(name)}
-    models |= named_models(config.models, links, out)
+    models |= named_models(config.models, links, validation, out)
     asked = chosen(config, benchmarks)
-    language = _language(config, models, validation, out)
+    language = _language(config, models, digest, validation, out)
     scores = _scored(config, models, asked, language, contamination, out)
     if snapshots := [name for name in models if is_snapshot(name)]:
         along = {name: tokens_of(model) for name, model in models.items() if name in (*links, *snapshots)}
@@ -153,12 +153,14 @@ def _scored(
     }
 
 
-def _language(config: EvaluateConfig, models: Mapping[str, Artifact], validation: Artifact, out: Output) -> Any:
-    """What each model makes of held-out text; its page and plots are taken over. An endpoint says nothing of it."""
+def _language(
+    config: EvaluateConfig, models: Mapping[str, Artifact], digest: str, validation: Artifact, out: Output
+) -> Any:
+    """What each model makes of held-out text; its page and plots are taken over. An endpoint says nothing of it. The
+    tokenizer of the chain has the `digest`."""
     first = next(iter(models.values()))
-    written_with = check_tokenizer(first.path)
     of_text = {name: model for name, model in models.items() if not is_hosted(model)}
-    others = {name for name, model in of_text.items() if check_tokenizer(model.path) != written_with}
+    others = {name for name, model in of_text.items() if check_tokenizer(model.path) != digest}
     made = out.obtain_all(
         language_modelling,
         {name: (config.language, (it, validation, first if name in others else None)) for name, it in of_text.items()},

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tasks.children.devices import device_of
 from tasks.posttrain.batches import training_steps, validation_interval
 from tasks.posttrain.check import row_share
 from tasks.posttrain.config import PosttrainConfig
@@ -20,7 +21,7 @@ WHOLE_CHECKPOINTS = 2  # while the newest is being written, the one before must 
 
 def uses_cuda(runtime: Runtime) -> bool:
     """Whether the model is trained on a GPU."""
-    return runtime.compute.device == "cuda" or (runtime.compute.device == "auto" and torch.cuda.is_available())
+    return device_of(runtime.compute).type == "cuda"
 
 
 def uses_bfloat16(config: PosttrainConfig, runtime: Runtime) -> bool:

@@ -103,6 +103,7 @@ def _report(
     change = (result["held_out"] or {}).get("change", {})
     measures |= change
     out.count(steps=len(log), supervised_share=round(result["supervised_share"], 4), **measures)
+    out.count(precision=result["precision"])
     if method.report is not None:
         method.report(result["measured"], out)
     told = [f"{result['train']:,} pairs"]

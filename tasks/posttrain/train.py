@@ -107,6 +107,7 @@ def _finish(
             "dropped": dict(sorted(dropped.items())),
             "split": dict(split),
             "supervised_share": method.form(config).supervised_share(train_rows),
+            "precision": "bfloat16" if trainer.args.bf16 else "float32",
             "adapter": adapter,
             "measured": measured,
             "held_out": log.change.result(),

@@ -112,6 +112,7 @@ def _finish(training: Training) -> None:
         "sources": learned(training.loader.samples.report, spec.batch_schedule, spec.steps, spec.config.samples),
         "packing": training.loader.packing_report(),
         "fim": training.loader.fim_report(spec.steps),
+        "precision": engine.precision,
         "train_loss": sum(last) / len(last),
         "validation_loss": rows[-1]["validation_loss"],
         "validation_bits_per_byte": training.validation.bits_per_byte(rows[-1]["validation_loss"]),

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 
 from models.kernels.cross_entropy import IGNORED
-from models.runtimes.llama_cpp import LlamaCppRuntime
-from models.runtimes.protocol import RuntimeFault
-from storage.errors import ConfigError
 from tasks.evaluate.language.scores import Scores
+from tasks.evaluate.named.gguf import open_gguf
 
 
 class LlamaScorer:
@@ -26,10 +24,7 @@ class LlamaScorer:
     device = torch.device("cpu")
 
     def __init__(self, path: Path, threads: int) -> None:
-        try:
-            self.runtime = LlamaCppRuntime(path, threads=threads)
-        except RuntimeFault as error:
-            raise ConfigError(f"{error}.", "Leave it out of evaluate.models.") from error
+        self.runtime = open_gguf(path, threads)
         self.vocab_size, self.context = self.runtime.vocab_size, self.runtime.context
 
     def __call__(self, ids_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, Scores]:

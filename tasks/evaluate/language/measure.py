@@ -17,6 +17,7 @@ from models.tokenizer import load_tokenizer
 from storage.errors import TrainingError
 from storage.shards.parquet import parquet_writer
 from tasks.children.child import emit, run_as_child
+from tasks.children.devices import device_of
 from tasks.evaluate.language.calibration import calibration
 from tasks.evaluate.language.files import path_of, read_texts
 from tasks.evaluate.language.held_out import HeldOut, by_length, by_position, by_source, measure_held_out
@@ -24,7 +25,8 @@ from tasks.evaluate.language.llama import LlamaScorer
 from tasks.evaluate.language.rolling import Document, measure_texts, summary
 from tasks.evaluate.language.scores import Scorer, TransformersScorer
 from tasks.evaluate.language.stage import DOCUMENTS, LanguageSpec
-from tasks.evaluate.named.models import gguf_in
+from tasks.evaluate.named.gguf import gguf_in
+from tasks.stage.runtime import ComputeRuntime
 from tasks.training.peak import peak_memory
 
 if TYPE_CHECKING:
@@ -50,8 +52,7 @@ def run(path: Path) -> None:
     spec = LanguageSpec.model_validate_json(path.read_text())
     compute = spec.runtime.compute
     torch.set_num_threads(compute.threads)
-    cuda = compute.device == "cuda" or (compute.device == "auto" and torch.cuda.is_available())
-    scorer = scorer_of(spec.model, spec.config.dtype, compute.threads, cuda=cuda)
+    scorer = scorer_of(spec.model, spec.config.dtype, compute)
     tokenizer = load_tokenizer(spec.model)
     result: dict[str, Any] = {"files": {}}
     rows: Rows = []
@@ -84,18 +85,18 @@ def run(path: Path) -> None:
     spec.finish({**result, "facts": facts})
 
 
-def scorer_of(folder: Path, dtype: str, threads: int, *, cuda: bool) -> Scorer:
+def scorer_of(folder: Path, dtype: str, compute: ComputeRuntime) -> Scorer:
     """The model of a folder: by llama.cpp where there is a GGUF file, otherwise by transformers."""
     gguf = gguf_in(folder)
-    return LlamaScorer(gguf, threads) if gguf is not None else TransformersScorer(load(folder, dtype, cuda=cuda))
+    if gguf is not None:
+        return LlamaScorer(gguf, compute.threads)
+    return TransformersScorer(load(folder, dtype, device_of(compute)))
 
 
-def load(folder: Path, dtype: str, *, cuda: bool) -> PreTrainedModel:
+def load(folder: Path, dtype: str, device: torch.device) -> PreTrainedModel:
     """A model ready to be asked: in float32 on a CPU and in the dtype of its weights on a GPU, or in `dtype`."""
-    chosen = ("auto" if cuda else "float32") if dtype == "auto" else dtype
-    return open_pretrained(
-        folder, "cuda" if cuda else "cpu", dtype=chosen if chosen == "auto" else getattr(torch, chosen)
-    )
+    chosen = ("auto" if device.type == "cuda" else "float32") if dtype == "auto" else dtype
+    return open_pretrained(folder, device, dtype=chosen if chosen == "auto" else getattr(torch, chosen))
 
 
 def of_held_out(held_out: HeldOut, bins: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ Shapes: B windows, T tokens.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +27,7 @@ from models.likelihood import MOST_LOGITS
 from storage.errors import OutOfMemory
 from tasks.evaluate.language.ratios import ratio
 from tasks.evaluate.language.scores import Scorer
-from tasks.training.recovery.out_of_memory import is_out_of_memory
+from tasks.training.recovery.out_of_memory import in_halves
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -100,7 +101,8 @@ def measure_texts(
     def measure() -> None:
         nonlocal held, measured
         for batch in batches(waiting, budget):
-            for window, lost in zip(batch, _nats(scorer, batch), strict=True):
+            found = in_halves(functools.partial(_nats, scorer), batch, _too_large)
+            for window, lost in zip(batch, found, strict=True):
                 nats[window.document] += lost
             measured += sum(len(window.targets) for window in batch)
             done(measured)
@@ -169,25 +171,14 @@ def _budget(scorer: Scorer) -> int:
     return max(1, min(MOST_TOKENS.get(device.type, MOST_TOKENS["cpu"]), most // vocabulary))
 
 
+def _too_large(window: Window) -> OutOfMemory:
+    return OutOfMemory(
+        f"A window of {len(window.ids):,} tokens does not fit into memory.", "Set evaluate.language.context to fewer."
+    )
+
+
 def _nats(scorer: Scorer, batch: Sequence[Window]) -> list[float]:
-    """The loss of each window. A batch that is too large for the memory is taken in halves."""
-    try:
-        return _forward(scorer, batch)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        if len(batch) == 1:
-            raise OutOfMemory(
-                f"A window of {len(batch[0].ids):,} tokens does not fit into memory.",
-                "Set evaluate.language.context to fewer.",
-            ) from error
-    if scorer.device.type == "cuda":
-        torch.cuda.empty_cache()
-    middle = len(batch) // 2
-    return _nats(scorer, batch[:middle]) + _nats(scorer, batch[middle:])
-
-
-def _forward(scorer: Scorer, batch: Sequence[Window]) -> list[float]:
+    """The loss of each window; the first is the longest."""
     longest = len(batch[0].ids)
     ids = np.zeros((len(batch), longest), np.int64)  # what follows a window changes nothing before it
     targets = np.full((len(batch), longest), IGNORED, np.int64)

@@ -19,7 +19,7 @@ from tasks.evaluate.language.translated import translate
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
-from tasks.training.held_out import held_out_shards
+from tasks.training.held_out import has_questions, held_out_shards
 from tasks.training.model_folder import check_shards, check_tokenizer
 
 DOCUMENTS = "documents.parquet"
@@ -70,9 +70,9 @@ def language_modelling(
     distribution; perplexity of the files of the profile, as lm-evaluation-harness has it.
 
     `text` holds token shards or benchmarks; without it only the files are measured. `tokenizer` is that of the shards,
-    where it isn't the model's: their documents are encoded again. Writes language.json and language.md, calibration.png
-    and positions.png, and documents.parquet with the loss of each document, so that models can be compared pair by
-    pair. Standard errors are over documents.
+    where it isn't the model's: their documents are encoded again. Benchmarks are encoded for each model. Writes
+    language.json and language.md, calibration.png and positions.png, and documents.parquet with the loss of each
+    document, so that models can be compared pair by pair. Standard errors are over documents.
     """
     for _ in _together([(config, (model, text, tokenizer), out)]):
         pass
@@ -96,9 +96,9 @@ def _spec(
 
 
 def _shards(text: Artifact, tokenizer: Artifact | None, model: Path, digest: str, out: Output) -> list[Path]:
-    """Token shards of `text` for the tokenizer of the model."""
+    """Token shards of `text` for the tokenizer of the model. Questions have none yet, whatever the `tokenizer`."""
     known = tokenizer_digest(tokenizer.path) if tokenizer is not None else digest
-    if tokenizer is None or known == digest:
+    if tokenizer is None or known == digest or has_questions(text):
         return held_out_shards(text, model, digest, out.scratch)
     out.progress(0, 1, "texts", "encoding for another tokenizer")
     return translate(check_shards(text, known), tokenizer.path, model, digest, out.scratch / "translated")

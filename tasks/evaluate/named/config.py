@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from tasks.base.config import BaseConfig
 from tasks.endpoint.config import EndpointConfig
 from tasks.export.config import FormatName
+from tasks.export.formats import FORMATS
 from tasks.stage.config import StageConfig
 
 
@@ -16,6 +17,7 @@ class QuantizedConfig(StageConfig):
     """A model in one format of a release."""
 
     format: FormatName = Field(description="as export.formats names it")
+    calibration_tokens: int = Field(16384, ge=0, description="tokens of held-out text that it is fitted to, if it is")
 
 
 class NamedModel(StageConfig):
@@ -42,4 +44,8 @@ class NamedModel(StageConfig):
             raise ValueError(f"{self.name} must be one of base, link and endpoint")
         if (self.link is None) != (self.format is None):
             raise ValueError(f"{self.name}: link and format go together")
+        if self.format is not None and not FORMATS[self.format].askable:
+            raise ValueError(f"{self.name}: {self.format} is run by neither transformers nor llama.cpp")
+        if self.format and FORMATS[self.format].needs_base:
+            raise ValueError(f"{self.name}: {self.format} is no whole model; measure the link itself")
         return self

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from storage.artifact import Artifact
 from storage.errors import ConfigError
 from tasks.base import base
 from tasks.base.source import fingerprint
 from tasks.evaluate.named.config import NamedModel, QuantizedConfig
+from tasks.evaluate.named.gguf import gguf_in
 from tasks.evaluate.named.hosted import hosted_model, is_hosted
 from tasks.evaluate.named.quantized import quantized_model
+from tasks.export.formats import FORMATS
 from tasks.stage.output import Output
 
 MODEL = "model"
 SECTION = "evaluate.models"
 
 
-def named_models(named: Sequence[NamedModel], links: Mapping[str, Artifact], out: Output) -> dict[str, Artifact]:
-    """The models by name, in their order. Raises ConfigError for a link that there is not."""
-    return {one.name: _obtained(one, links, out) for one in named}
+def named_models(
+    named: Sequence[NamedModel], links: Mapping[str, Artifact], text: Artifact, out: Output
+) -> dict[str, Artifact]:
+    """The models by name, in their order; `text` is held-out. Raises ConfigError for a link that there is not."""
+    return {one.name: _obtained(one, links, text, out) for one in named}
 
 
-def _obtained(one: NamedModel, links: Mapping[str, Artifact], out: Output) -> Artifact:
+def _obtained(one: NamedModel, links: Mapping[str, Artifact], text: Artifact, out: Output) -> Artifact:
     if one.base is not None:
         return _part(out.obtain(base, one.base, name=f"base.{one.name}"))
     if one.endpoint is not None:
@@ -32,8 +35,8 @@ def _obtained(one: NamedModel, links: Mapping[str, Artifact], out: Output) -> Ar
     assert one.format is not None
     if one.link not in links:
         raise ConfigError(f"{SECTION} names the link {one.link}.", f"Name one of {', '.join(links)}.")
-    config = QuantizedConfig(format=one.format)
-    return _part(out.obtain(quantized_model, config, links[one.link], name=f"quantized_model.{one.name}"))
+    config, fitted = QuantizedConfig(format=one.format), text if FORMATS[one.format].calibrated else None
+    return _part(out.obtain(quantized_model, config, links[one.link], fitted, name=f"quantized_model.{one.name}"))
 
 
 def _part(made: Artifact) -> Artifact:
@@ -64,8 +67,3 @@ def check_here(named: Sequence[NamedModel]) -> None:
 def in_transformers(model: Artifact) -> bool:
     """Whether a model is a folder as transformers loads it."""
     return not is_hosted(model) and gguf_in(model.path) is None
-
-
-def gguf_in(folder: Path) -> Path | None:
-    """The GGUF file of a model folder that has one, which llama.cpp runs."""
-    return next(iter(sorted(folder.glob("*.gguf"))), None)

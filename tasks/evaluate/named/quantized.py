@@ -10,6 +10,7 @@ from tasks.children.supervise import run_module
 from tasks.evaluate.named.config import QuantizedConfig
 from tasks.stage import stage
 from tasks.stage.output import Output
+from tasks.training.held_out import held_out_shards
 from tasks.training.model_folder import check_tokenizer
 
 
@@ -18,19 +19,24 @@ class QuantizedSpec(ChildSpec):
 
     config: QuantizedConfig
     model: Path
+    tokenizer_digest: str
+    held_out: list[Path]
 
 
-@stage(version=1, part_of="evaluate", runtime=("compute",))
-def quantized_model(config: QuantizedConfig, model: Artifact, out: Output) -> None:
+@stage(version=2, part_of="evaluate", runtime=("compute",))
+def quantized_model(config: QuantizedConfig, model: Artifact, text: Artifact | None, out: Output) -> None:
     """Write model/: the weights in the format, with the tokenizer and the config beside, as other models have them.
 
+    `text`, token shards or benchmarks, is for formats that are fitted to some: to its first half, as in a release.
     Raises ConfigError for a model that the format can't hold.
     """
-    check_tokenizer(model.path)
+    digest = check_tokenizer(model.path)
     spec = QuantizedSpec(
         config=config,
         runtime=out.runtime,
         model=model.path.resolve(),
+        tokenizer_digest=digest,
+        held_out=held_out_shards(text, model.path, digest, out.scratch) if text else [],
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
     )

@@ -5,10 +5,17 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import torch
+
+from models.pretrained import context_of, load_config
 from models.tokenizer import copy_tokenizer
+from storage.shards.token_stream import TokenStream
 from tasks.children.child import run_as_child
+from tasks.children.devices import device_of
 from tasks.evaluate.named.quantized import QuantizedSpec
 from tasks.export.formats import FORMATS
+from tasks.export.formats.source import Source
+from tasks.export.proof.held_out import Windows, held_out
 
 CONFIGS = ("config.json", "generation_config.json")
 
@@ -20,7 +27,11 @@ def run(path: Path) -> None:
     release = spec.scratch / "release"
     shutil.rmtree(release, ignore_errors=True)
     release.mkdir(parents=True)
-    chosen.write(spec.model, release)
+    compute = spec.runtime.compute
+    torch.set_num_threads(compute.threads)
+    chosen.write(
+        Source(spec.model, _calibration(spec), threads=compute.threads, device=str(device_of(compute))), release
+    )
     written, model = chosen.path(release), spec.out / "model"
     if written.is_dir():
         written.rename(model)
@@ -32,6 +43,14 @@ def run(path: Path) -> None:
             if (spec.model / name).is_file():
                 shutil.copyfile(spec.model / name, model / name)
     spec.finish({"bytes": sum(file.stat().st_size for file in model.iterdir())})
+
+
+def _calibration(spec: QuantizedSpec) -> Windows:
+    if not spec.held_out:
+        return ()
+    stream = TokenStream(spec.held_out, tokenizer_digest=spec.tokenizer_digest)
+    context = context_of(load_config(spec.model))
+    return held_out(stream, context, calibration=spec.config.calibration_tokens, proof=1).calibration
 
 
 if __name__ == "__main__":

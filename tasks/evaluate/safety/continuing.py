@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from storage.errors import ConfigError, TrainingError
 from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.children.child import emit, run_as_child
+from tasks.children.devices import device_of
 from tasks.children.kept import kept_rows
 from tasks.evaluate.safety.stage import ASKED, SAID, SafetySpec
 
@@ -29,16 +30,15 @@ def run(path: Path) -> None:
     """Write said.jsonl, a row for each row of asked.jsonl and sample."""
     import torch
 
-    from models.pretrained import load_pretrained
+    from models.pretrained import open_pretrained
     from models.tokenizer import load_tokenizer
     from tasks.training.peak import peak_memory
 
     spec = SafetySpec.model_validate_json(path.read_text())
     torch.set_num_threads(spec.runtime.compute.threads)
-    wanted = spec.runtime.compute.device
-    device = torch.device("cuda" if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()) else "cpu")
-    model: Any = load_pretrained(spec.model, dtype=getattr(torch, spec.config.dtype)).eval()
-    work = _Work(spec, model.to(device), load_tokenizer(spec.model))
+    device = device_of(spec.runtime.compute)
+    model = open_pretrained(spec.model, device, dtype=getattr(torch, spec.config.dtype))
+    work = _Work(spec, model, load_tokenizer(spec.model))
     asked = [*read_json_lines(spec.scratch / ASKED)]
     rows: list[Row] = []
     started = time.perf_counter()

@@ -15,16 +15,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import normalize_gen_kwargs
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from models.pretrained import context_of
 from storage.errors import ConfigError, OutOfMemory
 from tasks.evaluate.score.beginning import Batch, Beginnings
 from tasks.evaluate.score.packed import Row, rows_of
-from tasks.training.recovery.out_of_memory import is_out_of_memory
+from tasks.training.recovery.out_of_memory import in_halves
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -88,27 +88,19 @@ class PackedModel(HFLM):
     ) -> Tensor:
         """The harness's own; what the prompts begin with in common is computed once. A batch that is too large for the
         memory is answered in halves."""
-        try:
-            return self._generated(context, max_length, stop, attention_mask, **more)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if len(context) == 1:
-                raise OutOfMemory(
-                    f"A prompt of {context.shape[1]:,} tokens with its answer does not fit into memory.",
-                    "Set its generation to {max_gen_toks: …} in evaluate.tasks, or evaluate.dtype to bfloat16.",
-                ) from error
-        self.beginnings.forget()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-        middle = len(context) // 2
-        halves = [
-            self._model_generate(context[part], max_length, stop, attention_mask=attention_mask[part], **more)
-            for part in (slice(None, middle), slice(middle, None))
-        ]
-        longest = max(half.shape[1] for half in halves)
-        ends = self.tokenizer.pad_token_id
-        return torch.cat([F.pad(half, (0, longest - half.shape[1]), value=ends) for half in halves])
+
+        def generated(places: Sequence[int]) -> Tensor:
+            rows = slice(places[0], places[-1] + 1)
+            return self._generated(context[rows], max_length, stop, attention_mask[rows], **more)
+
+        def too_large(_: int) -> OutOfMemory:
+            return OutOfMemory(
+                f"A prompt of {context.shape[1]:,} tokens with its answer does not fit into memory.",
+                "Set its generation to {max_gen_toks: …} in evaluate.tasks, or evaluate.dtype to bfloat16.",
+            )
+
+        made = in_halves(generated, range(len(context)), too_large, self.beginnings.forget)
+        return pad_sequence(made, batch_first=True, padding_value=self.tokenizer.pad_token_id)
 
     def _generated(
         self, context: Tensor, max_length: int, stop: list[str], attention_mask: Tensor, **more: Any

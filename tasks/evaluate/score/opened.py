@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from models.pretrained import open_pretrained
-from models.runtimes.protocol import RuntimeFault
 from models.tokenizer import load_tokenizer
-from storage.errors import ConfigError
+from tasks.evaluate.named.gguf import gguf_in, open_gguf
 from tasks.evaluate.named.hosted import endpoint_in
-from tasks.evaluate.named.models import gguf_in
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.stage.runtime import Runtime
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 PAID = "answers.jsonl"
 
 
-def open_model(folder: Path, config: ScoreConfig, runtime: Runtime, device: str, scratch: Path) -> LM:
+def open_model(folder: Path, config: ScoreConfig, runtime: Runtime, device: torch.device, scratch: Path) -> LM:
     """The model of a folder, as `config` asks it; what an endpoint answers is kept in `scratch`. Raises ConfigError for
     a GGUF file that llama.cpp can't load."""
     endpoint = endpoint_in(folder)
@@ -32,14 +30,9 @@ def open_model(folder: Path, config: ScoreConfig, runtime: Runtime, device: str,
         return HostedModel(endpoint, runtime.endpoint, scratch / PAID, config.seed)
     gguf = gguf_in(folder)
     if gguf is not None:
-        from models.runtimes.llama_cpp import LlamaCppRuntime
         from tasks.evaluate.score.llama import LlamaModel
 
-        try:
-            opened = LlamaCppRuntime(gguf, threads=runtime.compute.threads)
-        except RuntimeFault as error:
-            raise ConfigError(f"{error}.", "Leave it out of evaluate.models.") from error
-        return LlamaModel(opened, load_tokenizer(folder), config.seed)
+        return LlamaModel(open_gguf(gguf, runtime.compute.threads), load_tokenizer(folder), config.seed)
     from tasks.evaluate.score.model import PackedModel
 
     model = open_pretrained(folder, device, dtype=getattr(torch, config.dtype))

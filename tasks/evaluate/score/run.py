@@ -14,6 +14,7 @@ from models.kernels.attention import for_any_shape
 from storage.errors import ConfigError
 from storage.shards.lines import write_json_lines
 from tasks.children.child import emit, run_as_child
+from tasks.children.devices import device_of
 from tasks.children.spec import ChildSpec
 from tasks.evaluate.named.hosted import endpoint_in
 from tasks.evaluate.score.arguments import check_generation, refusals_named
@@ -61,8 +62,7 @@ def run(path: Path) -> None:
     """Write score.json and items.jsonl into each job's scratch folder; one that has them is done."""
     spec = ScoreSpec.model_validate_json(path.read_text())
     torch.set_num_threads(spec.runtime.compute.threads)
-    wanted = spec.runtime.compute.device
-    device = "cuda" if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()) else "cpu"
+    device = device_of(spec.runtime.compute)
     for job in spec.jobs:
         check_generation(job.config)
     opened: dict[tuple[str, int, int, Path | None], LM] = {}
@@ -81,7 +81,7 @@ def run(path: Path) -> None:
         written = job.scratch / f"{SCORE}.part"
         written.write_text(json.dumps(score, indent=2) + "\n")
         written.replace(job.scratch / SCORE)
-    spec.finish({"peak_memory_bytes": peak_memory(torch.device(device)), "device": device})
+    spec.finish({"peak_memory_bytes": peak_memory(device), "device": str(device)})
 
 
 def _measure(job: Job, lm: LM) -> dict[str, Any]:

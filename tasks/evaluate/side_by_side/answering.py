@@ -16,6 +16,7 @@ from typing import Any
 from storage.errors import ConfigError
 from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.children.child import emit, run_as_child
+from tasks.children.devices import device_of
 from tasks.children.kept import kept_rows
 from tasks.endpoint.client import Asked, Endpoint
 from tasks.endpoint.paid import PaidAnswers
@@ -96,7 +97,7 @@ def _local(spec: AnswersSpec, asked: Sequence[Row]) -> tuple[list[list[int]], An
     import torch
 
     from models.conversation import TemplateFaultError, render
-    from models.pretrained import context_of, load_pretrained
+    from models.pretrained import context_of, open_pretrained
     from models.runtimes.batches import NoRoomError, Prompt, answer_batch, batches_of
     from models.runtimes.greedy import ends_of
     from models.tokenizer import load_tokenizer
@@ -105,10 +106,9 @@ def _local(spec: AnswersSpec, asked: Sequence[Row]) -> tuple[list[list[int]], An
     config, folder = spec.config, spec.model
     assert folder is not None
     torch.set_num_threads(spec.runtime.compute.threads)
-    wanted = spec.runtime.compute.device
-    device = torch.device("cuda" if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()) else "cpu")
-    whole: Any = load_pretrained(folder, dtype=getattr(torch, config.dtype)).eval()
-    model, tokenizer = whole.to(device), load_tokenizer(folder)
+    device = device_of(spec.runtime.compute)
+    model = open_pretrained(folder, device, dtype=getattr(torch, config.dtype))
+    tokenizer = load_tokenizer(folder)
 
     def prompt_of(row: Row) -> Prompt:
         try:

@@ -12,6 +12,7 @@ from models.pretrained import context_of
 from storage.errors import ConfigError, TrainingError
 from storage.shards.lines import read_json_lines, write_json_lines
 from tasks.children.child import emit, run_as_child
+from tasks.children.devices import device_of
 from tasks.evaluate.side_by_side.rewards import FILE, RewardsSpec
 from tasks.posttrain.judge.model import MEAN_FIELD, Judge
 from tasks.training.peak import peak_memory
@@ -23,8 +24,7 @@ def run(path: Path) -> None:
     """Write rewards.jsonl. The longest conversations come first, so that those of like length stand in a batch."""
     spec = RewardsSpec.model_validate_json(path.read_text())
     torch.set_num_threads(spec.runtime.compute.threads)
-    wanted = spec.runtime.compute.device
-    device = torch.device("cuda" if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()) else "cpu")
+    device = device_of(spec.runtime.compute)
     judge = Judge.load(spec.judge, device)
     if not hasattr(judge.model.config, MEAN_FIELD):  # transformers would draw the missing head at random
         raise ConfigError("The judge is no reward model.", "Give the profile a section reward, or another judge.")

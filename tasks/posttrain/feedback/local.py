@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from models.conversation import Messages, TemplateFaultError, render
-from models.pretrained import context_of, load_pretrained
+from models.pretrained import context_of, open_pretrained
 from models.runtimes.greedy import cut, ends_of, greedy, pad_left
-from models.tokenizer import load_tokenizer
+from models.tokenizer import load_tokenizer, padding_id
+from tasks.children.devices import device_of
 from tasks.endpoint.reply import Reply
 
 if TYPE_CHECKING:
@@ -39,10 +40,7 @@ class LocalModel:
     def load(cls, folder: Path, config: FeedbackConfig, runtime: Runtime) -> LocalModel:
         """The model of a folder, on the device of the runtime."""
         torch.set_num_threads(runtime.compute.threads)
-        device = runtime.compute.device
-        cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
-        model: Any = load_pretrained(folder).eval()
-        return cls(model.to("cuda" if cuda else "cpu"), load_tokenizer(folder), config)
+        return cls(open_pretrained(folder, device_of(runtime.compute)), load_tokenizer(folder), config)
 
     def say(self, conversations: Sequence[Messages]) -> list[Reply]:
         """The most likely answers, in batches of those that fit."""
@@ -102,8 +100,7 @@ class LocalModel:
 
     @property
     def _pad(self) -> int:
-        pad = self.tokenizer.pad_token_id
-        return int(self.tokenizer.eos_token_id if pad is None else pad)
+        return padding_id(self.tokenizer)
 
     def _reply(self, ids: Sequence[int]) -> Reply:
         text = str(self.tokenizer.decode(ids, skip_special_tokens=True))

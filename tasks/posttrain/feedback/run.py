@@ -6,15 +6,16 @@ batches are the same each time, as padding changes the last digits of what a mod
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from storage.errors import EmptyOutput
-from storage.files.flush import flush
-from storage.shards.lines import read_json_lines, write_json_lines
+from storage.shards.lines import write_json_lines
 from tasks.children.child import emit, run_as_child
+from tasks.children.kept import kept_rows
 from tasks.children.spec import ChildSpec
 from tasks.endpoint.client import Asked, Endpoint
 from tasks.endpoint.paid import PaidAnswers
@@ -49,7 +50,9 @@ def run(path: Path) -> None:
     assert other is not None
     transcripts: list[Transcript] = []
     for start in range(0, len(prompts), BATCH):
-        transcripts += _kept(spec, answerer, other, prompts[start : start + BATCH], start)
+        batch = prompts[start : start + BATCH]
+        kept = spec.scratch / "transcripts" / f"{start:08d}.jsonl"
+        transcripts += kept_rows(kept, len(batch), functools.partial(_made, config, answerer, other, batch))
         emit(done=len(transcripts), prompts=len(prompts))
     pairs = [_pair(one) for one in transcripts if not one["dropped"]]
     dropped = Counter(one["dropped"] for one in transcripts if one["dropped"])
@@ -94,22 +97,11 @@ def _model(spec: FeedbackSpec) -> Speaker | None:
     return LocalModel.load(spec.model, spec.config, spec.runtime)
 
 
-def _kept(
-    spec: FeedbackSpec, answerer: Speaker, other: Speaker, prompts: Sequence[Transcript], start: int
-) -> list[Transcript]:
-    """The transcripts of a batch: those of an earlier run, or made now."""
-    path = spec.scratch / "transcripts" / f"{start:08d}.jsonl"
-    if not path.exists():
-        made = (
-            revised(prompts, answerer, other)
-            if spec.config.mode == "revise"
-            else judged(spec.config, prompts, answerer, other)
-        )
-        part = path.with_suffix(".part")
-        write_json_lines(part, made)
-        flush(part)
-        part.replace(path)
-    return list(read_json_lines(path))
+def _made(config: FeedbackConfig, answerer: Speaker, other: Speaker, prompts: Sequence[Transcript]) -> list[Transcript]:
+    """A transcript of each prompt."""
+    if config.mode == "revise":
+        return revised(prompts, answerer, other)
+    return judged(config, prompts, answerer, other)
 
 
 def _compared(transcripts: Sequence[Transcript]) -> dict[str, int]:

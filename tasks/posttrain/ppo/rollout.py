@@ -15,6 +15,7 @@ from torch import Tensor
 
 from models.conversation import Messages, render
 from models.runtimes.greedy import cut, pad_left
+from models.tokenizer import padding_id
 from tasks.posttrain.ppo import equations
 from tasks.posttrain.rewards.score import Answer, Scorer
 
@@ -76,7 +77,7 @@ class Sampler:
 
     def _answers(self, policy: PreTrainedModel, prompts: Sequence[Messages]) -> tuple[Tensor, Tensor, list[list[int]]]:
         """Prompts with answers, the mask of both, and the answers, each with the token that ends it."""
-        pad = int(self.tokenizer.pad_token_id)
+        pad = padding_id(self.tokenizer)
         asked = [render(self.tokenizer, prompt, add_generation_prompt=True)["input_ids"] for prompt in prompts]
         ids_BP, mask_BP = (each.to(policy.device) for each in pad_left(asked, pad))
         made_BL: Any = policy.generate(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from models.kernels.attention import for_any_shape
 from models.pretrained import context_of, load_pretrained
-from models.tokenizer import load_tokenizer
+from models.tokenizer import load_tokenizer, padding_id
 from tasks.children.child import emit, run_as_child
 from tasks.posttrain.adapters.quantized import load_nf4
 from tasks.posttrain.arguments import MEASURED_ROWS, bfloat16_for, uses_cuda
@@ -53,7 +53,7 @@ def score(path: Path) -> None:
     dropped["exact_duplicate"] = len(rows) - len(distinct)
     started = time.perf_counter()
     trainer, prepared = _spread(spec, model)
-    scores = _measure(trainer, prepared, distinct, int(tokenizer.pad_token_id))
+    scores = _measure(trainer, prepared, distinct, padding_id(tokenizer))
     if trainer.is_world_process_zero():
         write_reference(spec.out / FILE, distinct, [scores[key] for key in distinct])
         facts = {
