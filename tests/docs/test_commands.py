@@ -123,7 +123,7 @@ def test_every_command_is_understood_and_runs_if_it_is_cheap(command: Command, p
     if path.split()[0] in CHEAP and not command.block.needs:
         if path.startswith(("store ", "release ")):
             fill_store(given.get("store") or options.DEFAULT_STORE)
-        if path in ("release sign", "release verify"):
+        if path in ("release sign", "release verify", "release push"):
             if shutil.which("ssh-keygen") is None:
                 pytest.skip("needs ssh-keygen")
             sign_release(folder)

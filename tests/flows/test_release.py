@@ -16,7 +16,7 @@ from storage.store import Store
 from tasks.export.saved import verify_folder
 from tests.flows.test_cli import gristmill, publish
 
-FILES = {"README.md": b"# Model card", "safetensors/model.safetensors": bytes(range(256)), "gguf/model-f16.gguf": b""}
+FILES = {"README.md": b"# Model card", "int8/model.safetensors": bytes(range(256)), "gguf/model-f16.gguf": b""}
 SUMS, SIGNATURE = "SHA256SUMS", "SHA256SUMS.sig"
 SHA = "0" * 64
 pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
@@ -150,21 +150,21 @@ def _swap_for_link(folder: Path) -> None:
 
 
 def _swap_folder_for_link(folder: Path) -> None:
-    (folder / "safetensors").rename(folder.with_name("outside"))
-    (folder / "safetensors").symlink_to(folder.with_name("outside"))
+    (folder / "int8").rename(folder.with_name("outside"))
+    (folder / "int8").symlink_to(folder.with_name("outside"))
 
 
 @pytest.mark.parametrize(
     ("spoil", "named"),
     [
         (lambda folder: (folder / "README.md").unlink(), "README.md is missing"),
-        (lambda folder: (folder / "safetensors" / "modeling.py").write_text("print()"), "safetensors/modeling.py is"),
+        (lambda folder: (folder / "int8" / "modeling.py").write_text("print()"), "int8/modeling.py is"),
         (lambda folder: (folder / ".hidden").write_text(""), ".hidden is not part of it"),
         (lambda folder: (folder / "\x1b[2J").write_text(""), r"'\x1b[2J' is not part of it"),
-        (lambda folder: (folder / "safetensors" / "more").mkdir(), "safetensors/more/ is not part of it"),
+        (lambda folder: (folder / "int8" / "more").mkdir(), "int8/more/ is not part of it"),
         (lambda folder: os.mkfifo(folder / "pipe"), "pipe is no plain file"),
         (_swap_for_link, "README.md is no plain file"),
-        (_swap_folder_for_link, "safetensors is no plain file"),
+        (_swap_folder_for_link, "int8 is no plain file"),
         (lambda folder: (folder / SUMS).unlink(), "it has no SHA256SUMS"),
         (lambda folder: shutil.rmtree(folder), "is no release"),
     ],
@@ -189,7 +189,7 @@ def test_a_list_that_is_a_link_is_not_read(made: Signed, folder: Path) -> None:
     [
         (b"", "lists no file"),
         (f"{SHA}  ../outside\n".encode(), "'../outside' is no path inside"),
-        (f"{SHA}  safetensors/../../outside\n".encode(), "is no path inside"),
+        (f"{SHA}  int8/../../outside\n".encode(), "is no path inside"),
         (f"{SHA}  /etc/passwd\n".encode(), "'/etc/passwd' is no path inside"),
         (f"{SHA}  ./README.md\n".encode(), "is no path inside"),
         (f"{SHA}  README.md\r\n".encode(), "Line 1 of SHA256SUMS is no SHA-256 with a name"),
@@ -251,3 +251,27 @@ def test_without_ssh_keygen_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     refused(made.folder, made.signers, "ssh-keygen, which signs and checks signatures, is not on the PATH")
+
+
+def test_what_nobody_signed_is_checked_by_its_own_list_where_that_is_asked_for(made: Signed, folder: Path) -> None:
+    (folder / SIGNATURE).unlink()
+    done = gristmill("release", "verify", str(folder))
+    assert (done.returncode, "--unsigned" in done.stderr) == (1, True)
+    done = gristmill("release", "verify", str(folder), "--unsigned", f"--signers={made.signers}")
+    assert (done.returncode, "without them" in done.stderr) == (1, True)
+    done = gristmill("release", "verify", str(folder), "--unsigned")
+    assert done.returncode == 0, done.stderr
+    assert "Nobody vouches" in done.stdout
+    assert made.digest in done.stdout
+    (folder / "README.md").write_bytes(b"# Model cart")
+    done = gristmill("release", "verify", str(folder), "--unsigned")
+    assert (done.returncode, "README.md has changed" in done.stderr) == (1, True)
+
+
+def test_what_a_hub_and_its_client_add_is_no_part_of_a_release_and_no_damage(made: Signed, folder: Path) -> None:
+    (folder / ".gitattributes").write_text("*.gguf filter=lfs")
+    (folder / ".cache" / "huggingface").mkdir(parents=True)
+    (folder / ".cache" / "huggingface" / "README.md.metadata").write_text("commit")
+    assert verify(folder, made.signers).returncode == 0
+    (folder / ".cache" / "more").write_text("")
+    refused(folder, made.signers, ".cache/more is not part of it")

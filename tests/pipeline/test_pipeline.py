@@ -31,7 +31,7 @@ def test_raw_text_becomes_a_release(undisturbed: tuple[Path, str]) -> None:
     store, said = undisturbed
     assert [name for name in STAGE_NAMES if re.search(rf"{name} .*made in", said)] == list(STAGE_NAMES)
     (release,) = map(Path, re.findall(r"Release: (.*)", said))
-    for name in ("safetensors/model.safetensors", "int8/model.safetensors", "gguf/model-f16.gguf", "parity.json"):
+    for name in ("model.safetensors", "int8/model.safetensors", "gguf/model-f16.gguf", "parity.json"):
         assert (release / name).is_file()
     assert "| bits per byte |" in (release / "README.md").read_text()
     opened = Store(str(store))

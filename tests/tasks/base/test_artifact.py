@@ -39,10 +39,10 @@ def test_an_artifact_is_a_base_and_its_digest_identifies_it(tmp_path: Path) -> N
 
 
 def test_formats_that_cant_hold_a_base_are_refused_before_its_first_training(tmp_path: Path) -> None:
-    folder = make_foreign(tmp_path / "theirs", "qwen2")
+    folder = make_foreign(tmp_path / "theirs", "gpt_neox")
     check_formats(ExportConfig(formats=["safetensors", "int8"]), folder)
     check_formats(None, folder)
-    with pytest.raises(ConfigError, match="qwen2 is none of gpt2, llama, mistral"):
+    with pytest.raises(ConfigError, match="gpt_neox is none of llama, mistral, qwen2"):
         check_formats(ExportConfig(formats=["safetensors", "gguf-q8_0"]), folder)
     sets = [f"runtime.store={tmp_path / 'store'}", "pretrain=null", f"base.folder={folder}"]
     for more, until, asking in (

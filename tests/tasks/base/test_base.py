@@ -235,8 +235,8 @@ def test_a_base_is_tuned_and_exported(tmp_path: Path) -> None:
     )
     assert tuned.counts["validation_loss"] < 0.7 * tuned.counts["initial_validation_loss"]
     config = ExportConfig(formats=["safetensors"], prompts=["The fox lives in the"], greedy_tokens=8, positions=16)
-    export.function(config, Artifact.at(tuned.path / "model"), None, questions(tmp_path / "benchmarks"), released)
-    assert json.loads((released.path / "safetensors" / "config.json").read_text())["model_type"] == "qwen2"
+    export.function(config, Artifact.at(tuned.path / "model"), None, questions(tmp_path / "benchmarks"), {}, released)
+    assert json.loads((released.path / "config.json").read_text())["model_type"] == "qwen2"
 
 
 @pytest.mark.soak
@@ -260,19 +260,19 @@ def test_a_base_is_tuned_aligned_evaluated_and_exported(family: str, tmp_path: P
     scores = json.loads((scored.path / "scores.json").read_text())["models"]
     assert scores["dpo"]["bits_per_byte"] > 0
     assert "Bits per byte of the questions with their right answers" in (scored.path / "scores.md").read_text()
-    formats = ["safetensors", "gguf-f16"] if family in ("llama", "gpt2") else ["safetensors"]
+    formats = ["safetensors", "gguf-f16"] if family != "gemma" else ["safetensors"]  # its tokenizer is no Gemma's
     config = ExportConfig(formats=formats, prompts=["The fox lives in the"], greedy_tokens=8, positions=16)
-    export.function(config, last, None, asked, released)
+    export.function(config, last, None, asked, {}, released)
     assert "begun with the base model theirs" in (released.path / "README.md").read_text()
-    assert json.loads((released.path / "safetensors" / "config.json").read_text())["model_type"] == family
+    assert json.loads((released.path / "config.json").read_text())["model_type"] == family
 
 
 def test_what_no_gguf_can_hold_is_refused_by_name(tmp_path: Path) -> None:
-    taken = take(make_foreign(tmp_path / "theirs", "qwen2"), tmp_path / "base")
+    taken = take(make_foreign(tmp_path / "theirs", "gpt_neox"), tmp_path / "base")
     config = ExportConfig(formats=["gguf-f16"], prompts=["The fox"], greedy_tokens=4, positions=8)
     out = Output.at(tmp_path / "export", stage="export", runtime=RUNTIME)
-    with pytest.raises(ConfigError, match="qwen2 is none of gpt2, llama, mistral") as caught:
-        export.function(config, Artifact.at(taken.path / "model"), None, questions(tmp_path / "benchmarks"), out)
+    with pytest.raises(ConfigError, match="gpt_neox is none of llama, mistral, qwen2") as caught:
+        export.function(config, Artifact.at(taken.path / "model"), None, questions(tmp_path / "benchmarks"), {}, out)
     assert caught.value.remedy == "Leave gguf out of export.formats."
 
 
@@ -286,13 +286,12 @@ def test_pairs_that_dont_fit_a_base_are_told_of_before_it_is_tuned(llama: Path, 
 
 @torch.no_grad()
 def test_llama_cpp_knows_the_special_tokens_of_a_base(llama: Path, tmp_path: Path) -> None:
-    from models.convert import load
     from models.runtimes.llama_cpp import LlamaCppRuntime
     from models.runtimes.transformers import TransformersRuntime
-    from tasks.export.formats.gguf import write_gguf
+    from tasks.export.formats.gguf.file import write_gguf
 
     folder = take(llama, tmp_path / "base").path / "model"
-    write_gguf(load(folder), folder, tmp_path / "model.gguf", "f32")
+    write_gguf(folder, tmp_path / "model.gguf", "f32")
     chat = [{"role": "user", "content": "Where does the fox live?"}]
     theirs = TransformersRuntime(folder)
     with LlamaCppRuntime(tmp_path / "model.gguf") as runtime:

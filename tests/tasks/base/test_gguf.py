@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.convert import load
 from models.pretrained import load_pretrained
 from models.tokenizer import BASE_FIELD, load_tokenizer
 from storage.errors import GristmillError
 from tasks.base import BaseConfig, base
 from tasks.export import ExportConfig, check_formats
-from tasks.export.formats.gguf import write_gguf
+from tasks.export.formats.gguf.file import write_gguf
 from tasks.stage.output import Output
 from tasks.tokenizer.patterns import gguf_pre_tokenizer
 from tests.runtimes import runtime_of
@@ -42,7 +41,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def file(theirs: Path) -> Path:
     path = theirs.parent / "llama.Q8_0.gguf"
-    write_gguf(load(theirs), theirs, path, "q8_0")
+    write_gguf(theirs, path, "q8_0")
     return path
 
 

@@ -14,6 +14,7 @@ from storage.errors import ConfigError
 from tasks.evaluate.score.llama import LlamaModel
 from tasks.evaluate.score.model import PackedModel
 from tasks.export.formats import FORMATS
+from tasks.export.formats.source import Source
 from tests.tasks.tiny_model import make_model
 
 NEAR = 1e-3  # nats a token: llama.cpp rounds inside its kernels
@@ -24,7 +25,7 @@ LONG = "The fox lives in the wood. " * 20
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PackedModel, LlamaModel]]:
     folder = make_model(tmp_path_factory.mktemp("llama") / "model", context=CONTEXT)
-    FORMATS["gguf-f32"].write(folder, folder.parent)
+    FORMATS["gguf-f32"].write(Source(folder), folder.parent)
     runtime = LlamaCppRuntime(FORMATS["gguf-f32"].path(folder.parent))
     tokenizer = load_tokenizer(folder)
     yield PackedModel(load_pretrained(folder).eval(), tokenizer, 4), LlamaModel(runtime, tokenizer, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,22 @@ def test_they_are_those_of_the_answers_of_each_pair_and_all_pairs_are_accounted_
             assert row[f"ref_{name}_logps"] == pytest.approx(expected, rel=1e-6)
     removed = {"exact_duplicate": 1, "overlong": 1}
     assert known.counts["pairs"] == {"in": 86, "kept": 84, "removed": removed, "quarantined": 0}
+
+
+def test_a_base_without_a_token_for_padding_has_the_same(
+    model: Artifact, pairs: Artifact, known: Output, tmp_path: Path
+) -> None:
+    shutil.copytree(model.path, tmp_path / "model")
+    settings = tmp_path / "model" / "tokenizer_config.json"
+    left = {name: value for name, value in json.loads(settings.read_text()).items() if name != "pad_token"}
+    settings.write_text(json.dumps(left))
+    (tmp_path / "model" / "special_tokens_map.json").unlink(missing_ok=True)
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "pad_token_id": None}))
+    assert load_tokenizer(tmp_path / "model").pad_token_id is None
+    out = output(tmp_path / "out", "reference")
+    reference.function(ReferenceConfig(), Artifact.at(tmp_path / "model"), pairs, out)
+    assert (out.path / FILE).read_bytes() == (known.path / FILE).read_bytes()
 
 
 def test_a_row_of_other_tokens_is_refused_by_its_id(model: Artifact, known: Output) -> None:

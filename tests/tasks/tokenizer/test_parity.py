@@ -18,7 +18,6 @@ from typing import Any, get_args
 
 import pytest
 
-from models.convert import load
 from models.runtimes.llama_cpp import LlamaCppRuntime
 from models.tokenizer import SPECIAL_TOKENS, load_tokenizer
 from storage.artifact import Artifact
@@ -26,7 +25,7 @@ from storage.shards.documents import Document, shard_name, write_documents
 from storage.shards.tokens import open_tokens
 from tasks.download.config import EmbeddedSource
 from tasks.download.sources.embedded import documents as embedded_documents
-from tasks.export.formats.gguf import write_gguf
+from tasks.export.formats.gguf.file import write_gguf
 from tasks.stage.output import Output
 from tasks.tokenize.stage import SPLITS, TokenizeConfig, in_validation, tokenize
 from tasks.tokenizer import TokenizerConfig, load_for_documents, train_tokenizer
@@ -117,7 +116,7 @@ def tokenizer_of(documents: list[Document], pattern: PatternName, folder: Path, 
 def gguf_of(folder: Path, vocab_size: int) -> LlamaCppRuntime:
     """A random model with the tokenizer in `folder`, exported and opened in llama.cpp."""
     model = make_model(folder / "model", vocab_size=vocab_size)
-    write_gguf(load(model), model, folder / "model.gguf", "f16")
+    write_gguf(model, folder / "model.gguf", "f16")
     return LlamaCppRuntime(folder / "model.gguf")
 
 

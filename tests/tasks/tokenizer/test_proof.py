@@ -18,13 +18,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from models.convert import load
 from models.tokenizer import SPECIAL_TOKENS, load_tokenizer
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, DamagedArtifact, SourceError, TokenizerMismatch
 from storage.shards.documents import Document, shard_name, write_documents
-from tasks.export.formats.gguf import write_gguf
+from tasks.export.formats.gguf.file import write_gguf
 from tasks.posttrain.rows.form import Dropped
 from tasks.posttrain.rows.instruction import render_instruction
 from tasks.stage.output import Output
@@ -250,7 +249,7 @@ def test_reserved_tokens_have_the_ids_after_the_others_and_are_never_text(tmp_pa
     with pytest.raises(Dropped, match="special_token_in_text"):
         render_instruction({"id": "1", "messages": message}, transformers, 1000)
     model = make_model(tmp_path / "model")  # it finds the tokenizer beside it
-    write_gguf(load(model), model, tmp_path / "model.gguf", "f32")
+    write_gguf(model, tmp_path / "model.gguf", "f32")
     assert control_tokens(tmp_path / "model.gguf") == [*SPECIAL_TOKENS, *reserved]
 
 

@@ -204,5 +204,6 @@ def test_a_model_with_another_tokenizer_is_measured_on_the_same_text(folder: Pat
 
 
 def test_the_dtype_is_that_of_the_config(folder: Path) -> None:
-    assert measure.load(folder / "model", "auto", cuda=False).dtype == torch.float32
-    assert measure.load(folder / "model", "bfloat16", cuda=False).dtype == torch.bfloat16
+    cpu = torch.device("cpu")
+    assert measure.load(folder / "model", "auto", cpu).dtype == torch.float32
+    assert measure.load(folder / "model", "bfloat16", cpu).dtype == torch.bfloat16

@@ -16,8 +16,11 @@ from profiles.load import load
 from storage.artifact import Artifact
 from storage.errors import ConfigError
 from tasks.evaluate import EvaluateConfig, evaluate
-from tasks.evaluate.named.config import NamedModel
+from tasks.evaluate.language import LanguageConfig
+from tasks.evaluate.language.stage import language_modelling
+from tasks.evaluate.named.config import NamedModel, QuantizedConfig
 from tasks.evaluate.named.models import check_here, sources
+from tasks.evaluate.named.quantized import quantized_model
 from tasks.evaluate.scores import score_rows
 from tasks.harness.prepare import prepare
 from tasks.stage.output import Output
@@ -124,6 +127,18 @@ def test_a_model_of_others_reads_the_same_text_with_its_own_tokenizer(measured: 
     assert measured.scores["others"]["tasks"]["places"]["items"] == len(QUESTIONS)
 
 
+def test_questions_as_held_out_text_are_encoded_for_each_model(measured: Measured, tmp_path: Path) -> None:
+    for name in ("homes", "places"):
+        write_rows(tmp_path / "questions" / f"{name}.jsonl", QUESTIONS)
+    questions = Artifact.at(tmp_path / "questions")
+    ours, others = (Artifact.at(measured.folder / name) for name in ("model", "others/model"))
+    out = Output.at(tmp_path / "out", stage="language_modelling", runtime=RUNTIME)
+    language_modelling.function(LanguageConfig(), others, questions, ours, out)
+    found = json.loads((out.path / "language.json").read_text())["held_out"]
+    assert found["bits_per_byte"] > 0
+    assert [row["name"] for row in found["by_source"]] == ["homes", "places"]
+
+
 def test_an_endpoint_is_asked_for_text_alone(measured: Measured) -> None:
     assert measured.scores["wise"]["bits_per_byte"] is None
     assert measured.scores["wise"]["tasks"].keys() == {"gsm8k"}
@@ -181,6 +196,7 @@ def test_without_models_the_key_is_what_it_was() -> None:
         ([{"name": "x"}], "x must be one of base, link and endpoint"),
         ([{"name": "x", "link": "dpo"}], "link and format go together"),
         ([{"name": "x", "link": "dpo", "format": "gguf-q3"}], "the formats are"),
+        ([{"name": "x", "link": "dpo", "format": "pt2"}], "run by neither transformers nor llama.cpp"),
         ([{"name": "x", "link": "ppo", "format": "int8"}], "is of ppo; the links are base, sft, dpo"),
         ([{"name": "sft", "link": "dpo", "format": "int8"}], "has the name of a link, sft"),
         ([{"name": "a/b", "link": "dpo", "format": "int8"}], "should match pattern"),
@@ -206,3 +222,15 @@ def test_an_endpoint_without_its_key_is_told_before_a_run(monkeypatch: pytest.Mo
     endpoint = {"url": "http://127.0.0.1:1/v1", "model": "wise", "api_key_env": "WISE_API_KEY"}
     with pytest.raises(ConfigError, match=r"evaluate\.models wise\.api_key_env: .* WISE_API_KEY is not set"):
         check_here([NamedModel.model_validate({"name": "wise", "endpoint": endpoint})])
+
+
+def test_a_format_that_is_fitted_to_text_is_fitted_to_what_was_held_out(tmp_path: Path) -> None:
+    model = Artifact.at(make_model(tmp_path / "model"))
+    text = Artifact.at(make_validation(tmp_path / "validation", model.path))
+    out = Output.at(tmp_path / "fitted", stage="quantized_model", runtime=RUNTIME)
+    quantized_model.function(QuantizedConfig(format="gptq"), model, text, out)
+    settings = json.loads((out.path / "model" / "config.json").read_text())["quantization_config"]
+    assert settings["quant_method"] == "compressed-tensors"
+    without = Output.at(tmp_path / "without", stage="quantized_model", runtime=RUNTIME)
+    with pytest.raises(ConfigError, match="calibrat"):
+        quantized_model.function(QuantizedConfig(format="gptq"), model, None, without)

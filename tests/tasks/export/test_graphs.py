@@ -1,0 +1,282 @@
+"""Formats that are graphs compute what the checkpoint does: at any length, in a batch, and without our code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models.runtimes.cached import past_shape
+from models.runtimes.exported import ExportedRuntime, check_processor
+from models.runtimes.onnx import OnnxRuntime
+from models.runtimes.protocol import RuntimeFault
+from models.runtimes.transformers import TransformersRuntime, load_model
+from storage.artifact import Artifact
+from storage.errors import ConfigError, ParityError
+from tasks.export import ExportConfig
+from tasks.export.formats import FORMATS
+from tasks.export.formats.source import Source
+from tasks.export.proof.judge import require
+from tasks.export.proof.reference import Reference
+from tasks.export.run import prove
+from tests.tasks.export.test_export import PROMPTS, inputs, run
+
+pytestmark = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")),
+    reason="the extra is not installed: pip install 'gristmill[export]'",
+)
+GRAPHS = ["onnx", "onnx-int8", "pt2"]
+ALONE = """
+import json, sys
+import numpy as np, onnxruntime
+from tokenizers import Tokenizer
+folder, prompt, tokens = sys.argv[1], sys.argv[2], int(sys.argv[3])
+tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
+session = onnxruntime.InferenceSession(f"{folder}/model.onnx", providers=["CPUExecutionProvider"])
+past = {i.name: np.zeros((1, i.shape[1], 0, i.shape[3]), np.float32) for i in session.get_inputs()[3:]}
+ends = json.load(open(f"{folder}/generation_config.json"))["eos_token_id"]
+ids, new = tokenizer.encode(prompt).ids, []
+step = ids
+for _ in range(tokens):
+    end = len(ids) + len(new)
+    given = {"input_ids": [step], "attention_mask": [[1] * end], "position_ids": [list(range(end - len(step), end))]}
+    logits, *present = session.run(None, {name: np.array(v, np.int64) for name, v in given.items()} | past)
+    past = dict(zip(past, present, strict=True))
+    step = [int(logits[0, -1].argmax())]
+    new += step
+    if new[-1] in ends:
+        break
+foreign = {"torch", "transformers", "models", "tasks"} & set(sys.modules)
+print(json.dumps({"ids": new, "foreign": sorted(foreign)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact, Artifact]:
+    return inputs(tmp_path_factory.mktemp("mistral"), family="mistral", sliding_window=16, kv_heads=1)
+
+
+@pytest.fixture(scope="module")
+def release(given: tuple[Artifact, Artifact, Artifact], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a model whose window is narrower than the texts, which llama.cpp refuses."""
+    return run(tmp_path_factory.mktemp("release"), given, formats=["safetensors", *GRAPHS]).path
+
+
+def opened(release: Path, name: str) -> Any:
+    return FORMATS[name].open(release, 1)
+
+
+def test_graphs_are_proved_by_the_stage(release: Path) -> None:
+    proof = json.loads((release / "parity.json").read_text())["formats"]
+    for name in ("onnx", "pt2"):
+        assert proof[name]["same_greedy"] == proof[name]["prompts"]
+        assert proof[name]["max_difference"] < 1e-4
+    assert proof["onnx"]["bytes"] < 1.3 * proof["safetensors"]["bytes"], "tied weights stand once"
+    assert proof["onnx-int8"]["bytes"] < 0.7 * proof["onnx"]["bytes"]
+    assert "`torch.export.load(" in (release / "README.md").read_text()
+    for name in GRAPHS:
+        assert {"tokenizer.json", "chat_template.jinja", "config.json"} <= {f.name for f in (release / name).iterdir()}
+
+
+@pytest.mark.parametrize("name", ["onnx", "pt2"])
+def test_answers_with_the_cache_are_those_of_transformers(
+    given: tuple[Artifact, Artifact, Artifact], release: Path, name: str
+) -> None:
+    theirs, ours = TransformersRuntime(given[0].path), opened(release, name)
+    chat = [{"role": "user", "content": "Where does the fox live?"}]
+    for prompt in PROMPTS:
+        ids = theirs.tokenize(prompt)
+        assert ours.greedy(ids, 40) == theirs.greedy(ids, 40)
+        assert np.abs(ours.all_log_probabilities(ids) - theirs.all_log_probabilities(ids)).max() < 1e-4
+    assert ours.chat(chat, 12) == theirs.chat(chat, 12)
+    with pytest.raises(RuntimeFault, match="the context is 128"):
+        ours.log_probabilities([5] * 129)
+
+
+@pytest.mark.parametrize("name", ["onnx", "pt2"])
+def test_rows_of_a_batch_and_lengths_are_what_the_caller_says(
+    given: tuple[Artifact, Artifact, Artifact], release: Path, name: str
+) -> None:
+    """Padding on the left, a past of 20 tokens, one new token and several."""
+    model = load_model(given[0].path)
+    layers, heads, size = past_shape(model.config)
+    ids = torch.randint(10, 600, (3, 30), generator=torch.Generator().manual_seed(0)).numpy()
+    mask = np.ones_like(ids)
+    mask[1, :7] = 0
+    places = np.clip(mask.cumsum(1) - 1, 0, None)
+    with torch.no_grad():
+        expected = model(
+            torch.from_numpy(ids), attention_mask=torch.from_numpy(mask), position_ids=torch.from_numpy(places)
+        ).logits.numpy()
+    runtime = opened(release, name)
+    past = [np.zeros((3, heads, 0, size), np.float32) for _ in range(2 * layers)]
+    for start, end in ((0, 20), (20, 21), (21, 30)):
+        new = slice(start, end)
+        logits, *past = runtime.step([ids[:, new], mask[:, :end], places[:, new], *past])
+        seen = mask[:, new] == 1
+        assert np.abs(logits - expected[:, new])[seen].max() < 1e-4
+
+
+def test_onnxruntime_numpy_and_tokenizers_are_all_that_a_user_needs(
+    given: tuple[Artifact, Artifact, Artifact], release: Path
+) -> None:
+    theirs = TransformersRuntime(given[0].path)
+    command = [sys.executable, "-c", ALONE, str(release / "onnx"), PROMPTS[0], "24"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=release, timeout=120)
+    assert json.loads(done.stdout) == {"ids": theirs.greedy(theirs.tokenize(PROMPTS[0]), 24), "foreign": []}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_weights_come_back_under_the_names_of_the_checkpoint(
+    given: tuple[Artifact, Artifact, Artifact], release: Path, name: str
+) -> None:
+    expected = {key: value.numpy() for key, value in load_model(given[0].path).state_dict().items() if value.ndim == 2}
+    found = dict(FORMATS[name].weights(given[0].path, release))
+    assert set(found) >= set(expected) - {"lm_head.weight"}
+    for key, value in found.items():
+        limit = np.abs(expected[key]).max() / 64 if name == "onnx-int8" else 0
+        assert np.abs(value - expected[key]).max() <= limit
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_graph_tells_nothing_of_the_machine(release: Path, name: str) -> None:
+    for file in FORMATS[name].files(release):
+        assert str(Path(__file__).parents[3]).encode() not in file.read_bytes()
+        assert b"site-packages" not in file.read_bytes()
+
+
+def test_a_graph_is_the_same_bytes_again(given: tuple[Artifact, Artifact, Artifact], release: Path) -> None:
+    again = release.parent / "again"
+    again.mkdir()
+    for name in GRAPHS:
+        FORMATS[name].write(Source(given[0].path), again)
+        for file in FORMATS[name].files(release):
+            assert file.read_bytes() == (again / file.relative_to(release)).read_bytes()
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_damaged_graph_is_refused_or_found_by_the_proof(
+    given: tuple[Artifact, Artifact, Artifact], release: Path, name: str, tmp_path: Path
+) -> None:
+    (graph,) = (file for file in FORMATS[name].files(release) if file.name.startswith("model."))
+    drawn = np.random.default_rng(0).integers(10, 600, (2, 60)).tolist()
+    config = ExportConfig(prompts=PROMPTS, greedy_tokens=8)
+    reference = Reference(given[0].path, tuple(map(tuple, drawn)), config, tmp_path)
+    whole = graph.read_bytes()
+    try:
+        graph.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(ParityError, match=r"model\.(onnx|pt2)"):
+            prove(reference, name, release, 1)
+        place, length = len(whole) // 2, len(whole) // 5 if name == "onnx-int8" else 256
+        graph.write_bytes(whole[:place] + bytes([0x7F]) * length + whole[place + length :])
+        assert _is_found(reference, name, release)
+        graph.unlink()
+        with pytest.raises(ParityError, match=r"model\.(onnx|pt2)"):
+            prove(reference, name, release, 1)
+    finally:
+        graph.write_bytes(whole)
+
+
+def _is_found(reference: Reference, name: str, release: Path) -> bool:
+    """Whether a format is refused, or is outside its tolerance."""
+    try:
+        weights, parity, _ = prove(reference, name, release, 1)
+        require(name, parity, weights, FORMATS[name].tolerance)
+    except ParityError:
+        return True
+    return False
+
+
+def test_a_folder_without_its_tokenizer_or_of_another_model_is_refused(release: Path, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeFault, match=r"has no config\.json"):
+        OnnxRuntime(tmp_path)
+    for file in (release / "onnx").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    with pytest.raises(RuntimeFault, match=r"no step of this model: past_key_values\.2\.key"):
+        OnnxRuntime(tmp_path)
+
+
+FOREIGN: dict[str, dict[str, Any]] = {
+    "qwen2": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+    "qwen3": {"head_dim": 32},
+    "gemma": {"head_dim": 32, "hidden_act": "gelu_pytorch_tanh"},
+    "gemma3_text": {"head_dim": 16, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+    "smollm3": {"no_rope_layers": [1, 0], "pad_token_id": 0},
+    "gpt2": {},
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_steps_of_other_architectures_are_traced(
+    kind: str, given: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from tasks.export.formats.graphs.decoder import trace
+
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {"n_embd": 64, "n_layer": 2, "n_head": 4} if kind == "gpt2" else {**sizes, "num_key_value_heads": 2}
+    torch.manual_seed(3)
+    config = AutoConfig.for_model(kind, vocab_size=600, **sizes, **FOREIGN[kind])
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    FORMATS["pt2"].check(tmp_path)
+    model, step = load_model(tmp_path), trace(tmp_path).module()
+    layers, heads, size = past_shape(model.config)
+    ids = torch.randint(0, 600, (2, 24), generator=torch.Generator().manual_seed(0))
+    past = [torch.zeros(2, heads, 0, size) for _ in range(2 * layers)]
+    with torch.no_grad():
+        expected = model(ids).logits
+        for start, end in ((0, 14), (14, 15), (15, 24)):
+            places = torch.arange(start, end).expand(2, -1)
+            logits, past = step(ids[:, start:end], torch.ones(2, end, dtype=torch.long), places, past)
+            assert (logits - expected[:, start:end]).abs().max() < 1e-4
+
+
+def test_a_model_without_such_a_step_is_refused_by_name(
+    given: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+) -> None:
+    config = json.loads((given[0].path / "config.json").read_text())
+    rotary = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    refused = {
+        "falcon is none of": {"model_type": "falcon"},
+        "embedding is dynamic": {**config, "rope_parameters": rotary},
+    }
+    for reason, changed in refused.items():
+        (tmp_path / "config.json").write_text(json.dumps(changed))
+        for name in GRAPHS:
+            with pytest.raises(ConfigError, match=reason):
+                FORMATS[name].check(tmp_path)
+
+
+@pytest.mark.skipif(FORMATS["aoti"].needs() is not None, reason="there is no C++ compiler")
+@pytest.mark.soak
+def test_a_compiled_program_is_the_checkpoint_too(given: tuple[Artifact, Artifact, Artifact], tmp_path: Path) -> None:
+    """Compiling takes a minute or more."""
+    release = run(tmp_path, given, formats=["aoti"], greedy_tokens=40).path
+    proof = json.loads((release / "parity.json").read_text())["formats"]["aoti"]
+    assert proof["same_greedy"] == proof["prompts"]
+    assert proof["max_difference"] < 1e-4
+    assert [file.name for file in (release / "aoti").iterdir() if file.is_dir()] == []
+    check_processor(release / "aoti" / "model.pt2")
+    data = bytearray((release / "aoti" / "model.pt2").read_bytes())
+    data[len(data) // 2] ^= 1
+    (release / "aoti" / "model.pt2").write_bytes(bytes(data))
+    with pytest.raises(RuntimeFault, match="damaged in"):
+        ExportedRuntime(release / "aoti", compiled=True)
+
+
+def test_what_a_format_lacks_is_said_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [FORMATS[name].needs() for name in GRAPHS] == [None, None, None]
+    monkeypatch.setenv("PATH", "")
+    assert "g++" in str(FORMATS["aoti"].needs())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert FORMATS["onnx"].needs() == "onnx, onnxscript, onnxruntime not installed: pip install 'gristmill[export]'."
