@@ -85,7 +85,6 @@ def test_a_bucket_gets_it_and_is_read_back(folder: Path, monkeypatch: pytest.Mon
             monkeypatch.setenv(name, value)
         import s3fs
 
-        s3fs.S3FileSystem.clear_instance_cache()
         fs = s3fs.S3FileSystem()
         fs.mkdir("models")
         code, said, error = push(folder, "s3://models/mine", "--yes")
