@@ -18,6 +18,7 @@ from storage.artifact import Artifact
 from tasks.base import base
 from tasks.dedup import dedup
 from tasks.download import download
+from tasks.draft import draft
 from tasks.evaluate import evaluate
 from tasks.evaluate.along.snapshots import chosen_snapshots
 from tasks.evaluate.worth.gates import gate_references
@@ -136,8 +137,10 @@ def evaluation(
 def release(profile: Profile, begun: Beginning, links: Mapping[str, Artifact], scores: Artifact | None) -> Artifact:
     """The model of a link in every format, with a card that tells of all stages before."""
     link = released(profile, links)
+    model = links[link].part("model")
+    guesser = draft(profile.draft, model, begun.pairs.part("instructions")).part("model") if profile.draft else None
     config = profile.export and profile.export.with_provenance(provenance_of(profile, begun.stages, links, link))
-    return export(config, links[link].part("model"), scores, begun.held_out, adapters(profile, links, link))
+    return export(config, model, scores, begun.held_out, adapters(profile, links, link), guesser)
 
 
 def adapters(profile: Profile, links: Mapping[str, Artifact], link: str) -> dict[str, Artifact]:

@@ -17,6 +17,7 @@ from storage.errors import ConfigError
 from tasks.base import BaseConfig
 from tasks.dedup import DedupConfig
 from tasks.download import DownloadConfig
+from tasks.draft import DraftConfig
 from tasks.evaluate import EvaluateConfig
 from tasks.evaluate.along.snapshots import check_steps, snapshot_name
 from tasks.evaluate.side_by_side.config import names_of
@@ -46,8 +47,14 @@ from tasks.training.links import BASE, BESIDE, FEEDBACK, JUDGE, LINKS, LinkName
 
 FROM_SCRATCH = ("download", "dedup", "filter", "tokenizer", "tokenize", "pretrain")
 FROM_BASE = ("download", "base")
-AT_THE_END = ("evaluate", "export")
-STAGE_NAMES = (*FROM_SCRATCH, "sft", "dpo", *AT_THE_END)  # of a profile that leaves all sections at their defaults
+AT_THE_END = ("evaluate", "draft", "export")
+STAGE_NAMES = (
+    *FROM_SCRATCH,
+    "sft",
+    "dpo",
+    "evaluate",
+    "export",
+)  # of a profile that leaves all sections at their defaults
 NAME = r"^[a-z0-9][a-z0-9_-]{0,99}$"  # it is part of names of files
 
 
@@ -106,6 +113,9 @@ class Profile(BaseModel):
     )
     evaluate: EvaluateConfig | None = Field(
         default_factory=EvaluateConfig, description="benchmarks and bits per byte; null: none"
+    )
+    draft: DraftConfig | None = Field(
+        None, description="a small model that guesses what the released one will say, released with it; null: none"
     )
     export: ExportConfig | None = Field(
         default_factory=ExportConfig, description="formats of the release and tolerances; null: no release"
@@ -205,14 +215,16 @@ class Profile(BaseModel):
     @model_validator(mode="after")
     def _there_is_more_than_is_kept(self) -> Self:
         """A model of others says its sizes only in its stage."""
-        if self.prune is not None and self.pretrain is not None:
+        of_draft = self.draft.prune if self.draft and not self.draft.base else None
+        first = self.prune or of_draft
+        if first is not None and self.pretrain is not None:
             try:
                 shape = derive(self.pretrain.model, self.tokenizer.vocab_size)
             except ShapeError:
                 return self  # which is told where the shape is asked for
             sizes = {"layers": shape.depth, "feed_forward": shape.feed_forward, "kv_heads": shape.kv_heads}
-            if more := self.prune.beyond({**sizes, "width": shape.width}):
-                raise ValueError(more)
+            if more := first.beyond({**sizes, "width": shape.width}):
+                raise ValueError(more if self.prune else f"draft.{more}")
         return self
 
     @model_validator(mode="after")
@@ -296,6 +308,15 @@ class Profile(BaseModel):
         models = (BASE, *(name for name in self.links if name not in BESIDE))
         if asked and asked not in models:
             raise ValueError(f"export.link is {asked}, but the models of the chain are {', '.join(models)}")
+        return self
+
+    @model_validator(mode="after")
+    def _draft_is_released(self) -> Self:
+        if self.draft is not None and (self.export is None or not self.export.guessed):
+            raise ValueError(
+                "there is a draft, and no format of the release that it can guess for: add safetensors or a GGUF to "
+                "export.formats, or set `draft: null`"
+            )
         return self
 
     @model_validator(mode="after")

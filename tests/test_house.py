@@ -37,6 +37,8 @@ ACROSS = {  # the imports from one stage into another
     ("evaluate", "export"),  # and links in formats of a release are measured too
     ("evaluate", "posttrain"),  # a reward model judges answers, side by side
     ("evaluate", "filter"),  # what models say is searched for abuse and personal data as documents are
+    ("draft", "base"),  # a draft is another model,
+    ("draft", "posttrain"),  # or the released one pruned and distilled
     ("posttrain", "dedup"),  # near-duplicates among pairs are those among documents
 }
 MAY_IMPORT = {

@@ -60,6 +60,7 @@ class LlamaCppRuntime(ModelRuntime):
         params.fit_params = False
         params.verbosity = NO_OUTPUT
         self.path, self.threads, self.adapter = path, threads, adapter
+        self._configure(params)
         self._folder = TemporaryDirectory(prefix="gristmill-")
         if len(os.fsencode(self._folder.name)) + len("/llama.sock") > LONGEST_SOCKET:
             self._folder.cleanup()
@@ -70,6 +71,9 @@ class LlamaCppRuntime(ModelRuntime):
             self._server = Server(params)
         except RuntimeError as error:
             raise RuntimeFault(f"llama.cpp can't load {adapter or path}: {error}") from error
+
+    def _configure(self, params: Any) -> None:
+        """Where a runtime of another kind adds to the server's settings."""
 
     @functools.cached_property
     def vocab_size(self) -> int:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from tasks.export.card.licences import Licence, SpdxLicence
 from tasks.export.card.provenance import Provenance
 from tasks.export.dtype import Dtype
-from tasks.export.formats import FORMATS
+from tasks.export.formats import FORMATS, GUESSED
 from tasks.export.tolerance import Tolerance
 from tasks.stage.config import StageConfig
 
@@ -21,6 +21,14 @@ def _known(name: str) -> str:
 
 
 FormatName = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": list(FORMATS)})]
+
+
+class SpeculationConfig(StageConfig):
+    """How speculative decoding is measured: several tokens are guessed, and the model checks them in one pass."""
+
+    guesses: int = Field(4, ge=1, le=64, description="tokens guessed at a time")
+    ngram: int = Field(3, ge=1, description="tokens that are looked up in the text before, to guess what follows them")
+    tokens: int = Field(64, ge=1, description="length of the continuations that are measured, in tokens")
 
 
 class ExportConfig(StageConfig):
@@ -53,6 +61,11 @@ class ExportConfig(StageConfig):
     calibration_tokens: int = Field(
         16384, ge=0, description="tokens of other held-out text that quantized formats are fitted to; 0: to none"
     )
+    speculation: SpeculationConfig | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="measure speculative decoding, by n-grams and by the draft if there is one; null: by a draft alone",
+    )
     tie: float = Field(
         0.02, ge=0, description="log-probability gap in nats below which either of two tokens counts as greedy"
     )
@@ -71,6 +84,11 @@ class ExportConfig(StageConfig):
     def tolerance(self, name: str, dtype: str = "float32") -> Tolerance:
         """The profile's, or the usual one for plain weights of a dtype."""
         return self.tolerances.get(name, FORMATS[name].tolerance_of(dtype))
+
+    @property
+    def guessed(self) -> list[str]:
+        """Of the formats those whose runtimes take a draft, the best for a chat first."""
+        return sorted((name for name in self.formats if name in GUESSED), key=lambda name: GUESSED[name].chat_rank)
 
     @property
     def needs_base(self) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,9 +17,9 @@ from storage.shards.token_stream import TokenStream
 from tasks.children.child import emit, run_as_child
 from tasks.children.devices import device_of
 from tasks.children.spec import ChildSpec
-from tasks.export.config import ExportConfig
+from tasks.export.config import ExportConfig, SpeculationConfig
 from tasks.export.dtype import compute_dtype, weights_dtype
-from tasks.export.formats import FORMATS
+from tasks.export.formats import FORMATS, GUESSED
 from tasks.export.formats.source import Adapted, Source
 from tasks.export.formats.weights import count_parameters
 from tasks.export.proof.compare import Parity, compare, perplexity
@@ -26,6 +27,7 @@ from tasks.export.proof.config import check_config
 from tasks.export.proof.held_out import held_out
 from tasks.export.proof.judge import require
 from tasks.export.proof.reference import Reference
+from tasks.export.proof.speculation import speculation, write_draft
 from tasks.export.proof.speed import Speed, measure
 from tasks.export.proof.weights import WeightError, weight_error
 from tasks.training.peak import peak_memory
@@ -40,6 +42,7 @@ class ExportSpec(ChildSpec):
     validation: list[Path]
     base: Path | None = None
     adapters: tuple[Path, ...] = ()
+    draft: Path | None = None
 
     @property
     def adapted(self) -> Adapted | None:
@@ -74,6 +77,7 @@ def run(path: Path) -> None:
         written = sum(file.stat().st_size for file in FORMATS[name].files(spec.out))
         proved[name] = {"bytes": written, **require(name, parity, weights, spec.config.tolerance(name, dtype))}
         speeds[name] = {key: round(value, 1) for key, value in asdict(speed).items()}
+    speculated, seconds = _speculate(spec, reference, source)
     spec.finish(
         {
             "perplexity": round(perplexity(reference), 8),
@@ -81,9 +85,28 @@ def run(path: Path) -> None:
             "parameters": count_parameters(spec.model),
             "samples": reference.samples(),
             "formats": proved,
-            "facts": {"peak_memory_bytes": peak_memory(), "speeds": speeds, "device": device},
+            **({"speculation": speculated} if speculated else {}),
+            "facts": {"peak_memory_bytes": peak_memory(), "speeds": speeds, "device": device, **seconds},
         }
     )
+
+
+def _speculate(spec: ExportSpec, reference: Reference, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What guesses are worth, where there is a draft or n-grams are asked for: counts, and seconds as facts."""
+    config, usable = spec.config, spec.config.guessed
+    if not usable or (spec.draft is None and config.speculation is None):
+        return {}, {}
+    best: dict[Path, str] = {}  # a format for each runtime: guesses are right as often in all of its formats
+    for name in usable:
+        best.setdefault(GUESSED[name].draft(spec.out), name)
+    formats = list(best.values())
+    if spec.draft is not None:
+        write_draft(spec.draft, source, formats, spec.out)
+    emit(done=len(config.formats), note="speculative decoding")
+    counts, seconds = speculation(
+        reference, formats, spec.out, spec.runtime.compute.threads, config.speculation or SpeculationConfig()
+    )
+    return counts, {"speculation_seconds": seconds}
 
 
 def prove(

@@ -15,6 +15,7 @@ from tasks.evaluate.worth.gates import check_gates
 from tasks.export.card.licences import licence_text, notice
 from tasks.export.card.modelfile import modelfile
 from tasks.export.card.page import model_card, parity_rows
+from tasks.export.card.speculation import speculation_rows
 from tasks.export.config import ExportConfig
 from tasks.export.formats import FORMATS
 from tasks.stage import stage
@@ -41,6 +42,7 @@ def export(
     scores: Artifact | None,
     validation: Artifact,
     adapters: Mapping[str, Artifact],
+    draft: Artifact | None,
     out: Output,
 ) -> None:
     """Write the release: weights in every format, README.md (the model card), licences, scores, parity and lineage.
@@ -49,6 +51,7 @@ def export(
     is token shards or benchmarks; when one is outside its tolerance, nothing is released (ParityError). Nor is anything
     when the evaluation did not meet one of its gates (GateError). `adapters`, which formats of adapters alone need, has
     the model that the first was trained on as `base`, and those of the links from it to the released one by name.
+    `draft` is a small model that guesses for speculative decoding; it must change no text (ParityError).
     """
     if scores:
         check_gates(scores)
@@ -57,6 +60,8 @@ def export(
     digest = check_tokenizer(model.path)
     if adapters:
         check_tokenizer(adapters[BASE].path, expected=digest)
+    if draft:
+        check_tokenizer(draft.path, expected=digest)
     spec = ExportSpec(
         config=config,
         runtime=out.runtime,
@@ -65,6 +70,7 @@ def export(
         validation=held_out_shards(validation, model.path, digest, out.scratch),
         base=adapters[BASE].path.resolve() if adapters else None,
         adapters=tuple(adapters[name].path.resolve() for name in sorted(adapters) if name != BASE),
+        draft=draft.path.resolve() if draft else None,
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
     )
@@ -78,6 +84,7 @@ def export(
     lineage |= {"scores": scores.digest} if scores else {}
     lineage |= {"validation": validation.digest}
     lineage |= {name if name == BASE else f"adapter {name}": adapters[name].digest for name in sorted(adapters)}
+    lineage |= {"draft": draft.digest} if draft else {}
     _write(result, model, scores, lineage, config, out)
 
 
@@ -125,5 +132,16 @@ def _write(
         for row in parity_rows(result)
     ]
     out.table("Release", rows)
+    if "speculation" in result:
+        out.fact_table("Speculative decoding", _guesses(result["speculation"], facts["speculation_seconds"]))
     sizes = ", ".join(f"{name} {proof['bytes'] / 1e6:.1f} MB" for name, proof in result["formats"].items())
     out.count(formats=result["formats"], summary=sizes)
+
+
+def _guesses(counts: Mapping[str, Any], seconds: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The card's table, and how much faster it was here."""
+    rows = []
+    for row in speculation_rows(counts):
+        without, with_guesses = seconds[row["format"]][row["guesses by"]]
+        rows.append({**row, "speed-up": f"{without / with_guesses:.2f}"})
+    return rows

@@ -206,7 +206,9 @@ def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
     other = load("tiny", ["runtime.data.workers=7", "runtime.store=elsewhere", "runtime.training.checkpoint_every=3"])
     halves = tiny.model_dump(exclude={"runtime"}), other.model_dump(exclude={"runtime"})
     assert halves[0] == halves[1]
-    assert {"name", "description", "chain", "runtime", *STAGE_NAMES, *FROM_BASE, *LINKS} == set(Profile.model_fields)
+    assert {"name", "description", "chain", "runtime", "draft", *STAGE_NAMES, *FROM_BASE, *LINKS} == set(
+        Profile.model_fields
+    )
     assert set(STAGE_NAMES) | {"sketches", "form", "language", "pii"} <= set(STAGES)
 
 

@@ -15,6 +15,7 @@ from tasks.evaluate.scores import score_rows, verdict
 from tasks.export.card.front_matter import front_matter, released_scores
 from tasks.export.card.licences import WARNING, licence_sections, stated, warnings
 from tasks.export.card.provenance import Provenance
+from tasks.export.card.speculation import speculative_decoding
 from tasks.export.card.usage import usage
 from tasks.export.config import ExportConfig
 from tasks.stage.pages import markdown_table
@@ -69,6 +70,7 @@ def model_card(
         "## Usage",
         *usage(result["formats"], modelfile=modelfile),
         *_samples(result.get("samples", [])),
+        *speculative_decoding(result.get("speculation", {}), config.speculation),
         "## Licences",
         *licence_sections(told, config.weights_licence, config.licence),
         *_training(told, result),

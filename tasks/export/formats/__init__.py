@@ -5,7 +5,7 @@ from __future__ import annotations
 from tasks.export.formats.adapter import Adapter, GgufAdapter
 from tasks.export.formats.bitsandbytes import Bitsandbytes
 from tasks.export.formats.compressed import Compressed
-from tasks.export.formats.format import Format
+from tasks.export.formats.format import Format, GuessedFormat
 from tasks.export.formats.gguf import Gguf
 from tasks.export.formats.gguf.kinds import KINDS
 from tasks.export.formats.graphs.exported import Exported
@@ -30,3 +30,4 @@ FORMATS: dict[str, Format] = {
     "adapter": Adapter(),
     "gguf-adapter": GgufAdapter(),
 }
+GUESSED: dict[str, GuessedFormat] = {name: known for name, known in FORMATS.items() if isinstance(known, GuessedFormat)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from storage.shards.arrays import Float32
 from tasks.export.formats.source import Adapted, Source
@@ -12,6 +12,7 @@ from tasks.export.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from models.runtimes.protocol import ModelRuntime
+    from models.runtimes.speculative import Guessing, Speculative
 
 
 class Format(Protocol):
@@ -102,4 +103,21 @@ class Format(Protocol):
     def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
         """The matrices as they were written, dequantized, under the names of the checkpoint in `model`; what a format
         merges or leaves out is not among them."""
+        ...
+
+
+@runtime_checkable
+class GuessedFormat(Format, Protocol):
+    """A format whose runtime decodes speculatively."""
+
+    def draft(self, release: Path) -> Path:
+        """The draft in a release, as the runtime takes it."""
+        ...
+
+    def write_draft(self, source: Source, release: Path) -> None:
+        """Write a draft there."""
+        ...
+
+    def speculative(self, release: Path, threads: int, device: str, guessing: Guessing | None) -> Speculative:
+        """Open it to be continued with guesses, or for None without. Raises RuntimeFault."""
         ...

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING
 from models.pretrained import INDEX, stored_weights
 from models.tokenizer import TOKENIZER_FILES
 from storage.shards.arrays import Float32
-from tasks.export.formats.format import Format
-from tasks.export.formats.source import Source
+from tasks.export.formats.format import GuessedFormat
+from tasks.export.formats.source import DRAFT, Source
 from tasks.export.formats.tokenizer import write_tokenizer
 from tasks.export.formats.weights import write_weights
 from tasks.export.tolerance import BFLOAT16, EXACT, FLOAT16, Tolerance
 
 if TYPE_CHECKING:
     from models.runtimes.protocol import ModelRuntime
+    from models.runtimes.speculative import Guessing, Speculative
 
 FILE_BYTES = 5_000_000_000  # an upload or a download that breaks off begins again with a file
 GENERATION = "generation_config.json"
@@ -32,7 +33,7 @@ _CIRCUMSTANCES = ("_name_or_path", "_model_name_or_path", "torch_dtype")  # of a
 
 
 @dataclass(frozen=True)
-class Safetensors(Format):
+class Safetensors(GuessedFormat):
     """The checkpoint's weights, in the dtype of the release."""
 
     tolerance: Tolerance = EXACT
@@ -70,6 +71,17 @@ class Safetensors(Format):
         from models.runtimes.transformers import TransformersRuntime
 
         return TransformersRuntime(release, device)
+
+    def draft(self, release: Path) -> Path:
+        return release / DRAFT
+
+    def write_draft(self, source: Source, release: Path) -> None:
+        self.write(source, self.draft(release))
+
+    def speculative(self, release: Path, threads: int, device: str, guessing: Guessing | None) -> Speculative:
+        from models.runtimes.speculative import SpeculativeTransformers
+
+        return SpeculativeTransformers(release, device, guessing)
 
     def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
         return stored_weights(release)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+DRAFT = "draft"  # folder in a release: a small model that guesses, a release of its own
+
 
 @dataclass(frozen=True)
 class Adapted:

@@ -235,7 +235,9 @@ def test_a_base_is_tuned_and_exported(tmp_path: Path) -> None:
     )
     assert tuned.counts["validation_loss"] < 0.7 * tuned.counts["initial_validation_loss"]
     config = ExportConfig(formats=["safetensors"], prompts=["The fox lives in the"], greedy_tokens=8, positions=16)
-    export.function(config, Artifact.at(tuned.path / "model"), None, questions(tmp_path / "benchmarks"), {}, released)
+    export.function(
+        config, Artifact.at(tuned.path / "model"), None, questions(tmp_path / "benchmarks"), {}, None, released
+    )
     assert json.loads((released.path / "config.json").read_text())["model_type"] == "qwen2"
 
 
@@ -262,7 +264,7 @@ def test_a_base_is_tuned_aligned_evaluated_and_exported(family: str, tmp_path: P
     assert "Bits per byte of the questions with their right answers" in (scored.path / "scores.md").read_text()
     formats = ["safetensors", "gguf-f16"] if family != "gemma" else ["safetensors"]  # its tokenizer is no Gemma's
     config = ExportConfig(formats=formats, prompts=["The fox lives in the"], greedy_tokens=8, positions=16)
-    export.function(config, last, None, asked, {}, released)
+    export.function(config, last, None, asked, {}, None, released)
     assert "begun with the base model theirs" in (released.path / "README.md").read_text()
     assert json.loads((released.path / "config.json").read_text())["model_type"] == family
 
@@ -272,7 +274,9 @@ def test_what_no_gguf_can_hold_is_refused_by_name(tmp_path: Path) -> None:
     config = ExportConfig(formats=["gguf-f16"], prompts=["The fox"], greedy_tokens=4, positions=8)
     out = Output.at(tmp_path / "export", stage="export", runtime=RUNTIME)
     with pytest.raises(ConfigError, match="gpt_neox is none of llama, mistral, qwen2") as caught:
-        export.function(config, Artifact.at(taken.path / "model"), None, questions(tmp_path / "benchmarks"), {}, out)
+        export.function(
+            config, Artifact.at(taken.path / "model"), None, questions(tmp_path / "benchmarks"), {}, None, out
+        )
     assert caught.value.remedy == "Leave gguf out of export.formats."
 
 

@@ -82,7 +82,7 @@ def release(chain: Path, to: Path, *links: str, **config: Any) -> Output:
     settings = {"formats": BOTH, "prompts": PROMPTS, "greedy_tokens": 12, "positions": 256, **config}
     given = {"base": Artifact.at(chain / "base")} | {name: Artifact.at(chain / name / "adapter") for name in links}
     model, validation = Artifact.at(chain / links[-1] / "model"), Artifact.at(chain / "validation")
-    export.function(ExportConfig.model_validate(settings), model, None, validation, given, out)
+    export.function(ExportConfig.model_validate(settings), model, None, validation, given, None, out)
     return out
 
 
@@ -141,7 +141,7 @@ def test_a_base_of_others_is_tuned_and_released_as_an_adapter(tmp_path: Path) ->
     given = {"base": base, "sft": Artifact.at(tuned.path / "adapter")}
     config = ExportConfig(formats=[*BOTH], prompts=PROMPTS, greedy_tokens=8, positions=16)
     asked = questions(tmp_path / "benchmarks")
-    export.function(config, Artifact.at(tuned.path / "model"), None, asked, given, released)
+    export.function(config, Artifact.at(tuned.path / "model"), None, asked, given, None, released)
     settings = json.loads((released.path / "adapter" / "adapter_config.json").read_text())
     assert (settings["base_model_name_or_path"], settings["revision"]) == ("theirs", None)
 

@@ -135,7 +135,7 @@ def test_a_release_holds_them_with_proof_and_card(llama: Path, tmp_path: Path) -
     make_validation(tmp_path / "validation", llama)
     out = Output.at(tmp_path, stage="export", runtime=RUNTIME)
     config = ExportConfig(formats=[*METHODS], prompts=["The fox"], greedy_tokens=4, positions=64)
-    export.function(config, Artifact.at(llama), None, Artifact.at(tmp_path / "validation"), {}, out)
+    export.function(config, Artifact.at(llama), None, Artifact.at(tmp_path / "validation"), {}, None, out)
     proof = json.loads((out.path / "parity.json").read_text())["formats"]
     assert all(proof["w8a8"]["mean_divergence"] < proof[method]["mean_divergence"] for method in METHODS[:3])
     assert proof["gptq"]["mean_divergence"] < proof["w4a16"]["mean_divergence"]

@@ -49,7 +49,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact,
 def run(folder: Path, given: tuple[Artifact, Artifact, Artifact], **config: Any) -> Output:
     out = Output.at(folder, stage="export", runtime=RUNTIME)
     settings = {"prompts": PROMPTS, "greedy_tokens": 12, "positions": 256, **config}
-    export.function(ExportConfig.model_validate(settings), *given, {}, out)
+    export.function(ExportConfig.model_validate(settings), *given, {}, None, out)
     return out
 
 

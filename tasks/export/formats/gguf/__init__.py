@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from storage.shards.arrays import Float32
-from tasks.export.formats.format import Format
+from tasks.export.formats.format import GuessedFormat
 from tasks.export.formats.gguf.kinds import KINDS, GgufKind
-from tasks.export.formats.source import Source
+from tasks.export.formats.source import DRAFT, Source
 from tasks.export.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from models.runtimes.protocol import ModelRuntime
+    from models.runtimes.speculative import Guessing, Speculative
 
+DRAFT_KIND: GgufKind = "q8_0"  # of a draft: half a percent off costs it no guess worth a larger file
 _UNWEIGHED = ("f32", "f16", "bf16", "q8_0")  # an importance matrix changes nothing there
 
 
@@ -36,7 +38,7 @@ def _rounded(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Gguf(Format):
+class Gguf(GuessedFormat):
     """One GGUF file of this kind."""
 
     kind: GgufKind
@@ -86,6 +88,17 @@ class Gguf(Format):
         from models.runtimes.llama_cpp import LlamaCppRuntime
 
         return LlamaCppRuntime(self.path(release), threads=threads)
+
+    def draft(self, release: Path) -> Path:
+        return Gguf(DRAFT_KIND).path(release / DRAFT)
+
+    def write_draft(self, source: Source, release: Path) -> None:
+        Gguf(DRAFT_KIND).write(source, release / DRAFT)
+
+    def speculative(self, release: Path, threads: int, device: str, guessing: Guessing | None) -> Speculative:
+        from models.runtimes.speculative import SpeculativeLlamaCpp
+
+        return SpeculativeLlamaCpp(self.path(release), threads=threads, guessing=guessing)
 
     def settings(self, model: Path, release: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         """The shape as metadata, but for the number of tokens, which the tensors tell."""

@@ -184,7 +184,7 @@ def test_the_release_itself_is_refused_before_anything_is_made(run: Answered, tm
     write_results(judge_gates([GateConfig(task="blimp", at_least=0.6)], run, {}), run.folder)
     out, empty = Output.at(tmp_path / "release"), Artifact.at(run.folder / "items")
     with pytest.raises(GateError):
-        export.function(ExportConfig(), empty, Artifact.at(run.folder), empty, {}, out)
+        export.function(ExportConfig(), empty, Artifact.at(run.folder), empty, {}, None, out)
     assert not list(out.path.iterdir())
 
 

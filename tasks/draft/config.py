@@ -1,0 +1,32 @@
+"""What a profile says of the draft model: where it comes from, and how it learns to guess."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from tasks.base import BaseConfig
+from tasks.posttrain.methods.distill import DistillConfig
+from tasks.posttrain.prune import PruneConfig
+from tasks.stage.config import StageConfig
+from tasks.training.links import BASE
+
+
+class DraftConfig(StageConfig):
+    """A model with the tokenizer of the released one, much smaller: that one pruned, or another; and distilled."""
+
+    base: BaseConfig | None = Field(None, description="a model to begin with (default: the released one)")
+    prune: PruneConfig | None = Field(None, description="what is left out of it; null: nothing")
+    distill: DistillConfig | None = Field(
+        default_factory=DistillConfig,
+        description="how it learns the distributions of the released model, which is the teacher; null: not at all",
+    )
+
+    @model_validator(mode="after")
+    def _is_another_model(self) -> Self:
+        if self.base is None and self.prune is None:
+            raise ValueError("the draft would be the released model itself: set prune, or base")
+        if self.distill is not None and self.distill.teacher != BASE:
+            raise ValueError("distill.teacher can't be chosen here: a draft learns from the released model")
+        return self

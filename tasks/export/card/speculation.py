@@ -1,0 +1,71 @@
+"""What the card says of speculative decoding: how often guesses were right, and how a draft is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.export.config import SpeculationConfig
+from tasks.export.formats import GUESSED
+from tasks.export.formats.source import DRAFT
+from tasks.stage.pages import markdown_table
+
+_COMMANDS = {
+    "transformers": "model.generate(**prompt, assistant_model=AutoModelForCausalLM.from_pretrained(\"draft\"))",
+    "vLLM": "vllm serve . --speculative-config '{{\"method\": \"draft_model\", \"model\": \"draft\", "
+    "\"num_speculative_tokens\": {guesses}}}'",
+    "llama.cpp": "llama-server -m {model} -md {draft}",
+}  # fmt: skip
+
+
+def speculation_rows(counts: Mapping[str, Any]) -> list[dict[str, str]]:
+    """A row for each format and kind of guesses. Of T tokens in P passes, T − P were guesses that were right."""
+    return [
+        {
+            "format": name,
+            "guesses by": kind,
+            "accepted": f"{one['accepted']:,} of {one['guessed']:,}"
+            + (f" ({one['accepted'] / one['guessed']:.0%})" if one["guessed"] else ""),
+            "tokens a pass": f"{one['tokens'] / max(one['tokens'] - one['accepted'], 1):.2f}",
+            "same text": f"{one['prompts']} of {one['prompts']}" + (f", {one['ties']} to a tie" * bool(one["ties"])),
+        }
+        for name, kinds in counts.items()
+        for kind, one in kinds.items()
+    ]
+
+
+def speculative_decoding(counts: Mapping[str, Any], config: SpeculationConfig | None) -> list[str]:
+    """The paragraphs of the section; nothing where it was not measured."""
+    if not counts:
+        return []
+    asked = config or SpeculationConfig()
+    parts = [
+        "### Speculative decoding",
+        f"{asked.guesses} tokens are guessed at a time, and the model checks them in one pass; greedy text stays the "
+        f"same. N-grams are the last {asked.ngram} tokens, looked up in the text before.",
+        markdown_table(speculation_rows(counts)),
+    ]
+    if any(DRAFT in kinds for kinds in counts.values()):
+        told = {program: _COMMANDS[program] for program in _programs(counts)}
+        rows = [{"program": name, "command": f"`{_filled(text, counts, asked)}`"} for name, text in told.items()]
+        parts += ["The draft is in `draft`; vLLM was not run.", markdown_table(rows)]
+    return parts
+
+
+def _programs(counts: Mapping[str, Any]) -> list[str]:
+    plain = [program for program in ("transformers", "vLLM") if "safetensors" in counts]
+    return plain + (["llama.cpp"] if _ggufs(counts) else [])
+
+
+def _ggufs(counts: Mapping[str, Any]) -> list[str]:
+    return [name for name in counts if name.startswith("gguf-")]
+
+
+def _filled(command: str, counts: Mapping[str, Any], config: SpeculationConfig) -> str:
+    from pathlib import Path
+
+    here = Path()
+    paths = {"model": "", "draft": ""}
+    for name in _ggufs(counts)[:1]:
+        paths = {"model": str(GUESSED[name].path(here)), "draft": str(GUESSED[name].draft(here))}
+    return command.format(guesses=config.guesses, **paths)
