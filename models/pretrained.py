@@ -96,6 +96,11 @@ def load_config(folder: Path) -> Any:
     return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
+def head_size(config: Any) -> int:
+    """Channels of an attention head."""
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
 def context_of(config: Any) -> int:
     """The most tokens that a model sees at a time. Raises ValueError for a config that doesn't say."""
     found = getattr(config, "max_position_embeddings", None)

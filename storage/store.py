@@ -23,20 +23,18 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import TypeAdapter, ValidationError
 
 from storage.artifact import Artifact
-from storage.credentials import REMEDY, decoded, has_credentials
 from storage.damage import find_damage, local_sizes
 from storage.digests import file_digest, sums
-from storage.errors import ConfigError, DamagedArtifact, StoreError, make_again, no_artifact
+from storage.errors import DamagedArtifact, StoreError, make_again, no_artifact
 from storage.files import locks
 from storage.files.cache import cache_folder
 from storage.files.disk import open_up
 from storage.files.flush import flush, flush_tree
-from storage.files.remote import Remote, reaching
+from storage.files.remote import Remote, opened, reaching
 from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
 from storage.remembered import remember, remembered_digests
 
@@ -52,18 +50,10 @@ class Store:
     hashes every file again before use, instead of once for as long as its inode, size and times stay the same."""
 
     def __init__(self, url: str, cache: Path | None = None, *, paranoid: bool = False) -> None:
-        if has_credentials(url):
-            raise ConfigError(f"The store's URL {decoded(url)} holds a password or a token.", REMEDY)
+        fs, self.root = opened(
+            url, "The store", "Give a folder, or the URL of a file system that fsspec knows, and install its package."
+        )
         self.url, self.paranoid = url, paranoid
-        try:
-            with reaching(url):
-                fs, root = fsspec.core.url_to_fs(os.path.expanduser(url))
-        except (ValueError, ImportError) as error:
-            raise StoreError(
-                f"The store {url} can't be opened: {error}.",
-                "Give a folder, or the URL of a file system that fsspec knows, and install its package.",
-            ) from error
-        self.root = root.rstrip("/")
         self.is_folder = isinstance(fs, LocalFileSystem)
         self._has_folders = not OBJECT_STORES & set([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
         self.fs: Any = fs if self.is_folder else Remote(fs, url)

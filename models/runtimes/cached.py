@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from models.pretrained import load_config
+from models.pretrained import head_size, load_config
 from models.runtimes.protocol import AllLogProbabilities, LogProbabilities, RuntimeFault
 from models.runtimes.tokenized import TokenizedRuntime
 from models.tokenizer import NEEDED_FILES, load_tokenizer
@@ -28,8 +28,7 @@ FILES = ("config.json", "generation_config.json", *NEEDED_FILES)  # beside the g
 def past_shape(config: Any) -> tuple[int, int, int]:
     """Layers, and heads and head size of their keys and values."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return config.num_hidden_layers, heads, size
+    return config.num_hidden_layers, heads, head_size(config)
 
 
 def tensor_names(layers: int) -> tuple[list[str], list[str]]:

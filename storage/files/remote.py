@@ -7,13 +7,15 @@ so for up to seven minutes where nothing answers, so that one who waits is told 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from storage.errors import StoreError
+from storage.credentials import REMEDY, decoded, has_credentials
+from storage.errors import ConfigError, StoreError
 
 # By module, so that no client is imported that is not in use
 CLIENT_ERRORS = {
@@ -49,6 +51,23 @@ def reaching(url: str) -> Iterator[None]:
             f"The store {url} can't be reached: {(str(error) or type(error).__name__).rstrip('.')}.",
             "Check its address, the network, and the credentials in the environment.",
         ) from error
+
+
+def opened(url: str, what: str, instead: str) -> tuple[Any, str]:
+    """The file system of a folder or URL, and the path in it. `what` it is and what to give `instead` are for errors.
+
+    Raises ConfigError for a URL with a password, StoreError for one that can't be opened.
+    """
+    import fsspec
+
+    if has_credentials(url):
+        raise ConfigError(f"{what} {decoded(url)} holds a password or a token.", REMEDY)
+    try:
+        with reaching(url):
+            fs, root = fsspec.core.url_to_fs(os.path.expanduser(url))
+    except (ValueError, ImportError) as error:
+        raise StoreError(f"{what} {url} can't be opened: {error}.", instead) from error
+    return fs, str(root).rstrip("/")
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from tasks.export.proof.judge import require
 from tasks.export.proof.reference import Reference
 from tasks.export.proof.speculation import speculation, write_draft
 from tasks.export.proof.speed import Speed, measure
-from tasks.export.proof.weights import WeightError, weight_error
+from tasks.export.proof.weights import WeightError, WeightErrors
 from tasks.training.peak import peak_memory
 
 
@@ -119,8 +119,9 @@ def prove(
         check_config(chosen, reference.folder, release)
         runtime, speed = measure(lambda: chosen.open(release, threads, reference.device), reference.windows[0])
         try:  # only then its weights: a runtime says best what is wrong with a file
-            weights = weight_error(chosen, reference.folder, release)
-            return weights, compare(reference, runtime, chosen.weights(reference.folder, release)), speed
+            errors = WeightErrors(reference.folder)
+            parity = compare(reference, runtime, errors.watch(chosen.weights(reference.folder, release)))
+            return errors.largest(), parity, speed
         finally:
             runtime.close()
     except RuntimeFault as error:

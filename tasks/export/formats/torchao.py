@@ -18,7 +18,7 @@ import numpy as np
 from storage.errors import ConfigError
 from storage.shards.arrays import Float32
 from tasks.export.formats.format import Format
-from tasks.export.formats.graphs.graph import missing
+from tasks.export.formats.packages import missing
 from tasks.export.formats.source import Source
 from tasks.export.formats.tokenizer import write_tokenizer
 from tasks.export.tolerance import EIGHT_BIT, Tolerance

@@ -6,6 +6,7 @@ Behaviour on some thousand tokens tells little of one weight; a row that was wri
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,6 @@ import numpy as np
 from models.pretrained import StoredWeights
 from storage.errors import ParityError
 from storage.shards.arrays import Float32
-from tasks.export.formats.format import Format
 
 SMALL = 0.01  # of the median row's norm
 TINIEST = 1e-30  # of a matrix of zeros
@@ -34,21 +34,32 @@ class WeightError:
         return f"most in {self.tensor}, by {self.largest:.2g} of a row" if self.tensor else "in no tensor that was read"
 
 
-def weight_error(chosen: Format, model: Path, release: Path) -> WeightError:
-    """Compare each matrix that the format gives back. Raises ParityError for one of another shape."""
-    written = dict[str, float]()
-    checkpoint = StoredWeights(model)
-    for name, values in chosen.weights(model, release):
-        if name not in checkpoint:
-            continue
-        expected = checkpoint[name]
-        if values.shape != expected.shape:
-            raise ParityError(f"{name} was written with shape {values.shape}, not {expected.shape}.", "Report it.")
-        written[name] = _worst_row(values, expected)
-    if not written:
-        return WeightError(0, 0.0, "")
-    tensor = max(written, key=lambda name: math.inf if math.isnan(written[name]) else written[name])
-    return WeightError(len(written), written[tensor], tensor)
+class WeightErrors:
+    """The errors of matrices that pass by, each beside the checkpoint's in `model`."""
+
+    def __init__(self, model: Path) -> None:
+        self._checkpoint = StoredWeights(model)
+        self._found = dict[str, float]()
+
+    def watch(self, weights: Iterable[tuple[str, Float32]]) -> Iterator[tuple[str, Float32]]:
+        """The same matrices. Raises ParityError for one of another shape."""
+        for name, values in weights:
+            if name in self._checkpoint:
+                expected = self._checkpoint[name]
+                if values.shape != expected.shape:
+                    raise ParityError(
+                        f"{name} was written with shape {values.shape}, not {expected.shape}.", "Report it."
+                    )
+                self._found[name] = _worst_row(values, expected)
+            yield name, values
+
+    def largest(self) -> WeightError:
+        """Of all that passed by; not a number counts as the largest."""
+        found = self._found
+        if not found:
+            return WeightError(0, 0.0, "")
+        tensor = max(found, key=lambda name: math.inf if math.isnan(found[name]) else found[name])
+        return WeightError(len(found), found[tensor], tensor)
 
 
 def _worst_row(values: Float32, expected: Float32) -> float:

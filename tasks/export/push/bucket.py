@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from storage.credentials import REMEDY, decoded, has_credentials
 from storage.digests import CHUNK
-from storage.errors import ConfigError, DamagedArtifact, StoreError
-from storage.files.remote import Remote, reaching
+from storage.errors import DamagedArtifact, StoreError
+from storage.files.remote import Remote, opened, reaching
 from storage.store import STORE_FILE
 from tasks.export.push.outgoing import Outgoing
 
@@ -26,7 +23,8 @@ def push_to_files(outgoing: Outgoing, url: str) -> None:
     What an earlier push left there is written again where it differs. Raises ConfigError for an address with a
     password, StoreError for one that has other files or can't be reached, DamagedArtifact for other bytes.
     """
-    fs, root = _open(url)
+    instead = "Give a folder, the URL of a file system that fsspec knows, or hf://OWNER/NAME."
+    fs, root = opened(url, "The address", instead)
     if isinstance(fs, LocalFileSystem):
         _check_folder(Path(root), outgoing.folder)
     remote: Any = fs if isinstance(fs, LocalFileSystem) else Remote(fs, url)
@@ -44,20 +42,6 @@ def push_to_files(outgoing: Outgoing, url: str) -> None:
     wrong = [name for name, digest in outgoing.digests.items() if _digest(remote, f"{root}/{name}", url) != digest]
     if wrong or _listed(remote, root, url) != outgoing.digests.keys():
         raise DamagedArtifact(f"What arrived at {url} is not what was sent: {', '.join(wrong)}.", "Push it again.")
-
-
-def _open(url: str) -> tuple[Any, str]:
-    if has_credentials(url):
-        raise ConfigError(f"The address {decoded(url)} holds a password or a token.", REMEDY)
-    try:
-        with reaching(url):
-            fs, root = fsspec.core.url_to_fs(os.path.expanduser(url))
-    except (ValueError, ImportError) as error:
-        raise StoreError(
-            f"{url} can't be opened: {error}.",
-            "Give a folder, the URL of a file system that fsspec knows, or hf://OWNER/NAME.",
-        ) from error
-    return fs, str(root).rstrip("/")
 
 
 def _check_folder(target: Path, release: Path) -> None:

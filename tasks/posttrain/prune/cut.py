@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from models.pretrained import head_size
 from storage.errors import ConfigError
 from tasks.posttrain.prune.config import PruneConfig
 from tasks.posttrain.prune.importance import Importance
@@ -122,11 +123,6 @@ def cut(model: PreTrainedModel, config: PruneConfig, kept: Kept) -> PreTrainedMo
     made.load_state_dict(state)
     made.generation_config = copy.deepcopy(model.generation_config)
     return made.eval()
-
-
-def head_size(model: Any) -> int:
-    """Channels of a head."""
-    return int(getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads)
 
 
 def _axes(known: Mapping[str, tuple[str, ...]], name: str) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from storage.shards.arrays import Float32
 from tasks.export.formats.format import Format
+from tasks.export.formats.packages import missing
 from tasks.export.formats.source import Source
 from tasks.export.tolerance import EIGHT_BIT_ACTIVATIONS, FOUR_BIT, Tolerance
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tasks.export.formats.compressed.methods import Method
 
 _CHAT_RANKS: dict[Method, int] = {"w8a8": 20, "gptq": 21, "awq": 22, "w4a16": 23}  # all slow without a GPU
-_NEEDED = ("compressed_tensors", "loguru")
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,7 @@ class Compressed(Format):
         return f"`vllm serve {self.method}`, or transformers with compressed-tensors"
 
     def needs(self) -> str | None:
-        missing = [name.replace("_", "-") for name in _NEEDED if importlib.util.find_spec(name) is None]
-        if not missing:
-            return None
-        return f"Install {' and '.join(missing)}, which it is read by: pip install 'gristmill[export]'"
+        return missing("compressed_tensors", "loguru")
 
     def path(self, release: Path) -> Path:
         return release / self.method

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from models.pretrained import stored_weights
+from models.pretrained import head_size, stored_weights
 from storage.errors import ConfigError
 from storage.shards.arrays import Float32
 from tasks.export.formats.gguf.architecture import Architecture, layers_of, rope
@@ -74,7 +74,7 @@ class Names:
         settings = rope(self.config)
         if settings.get("rope_type") != "llama3":
             return None
-        head = getattr(self.config, "head_dim", None) or self.config.hidden_size // self.config.num_attention_heads
+        head = head_size(self.config)
         base, factor = settings["rope_theta"], settings["factor"]
         low, high = settings["low_freq_factor"], settings["high_freq_factor"]
         original = settings["original_max_position_embeddings"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from pathlib import Path
 
@@ -36,12 +35,6 @@ class GraphFormat(Format):
             raise ConfigError(
                 f"No graph can be made of this model: {reason}.", f"Leave {self.folder} out of export.formats."
             )
-
-
-def missing(*packages: str) -> str | None:
-    """A sentence on those of some packages that are not installed, which the extra `export` brings; None for none."""
-    lacking = [name for name in packages if importlib.util.find_spec(name) is None]
-    return f"{', '.join(lacking)} not installed: pip install 'gristmill[export]'." if lacking else None
 
 
 def copy_beside(model: Path, folder: Path) -> None:

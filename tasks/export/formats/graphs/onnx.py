@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from models.runtimes.cached import GRAPH
 from storage.errors import ConfigError
 from storage.shards.arrays import Float32
-from tasks.export.formats.graphs.graph import GraphFormat, copy_beside, missing
+from tasks.export.formats.graphs.graph import GraphFormat, copy_beside
 from tasks.export.formats.graphs.names import TIED
+from tasks.export.formats.packages import missing
 from tasks.export.formats.source import Source
 from tasks.export.tolerance import EIGHT_BIT, FLOAT_GRAPH, Tolerance
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from models.convert import load
-from models.pretrained import load_pretrained
+from models.pretrained import head_size, load_pretrained
 from storage.artifact import Artifact
 from storage.errors import ConfigError, EmptyOutput
 from tasks.posttrain.prune import PruneConfig, prune
-from tasks.posttrain.prune.cut import check_sizes, choose, cut, head_size
+from tasks.posttrain.prune.cut import check_sizes, choose, cut
 from tasks.posttrain.prune.importance import importance
 from tasks.stage.output import Output
 from tests.tasks.foreign import make_foreign
