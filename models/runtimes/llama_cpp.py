@@ -17,11 +17,11 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
-from models.runtimes.llama_library import LlamaLibrary
+from models.runtimes.llama_library import LlamaLibrary, NextToken
 from models.runtimes.protocol import AllLogProbabilities, LogProbabilities, Message, ModelRuntime, RuntimeFault
 
 NO_OUTPUT = -1  # llama.cpp's verbosity
@@ -30,14 +30,6 @@ ANSWER_SECONDS = 60.0  # the longest wait for an answer over the socket
 
 
 FORCED = 1e3  # a bias that has a token drawn; the probabilities that are reported are those before it
-
-
-class NextToken(NamedTuple):
-    """How likely a token is, and how likely the most likely one, in nats; whether it is that one."""
-
-    log_probability: float
-    best: float
-    is_best: bool
 
 
 class LlamaCppRuntime(ModelRuntime):
@@ -140,19 +132,12 @@ class LlamaCppRuntime(ModelRuntime):
         content: str = self._chat(messages, max_tokens=tokens)["message"]["content"]
         return content.strip()
 
-    def next_token(self, prompt: Sequence[int], token: int) -> NextToken:
-        """How likely `token` is after the prompt. What the prompt has in common with the one before is not computed
-        again. The server takes one token less than the context: a longer prompt loses its beginning."""
-        (found,) = self._complete(
-            prompt[-(self.context - 1) :],
-            n_predict=1,
-            n_probs=1,
-            ignore_eos=False,
-            logit_bias=[[token, FORCED]],
-            cache_prompt=True,
-        )
-        (best,) = found["top_logprobs"]
-        return NextToken(float(found["logprob"]), float(best["logprob"]), int(best["id"]) == token)
+    def targets(self, ids: Sequence[int], start: int) -> list[NextToken]:
+        """How likely each token from `start` on is after those before it."""
+        return self._library.targets(ids, start)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._library.text_of(ids).decode("utf-8", errors="replace")
 
     def text_after(self, prompt: Sequence[int], tokens: int, **sampling: Any) -> str:
         """The continuation as text, at most `tokens` long; `sampling` are fields of llama.cpp's requests, such as

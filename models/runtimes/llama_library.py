@@ -14,13 +14,24 @@ import functools
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from models.runtimes.protocol import AllLogProbabilities, RuntimeFault
 
+READ = 512  # tokens that are read at a time: what is computed in between takes memory for each of them
+PIECE = 512  # bytes of the text of a token
 ROOM = 128  # 64-bit words; structures that are passed by value may be given more room than they take
 DEFAULTS = (512, 2048, 512)  # n_ctx, n_batch, n_ubatch: the first fields of llama_context_params
+
+
+class NextToken(NamedTuple):
+    """How likely a token is, and how likely the most likely one, in nats; whether it is that one."""
+
+    log_probability: float
+    best: float
+    is_best: bool
 
 
 class _Params(ctypes.Structure):
@@ -77,6 +88,8 @@ def library() -> ctypes.CDLL:
         "llama_get_logits": (ctypes.POINTER(ctypes.c_float), [pointer]),
         "llama_get_memory": (pointer, [pointer]),
         "llama_memory_clear": (None, [pointer, ctypes.c_bool]),
+        "llama_memory_seq_rm": (ctypes.c_bool, [pointer, number, number, number]),
+        "llama_token_to_piece": (number, [pointer, number, ctypes.c_char_p, number, number, ctypes.c_bool]),
         "llama_free": (None, [pointer]),
         "llama_model_free": (None, [pointer]),
         "llama_log_set": (None, [_Log, pointer]),
@@ -115,6 +128,7 @@ class LlamaLibrary:
         self._vocabulary = self._library.llama_model_get_vocab(self._model)
         self.vocab_size = int(self._library.llama_vocab_n_tokens(self._vocabulary))
         self._context, self._room = None, 0
+        self._held: list[int] = []  # the ids whose keys and values the context has
 
     def all_log_probabilities(self, ids: Sequence[int]) -> AllLogProbabilities:
         """(T, V) natural logarithms: row t is of the token after ids[: t + 1]."""
@@ -136,9 +150,53 @@ class LlamaLibrary:
             logits_V = self._read(made[-1:], len(prompt) + len(made) - 1, every=False)[-1]
         return made
 
+    def targets(self, ids: Sequence[int], start: int) -> list[NextToken]:
+        """How likely each token from `start` on is after those before it. What a text has in common with the one before
+        is not computed again."""
+        from scipy.special import logsumexp
+
+        before = list(ids[:-1])
+        kept = self._keep(before, start - 1)
+        found: list[NextToken] = []
+        for place in range(kept, len(before), READ):
+            part = before[place : place + READ]
+            rows_TV = self._read(part, place, every=True)[max(start - 1 - place, 0) :]
+            total_T, best_T = logsumexp(rows_TV, axis=-1), rows_TV.argmax(-1)
+            for row_V, total, best in zip(rows_TV, total_T, best_T, strict=True):
+                token = ids[start + len(found)]
+                found.append(NextToken(float(row_V[token] - total), float(row_V[best] - total), best == token))
+        self._held = before
+        return found
+
+    def text_of(self, ids: Sequence[int]) -> bytes:
+        """What tokens say, special ones by their names: bytes, as a character may be cut."""
+        pieces = []
+        buffer = ctypes.create_string_buffer(PIECE)
+        for token in ids:
+            size = self._library.llama_token_to_piece(self._vocabulary, token, buffer, PIECE, 0, True)
+            if size < 0:
+                buffer = ctypes.create_string_buffer(-size)
+                size = self._library.llama_token_to_piece(self._vocabulary, token, buffer, -size, 0, True)
+            pieces.append(buffer.raw[:size])
+        return b"".join(pieces)
+
+    def _keep(self, ids: Sequence[int], most: int) -> int:
+        """Room for these ids, and how many of the first ones are held from before: at most `most`."""
+        common = next((n for n, (a, b) in enumerate(zip(ids, self._held, strict=False)) if a != b), len(self._held))
+        kept = min(common, len(ids), most)
+        if self._room < len(ids) or kept <= 0:
+            self._begin(len(ids))
+            return 0
+        memory = self._library.llama_get_memory(self._context)
+        if not self._library.llama_memory_seq_rm(memory, 0, kept, -1):
+            self._begin(len(ids))
+            return 0
+        return kept
+
     def _begin(self, tokens: int) -> None:
         if self._room < tokens:
             self._make_room(tokens)
+        self._held = []
         self._library.llama_memory_clear(self._library.llama_get_memory(self._context), True)
 
     def _read(self, ids: Sequence[int], position: int, *, every: bool) -> AllLogProbabilities:
@@ -163,13 +221,13 @@ class LlamaLibrary:
         self._library.llama_model_free(self._model)
 
     def _make_room(self, tokens: int) -> None:
-        """A context for so many tokens, all in one batch."""
+        """A context for so many tokens, all in one batch, computed READ at a time."""
         params = self._library.llama_context_default_params()
         fields = ctypes.cast(ctypes.pointer(params), ctypes.POINTER(ctypes.c_uint32))
         if tuple(fields[:3]) != DEFAULTS:
             raise RuntimeFault("xllamacpp has a newer interface; install the version of constraints.txt")
-        for field in range(3):
-            fields[field] = tokens
+        fields[0] = fields[1] = tokens
+        fields[2] = min(tokens, READ)
         if self._context:
             self._library.llama_free(self._context)
         self._context = self._library.llama_init_from_model(self._model, params)

@@ -27,6 +27,10 @@ class ModelRuntime(Protocol):
         """The runtime's own ids of a plain text; special tokens in it stay text, nothing is added."""
         ...
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids, special tokens by their names; what is no character is U+FFFD."""
+        ...
+
     def log_probabilities(self, prompt: Sequence[int]) -> LogProbabilities:
         """(V,) natural logarithms of the next token's probabilities, before any sampling."""
         ...

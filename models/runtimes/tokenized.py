@@ -35,6 +35,10 @@ class TokenizedRuntime(ModelRuntime):
         ids: list[int] = self.tokenizer.encode(text, split_special_tokens=True)
         return ids
 
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        return text
+
     def chat_ids(self, messages: Sequence[Message]) -> list[int]:
         """The ids of the prompt that asks for an answer."""
         conversation = [dict(message) for message in messages]

@@ -1,8 +1,4 @@
-"""A GGUF file as a scorer: llama.cpp is asked for one token after another.
-
-Its server tells no likelihoods of a prompt. A request a token takes about half a millisecond beside the computation,
-and what windows begin with is computed once; set `validation_tokens` for large models.
-"""
+"""A GGUF file as a scorer: llama.cpp reads each window once."""
 
 from __future__ import annotations
 
@@ -29,9 +25,9 @@ class LlamaScorer:
 
     def __call__(self, ids_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, Scores]:
         found = [
-            self.runtime.next_token(ids[: place + 1], target)
+            one
             for ids, targets in zip(ids_BT.tolist(), targets_BT.tolist(), strict=True)
-            for place, target in enumerate(targets)
+            for one, target in zip(self.runtime.targets([*ids, max(targets[-1], 0)], 1), targets, strict=True)
             if target != IGNORED
         ]
         nats = np.array([-one.log_probability for one in found], np.float32)

@@ -48,7 +48,7 @@ class LlamaModel(TemplateLM):
             _, before, after = requests[number]
             whole = [*before, *after][-(self.max_length + 1) :]
             start = len(whole) - len(after)
-            found = [self.runtime.next_token(whole[:place], whole[place]) for place in range(start, len(whole))]
+            found = self.runtime.targets(whole, start)
             answers[number] = sum(one.log_probability for one in found), all(one.is_best for one in found)
         return [answers[number] for number in range(len(requests))]
 

@@ -90,15 +90,17 @@ class Format(Protocol):
 
     def settings(self, model: Path, release: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         """What the file says is to be computed, and what it should say for the checkpoint in `model`; by name. Of a
-        folder it is the config.json beside the weights."""
+        folder it is the config.json beside the weights, and what else lies there."""
         from models.pretrained import load_config
+        from tasks.export.formats.beside import beside
 
         path = self.path(release)
         folder = path if path.is_dir() else path.parent
         if not (folder / "config.json").is_file():
             return {}, {}
         found, expected = ({**load_config(where).to_dict()} for where in (folder, model))
-        return found, expected
+        said, wanted = beside(folder, model)
+        return found | said, expected | wanted
 
     def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
         """The matrices as they were written, dequantized, under the names of the checkpoint in `model`; what a format

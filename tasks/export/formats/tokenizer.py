@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from models.pretrained import context_of, load_config
 from models.tokenizer import copy_tokenizer
 
+NAME = "tokenizer_config.json"
 _OF_LOADING = ("is_local", "local_files_only", "name_or_path")  # transformers saves how it once loaded them
 
 
 def write_tokenizer(model: Path, target: Path) -> None:
-    """Copy the tokenizer of a model folder to a format of a release, with `model_max_length` as the model's context:
-    programs cut texts to it, and a pipeline's own tokenizer has no limit."""
+    """Copy the tokenizer of a model folder to a format of a release."""
     copy_tokenizer(model, target)
-    path = target / "tokenizer_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8"))
+    text = json.dumps(tokenizer_settings(model), indent=2, ensure_ascii=False)
+    (target / NAME).write_text(text + "\n", encoding="utf-8")
+
+
+def tokenizer_settings(model: Path) -> dict[str, Any]:
+    """What tokenizer_config.json says in a release, with `model_max_length` as the model's context: programs cut texts
+    to it, and a pipeline's own tokenizer has no limit."""
+    settings = json.loads((model / NAME).read_text(encoding="utf-8"))
     settings = {name: value for name, value in settings.items() if name not in _OF_LOADING}
-    settings["model_max_length"] = context_of(load_config(model))
-    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return {**settings, "model_max_length": context_of(load_config(model))}

@@ -1,21 +1,23 @@
 """A format's settings beside the checkpoint's: what changes logits must be the same.
 
-A runtime computes what its config says. In a format whose activations are rounded, a wrong rope base is hardly told
+A runtime computes what its config says, and its user reads what tokenizer and template make of it. In a format whose activations are rounded, a wrong rope base is hardly told
 from rounding by what it answers.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from storage.errors import ParityError
 from tasks.export.formats.format import Format
 
 # How weights are stored and where they came from; all else says what is computed
 CIRCUMSTANCES = (
-    "quantization_config", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "architectures",
-    "_attn_implementation_internal", "use_cache",
+    "quantization_config", "dtype", "torch_dtype", "transformers_version", "_name_or_path",
+    "_attn_implementation_internal",
 )  # fmt: skip
+LONGEST = 80  # characters of a setting in a message
 
 
 def check_config(chosen: Format, model: Path, release: Path) -> None:
@@ -23,7 +25,13 @@ def check_config(chosen: Format, model: Path, release: Path) -> None:
     found, expected = chosen.settings(model, release)
     for name in sorted((expected.keys() | found.keys()) - set(CIRCUMSTANCES)):
         if expected.get(name) != found.get(name):
+            is_it, should = (_short(one.get(name)) for one in (found, expected))
             raise ParityError(
-                f"In the release {name} is {found.get(name)}, in the checkpoint {expected.get(name)}.",
+                f"In the release {name} is {is_it}, for the checkpoint it should be {should}.",
                 "This is a defect; report it.",
             )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

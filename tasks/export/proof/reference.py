@@ -5,6 +5,7 @@ Shapes: T tokens of a window, V vocabulary.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,8 @@ from tasks.export.proof.texts import CONVERSATIONS, hostile_texts
 
 PROMPT_TOKENS = 24  # of held-out text, to be continued
 PROMPTS = 5  # as many windows begin with one
+SAID_AT_ONCE = 64  # tokens of the vocabulary
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class Reference:
@@ -36,7 +39,9 @@ class Reference:
         self._scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
         self.answers = self.answered(self.runtime, "checkpoint")
-        self.texts = [(text, self.runtime.tokenize(text)) for text in [*hostile_texts(folder), *config.prompts]]
+        asked = [*hostile_texts(folder), *config.prompts, *map(self.runtime.decode, windows)]
+        self.texts = [(text, self.runtime.tokenize(text)) for text in asked]
+        self.vocabulary = self._vocabulary()
         self.chats = [(chat, ids) for chat in CONVERSATIONS if (ids := self._rendered(chat)) is not None]
         said = [self.runtime.tokenize(text) for text in config.prompts]
         self.prompts = [*said, *(list(window[:PROMPT_TOKENS]) for window in windows[:PROMPTS])]
@@ -91,6 +96,14 @@ class Reference:
         except TemplateFaultError:
             turn = None
         return frozenset(ends_of(self.runtime.model, tokenizer)) | ({turn} if turn is not None else set())
+
+    def _vocabulary(self) -> list[tuple[list[int], str]]:
+        """Every token of the vocabulary, some at a time, and what they say; without bytes that stand for themselves, of
+        which a run that is no character is read otherwise by every program."""
+        known = self.runtime.tokenizer.get_vocab().items()
+        ids = sorted(id for token, id in known if not BYTE.fullmatch(token))
+        parts = [ids[start : start + SAID_AT_ONCE] for start in range(0, len(ids), SAID_AT_ONCE)]
+        return [(part, self.runtime.decode(part)) for part in parts]
 
     def _rendered(self, chat: Sequence[Message]) -> list[int] | None:
         """None for a conversation that the template refuses, as one with a system's words, or that is too long."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from storage.errors import ConfigError, StoreError
 from storage.shards.arrays import Float32
+from tasks.export.formats.beside import beside
 from tasks.export.formats.format import Format
 from tasks.export.formats.source import Adapted, Source
 from tasks.export.formats.tokenizer import write_tokenizer
@@ -94,6 +95,20 @@ class Adapter(OverBase):
         from models.runtimes.transformers import TransformersRuntime
 
         return TransformersRuntime(self.opened_over.base, adapter=self.path(release))
+
+    def settings(self, model: Path, release: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The base that it names, and what lies beside the factors."""
+        from tasks.export.formats.adapter.factors import CONFIG
+
+        folder, named = self.path(release), "base_model_name_or_path"
+        found, expected = beside(folder, model)
+        said = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        name, revision = hub_name(self.opened_over.name)
+        return {**found, named: said[named], "revision": said["revision"]}, {
+            **expected,
+            named: name,
+            "revision": revision,
+        }
 
     def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
         """Those of the base, with the changes added."""

@@ -33,7 +33,9 @@ _UNWEIGHED = ("f32", "f16", "bf16", "q8_0")  # an importance matrix changes noth
 
 
 def _rounded(value: Any) -> Any:
-    """Files have numbers in float32."""
+    """Files have numbers in float32, and text in UTF-8."""
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
     return float(np.float32(value)) if isinstance(value, float) else value
 
 
@@ -101,19 +103,22 @@ class Gguf(GuessedFormat):
         return SpeculativeLlamaCpp(self.path(release), threads=threads, guessing=guessing)
 
     def settings(self, model: Path, release: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The shape as metadata, but for the number of tokens, which the tensors tell."""
+        """Shape, vocabulary and template as metadata."""
         from gguf import GGUFReader, GGUFWriter
 
         from models.pretrained import load_config
         from tasks.export.formats.gguf.architecture import architecture_of, write_architecture
+        from tasks.export.formats.gguf.vocabulary import write_vocabulary
 
         config = load_config(model)
         known = architecture_of(config)
         intended = GGUFWriter(None, known.name)
         write_architecture(intended, config, known, config.vocab_size)
+        write_vocabulary(intended, model, config.vocab_size)
         fields = GGUFReader(self.path(release)).fields
         expected = {name: _rounded(value.value) for name, value in intended.kv_data[0].items()}
-        return {name: _rounded(fields[name].contents()) for name in expected if name in fields}, expected
+        names = expected.keys() | {name for name in fields if name.startswith("tokenizer.")}
+        return {name: _rounded(fields[name].contents()) for name in names if name in fields}, expected
 
     def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
         from gguf import GGUFReader
