@@ -112,7 +112,11 @@ def _samples(samples: list[Mapping[str, str]]) -> list[str]:
     if not samples:
         return []
     shown = [f"**{_inline(one['prompt'])}**\n\n{_fenced(one['text'])}" for one in samples[:3]]
-    return ["### Samples", "Greedy, as the checkpoint and its proved formats continue:", *shown]
+    return [
+        "### Samples",
+        "Greedy, as the checkpoint continues; in how many texts each format does is said below, near-ties excepted:",
+        *shown,
+    ]
 
 
 def _inline(text: str) -> str:

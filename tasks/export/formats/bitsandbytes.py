@@ -41,7 +41,7 @@ class Bitsandbytes(Format):
 
     @property
     def loading(self) -> str:
-        return f'`AutoModelForCausalLM.from_pretrained("int{self.bits}")` with bitsandbytes'
+        return f'`AutoModelForCausalLM.from_pretrained("int{self.bits}")` with bitsandbytes and accelerate'
 
     def path(self, release: Path) -> Path:
         return release / f"int{self.bits}"

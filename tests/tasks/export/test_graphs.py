@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,35 +26,18 @@ from tasks.export.proof.judge import require
 from tasks.export.proof.reference import Reference
 from tasks.export.run import prove
 from tests.tasks.export.test_export import PROMPTS, inputs, run
+from tests.tasks.export.users import DOCS, OF_DOCS, ask, card_line, docs_program, site
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")),
     reason="the extra is not installed: pip install 'gristmill[export]'",
 )
 GRAPHS = ["onnx", "onnx-int8", "pt2"]
-ALONE = """
-import json, sys
-import numpy as np, onnxruntime
-from tokenizers import Tokenizer
-folder, prompt, tokens = sys.argv[1], sys.argv[2], int(sys.argv[3])
-tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
-session = onnxruntime.InferenceSession(f"{folder}/model.onnx", providers=["CPUExecutionProvider"])
-past = {i.name: np.zeros((1, i.shape[1], 0, i.shape[3]), np.float32) for i in session.get_inputs()[3:]}
-ends = json.load(open(f"{folder}/generation_config.json"))["eos_token_id"]
-ids, new = tokenizer.encode(prompt).ids, []
-step = ids
-for _ in range(tokens):
-    end = len(ids) + len(new)
-    given = {"input_ids": [step], "attention_mask": [[1] * end], "position_ids": [list(range(end - len(step), end))]}
-    logits, *present = session.run(None, {name: np.array(v, np.int64) for name, v in given.items()} | past)
-    past = dict(zip(past, present, strict=True))
-    step = [int(logits[0, -1].argmax())]
-    new += step
-    if new[-1] in ends:
-        break
-foreign = {"torch", "transformers", "models", "tasks"} & set(sys.modules)
-print(json.dumps({"ids": new, "foreign": sorted(foreign)}))
-"""
+# What a user has installed, and a piece of the block of docs/export.md that is run
+USERS = {
+    "onnx": (("onnxruntime", "numpy", "tokenizers"), "onnxruntime.InferenceSession"),
+    "pt2": (("torch", "tokenizers"), "torch.export.load"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -124,13 +106,23 @@ def test_rows_of_a_batch_and_lengths_are_what_the_caller_says(
         assert np.abs(logits - expected[:, new])[seen].max() < 1e-4
 
 
-def test_onnxruntime_numpy_and_tokenizers_are_all_that_a_user_needs(
-    given: tuple[Artifact, Artifact, Artifact], release: Path
+@pytest.mark.parametrize("name", USERS)
+def test_the_program_of_the_documentation_prints_what_the_checkpoint_says(
+    name: str, given: tuple[Artifact, Artifact, Artifact], release: Path, tmp_path: Path
 ) -> None:
-    theirs = TransformersRuntime(given[0].path)
-    command = [sys.executable, "-c", ALONE, str(release / "onnx"), PROMPTS[0], "24"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=release, timeout=120)
-    assert json.loads(done.stdout) == {"ids": theirs.greedy(theirs.tokenize(PROMPTS[0]), 24), "foreign": []}
+    """The user has the release and the packages that the documentation names."""
+    packages, piece = USERS[name]
+    code = docs_program(piece)
+    assert card_line(release, name) in code
+    (printed,) = ask(OF_DOCS, site(tmp_path / "site", *packages), release, tmp_path, name=name, code=code)
+    assert printed == continued(given[0].path)
+
+
+def continued(model: Path) -> str:
+    """The documentation's prompt, as the checkpoint goes on greedily."""
+    theirs = TransformersRuntime(model)
+    ids = theirs.tokenize("The history of")
+    return str(theirs.tokenizer.decode([*ids, *theirs.greedy(ids, 32)], skip_special_tokens=True))
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -266,6 +258,11 @@ def test_a_compiled_program_is_the_checkpoint_too(given: tuple[Artifact, Artifac
     assert proof["same_greedy"] == proof["prompts"]
     assert proof["max_difference"] < 1e-4
     assert [file.name for file in (release / "aoti").iterdir() if file.is_dir()] == []
+    (line,) = re.findall(r"`(step = torch\._inductor.*?)`", DOCS.read_text())
+    assert card_line(release, "aoti") in line
+    code = re.sub(r"step = torch\.export.*", line, docs_program("torch.export.load")).replace("pt2/", "aoti/")
+    packages = site(tmp_path / "site", *USERS["pt2"][0])
+    assert ask(OF_DOCS, packages, release, tmp_path, name="aoti", code=code) == [continued(given[0].path)]
     check_processor(release / "aoti" / "model.pt2")
     data = bytearray((release / "aoti" / "model.pt2").read_bytes())
     data[len(data) // 2] ^= 1

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +26,20 @@ from tasks.export.formats.safetensors import Safetensors
 from tasks.export.formats.source import Source
 from tasks.export.formats.weights import count_parameters
 from tests.tasks.export.test_export import PROMPTS, inputs, run
+from tests.tasks.export.users import ask, card_line, modelfile_prompt, site
 from tests.tasks.tiny_model import make_model
 
 TOKENS = 12
 USER = """
-import json, sys
 from transformers import AutoModelForCausalLM, AutoTokenizer
-folder, prompts, tokens = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
-model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-for prompt in prompts:
+model, tokenizer, said = eval(asked["line"]), AutoTokenizer.from_pretrained("."), []
+for prompt in asked["prompts"]:
     given = tokenizer(prompt, return_tensors="pt")
-    made = model.generate(**given, do_sample=False, max_new_tokens=tokens)
-    print(json.dumps(tokenizer.decode(made[0, given["input_ids"].shape[1]:])))
-print(json.dumps([tokenizer.model_max_length, str(model.dtype), "gristmill" in sys.modules or "tasks" in sys.modules]))
+    made = model.generate(**given, do_sample=False, max_new_tokens=asked["tokens"])
+    said.append(tokenizer.decode(made[0, given["input_ids"].shape[1]:]))
+limits = [tokenizer.model_max_length, str(model.dtype)]
+exec(asked["code"], {"print": said.append})
+shown([*said, limits])
 """
 
 
@@ -66,17 +64,15 @@ def test_a_user_with_the_folder_and_transformers_gets_the_greedy_text_of_the_che
     }
     shown = {one["prompt"]: one["text"] for one in json.loads((release / "parity.json").read_text())["samples"]}
     card = (release / "README.md").read_text()
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    environment.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", USER, str(release), json.dumps(PROMPTS), str(TOKENS)],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
-    *texts, told = [json.loads(line) for line in done.stdout.splitlines()]
+    (code,) = re.findall(r"```python\n(.*?)```", card, re.S)
+    packages = site(tmp_path / "site", "transformers", "torch")
+    asked = {"line": card_line(release, "safetensors"), "prompts": PROMPTS, "tokens": TOKENS, "code": code}
+    *texts, answer, told = ask(USER, packages, release, tmp_path, **asked)
     assert dict(zip(PROMPTS, texts, strict=True)) == expected
     assert shown == expected
     assert all(f"text\n{text}\n```" in card for text in texts)
-    assert told == [128, "torch.float32", False]
+    assert answer.strip() == checkpoint.chat([{"role": "user", "content": "What is a river?"}], 64)
+    assert told == [128, "torch.float32"]
 
 
 def test_every_tokenizer_of_a_release_has_the_context_as_its_limit_and_is_the_same_tokenizer(
@@ -193,14 +189,11 @@ def test_ollama_renders_a_conversation_as_the_template_does(release: Path, given
     assert (release / "gguf" / "model-f16.gguf").is_file()
     assert {f'PARAMETER stop "<|{end}|>"' for end in ("end", "endoftext")} <= set(text.splitlines())
     assert "PARAMETER num_ctx 128" in text
-    (found,) = re.findall(r'TEMPLATE """(.*?)"""', text, re.S)
-    assert found == GO_TEMPLATE
-    begin, turn, after = re.fullmatch(r"(.*?)\{\{- range \.Messages \}\}(.*)\{\{ end \}\}(.*)", found, re.S).groups()  # type: ignore[union-attr]
+    assert f'TEMPLATE """{GO_TEMPLATE}"""' in text
     chat = [{"role": role, "content": f"of {role}\n"} for role in ("system", "user", "assistant", "user")]
-    told = [turn.replace("{{ .Role }}", one["role"]).replace("{{ .Content }}", one["content"]) for one in chat]
     tokenizer = TransformersRuntime(given[0].path).tokenizer
     expected = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-    assert begin + "".join(told) + after == expected
+    assert modelfile_prompt(text, chat) == expected
     assert modelfile(given[0].path, tmp_path, ["safetensors", "int8"]) is None
     preferred = modelfile(given[0].path, tmp_path, ["gguf-q4_0", "gguf-f16", "gguf-q8_0"])
     assert preferred is not None

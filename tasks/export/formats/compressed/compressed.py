@@ -50,7 +50,10 @@ class Compressed(Format):
 
     @property
     def loading(self) -> str:
-        return f"`vllm serve {self.method}`, or transformers with compressed-tensors"
+        return (
+            f"`vllm serve {self.method}`, or with compressed-tensors "
+            f'`AutoModelForCausalLM.from_pretrained("{self.method}")`'
+        )
 
     def needs(self) -> str | None:
         return missing("compressed_tensors", "loguru")
