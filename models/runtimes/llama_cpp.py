@@ -33,16 +33,20 @@ FORCED = 1e3  # a bias that has a token drawn; the probabilities that are report
 
 
 class LlamaCppRuntime(ModelRuntime):
-    """An open GGUF file, with an adapter's over it if there is one. Raises RuntimeFault for one that llama.cpp can't
-    load."""
+    """An open GGUF file, with an adapter's over it if there is one, and a chat template for its own. Raises
+    RuntimeFault for one that llama.cpp can't load."""
 
-    def __init__(self, path: Path, *, threads: int = 1, adapter: Path | None = None) -> None:
+    def __init__(
+        self, path: Path, *, threads: int = 1, adapter: Path | None = None, template: Path | None = None
+    ) -> None:
         from xllamacpp import CommonAdapterLoraInfo, CommonParams, Server
 
         params = CommonParams()
         params.model.path = str(path)
         if adapter is not None:
             params.lora_adapters = [CommonAdapterLoraInfo(str(adapter), 1.0)]
+        if template is not None:
+            params.chat_template = template.read_text(encoding="utf-8")
         params.n_parallel = 1
         params.cpuparams.n_threads = threads
         params.cpuparams_batch.n_threads = threads

@@ -1,7 +1,8 @@
 """`python -m tests.tasks.export.faults [FORMAT …]`: what the proof of an export says of faults, for each format.
 
 A fault is of the checkpoint that a format is written from, or of what was written; the reference is the checkpoint as
-it was. Here an exporter errs on purpose.
+it was. Here an exporter errs on purpose. An adapter is written from factors: of these one is corrupted, its scale is
+alpha / rank, and it is opened over a base whose tokenizer or rope base is wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import numpy as np
 from storage.errors import ConfigError, ParityError
 from tasks.export.config import ExportConfig
 from tasks.export.formats import FORMATS
-from tasks.export.formats.source import Source
+from tasks.export.formats.adapter.factors import CONFIG
+from tasks.export.formats.adapter.gguf import FILE
+from tasks.export.formats.source import Adapted, Source
 from tasks.export.proof.judge import require
 from tasks.export.proof.reference import Reference
 from tasks.export.run import prove
@@ -35,6 +38,16 @@ def corrupt_weight(model: Path) -> None:
     tensors = load_file(model / "model.safetensors")
     tensors["model.layers.1.mlp.up_proj.weight"][7] *= -1
     save_file(tensors, model / "model.safetensors", {"format": "pt"})
+
+
+def corrupt_factor(adapter: Path) -> None:
+    """One row of a change changes its sign: that of B, by which A is multiplied."""
+    from safetensors.torch import load_file, save_file
+
+    path = adapter / "adapter_model.safetensors"
+    tensors = load_file(path)
+    tensors["base_model.model.model.layers.1.mlp.up_proj.lora_B.weight"][7] *= -1
+    save_file(tensors, path, {"format": "pt"})
 
 
 def swap_tokenizer(model: Path) -> None:
@@ -60,7 +73,11 @@ def change_rope_base(model: Path) -> None:
 
 
 def lose_scale(written: Path) -> bool:
-    """The first scale of quantized weights becomes 0; whether there is one."""
+    """The first scale of quantized weights becomes 0, and that of an adapter its default; whether there is one."""
+    if (written / CONFIG).exists():
+        return _lose_in_adapter(written / CONFIG)
+    if (written / FILE).exists():
+        return _lose_in_gguf_adapter(written / FILE)
     if written.suffix == ".gguf":
         return _lose_in_gguf(written)
     if (written / "model.onnx").exists():
@@ -75,6 +92,7 @@ BEFORE: Mapping[str, Callable[[Path], None]] = {
     "wrong template": change_template,
     "wrong rope base": change_rope_base,
 }
+OF_BASE = ("swapped tokenizer", "wrong rope base")  # of an adapter they are faults of the base below it
 FAULTS = (*BEFORE, "missing scale")
 
 
@@ -88,25 +106,45 @@ def make_checkpoint(folder: Path) -> tuple[Path, Reference]:
         if values.ndim == 2 and "embed" not in name:
             values *= 6
     save_file(tensors, model / "model.safetensors", {"format": "pt"})
+    return model, _reference(model, folder / "scratch")
+
+
+def make_adapted(folder: Path) -> tuple[Path, Reference]:
+    """That model as a base, in base/, its adapter, in adapter/, and in model/ the two as one: the reference."""
+    from tests.tasks.export.test_adapter import FIRST, adapt
+
+    made, _ = make_checkpoint(folder)
+    base = made.rename(folder / "base")
+    model = adapt(base, folder, FIRST, 1) / "model"
+    return model, _reference(model, folder / "scratch")
+
+
+def _reference(model: Path, scratch: Path) -> Reference:
     drawn = np.random.default_rng(0).integers(10, 600, (6, 120)).tolist()
     config = ExportConfig(prompts=["The fox lives in the"], greedy_tokens=16)
-    return model, Reference(model, tuple(map(tuple, drawn)), config, folder / "scratch")
+    return Reference(model, tuple(map(tuple, drawn)), config, scratch)
 
 
 def outcome(fault: str, name: str, model: Path, reference: Reference) -> str:
-    """What a format with a fault comes to: why it was stopped, `passed`, or NONE."""
+    """What a format with a fault comes to, which may be none: why it was stopped, `passed`, or NONE. A format of
+    adapters takes what lies beside the model."""
     with tempfile.TemporaryDirectory() as folder:
         damaged, release = Path(folder) / "model", Path(folder) / "release"
         shutil.copytree(model, damaged)
         release.mkdir()
-        if fault in BEFORE:
+        adapted = _adapted(model.parent, Path(folder)) if FORMATS[name].needs_base else None
+        if fault == "corrupted weight" and adapted:
+            corrupt_factor(adapted.adapters[0])
+        elif fault in BEFORE:
             BEFORE[fault](damaged)
+            if fault in OF_BASE and adapted:
+                BEFORE[fault](adapted.base)
         calibration = tuple(window[:100] for window in reference.windows)
         try:
-            FORMATS[name].write(Source(damaged, calibration), release)
-            if fault not in BEFORE and not lose_scale(FORMATS[name].path(release)):
+            FORMATS[name].write(Source(damaged, calibration, adapted=adapted), release)
+            if fault == "missing scale" and not lose_scale(FORMATS[name].path(release)):
                 return NONE
-            weights, parity, _ = prove(reference, name, release, 1)
+            weights, parity, _ = prove(reference, name, release, 1, adapted)
             require(name, parity, weights, FORMATS[name].tolerance)
         except ConfigError:
             return NONE
@@ -115,15 +153,39 @@ def outcome(fault: str, name: str, model: Path, reference: Reference) -> str:
         return "passed"
 
 
+def _adapted(made: Path, folder: Path) -> Adapted:
+    """A copy of a base and its adapter."""
+    base, adapter = (shutil.copytree(made / name, folder / name) for name in ("base", "adapter"))
+    (folder / "base-file").mkdir()
+    return Adapted(base, (adapter,), "theirs", folder / "base-file")
+
+
 def main() -> None:
     """Print the table."""
     print(f"| format | {' | '.join(FAULTS)} |\n|{'---|' * (len(FAULTS) + 1)}")
     with tempfile.TemporaryDirectory() as folder:
-        model, reference = make_checkpoint(Path(folder))
-        for name in sys.argv[1:] or [name for name, known in FORMATS.items() if not known.needs_base]:
-            cells = (outcome(fault, name, model, reference) for fault in FAULTS)
+        (Path(folder) / "adapted").mkdir()
+        whole, adapted = make_checkpoint(Path(folder)), make_adapted(Path(folder) / "adapted")
+        for name in sys.argv[1:] or FORMATS:
+            given = adapted if FORMATS[name].needs_base else whole
+            cells = (outcome(fault, name, *given) for fault in FAULTS)
             told = (cell if cell in (NONE, "passed") else "stopped" for cell in cells)
             print(f"| {name} | {' | '.join(told)} |", flush=True)
+
+
+def _lose_in_adapter(path: Path) -> bool:
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps({name: value for name, value in settings.items() if name != "lora_alpha"}))
+    return True
+
+
+def _lose_in_gguf_adapter(path: Path) -> bool:
+    """llama.cpp takes B·A as it is where alpha is 0."""
+    from gguf import GGUFReader
+
+    field = GGUFReader(path, "r+").fields["adapter.lora.alpha"]
+    field.parts[field.data[0]][0] = 0
+    return True
 
 
 def _lose_in_safetensors(path: Path) -> bool:

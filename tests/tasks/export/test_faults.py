@@ -8,10 +8,11 @@ import pytest
 
 from tasks.export.formats import FORMATS
 from tasks.export.proof.reference import Reference
-from tests.tasks.export.faults import FAULTS, NONE, make_checkpoint, outcome
+from tests.tasks.export.faults import FAULTS, NONE, make_adapted, make_checkpoint, outcome
 
 QUICK = ("safetensors", "int8", "gguf-f16", "gguf-q4_k_m")  # the others are in `make soak`
 WHOLE = tuple(name for name, known in FORMATS.items() if not known.needs_base)
+ADAPTERS = tuple(name for name, known in FORMATS.items() if known.needs_base)
 QUANTIZED = tuple(name for name in FORMATS if name not in ("safetensors", "gguf-f32", "gguf-f16", "gguf-bf16"))
 
 
@@ -34,6 +35,22 @@ def test_a_fault_is_stopped(fault: str, name: str, checkpoint: tuple[Path, Refer
     else:
         assert found != "passed"
         assert "tokenizes" in found or fault != "swapped tokenizer"
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reference]:
+    return make_adapted(tmp_path_factory.mktemp("adapted"))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_fault_of_an_adapter_is_stopped(fault: str, name: str, adapted: tuple[Path, Reference]) -> None:
+    assert outcome(fault, name, *adapted) not in (NONE, "passed")
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_an_adapter_without_a_fault_passes(name: str, adapted: tuple[Path, Reference]) -> None:
+    assert outcome("none", name, *adapted) == "passed"
 
 
 def test_nothing_is_stopped_where_nothing_is_wrong(checkpoint: tuple[Path, Reference], tmp_path: Path) -> None:

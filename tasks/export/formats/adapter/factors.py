@@ -20,6 +20,7 @@ from storage.errors import ConfigError, ParityError
 from storage.shards.arrays import Float32
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # as PEFT looks for them
+ALPHA = 8  # PEFT's, where the settings say none
 _PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"  # of its names
 
 
@@ -62,7 +63,7 @@ def read_factors(folder: Path) -> LowRank:
     rank, tensors = settings["r"], load_file(folder / WEIGHTS)
     names = sorted(name.removeprefix(_PREFIX).removesuffix(_A) for name in tensors if name.endswith(_A))
     layers = {name: (tensors[f"{_PREFIX}{name}{_A}"], tensors[f"{_PREFIX}{name}{_B}"]) for name in names}
-    scale = settings["lora_alpha"] / (math.sqrt(rank) if settings.get("use_rslora") else rank)
+    scale = settings.get("lora_alpha", ALPHA) / (math.sqrt(rank) if settings.get("use_rslora") else rank)
     return LowRank(scale, layers, transposed=bool(settings.get("fan_in_fan_out")))
 
 

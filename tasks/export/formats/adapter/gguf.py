@@ -63,7 +63,8 @@ class GgufAdapter(OverBase):
     def open(self, release: Path, threads: int, device: str = "cpu") -> ModelRuntime:
         from models.runtimes.llama_cpp import LlamaCppRuntime
 
-        return LlamaCppRuntime(_base_file(self.opened_over), threads=threads, adapter=self.path(release) / FILE)
+        folder, base = self.path(release), _base_file(self.opened_over)
+        return LlamaCppRuntime(base, threads=threads, adapter=folder / FILE, template=folder / TEMPLATE)
 
     def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
         """Those of the base, with the changes added."""
