@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.runtimes.cached import past_shape
+from models.runtimes.cached import GRAPH, past_shape
 from models.runtimes.exported import ExportedRuntime, check_processor
 from models.runtimes.onnx import OnnxRuntime
 from models.runtimes.protocol import RuntimeFault
@@ -21,6 +21,7 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError, ParityError
 from tasks.export import ExportConfig
 from tasks.export.formats import FORMATS
+from tasks.export.formats.graphs.onnx import BESIDE, Onnx
 from tasks.export.formats.source import Source
 from tasks.export.proof.judge import require
 from tasks.export.proof.reference import Reference
@@ -197,40 +198,30 @@ def test_a_folder_without_its_tokenizer_or_of_another_model_is_refused(release: 
         OnnxRuntime(tmp_path)
 
 
-FOREIGN: dict[str, dict[str, Any]] = {
-    "qwen2": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
-    "qwen3": {"head_dim": 32},
-    "gemma": {"head_dim": 32, "hidden_act": "gelu_pytorch_tanh"},
-    "gemma3_text": {"head_dim": 16, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
-    "smollm3": {"no_rope_layers": [1, 0], "pad_token_id": 0},
-    "gpt2": {},
-}
-
-
-@pytest.mark.parametrize("kind", FOREIGN)
-def test_steps_of_other_architectures_are_traced(
-    kind: str, given: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_weights_that_protobuf_has_no_room_for_lie_beside_the_graph(
+    kind: Any, given: tuple[Artifact, Artifact, Artifact], release: Path, tmp_path: Path
 ) -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    from tasks.export.formats.graphs.decoder import trace
-
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
-    sizes = {"n_embd": 64, "n_layer": 2, "n_head": 4} if kind == "gpt2" else {**sizes, "num_key_value_heads": 2}
-    torch.manual_seed(3)
-    config = AutoConfig.for_model(kind, vocab_size=600, **sizes, **FOREIGN[kind])
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    FORMATS["pt2"].check(tmp_path)
-    model, step = load_model(tmp_path), trace(tmp_path).module()
-    layers, heads, size = past_shape(model.config)
-    ids = torch.randint(0, 600, (2, 24), generator=torch.Generator().manual_seed(0))
-    past = [torch.zeros(2, heads, 0, size) for _ in range(2 * layers)]
-    with torch.no_grad():
-        expected = model(ids).logits
-        for start, end in ((0, 14), (14, 15), (15, 24)):
-            places = torch.arange(start, end).expand(2, -1)
-            logits, past = step(ids[:, start:end], torch.ones(2, end, dtype=torch.long), places, past)
-            assert (logits - expected[:, start:end]).abs().max() < 1e-4
+    """The limit is lowered: a model of 2 GiB takes too long."""
+    large = Onnx(kind, largest=100_000)
+    large.write(Source(given[0].path), tmp_path)
+    one, two = (chosen.path(folder) for chosen, folder in ((Onnx(kind), release), (large, tmp_path)))
+    assert not (one / BESIDE).exists()
+    assert two / BESIDE in large.files(tmp_path)
+    assert (two / GRAPH).stat().st_size < (two / BESIDE).stat().st_size < (one / GRAPH).stat().st_size
+    ids = list(range(10, 60))
+    whole, cut = (chosen.open(folder, 1) for chosen, folder in ((Onnx(kind), release), (large, tmp_path)))
+    assert np.array_equal(whole.all_log_probabilities(ids), cut.all_log_probabilities(ids))
+    found, expected = (dict(large.weights(given[0].path, folder)) for folder in (tmp_path, release))
+    assert found.keys() == expected.keys()
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    cut.close()
+    (two / BESIDE).write_bytes((two / BESIDE).read_bytes()[:1000])
+    with pytest.raises(RuntimeFault, match=r"can't load .*model\.onnx"):
+        large.open(tmp_path, 1)
+    (two / BESIDE).unlink()
+    with pytest.raises(RuntimeFault, match=r"can't load .*model\.onnx"):
+        large.open(tmp_path, 1)
 
 
 def test_a_model_without_such_a_step_is_refused_by_name(

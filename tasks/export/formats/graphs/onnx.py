@@ -8,6 +8,9 @@ them, as onnxruntime then does when it opens the file.
 In int8 each 32 weights of a row have a scale of their own (onnxruntime's MatMulNBits), and activations are quantized
 by the same blocks as they come. Its dynamic quantization, one scale for all activations, is no choice: SmolLM2-135M is
 0.6 nats from the checkpoint with it. Embeddings stay in float32, and so does an output layer that is the embeddings.
+
+Protobuf holds no message of 2 GiB. Weights that come near that lie in a file beside the graph, which names it and is
+opened with it by whoever opens the graph.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ if TYPE_CHECKING:
 OPSET = 18
 BLOCK = 32  # weights to a scale
 EIGHT_BIT_ACTIVATIONS = 4  # MatMulNBits' accuracy_level
-LARGEST = 2 << 30  # bytes of a protobuf file; weights beyond it lie in a file beside
+LARGEST = 1_500_000_000  # bytes of weights in the graph's own file; torch's exporter draws the line there too
+BESIDE = f"{GRAPH}.data"  # the file of more, by the name that torch's exporter gives it
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Onnx(GraphFormat):
     """The graph with weights in float32 or int8."""
 
     kind: Literal["float32", "int8"]
+    largest: int = LARGEST
 
     @property
     def folder(self) -> str:
@@ -77,11 +82,11 @@ class Onnx(GraphFormat):
         folder = self.path(release)
         copy_beside(source.folder, folder)
         if self.kind == "float32":
-            write_graph(source.folder, folder / GRAPH)
+            write_graph(source.folder, folder / GRAPH, self.largest)
             return
         with tempfile.TemporaryDirectory(dir=folder) as draft:
-            write_graph(source.folder, Path(draft) / GRAPH)
-            quantize(Path(draft) / GRAPH, folder / GRAPH)
+            write_graph(source.folder, Path(draft) / GRAPH, self.largest)
+            quantize(Path(draft) / GRAPH, folder / GRAPH, self.largest)
 
     def open(self, release: Path, threads: int, device: str = "cpu") -> ModelRuntime:
         from models.runtimes.onnx import OnnxRuntime
@@ -94,8 +99,8 @@ class Onnx(GraphFormat):
         return matrices(self.path(release) / GRAPH)
 
 
-def write_graph(model: Path, path: Path) -> None:
-    """Write the step of a model folder in float32."""
+def write_graph(model: Path, path: Path, largest: int) -> None:
+    """Write the step of a model folder in float32, weights of more bytes than `largest` beside it."""
     import torch
 
     from models.pretrained import load_config
@@ -109,11 +114,11 @@ def write_graph(model: Path, path: Path) -> None:
         program, (), input_names=inputs, output_names=outputs, opset_version=OPSET, dynamo=True, verbose=False
     )
     size = tidy(exported.model, program.state_dict)
-    exported.save(str(path), external_data=size >= LARGEST)
+    import_module("onnx_ir").save(exported.model, path, external_data=BESIDE if size > largest else None)
 
 
-def quantize(graph: Path, path: Path) -> None:
-    """Quantize the matrix products of a graph whose weights are constant."""
+def quantize(graph: Path, path: Path, largest: int) -> None:
+    """Quantize the matrix products of a graph whose weights are constant; it is written as the other is."""
     onnx: Any = import_module("onnx")
     blocks: Any = import_module("onnxruntime.quantization.matmul_nbits_quantizer")
     model = onnx.load(graph)
@@ -123,9 +128,5 @@ def quantize(graph: Path, path: Path) -> None:
     tied = [node.name for node in model.graph.node if any(name.endswith(TIED) for name in node.input)]
     quantizer = blocks.MatMulNBitsQuantizer(model, algo_config=chosen, nodes_to_exclude=tied)
     quantizer.process()
-    quantizer.model.save_model_to_file(str(path), path_size(graph) >= LARGEST)
-
-
-def path_size(graph: Path) -> int:
-    """Bytes of a graph with the files beside it."""
-    return sum(file.stat().st_size for file in graph.parent.glob(f"{graph.name}*"))
+    size = sum(len(one.raw_data) for one in quantizer.model.graph().initializer)
+    quantizer.model.save_model_to_file(str(path), size > largest)
