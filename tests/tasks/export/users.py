@@ -54,6 +54,7 @@ for name, line in asked["lines"].items():
     params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(given.lora, 1.0)] if given.lora else []
     params.chat_template = open(given.chat_template_file).read() if given.chat_template_file else ""
     params.warmup, params.fit_params, params.n_gpu_layers, params.verbosity = False, False, 0, -1
+    params.n_parallel = params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     server = xllamacpp.Server(params)
     asks = [(server.handle_completions, {"prompt": one}) for one in asked["prompts"]]
     asks.append((server.handle_chat_completions, {"messages": asked["chat"]}))
