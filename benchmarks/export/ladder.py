@@ -85,7 +85,7 @@ def row(name: str, source: Source, reference: Reference, weights: int) -> Iterat
         yield f"{parity.mean_divergence:.1e}"
         yield "–" if parity.runtime_divergence is None else f"{parity.runtime_divergence:.1e}"
         yield f"{parity.same_top:.1%}"
-        yield f"{error.largest:.1e}" if error.tensors else "–"
+        yield f"{error.row.error:.1e}" if error.tensors else "–"
         yield f"{seconds:.0f}"
 
 

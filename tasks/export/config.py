@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema, field_validator
 
 from tasks.export.card.licences import Licence, SpdxLicence
 from tasks.export.card.provenance import Provenance
@@ -51,10 +51,10 @@ class ExportConfig(StageConfig):
     tolerances: dict[FormatName, Tolerance] = Field(
         default_factory=dict, description="limits that replace the usual ones, by format"
     )
-    prompts: list[str] = Field(
+    prompts: list[Annotated[str, Field(min_length=1)]] = Field(
         ["The history of", "In the year 1850", "What is a river?"],
         min_length=1,
-        description="prompts whose greedy continuations are compared, as text and as a chat",
+        description="texts whose greedy continuations are compared, and shown on the card",
     )
     greedy_tokens: int = Field(32, ge=1, description="length of those continuations, in tokens")
     positions: int = Field(4096, ge=8, description="positions in held-out text at which distributions are compared")
@@ -84,6 +84,13 @@ class ExportConfig(StageConfig):
     def tolerance(self, name: str, dtype: str = "float32") -> Tolerance:
         """The profile's, or the usual one for plain weights of a dtype."""
         return self.tolerances.get(name, FORMATS[name].tolerance_of(dtype))
+
+    @field_validator("formats")
+    @classmethod
+    def _each_once(cls, names: list[str]) -> list[str]:
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"it names {', '.join(twice)} twice")
+        return names
 
     @property
     def guessed(self) -> list[str]:

@@ -15,7 +15,14 @@ import yaml
 from tasks.export.card.provenance import Provenance
 
 TASK = "text-generation"
-OWN_LICENCE = "LicenseRef-"  # begins an SPDX name of terms that SPDX doesn't list
+# The hub's names of licences that SPDX has too; it leaves out versions, and whether later ones will do
+_HUB_LICENCES = """
+afl-3.0 agpl-3.0 apache-2.0 artistic-2.0 bsd-2-clause bsd-3-clause bsd-3-clause-clear bsl-1.0 c-uda cc-by-2.0 cc-
+by-2.5 cc-by-3.0 cc-by-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0
+cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cc-by-nd-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc0-1.0 cdla-permissive-1.0 cdla-
+permissive-2.0 cdla-sharing-1.0 ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1 eupl-1.2 gpl-2.0 gpl-3.0 isc lgpl-2.1
+lgpl-3.0 lppl-1.3c mit mpl-2.0 ms-pl ncsa odbl odc-by ofl-1.1 osl-3.0 pddl postgresql unlicense wtfpl zlib
+"""
 
 
 def front_matter(
@@ -45,12 +52,15 @@ def released_scores(scores: Mapping[str, Any], link: str) -> Mapping[str, Any]:
 
 
 def _licence(weights: str | None) -> dict[str, str]:
-    """A single licence under the hub's name for it, which is SPDX's in lower case; `other` for what it can't name."""
+    """A single licence under the hub's name for it; `other` for what it can't name."""
     if weights is None:
         return {}
-    if " " in weights or weights.startswith(OWN_LICENCE):
-        return {"license": "other", "license_name": weights.replace(" ", "-").lower(), "license_link": "LICENSE"}
-    return {"license": weights.lower()}
+    spdx = weights.lower()
+    plain = spdx.removesuffix("-only").removesuffix("-or-later")
+    named = next((name for name in (spdx, plain, spdx.removesuffix("-1.0")) if name in _HUB_LICENCES.split()), None)
+    if named is None or spdx.endswith("-or-later"):
+        return {"license": "other", "license_name": spdx.replace(" ", "-"), "license_link": "LICENSE"}
+    return {"license": named}
 
 
 def _results(scores: Mapping[str, Any] | None, link: str) -> list[dict[str, Any]]:

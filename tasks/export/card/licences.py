@@ -123,7 +123,7 @@ def licence_sections(provenance: Provenance | None, weights: str | None, stateme
     licences = stated(provenance)
     lines = [f"- {name}: {licence}" for name, licence in licences.items()]
     parts = [f"Weights: {weights}, see [LICENSE](LICENSE)." if weights else _NONE]
-    parts += [statement] if statement else []
+    parts += ["\n".join(f"> {line}" for line in statement.splitlines())] if statement else []
     return [*parts, *(["Sources, with the licences that were stated for them:", "\n".join(lines)] if lines else [])]
 
 

@@ -7,6 +7,7 @@ earlier stages have to say is in the config (see `provenance.py`), and times are
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ SHAPE = (
     "model_type", "vocab_size", "hidden_size", "n_embd", "num_hidden_layers", "n_layer", "num_attention_heads",
     "n_head", "num_key_value_heads", "intermediate_size", "max_position_embeddings", "n_positions", "sliding_window",
 )  # fmt: skip
+_MARKUP = re.compile(r"[\\`*_\[\]|]")
 PREFERENCES = ("dpo", "orpo", "cpo", "kto", "ppo", "grpo")
 _ENERGY = (
     "Energy: not recorded. How long the stages took is a circumstance of the run: the manifests of its artifacts have "
@@ -64,7 +66,7 @@ def model_card(
     shape = [{"field": field, "value": str(model[field])} for field in SHAPE if model.get(field) is not None]
     parts = [
         front_matter(name, config.weights_licence, told, scores),
-        f"# {name}",
+        f"# {_inline(name)}",
         *(f"> **{WARNING.strip()}** {one}" for one in warnings(stated(told))),
         f"A model of {result['parameters']:,} parameters, made by Gristmill: {_made(model, told)}.",
         "## Usage",
@@ -120,7 +122,8 @@ def _samples(samples: list[Mapping[str, str]]) -> list[str]:
 
 
 def _inline(text: str) -> str:
-    return html.escape(" ".join(text.split()), quote=False)
+    """Text on one line that neither HTML nor Markdown reads as markup."""
+    return _MARKUP.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
 
 
 def _fenced(text: str) -> str:

@@ -2,7 +2,7 @@
 
 A greedy difference counts only where the checkpoint was sure: between two tokens that it finds equally likely, rounding
 decides. The interval of the perplexity is of paired differences by block of text, as neighbouring tokens are not
-independent.
+independent, by Student's t, as blocks may be few.
 
 Shapes: T tokens of a window, V vocabulary.
 """
@@ -21,7 +21,7 @@ from storage.shards.arrays import Float32, Float64
 from tasks.export.proof.reference import Reference
 
 BLOCK = 64  # tokens of text that count as one observation
-WITHIN = 1.96  # standard errors: 95 %
+CONFIDENCE = 0.95
 ROWS = 128  # of a distribution at a time, in float64
 
 
@@ -155,11 +155,13 @@ def _of_targets(log_TV: AllLogProbabilities, window: tuple[int, ...]) -> Float64
 
 def _increase(ours: Float64, theirs: Float64) -> tuple[float, float, float]:
     """The relative increase of the perplexity, and its interval of 95 %."""
+    from scipy.stats import t
+
     differences = ours - theirs
     blocks = np.array([part.mean() for part in np.array_split(differences, max(len(differences) // BLOCK, 2))])
     error = float(blocks.std(ddof=1)) / math.sqrt(len(blocks))
-    mean = float(differences.mean())
-    low, high = mean - WITHIN * error, mean + WITHIN * error
+    mean, within = float(differences.mean()), float(t.ppf((1 + CONFIDENCE) / 2, len(blocks) - 1)) * error
+    low, high = mean - within, mean + within
     return _relative(mean), _relative(low), _relative(high)
 
 

@@ -1,7 +1,7 @@
-"""A format's settings beside the checkpoint's: what changes logits must be the same.
+"""A format's settings beside the checkpoint's: what changes logits, and what its user reads, must be the same.
 
-A runtime computes what its config says, and its user reads what tokenizer and template make of it. In a format whose activations are rounded, a wrong rope base is hardly told
-from rounding by what it answers.
+A runtime computes what its config says, and tokenizer and template decide what is made of it. In a format whose
+activations are rounded, a wrong rope base is hardly told from rounding by what it answers.
 """
 
 from __future__ import annotations

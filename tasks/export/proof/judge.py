@@ -10,6 +10,9 @@ from tasks.export.proof.compare import Parity
 from tasks.export.proof.weights import WeightError
 from tasks.export.tolerance import Tolerance
 
+SCALE = 0.05  # of a matrix, beyond what its rounding explains: sound files of few bits have up to 0.03
+NUMBER = 0.01  # of a vector, which is rounded to bfloat16 at the most
+
 
 def require(name: str, parity: Parity, weights: WeightError, tolerance: Tolerance) -> dict[str, Any]:
     """The numbers beside their limits. Raises ParityError, naming those beyond their limit and the worst tensor."""
@@ -27,16 +30,20 @@ def require(name: str, parity: Parity, weights: WeightError, tolerance: Toleranc
         problems.append(f"perplexity up by {parity.perplexity_increase:.2%} ({interval}), {limit}")
     if tolerance.same_greedy and parity.same_greedy < parity.prompts:
         problems.append(f"{parity.prompts - parity.same_greedy} of {parity.prompts} greedy continuations differ")
-    if not weights.largest <= tolerance.max_weight_error:
-        problems.append(
-            f"a row of {weights.tensor} is {weights.largest:.2g} off, at most {tolerance.max_weight_error:g}"
-        )
+    limits = (
+        ("row", weights.row, tolerance.max_weight_error),
+        ("scale", weights.scale, SCALE),
+        ("number", weights.number, NUMBER),
+    )
+    for what, worst, most in limits:
+        if not worst.error <= most:
+            problems.append(f"a {what} of {worst.tensor} is {worst.error:.2g} off, at most {most:g}")
     if problems:
         raise ParityError(
             f"{name} does not match its checkpoint: {'; '.join(problems)}. Its weights differ {weights.where}. "
             "Nothing was published.",
             f"Leave {name} out of export.formats, or set export.tolerances.{name} if you accept the loss.",
         )
-    numbers = {**asdict(parity), "weight_error": weights.largest, "worst_tensor": weights.tensor}
+    numbers = {**asdict(parity), "weight_error": weights.row.error, "worst_tensor": weights.row.tensor}
     rounded = {key: round(value, 8) if isinstance(value, float) else value for key, value in numbers.items()}
     return {**rounded, "tolerance": tolerance.model_dump()}

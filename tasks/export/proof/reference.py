@@ -17,6 +17,7 @@ from models.pretrained import stored_weights
 from models.runtimes.greedy import ends_of
 from models.runtimes.protocol import AllLogProbabilities, Message, ModelRuntime
 from models.runtimes.transformers import TransformersRuntime
+from storage.errors import ConfigError
 from storage.shards.arrays import Float32
 from tasks.export.config import ExportConfig
 from tasks.export.proof.held_out import Windows
@@ -43,7 +44,7 @@ class Reference:
         self.texts = [(text, self.runtime.tokenize(text)) for text in asked]
         self.vocabulary = self._vocabulary()
         self.chats = [(chat, ids) for chat in CONVERSATIONS if (ids := self._rendered(chat)) is not None]
-        said = [self.runtime.tokenize(text) for text in config.prompts]
+        said = [self._fitting(text) for text in config.prompts]
         self.prompts = [*said, *(list(window[:PROMPT_TOKENS]) for window in windows[:PROMPTS])]
         self.ends = self._ends()
         self.continued = [self.without_end(self.runtime.greedy(ids, config.greedy_tokens)) for ids in self.prompts]
@@ -96,6 +97,17 @@ class Reference:
         except TemplateFaultError:
             turn = None
         return frozenset(ends_of(self.runtime.model, tokenizer)) | ({turn} if turn is not None else set())
+
+    def _fitting(self, text: str) -> list[int]:
+        """The ids of a prompt. Raises ConfigError for one that leaves no room for its continuation."""
+        ids = self.runtime.tokenize(text)
+        if len(ids) + self.config.greedy_tokens > self.runtime.context:
+            raise ConfigError(
+                f"The prompt {text[:40]!r} of export.prompts has {len(ids):,} tokens and is continued by "
+                f"{self.config.greedy_tokens:,}, but the model sees {self.runtime.context:,} at a time.",
+                "Shorten it, or lower export.greedy_tokens.",
+            )
+        return ids
 
     def _vocabulary(self) -> list[tuple[list[int], str]]:
         """Every token of the vocabulary, some at a time, and what they say; without bytes that stand for themselves, of

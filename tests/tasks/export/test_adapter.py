@@ -251,7 +251,7 @@ def test_the_pipeline_hands_adapters_on_where_a_format_asks_for_them(tmp_path: P
     assert set(adapters(asked, links, "sft")) == {"base", "sft"}
     assert adapters(load("finetune", both), links, "dpo") == {}
     empty = Artifact.at(tmp_path)
-    keys = [export.payload(ExportConfig(), (empty, None, empty, given)).inputs for given in ({}, found)]
+    keys = [export.payload(ExportConfig(), (empty, None, empty, given, None)).inputs for given in ({}, found)]
     assert set(keys[0]) == {"model", "validation"}
     assert set(keys[1]) - set(keys[0]) == {"adapters.base", "adapters.sft", "adapters.dpo"}
 

@@ -85,7 +85,7 @@ def test_samples_are_shown_as_they_were_measured() -> None:
     samples = [{"prompt": "A *river* <b>", "text": "is\n```\n# water"}]
     config = ExportConfig(provenance=TOLD)
     text = model_card(config, MODEL, SCORES, {**RESULT, "samples": samples}, {})
-    assert "**A *river* &lt;b&gt;**\n\n````text\nis\n```\n# water\n````" in text
+    assert "**A \\*river\\* &lt;b&gt;**\n\n````text\nis\n```\n# water\n````" in text
 
 
 def test_licences_that_bind_are_named_first() -> None:

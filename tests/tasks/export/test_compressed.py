@@ -115,8 +115,8 @@ def test_a_damaged_checkpoint_is_no_release(llama: Path, release: Path, tmp_path
     save_file({**tensors, name: scale * 64}, path, {"format": "pt"})
     (sound, whole, _), (broken, damaged, _) = (prove(reference, "w4a16", at, 1) for at in (release, tmp_path))
     assert damaged.mean_divergence > 10 * whole.mean_divergence
-    assert broken.largest > 10 > sound.largest
-    assert broken.tensor == "model.layers.1.mlp.up_proj.weight"
+    assert broken.row.error > 10 > sound.row.error
+    assert broken.row.tensor == "model.layers.1.mlp.up_proj.weight"
     save_file({kept: value for kept, value in tensors.items() if "mlp.up" not in kept}, path, {"format": "pt"})
     with pytest.raises(ParityError, match=r"model\.layers\.0\.mlp\.up_proj\.weight is missing"):
         prove(reference, "w4a16", tmp_path, 1)

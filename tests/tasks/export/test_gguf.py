@@ -115,7 +115,7 @@ def test_llama_cpp_computes_what_transformers_does(named: str, tmp_path: Path) -
     assert parity.mean_divergence < 1e-5
     stored = {name for name in StoredWeights(model) if name != "lm_head.weight"}
     assert {name for name, _ in FORMATS["gguf-f32"].weights(model, tmp_path)} >= stored
-    assert weights.largest < 1e-6
+    assert weights.row.error < 1e-6
 
 
 @pytest.mark.parametrize(
