@@ -1,7 +1,8 @@
 """How far a format may be from the checkpoint, and the usual limits by how many bits it keeps.
 
-They are taken from sound files of several models (`python -m benchmarks.export.ladder`): those that learned more lose
-more by rounding. That a file computes what it says is held much more tightly, by the divergence of the runtime.
+They are about twice what sound files of three models lost (`python -m benchmarks.export.ladder`), of 1.3M, 16M and 135M
+weights: those that learned more lose more by rounding, whatever their size, so that no limit is by size; larger models
+were not measured. Blocks of two bits throughout were measured on models that learned little alone. That a file computes what it says is held much more tightly, by the divergence of the runtime.
 """
 
 from __future__ import annotations
@@ -62,11 +63,16 @@ FOUR_BIT = Tolerance(
     max_divergence=0.4, max_perplexity_increase=0.4, max_runtime_divergence=0.02, max_weight_error=0.25,
     same_greedy=False,
 )  # fmt: skip
+# Plain rounding costs models that learned much the most: half of the perplexity, of SmolLM2-135M
+FOUR_BIT_PLAIN = Tolerance(
+    max_divergence=0.7, max_perplexity_increase=0.8, max_runtime_divergence=0.02, max_weight_error=0.4,
+    same_greedy=False,
+)  # fmt: skip
 THREE_BIT = Tolerance(
-    max_divergence=0.8, max_perplexity_increase=1.0, max_runtime_divergence=0.02, max_weight_error=0.4,
+    max_divergence=0.6, max_perplexity_increase=0.6, max_runtime_divergence=0.02, max_weight_error=0.4,
     same_greedy=False,
 )  # fmt: skip
 TWO_BIT = Tolerance(
-    max_divergence=2.0, max_perplexity_increase=4.0, max_runtime_divergence=0.02, max_weight_error=0.6,
+    max_divergence=1.2, max_perplexity_increase=2.0, max_runtime_divergence=0.02, max_weight_error=0.6,
     same_greedy=False,
 )  # fmt: skip
