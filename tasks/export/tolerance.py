@@ -2,7 +2,8 @@
 
 They are about twice what sound files of three models lost (`python -m benchmarks.export.ladder`), of 1.3M, 16M and 135M
 weights: those that learned more lose more by rounding, whatever their size, so that no limit is by size; larger models
-were not measured. Blocks of two bits throughout were measured on models that learned little alone. That a file computes what it says is held much more tightly, by the divergence of the runtime.
+were not measured. Blocks of two bits throughout were measured on models that learned little alone. That a file computes
+what it says is held much more tightly, by the divergence of the runtime.
 """
 
 from __future__ import annotations

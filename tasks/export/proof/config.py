@@ -11,11 +11,11 @@ from typing import Any
 
 from storage.errors import ParityError
 from tasks.export.formats.format import Format
+from tasks.export.formats.safetensors import OF_LOADING
 
 # How weights are stored and where they came from; all else says what is computed
 CIRCUMSTANCES = (
-    "quantization_config", "dtype", "torch_dtype", "transformers_version", "_name_or_path",
-    "_attn_implementation_internal",
+    *OF_LOADING, "quantization_config", "dtype", "transformers_version", "_attn_implementation_internal",
 )  # fmt: skip
 LONGEST = 80  # characters of a setting in a message
 

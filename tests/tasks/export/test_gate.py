@@ -105,9 +105,14 @@ def judge(name: str, release: Path, reference: Reference) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sound_one_passes(name: str, checkpoint: tuple[Path, Reference], tmp_path: Path) -> None:
+    """Also of a base read from a GGUF file, whose config says what it was called there."""
     model, reference = checkpoint
-    FORMATS[name].write(Source(model), tmp_path)
-    judge(name, tmp_path, reference)
+    named, release = tmp_path / "model", tmp_path / "release"
+    shutil.copytree(model, named)
+    edited(named / "config.json", lambda settings: settings.update(_model_name_or_path="Mix1 Ep2"))
+    release.mkdir()
+    FORMATS[name].write(Source(named), release)
+    judge(name, release, reference)
 
 
 def test_a_prompt_without_room_is_refused_by_name(checkpoint: tuple[Path, Reference], tmp_path: Path) -> None:
