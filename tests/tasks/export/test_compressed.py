@@ -230,7 +230,7 @@ def test_nothing_to_calibrate_on_is_an_error(method: str, llama: Path, tmp_path:
 def test_what_is_missing_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert FORMATS["gptq"].needs() is None
     monkeypatch.setitem(sys.modules, "loguru", None)
-    assert FORMATS["gptq"].needs() == "Install loguru, which it is read by: pip install 'gristmill[export]'"
+    assert FORMATS["gptq"].needs() == "loguru not installed: pip install 'gristmill[export]'."
 
 
 def test_a_checkpoint_of_16_bits_keeps_what_is_not_rounded_in_its_type(tmp_path: Path) -> None:

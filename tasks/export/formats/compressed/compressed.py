@@ -39,10 +39,10 @@ class Compressed(Format):
 
     @property
     def tolerance(self) -> Tolerance:
-        # GPTQ makes up for an error in other columns, and smoothing takes precision from columns of small inputs:
-        # weights are farther off, and outputs nearer
+        # GPTQ makes up for an error in other columns, and AWQ and smoothing take precision from columns of small
+        # inputs: weights are farther off, and outputs nearer. A row of zeros is 1 off, one of the wrong sign 2
         usual = EIGHT_BIT_ACTIVATIONS if self.bits == 8 else FOUR_BIT
-        return usual.model_copy(update={"max_weight_error": 0.8}) if self.method in ("gptq", "w8a8") else usual
+        return usual.model_copy(update={"max_weight_error": 0.8}) if self.calibrated else usual
 
     @property
     def chat_rank(self) -> int:
@@ -100,7 +100,7 @@ class Compressed(Format):
         folder = self.path(release)
         require_whole(folder)
         kind = load_config(model).model_type
-        found = unfolded_tensors(model, folder, kind) if self._folds(kind) else dense_tensors(folder)
+        found = unfolded_tensors(model, folder, kind, self.bits) if self._folds(kind) else dense_tensors(folder)
         for name, value in found:
             yield name, value.numpy()
 

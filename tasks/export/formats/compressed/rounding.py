@@ -42,6 +42,11 @@ def dense(codes_RC: Tensor, scales_RG: Tensor) -> Tensor:
     return (codes_RC.float().view(rows, groups, -1) * scales_RG.float().unsqueeze(-1)).flatten(1)
 
 
+def widened(scales_RG: Tensor, columns: int) -> Tensor:
+    """(R, C) the scale of each weight, in float32."""
+    return scales_RG.float().repeat_interleave(columns // scales_RG.shape[1], dim=1)
+
+
 def widest_scales(weights_RC: Tensor, group: int, bits: int) -> Tensor:
     """Scales (R, G) at which no weight is out of range by more than half a step."""
     return _stored(_peaks(weights_RC, group) / _reach(bits))
