@@ -7,11 +7,15 @@ loads it; the proof computes in float32.
 
 from __future__ import annotations
 
+import copy
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from models.pretrained import load_config
 from storage.shards.arrays import Float32
@@ -22,6 +26,9 @@ from tasks.export.tolerance import EIGHT_BIT_ACTIVATIONS, FOUR_BIT, Tolerance
 
 if TYPE_CHECKING:
     from models.runtimes.protocol import ModelRuntime
+
+BLOCK = 64  # weights of 4 bits to a scale, row by row without a gap
+PACKED_ROWS = 32  # that bitsandbytes packs together on CPUs with AVX512-BF16
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,19 @@ class Bitsandbytes(Format):
     def check(self, model: Path) -> None:
         """It holds any."""
 
+    def remark(self, model: Path) -> str | None:
+        if self.bits == 8:
+            return None
+        shapes = sorted({shape for shape in _layers_of(model) if not _fits_cpu(*shape)})
+        if not shapes:
+            return None
+        width = next((width for _, width in shapes if width % BLOCK), None)
+        what = f"the width {width:,} is no multiple of {BLOCK}" if width else (
+            f"{shapes[0][0]:,} rows are no multiple of {PACKED_ROWS}"
+        )  # fmt: skip
+        where = "CPUs" if width else "CPUs with AVX512-BF16"
+        return f"for GPUs: bitsandbytes computes it wrongly or not at all on {where}, as {what}"
+
     def write(self, source: Source, release: Path) -> None:
         import torch
         from transformers import BitsAndBytesConfig
@@ -69,14 +89,78 @@ class Bitsandbytes(Format):
     def open(self, release: Path, threads: int, device: str = "cpu") -> ModelRuntime:
         from models.runtimes.transformers import TransformersRuntime
 
-        return TransformersRuntime(self.path(release), device, config=_in_float32(self.path(release)))
+        runtime = TransformersRuntime(self.path(release), device, config=_in_float32(self.path(release)))
+        if self.bits == 4 and runtime.model.device.type == "cpu":
+            _make_plain(runtime.model, every=False)
+        return runtime
 
     def weights(self, model: Path, release: Path) -> Iterator[tuple[str, Float32]]:
         from models.runtimes.transformers import load_model
 
         opened: Any = load_model(self.path(release), config=_in_float32(self.path(release)))
-        for name, value in opened.dequantize().state_dict().items():
-            yield name, value.float().numpy()
+        turned = _turned(opened)
+        if self.bits == 4:
+            _make_plain(opened, every=True)
+        else:
+            opened.dequantize()
+        for name, value in opened.state_dict().items():
+            found: Float32 = value.float().numpy()
+            yield name, np.ascontiguousarray(found.T) if name in turned else found
+
+
+def _turned(opened: Any) -> frozenset[str]:
+    """The matrices that the checkpoint has as inputs × outputs (GPT-2's Conv1D), and bitsandbytes the other way."""
+    from transformers.pytorch_utils import Conv1D
+
+    modules = opened.named_modules()
+    return frozenset(f"{name}.weight" for name, module in modules if getattr(module, "source_cls", None) is Conv1D)
+
+
+def _layers_of(model: Path) -> Iterator[tuple[int, int]]:
+    """(rows, width) of the layers that are rounded."""
+    from torch.nn import Linear
+    from transformers.pytorch_utils import Conv1D
+
+    from tasks.export.formats.empty import empty_model
+
+    empty = empty_model(model)
+    for module in empty.modules():
+        if module is empty.get_output_embeddings():
+            continue
+        if isinstance(module, Linear):
+            yield module.out_features, module.in_features
+        elif isinstance(module, Conv1D):
+            yield int(module.weight.shape[1]), int(module.weight.shape[0])
+
+
+def _fits_cpu(rows: int, width: int) -> bool:
+    """Whether bitsandbytes multiplies by a layer of 4 bits rightly on every CPU. It takes the scales for those of whole
+    rows, and on CPUs with AVX512-BF16 it packs rows by the 32."""
+    return width % BLOCK == 0 and rows % PACKED_ROWS == 0
+
+
+def _make_plain(opened: Any, every: bool) -> None:
+    """Put plain layers in place of those of 4 bits: of every one, or of those that no CPU holds as they are."""
+    import torch
+    from bitsandbytes.nn import Linear4bit  # type: ignore[attr-defined]
+
+    for name, layer in list(opened.named_modules()):
+        if isinstance(layer, Linear4bit) and (every or not _fits_cpu(layer.out_features, layer.in_features)):
+            with torch.device("meta"):
+                plain = torch.nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
+            plain.weight = torch.nn.Parameter(_dequantized(layer.weight), requires_grad=False)
+            plain.bias = layer.bias
+            opened.set_submodule(name, plain)
+
+
+def _dequantized(weight: Any) -> Any:
+    """A matrix of 4 bits as one row of blocks, which is how it was rounded, and then in its shape."""
+    import torch
+    from bitsandbytes.functional import dequantize_4bit
+
+    state = copy.copy(weight.quant_state)
+    shape, state.shape = state.shape, torch.Size([math.prod(state.shape)])
+    return dequantize_4bit(weight.data.reshape(-1, 1), state).reshape(shape)
 
 
 def _in_float32(folder: Path) -> Any:

@@ -34,6 +34,11 @@ class Format(Protocol):
         return False
 
     @property
+    def needs_text(self) -> bool:
+        """Whether it can't be written without text to fit it to."""
+        return False
+
+    @property
     def askable(self) -> bool:
         """Whether transformers or llama.cpp opens it, so that an evaluation can ask it."""
         return True
@@ -78,6 +83,11 @@ class Format(Protocol):
     def check(self, model: Path) -> None:
         """Raises ConfigError for the model of a folder that the format can't hold. Reads its config and its tokenizer,
         and no weights."""
+
+    def remark(self, model: Path) -> str | None:
+        """Where the format is not all that its name says for the model of a folder, or not for everyone: half a
+        sentence for whoever loads it. Reads what `check` does."""
+        return None
 
     def write(self, source: Source, release: Path) -> None:
         """Write a model into a release. Raises ConfigError for a model that the format can't hold."""

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.pretrained import INDEX, WEIGHTS, load_config, weight_files
+from models.pretrained import INDEX, WEIGHTS, weight_files
 from storage.errors import ConfigError
+from tasks.export.formats.empty import empty_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,12 +58,7 @@ def count_parameters(folder: Path) -> int:
 
 def tied_names(folder: Path) -> frozenset[str]:
     """The weights that a model takes from another one of its own: they are not stored twice."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(load_config(folder), trust_remote_code=False)
-    return frozenset(model.all_tied_weights_keys)
+    return frozenset(empty_model(folder).all_tied_weights_keys)
 
 
 def _stored(folder: Path, left_out: frozenset[str], dtype: str) -> Iterator[_Stored]:

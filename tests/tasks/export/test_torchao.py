@@ -11,9 +11,12 @@ import pytest
 from safetensors import safe_open
 
 from models.runtimes.transformers import load_model
+from storage.digests import file_digest
 from storage.errors import ConfigError
 from tasks.export.formats import FORMATS
+from tasks.export.formats.source import Source
 from tests.tasks.export.test_export import inputs, run
+from tests.tasks.tiny_model import make_model
 
 pytestmark = pytest.mark.skipif(
     find_spec("torchao") is None, reason="torchao is not installed: pip install 'gristmill[export]'"
@@ -37,6 +40,17 @@ def test_a_checkpoint_of_torchao_is_proved_and_is_no_pickle(tmp_path: Path) -> N
     for name, value in found.items():
         step = np.abs(expected[name]).max(axis=1, keepdims=True) / 127
         assert (np.abs(value - expected[name]) <= 0.51 * step).all()
+
+
+def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
+    """The library orders what it says beside the tensors by chance: of five files, two would hardly be alike."""
+    model = make_model(tmp_path / "model")
+    for number in range(5):
+        FORMATS["torchao-int8"].write(Source(model), tmp_path / str(number))
+    files = [tmp_path / str(number) / "torchao-int8" / "model.safetensors" for number in range(5)]
+    assert len({file_digest(file) for file in files}) == 1
+    with safe_open(files[0], "pt") as file:
+        assert len(file.metadata()) > 10
 
 
 def test_a_model_without_linear_layers_is_refused(tmp_path: Path) -> None:

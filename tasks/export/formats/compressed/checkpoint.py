@@ -19,9 +19,10 @@ from torch import Tensor
 from models.pretrained import WEIGHTS, weight_files
 from models.runtimes.protocol import RuntimeFault
 from storage.errors import ConfigError
-from tasks.export.formats.compressed.layers import empty_model, find_blocks, targets_of
+from tasks.export.formats.compressed.layers import find_blocks, targets_of
 from tasks.export.formats.compressed.packing import pack, unpack
 from tasks.export.formats.compressed.rounding import Rounded, dense
+from tasks.export.formats.empty import empty_model
 from tasks.export.formats.tokenizer import write_tokenizer
 
 PACKED, SCALE, SHAPE, WEIGHT = "weight_packed", "weight_scale", "weight_shape", "weight"

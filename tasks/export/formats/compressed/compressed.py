@@ -38,6 +38,10 @@ class Compressed(Format):
         return self.method != "w4a16"
 
     @property
+    def needs_text(self) -> bool:
+        return self.method in ("gptq", "awq")
+
+    @property
     def tolerance(self) -> Tolerance:
         # GPTQ makes up for an error in other columns, and AWQ and smoothing take precision from columns of small
         # inputs: weights are farther off, and outputs nearer. A row of zeros is 1 off, one of the wrong sign 2
@@ -63,7 +67,8 @@ class Compressed(Format):
 
     def check(self, model: Path) -> None:
         from tasks.export.formats.compressed.folds import folds_of
-        from tasks.export.formats.compressed.layers import empty_model, find_blocks, groups_of
+        from tasks.export.formats.compressed.layers import find_blocks, groups_of
+        from tasks.export.formats.empty import empty_model
 
         empty = empty_model(model)
         groups_of(find_blocks(empty).widths(), self.bits)

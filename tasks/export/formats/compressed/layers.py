@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import ConfigError
@@ -71,17 +70,6 @@ def find_blocks(model: Any) -> Blocks:
             _ELSE,
         )
     return blocks
-
-
-def empty_model(folder: Path) -> Any:
-    """The model of a folder without memory for its weights: its config alone is read."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from models.pretrained import load_config
-
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(load_config(folder), trust_remote_code=False)
 
 
 def groups_of(widths: Mapping[str, int], bits: int) -> dict[str, int]:
