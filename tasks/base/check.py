@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from models.finite import not_finite
 from models.pretrained import check_shards, context_of, load_config, load_pretrained
 from storage.errors import SourceError
 from storage.shards.lines import parse_json
@@ -74,6 +75,14 @@ def check_model(folder: Path) -> Any:
                 SAFE,
             )
     return config
+
+
+def check_weights(folder: Path) -> None:
+    """Raises SourceError for a weight that is NaN or infinite. Reads all weights."""
+    if found := not_finite(folder):
+        raise SourceError(
+            f"The base computes nothing: {found}.", "Get it again, or choose another: nothing can be learned from it."
+        )
 
 
 def _types_of(folder: Path) -> dict[str, str]:

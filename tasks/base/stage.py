@@ -12,7 +12,7 @@ from models.conversation import turn_end
 from models.tokenizer import BASE_FIELD, DIGEST_FIELD, tokenizer_digest
 from storage.errors import SourceError
 from storage.shards.lines import parse_json
-from tasks.base.check import check_files, check_model
+from tasks.base.check import check_files, check_model, check_weights
 from tasks.base.config import BaseConfig
 from tasks.base.source import fetch, files_of, fingerprint, model_of
 from tasks.base.tokenizer import write_tokenizer
@@ -28,8 +28,8 @@ def base(config: BaseConfig, out: Output) -> None:
     """Take a model in the format of transformers as the one that post-training starts from.
 
     Writes model/: its weights, byte for byte, its config with the digest of its tokenizer, and the tokenizer with its
-    chat template, or with ours where it has none. Raises SourceError for code, pickles and quantized weights, and for a
-    model that transformers doesn't build from these files alone.
+    chat template, or with ours where it has none. Raises SourceError for code, pickles, quantized weights and weights
+    that are no numbers, and for a model that transformers doesn't build from these files alone.
     """
     out.progress(0, 1, "models", "reading")
     folder = fetch(config, out.scratch)
@@ -44,6 +44,7 @@ def base(config: BaseConfig, out: Output) -> None:
     tokenizer, ours = write_tokenizer(folder, model)
     _write_configs(folder, model, {BASE_FIELD: config.named}, tokenizer)
     known = check_model(model)
+    check_weights(model)
     ids = max(tokenizer.get_vocab().values()) + 1
     if ids > known.vocab_size:
         raise SourceError(

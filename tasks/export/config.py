@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, WithJsonSchema, field_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from tasks.export.card.licences import Licence, SpdxLicence
 from tasks.export.card.provenance import Provenance
@@ -91,6 +91,12 @@ class ExportConfig(StageConfig):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"it names {', '.join(twice)} twice")
         return names
+
+    @model_validator(mode="after")
+    def _text_to_fit_to(self) -> Self:
+        if self.calibration_tokens == 0 and (fitted := [name for name in self.formats if FORMATS[name].needs_text]):
+            raise ValueError(f"{', '.join(fitted)} can't be written with calibration_tokens 0; w4a16 needs no text")
+        return self
 
     @property
     def guessed(self) -> list[str]:

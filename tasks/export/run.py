@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from models.finite import not_finite
 from models.pretrained import context_of, load_config
 from models.runtimes.protocol import RuntimeFault
 from models.tokenizer import BASE_FIELD
-from storage.errors import ParityError
+from storage.errors import ParityError, TrainingError
 from storage.shards.token_stream import TokenStream
 from tasks.children.child import emit, run_as_child
 from tasks.children.devices import device_of
@@ -54,10 +55,12 @@ class ExportSpec(ChildSpec):
 
 
 def run(path: Path) -> None:
-    """Write and prove every format of the spec; parity as JSON to `spec.result`. Raises ParityError."""
+    """Write and prove every format of the spec; parity as JSON to `spec.result`. Raises ParityError, and
+    TrainingError for a model whose weights are no numbers."""
     spec = ExportSpec.model_validate_json(path.read_text())
     threads, device = spec.runtime.compute.threads, str(device_of(spec.runtime.compute))
     torch.set_num_threads(threads)
+    _require_numbers(spec.model, spec.draft)
     stream = TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest)
     context = context_of(load_config(spec.model))
     text = held_out(stream, context, calibration=spec.config.calibration_tokens, proof=spec.config.positions)
@@ -89,6 +92,15 @@ def run(path: Path) -> None:
             "facts": {"peak_memory_bytes": peak_memory(), "speeds": speeds, "device": device, **seconds},
         }
     )
+
+
+def _require_numbers(model: Path, draft: Path | None) -> None:
+    """Raises TrainingError for a weight that is none: no format could hold it, and each would fail in its own way."""
+    for what, folder in (("model", model), ("draft", draft)):
+        if folder is not None and (found := not_finite(folder)):
+            raise TrainingError(
+                f"The {what} can't be released: {found}.", "Train it again with a lower learning rate, or name another."
+            )
 
 
 def _speculate(spec: ExportSpec, reference: Reference, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -51,6 +51,11 @@ def write_weights(source: Path, target: Path, dtype: str, file_bytes: int) -> No
         (target / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
+def beyond(name: str, largest: float, dtype: str, remedy: str) -> ConfigError:
+    """The refusal of weights that a dtype has no number for."""
+    return ConfigError(f"{name} has weights up to {largest:.3g}, which {dtype} has no number for.", remedy)
+
+
 def count_parameters(folder: Path) -> int:
     """The weights of a model folder, a tied one counted once."""
     return sum(one.numbers for one in _stored(folder, tied_names(folder), "float32"))
@@ -96,8 +101,6 @@ def _read(one: _Stored, dtype: str) -> Tensor:
         return tensor
     cast = tensor.to(getattr(torch, dtype))
     if not torch.isfinite(cast).all():
-        raise ConfigError(
-            f"{one.name} has weights up to {float(tensor.abs().max()):.3g}, which {dtype} has no number for.",
-            "Set export.dtype to bfloat16 or float32.",
-        )
+        wider = "bfloat16 or float32" if dtype == "float16" else "float32"
+        raise beyond(one.name, float(tensor.abs().max()), dtype, f"Set export.dtype to {wider}.")
     return cast.contiguous()

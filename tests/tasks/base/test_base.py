@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -164,6 +165,8 @@ NORM = "model.layers.1.input_layernorm.weight"
         (shards("../elsewhere.safetensors"), "names ../elsewhere.safetensors, which is no file in the folder"),
         (shards("model-00002-of-00002.safetensors"), "names model-00002-of-00002.safetensors, which is no file"),
         (weights(lambda state: state.update({NORM: state[NORM].to(torch.int8)})), f"{NORM} is of type I8"),
+        (weights(lambda state: state[NORM].__setitem__(3, math.nan)), f"computes nothing: {NORM} has NaN"),
+        (weights(lambda state: state[NORM].__setitem__(3, -math.inf)), f"{NORM} has infinite numbers"),
         (as_bloom, "a bloom, does not say how long a text may be"),
         (piped_template, "chat_template.jinja in .* is no file"),
         (without("model.safetensors"), "has its weights nowhere"),

@@ -227,6 +227,12 @@ def test_nothing_to_calibrate_on_is_an_error(method: str, llama: Path, tmp_path:
     assert "w4a16" in caught.value.remedy
 
 
+def test_a_profile_without_text_to_calibrate_on_is_refused_when_it_is_read() -> None:
+    with pytest.raises(ValueError, match="gptq can't be written with calibration_tokens 0"):
+        ExportConfig(formats=["w4a16", "gptq"], calibration_tokens=0)
+    ExportConfig(formats=["w4a16", "w8a8"], calibration_tokens=0)
+
+
 def test_what_is_missing_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert FORMATS["gptq"].needs() is None
     monkeypatch.setitem(sys.modules, "loguru", None)

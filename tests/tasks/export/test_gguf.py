@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gguf import GGUFReader
 
 from models.pretrained import StoredWeights
 from models.runtimes.transformers import TransformersRuntime
@@ -134,6 +136,41 @@ def test_what_llama_cpp_computes_otherwise_is_refused(
     model = make_foreign(tmp_path / "model", architecture, **changes)
     with pytest.raises(ConfigError, match=why):
         FORMATS["gguf-f16"].check(model)
+
+
+@pytest.mark.parametrize("name", ["gguf-q4_0", "gguf-adapter"])
+def test_a_tensor_without_a_name_is_refused_before_there_are_weights(name: str, tmp_path: Path) -> None:
+    pieces = sentence_pieces(made_pieces(), space_before=False)
+    model = make_foreign(tmp_path / "model", "gemma", pieces, tie_word_embeddings=False)
+    (model / "model.safetensors").unlink()  # the config says enough
+    with pytest.raises(ConfigError, match=r"no name for lm_head\.weight"):
+        FORMATS[name].check(model)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("q2_k", "14 of 15 matrices in iq4_nl, 1 in q8_0, as the widths 64 and 128 are no multiples of 256"),
+        ("iq4_nl", "1 of 15 matrices in q8_0, as the width 64 is no multiple of 256"),
+        ("q8_0", None),
+    ],
+)
+def test_types_that_stand_in_are_said(kind: str, said: str | None, tmp_path: Path) -> None:
+    model = make_foreign(tmp_path / "model", "llama")
+    assert FORMATS[f"gguf-{kind}"].remark(model) == said
+    FORMATS[f"gguf-{kind}"].write(Source(model), tmp_path)
+    tensors = GGUFReader(FORMATS[f"gguf-{kind}"].path(tmp_path)).tensors
+    types = Counter(tensor.tensor_type.name.lower() for tensor in tensors if len(tensor.shape) == 2)
+    assert said is None or all(
+        f"{count} in {one}" in said.replace(" of 15 matrices", "") for one, count in types.items() if one != kind
+    )
+
+
+def test_no_type_stands_in_where_blocks_divide_rows(tmp_path: Path) -> None:
+    whole = make_foreign(tmp_path / "whole", "llama", hidden_size=256, intermediate_size=512)
+    assert all(FORMATS[f"gguf-{kind}"].remark(whole) is None for kind in KINDS)
+    odd = make_foreign(tmp_path / "odd", "gpt2", hidden_size=48)
+    assert str(FORMATS["gguf-iq4_nl"].remark(odd)).endswith("in f16, as the width 48 is no multiple of 32")
 
 
 def test_a_split_that_llama_cpp_does_not_know_is_refused(tmp_path: Path) -> None:

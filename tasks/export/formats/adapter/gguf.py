@@ -41,11 +41,9 @@ class GgufAdapter(OverBase):
         return release / "gguf-adapter"
 
     def check(self, model: Path) -> None:
-        from models.pretrained import load_config
-        from tasks.export.formats.gguf.architecture import architecture_of
         from tasks.export.formats.gguf.vocabulary import check_vocabulary
 
-        architecture_of(load_config(model))
+        _names(model).shapes(model)
         check_vocabulary(model)
 
     def write(self, source: Source, release: Path) -> None:

@@ -7,6 +7,7 @@ vocabulary.py    the tokenizer and its chat template
 importance.py    how large the inputs of each matrix are
 quantize.py      matrices in blocks of few bits
 file.py          writes the file
+standins.py      which types stand in for others
 """
 
 from __future__ import annotations
@@ -71,10 +72,21 @@ class Gguf(GuessedFormat):
     def check(self, model: Path) -> None:
         from models.pretrained import load_config
         from tasks.export.formats.gguf.architecture import architecture_of
+        from tasks.export.formats.gguf.tensors import Names
         from tasks.export.formats.gguf.vocabulary import check_vocabulary
 
-        architecture_of(load_config(model))
+        config = load_config(model)
+        Names(config, architecture_of(config)).shapes(model)
         check_vocabulary(model)
+
+    def remark(self, model: Path) -> str | None:
+        from models.pretrained import load_config
+        from tasks.export.formats.gguf.architecture import architecture_of, layers_of
+        from tasks.export.formats.gguf.standins import stand_ins
+        from tasks.export.formats.gguf.tensors import Names
+
+        config = load_config(model)
+        return stand_ins(Names(config, architecture_of(config)).shapes(model), self.kind, layers_of(config))
 
     def write(self, source: Source, release: Path) -> None:
         from tasks.export.formats.gguf.file import write_gguf

@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.pretrained import load_config
-from storage.shards.arrays import Float32
+from storage.shards.arrays import AnyArray, Float32
 from tasks.export.formats.gguf.architecture import architecture_of, layers_of, write_architecture
 from tasks.export.formats.gguf.kinds import FILE_TYPES, KINDS, GgufKind
-from tasks.export.formats.gguf.quantize import fitting, quantize, quantized_bytes
+from tasks.export.formats.gguf.quantize import dequantize, fitting, quantize, quantized_bytes
 from tasks.export.formats.gguf.tensors import EMBEDDING, OUTPUT, Names
 from tasks.export.formats.gguf.vocabulary import write_vocabulary
+from tasks.export.formats.weights import beyond
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
+FLOAT16_LARGEST = 65504
 QUANTIZATION_VERSION = 2  # of ggml's blocks
 _POSITIONS = "position_embd.weight"  # llama.cpp adds it to the embedding in float32
 
@@ -39,7 +41,7 @@ def write_gguf(
     """Write the model of a folder as one file. `importance` is the mean square of a matrix's inputs by column, under
     its name in the checkpoint.
 
-    Raises ConfigError for a model that llama.cpp would compute differently.
+    Raises ConfigError for a model that llama.cpp would compute differently, and for weights that a type can't hold.
     """
     from gguf import GGMLQuantizationType, GGUFWriter
 
@@ -64,23 +66,37 @@ def write_gguf(
     writer.write_ti_data_to_file()
     for theirs, found, values in names.tensors(model):
         inputs = (importance or {}).get(theirs)
-        writer.write_tensor_data(quantize(values, types[found], inputs))
+        with np.errstate(over="ignore", invalid="ignore"):  # what float16 does not hold is refused by its name
+            rounded = quantize(values, types[found], inputs)
+            _require_held(theirs, values, rounded, types[found], kind)
+        writer.write_tensor_data(rounded)
     writer.close()
 
 
+def _require_held(name: str, values: Float32, rounded: AnyArray, type: str, kind: GgufKind) -> None:
+    """Raises ConfigError for weights that are beyond float16, in which most types have their scales."""
+    largest = float(np.abs(values).max())
+    if largest > FLOAT16_LARGEST and not np.isfinite(dequantize(rounded, type)).all():
+        remedy = f"Leave gguf-{kind} out of export.formats; gguf-f32 and gguf-bf16 hold the model."
+        raise beyond(name, largest, "float16", remedy)
+
+
 def type_of(name: str, shape: tuple[int, ...], kind: GgufKind, layers: int, *, tied: bool) -> str:
-    """The type of a tensor in a kind of file. A tied embedding is the output layer too."""
+    """The type of a tensor in a kind of file, or the one that stands in for it."""
+    return fitting(wanted_type(name, shape, kind, layers, tied=tied), shape[-1])
+
+
+def wanted_type(name: str, shape: tuple[int, ...], kind: GgufKind, layers: int, *, tied: bool) -> str:
+    """The type that a kind of file has for a tensor. A tied embedding is the output layer too."""
     if len(shape) < 2 or name == _POSITIONS:
         return "F32"
     mixed = KINDS[kind]
     if name == OUTPUT or (name == EMBEDDING and tied):
-        wanted = mixed.output or mixed.type
-    elif name.startswith("blk."):
+        return mixed.output or mixed.type
+    if name.startswith("blk."):
         _, layer, part, _ = name.split(".")
-        wanted = mixed.of(part, int(layer), layers)
-    else:
-        wanted = mixed.type
-    return fitting(wanted, shape[-1])
+        return mixed.of(part, int(layer), layers)
+    return mixed.type
 
 
 def _write_description(

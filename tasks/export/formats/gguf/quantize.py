@@ -17,13 +17,15 @@ _OWN = ("F32", "F16", "BF16")  # no blocks: `gguf` rounds these
 
 def fitting(kind: str, columns: int) -> str:
     """The type itself, or the one that stands in for it where its blocks don't divide rows of so many columns."""
+    names = (kind, SMALLER_BLOCKS.get(kind, "F16"))
+    return next((name for name in names if columns % block_of(name) == 0), "F16")
+
+
+def block_of(kind: str) -> int:
+    """Weights of a block."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-    for name in (kind, SMALLER_BLOCKS.get(kind, "F16")):
-        block, _ = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
-        if columns % block == 0:
-            return name
-    return "F16"
+    return GGML_QUANT_SIZES[GGMLQuantizationType[kind]][0]
 
 
 def quantized_bytes(kind: str, shape: tuple[int, ...]) -> int:

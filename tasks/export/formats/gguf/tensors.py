@@ -18,6 +18,7 @@ import numpy as np
 from models.pretrained import head_size, stored_weights
 from storage.errors import ConfigError
 from storage.shards.arrays import Float32
+from tasks.export.formats.empty import empty_model
 from tasks.export.formats.gguf.architecture import Architecture, layers_of, rope
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
@@ -42,6 +43,17 @@ class Names:
         if frequencies is not None:
             yield "", "rope_freqs.weight", frequencies
 
+    def shapes(self, model: Path) -> dict[str, tuple[int, ...]]:
+        """llama.cpp's names and shapes of all that a file of the model in a folder will hold, but for frequencies: by
+        its config alone. Raises ConfigError for a tensor without a name."""
+        found = {}
+        for name, value in empty_model(model).state_dict().items():
+            if name.endswith(_BUFFERS) or (name == "lm_head.weight" and self.config.tie_word_embeddings):
+                continue
+            theirs, shape = self.name_of(name), tuple(value.shape)
+            found[theirs] = shape[::-1] if self._transposed(theirs, shape) else shape
+        return found
+
     def name_of(self, name: str) -> str:
         """llama.cpp's name for a tensor of the checkpoint. Raises ConfigError where it has none."""
         found: str | None = self._mapping.get_name(name, try_suffixes=(".weight", ".bias"))
@@ -53,7 +65,7 @@ class Names:
         """A tensor of transformers as llama.cpp's file has it."""
         if self._permuted(name):
             return _pair_neighbours(values, self._heads(name))
-        if self._transposed(name, values):
+        if self._transposed(name, values.shape):
             return np.ascontiguousarray(values.T)
         return values + 1 if self._without_one(name) else values
 
@@ -65,7 +77,7 @@ class Names:
         """The opposite of `to_llama`."""
         if self._permuted(name):
             return _part_neighbours(values, self._heads(name))
-        if self._transposed(name, values):
+        if self._transposed(name, values.shape):
             return np.ascontiguousarray(values.T)
         return values - 1 if self._without_one(name) else values
 
@@ -94,8 +106,8 @@ class Names:
     def _permuted(self, name: str) -> bool:
         return self.known.neighbours and name.endswith(("attn_q.weight", "attn_k.weight"))
 
-    def _transposed(self, name: str, values: Float32) -> bool:
-        return self.known.transposed and name.startswith("blk.") and values.ndim == 2
+    def _transposed(self, name: str, shape: tuple[int, ...]) -> bool:
+        return self.known.transposed and name.startswith("blk.") and len(shape) == 2
 
     def _without_one(self, name: str) -> bool:
         return self.known.norms_without_one and name.endswith("norm.weight")
