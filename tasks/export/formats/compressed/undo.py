@@ -82,7 +82,9 @@ def linear_factors(before_CF: Tensor, now_CF: Tensor, fed: list[Fed]) -> Tensor:
     rows_C = _positive((before_CF * now_CF).sum(1) / now_CF.square().sum(1))
     products_C = torch.stack([(layer.before_RC * layer.now_RC).sum(0) for layer in fed]).sum(0)
     columns_C = _positive(products_C / torch.stack([layer.before_RC.square().sum(0) for layer in fed]).sum(0))
-    against_rows_C, against_columns_C = (sum(one.contradictions(found) for one in fed) for found in (rows_C, columns_C))
+    against_rows_C, against_columns_C = (
+        torch.stack([layer.contradictions(found_C) for layer in fed]).sum(0) for found_C in (rows_C, columns_C)
+    )
     return torch.where(against_columns_C < against_rows_C, columns_C, rows_C)
 
 
