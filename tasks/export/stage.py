@@ -111,7 +111,8 @@ def _write(
     for name, value in {**written, "parity": result, "lineage": lineage}.items():
         (out.path / f"{name}.json").write_text(json.dumps(value, indent=2) + "\n")
     ollama = modelfile(model.path, out.path, config.formats)
-    card = model_card(config, shape, measured, result, lineage, modelfile=ollama is not None)
+    remarks = {name: remark for name in config.formats if (remark := FORMATS[name].remark(model.path))}
+    card = model_card(config, shape, measured, result, lineage, modelfile=ollama is not None, remarks=remarks)
     pages = {
         "README.md": card,
         "NOTICE": notice(config.provenance, config.weights_licence, config.licence),

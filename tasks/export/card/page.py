@@ -58,6 +58,7 @@ def model_card(
     lineage: Mapping[str, str],
     *,
     modelfile: bool = False,
+    remarks: Mapping[str, str] | None = None,
 ) -> str:
     """The card as Markdown. `model` is the model's config.json, `result` what the child measured; without `scores` the
     card says that none were measured."""
@@ -70,7 +71,7 @@ def model_card(
         *(f"> **{WARNING.strip()}** {one}" for one in warnings(stated(told))),
         f"A model of {result['parameters']:,} parameters, made by Gristmill: {_made(model, told)}.",
         "## Usage",
-        *usage(result["formats"], modelfile=modelfile),
+        *usage(result["formats"], modelfile=modelfile, remarks=remarks or {}),
         *_samples(result.get("samples", [])),
         *speculative_decoding(result.get("speculation", {}), config.speculation),
         "## Licences",

@@ -6,7 +6,7 @@ was proved in is its verification alone, and the card says so.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from tasks.export.formats import FORMATS
 from tasks.stage.pages import markdown_table
@@ -32,9 +32,10 @@ _PLAIN_PROGRAMS = {
 _OLLAMA = {"Ollama": "ollama create my-model -f Modelfile && ollama run my-model"}
 
 
-def usage(formats: Collection[str], *, modelfile: bool) -> list[str]:
-    """The paragraphs of the section."""
-    loading = [{"format": name, "how to load": FORMATS[name].loading} for name in formats]
+def usage(formats: Collection[str], *, modelfile: bool, remarks: Mapping[str, str]) -> list[str]:
+    """The paragraphs of the section; `remarks` are of formats that are not all that their names say."""
+    remarked = {name: f" ({remark})" for name, remark in remarks.items()}
+    loading = [{"format": name, "how to load": FORMATS[name].loading + remarked.get(name, "")} for name in formats]
     parts = [markdown_table(loading), "Paths are relative to this folder. Prompts go through the chat template that "
              "each format carries."]  # fmt: skip
     programs = {**(_PLAIN_PROGRAMS if PLAIN in formats else {}), **(_OLLAMA if modelfile else {})}

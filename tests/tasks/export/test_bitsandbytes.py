@@ -36,7 +36,7 @@ def test_layers_of_any_shape_are_proved(named: str, name: str, tmp_path: Path) -
     FORMATS[name].write(Source(model), tmp_path)
     weights, parity, _ = prove(reference, name, tmp_path, 1)
     require(name, parity, weights, FORMATS[name].tolerance)
-    assert weights.largest < (0.02 if name == "int8" else 0.15)
+    assert weights.row.error < (0.02 if name == "int8" else 0.15)
 
 
 def test_what_bitsandbytes_computes_wrongly_on_cpus_is_said(tmp_path: Path) -> None:

@@ -70,6 +70,11 @@ def test_what_is_not_known_is_not_in_the_head() -> None:
     assert "Nothing was evaluated" in text
 
 
+def test_a_format_that_is_not_all_that_its_name_says_is_told() -> None:
+    text = model_card(ExportConfig(), MODEL, SCORES, RESULT, {}, remarks={"safetensors": "in f16"})
+    assert "as it is the release itself (in f16) |" in text
+
+
 def test_the_card_tells_of_data_training_and_limits() -> None:
     text = card(weights_licence="MIT")
     for told in ("# llama of 1.34M parameters", "1,340,000 parameters", "| dedup, documents | 900 |",

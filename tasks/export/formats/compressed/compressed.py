@@ -11,7 +11,7 @@ from storage.shards.arrays import Float32
 from tasks.export.formats.format import Format
 from tasks.export.formats.packages import missing
 from tasks.export.formats.source import Source
-from tasks.export.tolerance import EIGHT_BIT_ACTIVATIONS, FOUR_BIT, Tolerance
+from tasks.export.tolerance import EIGHT_BIT_ACTIVATIONS, FOUR_BIT, FOUR_BIT_PLAIN, Tolerance
 
 if TYPE_CHECKING:
     from models.runtimes.protocol import ModelRuntime
@@ -45,8 +45,10 @@ class Compressed(Format):
     def tolerance(self) -> Tolerance:
         # GPTQ makes up for an error in other columns, and AWQ and smoothing take precision from columns of small
         # inputs: weights are farther off, and outputs nearer. A row of zeros is 1 off, one of the wrong sign 2
+        if not self.calibrated:
+            return FOUR_BIT_PLAIN
         usual = EIGHT_BIT_ACTIVATIONS if self.bits == 8 else FOUR_BIT
-        return usual.model_copy(update={"max_weight_error": 0.8}) if self.calibrated else usual
+        return usual.model_copy(update={"max_weight_error": 0.8})
 
     @property
     def chat_rank(self) -> int:
