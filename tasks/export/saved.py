@@ -17,7 +17,8 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from storage.artifact import Artifact
@@ -29,27 +30,30 @@ from tasks.export.signature import sign, signer
 
 SIGNATURE = f"{SUMS}.sig"
 HUB_FILES = (".gitattributes",)  # a hub adds it to each of its repositories
-HUB_FOLDERS = (".cache/huggingface",)  # and its client this one to a folder that it downloads to
+HUB_FOLDER = ".cache/huggingface"  # and its client this one to a folder that it downloads to
 MOST_BYTES = 16 << 20  # of a list: far more than a release has files
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+NAMED = 3  # of what is wrong with a folder: a list of thousands tells nobody anything
 _AGAIN = "Get the release again from whom you trust, in binary mode; nothing may be added to its folder."
 
 
 def save(artifact: Artifact, folder: Path) -> None:
     """Copy a release to a new folder and check every byte of the copy. Raises StoreError, DamagedArtifact."""
-    if folder.exists() or folder.is_symlink():
-        raise StoreError(f"{folder} is there already.", "Name a folder that is not.")
-    if any((parent / STORE_FILE).is_file() for parent in folder.absolute().parents):
-        raise StoreError(f"{folder} lies in a store, which has its own files only.", "Name a folder outside of it.")
+    with writing(folder):
+        if folder.exists() or folder.is_symlink():
+            raise StoreError(f"{folder} is there already.", "Name a folder that is not.")
+        if any((parent / STORE_FILE).is_file() for parent in folder.absolute().parents):
+            raise StoreError(f"{folder} lies in a store, which has its own files only.", "Name a folder outside of it.")
     assert artifact.manifest is not None
-    folder.parent.mkdir(parents=True, exist_ok=True)
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
-        for name in [*artifact.manifest.files, SUMS]:
-            (draft / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(artifact.path / name, draft / name)
-        check(draft)
-        draft.rename(folder)
+        with writing(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            for name in [*artifact.manifest.files, SUMS]:
+                (draft / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(artifact.path / name, draft / name)
+            check(draft)
+            draft.rename(folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -62,7 +66,9 @@ def sign_folder(folder: Path, key: Path) -> None:
             f"{folder} is an artifact in a store, which stays as it was made.",
             "Save a copy and sign that: gristmill release save REF FOLDER",
         )
-    (folder / SIGNATURE).write_bytes(sign(check(folder), key))
+    signature = sign(check(folder), key)
+    with writing(folder):
+        (folder / SIGNATURE).write_bytes(signature)
 
 
 def verify_folder(folder: Path, signers: Path, identity: str | None = None) -> tuple[str, str]:
@@ -87,7 +93,7 @@ def verify_unsigned(folder: Path) -> str:
 
 def check(folder: Path, listed: bytes | None = None) -> bytes:
     """The list of a release's files, each of which has the bytes that it should. Raises DamagedArtifact, which names
-    all that is missing, changed or too many, and StoreError."""
+    what is missing, changed or too many, and StoreError."""
     listed = _read(folder, SUMS) if listed is None else listed
     expected = parse_sums(listed)
     try:
@@ -95,7 +101,7 @@ def check(folder: Path, listed: bytes | None = None) -> bytes:
     except OSError as error:
         raise StoreError(f"{folder} can't be read: {error}.", "Make it readable for you.") from error
     if problems:
-        raise DamagedArtifact(f"{folder} is not the release that {SUMS} lists: {'; '.join(problems)}.", _AGAIN)
+        raise DamagedArtifact(f"{folder} is not the release that {SUMS} lists: {few(problems, '; ')}.", _AGAIN)
     return listed
 
 
@@ -130,7 +136,7 @@ def parse_sums(listed: bytes) -> dict[str, str]:
 
 def _problems(folder: Path, expected: Mapping[str, str]) -> Iterator[str]:
     """A phrase for each thing that is not as it should be, by name."""
-    there = {name: plain for name, plain in _entries(folder) if name not in HUB_FILES or name in expected}
+    there = dict(entries(folder))
     for name in sorted(expected.keys() | there.keys()):
         if name not in there:
             yield f"{name} is missing"
@@ -138,26 +144,50 @@ def _problems(folder: Path, expected: Mapping[str, str]) -> Iterator[str]:
             yield f"{_shown(name)} is no plain file"
         elif name in expected and file_digest(folder / name) != expected[name]:
             yield f"{name} has changed"
-        elif name not in expected and name not in (SUMS, SIGNATURE):
+        elif name not in expected and name not in (SUMS, SIGNATURE) and not _of_a_hub(name):
             yield f"{_shown(name)} is not part of it"
 
 
-def _entries(folder: Path) -> Iterator[tuple[str, bool]]:
-    """All that lies below a folder but folders that are not empty, by name, and whether it is a plain file. No link is
-    followed."""
+def _of_a_hub(name: str) -> bool:
+    return name in HUB_FILES or name.startswith(f"{HUB_FOLDER}/")
+
+
+def entries(folder: Path) -> Iterator[tuple[str, bool]]:
+    """All that lies below a folder but folders that are not empty, by name, and whether it is a plain file; an empty
+    folder ends in a slash. No link is followed. Raises OSError."""
     waiting = [folder]
     while waiting:
         here = waiting.pop()
-        with os.scandir(here) as entries:
-            inner = list(entries)
+        with os.scandir(here) as inside:
+            inner = list(inside)
             if not inner:
                 yield f"{here.relative_to(folder).as_posix()}/", True
             for entry in inner:
                 if entry.is_dir(follow_symlinks=False):
-                    if Path(entry.path).relative_to(folder).as_posix() not in HUB_FOLDERS:
-                        waiting.append(Path(entry.path))
+                    waiting.append(Path(entry.path))
                 else:
                     yield Path(entry.path).relative_to(folder).as_posix(), entry.is_file(follow_symlinks=False)
+
+
+def few(names: Sequence[str], between: str = ", ") -> str:
+    """The first of some names, and how many more there are."""
+    return between.join(names[:NAMED]) + (f" and {len(names) - NAMED:,} more" if len(names) > NAMED else "")
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """A block that writes a release to a folder: what a disk says to that is a StoreError with a remedy of its own, as
+    neither a store nor a run is meant."""
+    try:
+        yield
+    except RuntimeError as error:  # pathlib's, of links in a circle
+        raise StoreError(f"{folder} can't be used: {error}.", "Name another folder.") from error
+    except OSError as error:
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else folder
+        raise StoreError(
+            f"{where} can't be used: {error.strerror or error}.",
+            "Name a folder that this user may write, on a disk with room for the release.",
+        ) from error
 
 
 def _read(folder: Path, name: str) -> bytes:

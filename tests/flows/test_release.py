@@ -275,3 +275,27 @@ def test_what_a_hub_and_its_client_add_is_no_part_of_a_release_and_no_damage(mad
     assert verify(folder, made.signers).returncode == 0
     (folder / ".cache" / "more").write_text("")
     refused(folder, made.signers, ".cache/more is not part of it")
+    for name in (".gitattributes", ".cache/huggingface/README.md.metadata"):
+        (folder / ".cache" / "more").unlink(missing_ok=True)
+        (folder / name).unlink()
+        (folder / name).symlink_to("/etc/hostname")
+        refused(folder, made.signers, f"{name} is no plain file")
+        (folder / name).unlink()
+        (folder / name).write_text("")
+    shutil.rmtree(folder / ".cache" / "huggingface")
+    os.mkfifo(folder / ".cache" / "huggingface")
+    refused(folder, made.signers, ".cache/huggingface is no plain file")
+
+
+def test_of_many_faults_three_are_named(made: Signed, folder: Path) -> None:
+    listed = "".join(f"{SHA}  {number:06}\n" for number in range(100_000))
+    sign_again(made, folder, listed.encode())
+    told = refused(folder, made.signers, "000000 is missing; 000001 is missing; 000002 is missing and 100,00")
+    assert len(told) < 1000
+
+
+def test_save_says_in_a_sentence_where_it_can_t_write(made: Signed, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file" / "x", Path("/proc/x"), tmp_path / ("x" * 300)):
+        done = gristmill("release", "save", "tiny/export", str(place), f"--store={made.store}")
+        assert (done.returncode, "can't be used" in done.stderr, "gc" in done.stderr) == (1, True, False), done.stderr
