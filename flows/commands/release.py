@@ -17,6 +17,7 @@ from rich.markup import escape
 from flows.commands.store import Name, StoreUrl, open_store
 from flows.options import DEFAULT_STORE
 from storage.errors import ConfigError, StoreError
+from storage.files.remote import opened
 from storage.units import size_of
 
 if TYPE_CHECKING:
@@ -89,35 +90,66 @@ def verify(
 @app.command()
 def push(
     folder: Folder,
-    url: Annotated[str, typer.Argument(help="hf://OWNER/NAME, a bucket's fsspec URL, or a folder")],
+    url: Annotated[str, typer.Argument(help="hf://OWNER/NAME, the URL of a bucket or a server, or a folder")],
     public: Annotated[bool, typer.Option("--public", help="of the hub: for everybody to see")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="don't ask, not even about what was found in the texts")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="don't ask, not even about what was found in the files")] = False,
+    allow_secret: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DIGITS", help="what was found by these eight digits is no password and no token"),
+    ] = None,
 ) -> None:
     """Copy a saved release to a hub, a bucket or a folder, after a look at what goes out.
 
-    A signature goes along. What arrived is checked; a place with other files is refused, and so is a text with a
-    password.
+    A signature goes along. What arrived is checked; a place with other files is refused, and so is a release with a
+    password in it.
     """
-    from tasks.export.push.bucket import push_to_files
-    from tasks.export.push.hub import SCHEME, push_to_hub, repository
-    from tasks.export.push.outgoing import look
+    from tasks.export.push.address import HUB, address
+    from tasks.export.push.hub import repository
+    from tasks.export.push.outgoing import look, secrets_of
+    from tasks.export.saved import few
 
-    if url.startswith(SCHEME):
+    scheme, url = address(url)
+    if scheme == HUB:
         repository(url)
     outgoing = look(folder)
     _show(outgoing)
-    if secrets := [found.where for found in outgoing.findings if found.secret]:
-        raise StoreError(f"There is a password or a token in {'; '.join(secrets)}.", "Take it out and export again.")
-    seen = "everybody can" if public and url.startswith(SCHEME) else "whoever has access there can"
+    if secrets := secrets_of(outgoing, allow_secret or ()):
+        named = few([f"{where} ({digest})" for digest, where in secrets.items()], "; ")
+        options = " ".join(f"--allow-secret {digest}" for digest in secrets)
+        raise StoreError(
+            f"There is a password or a token in {named}.",
+            f"Take it out and export again. If you looked and it is none, say so: {options}",
+        )
+    seen = "everybody can" if public and scheme == HUB else "whoever has access there can"
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigError("Nobody is there to be asked whether all this may go out.", "Say --yes, if it may.")
         typer.confirm(f"Copy {len(outgoing.digests)} files to {url}, where {seen} read them?", abort=True)
-    if url.startswith(SCHEME):
-        push_to_hub(outgoing, url, public=public)
-    else:
-        push_to_files(outgoing, url)
+    try:
+        _send(outgoing, scheme, url, public)
+    except KeyboardInterrupt:
+        Console(stderr=True, soft_wrap=True, highlight=False).print(
+            f"Interrupted: {escape(url)} may hold a part of the release; push it again: it goes on."
+        )
+        raise typer.Exit(130) from None
     console.print(f"{escape(url)} holds the release, and every file is as it is here.")
+
+
+def _send(outgoing: Outgoing, scheme: str, url: str, public: bool) -> None:
+    from tasks.export.push.address import HERE, HUB, SERVERS
+    from tasks.export.push.bucket import Bucket
+    from tasks.export.push.folder import Folder as Here
+    from tasks.export.push.hub import push_to_hub
+    from tasks.export.push.steps import push_to
+
+    if scheme == HUB:
+        push_to_hub(outgoing, url, public=public)
+    elif scheme in ("", *HERE):
+        path = Path(url.removeprefix(f"{scheme}://") if scheme else url).expanduser()
+        push_to(Here(path, url, outgoing.folder), outgoing)
+    else:
+        fs, root = opened(url, "The address", "Install fsspec's package for it, or give another address.")
+        push_to(Bucket(fs, root, url, folders=scheme in SERVERS), outgoing)
 
 
 def _show(outgoing: Outgoing) -> None:

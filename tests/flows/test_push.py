@@ -6,6 +6,8 @@ import getpass
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -17,8 +19,9 @@ import pytest
 
 from storage.errors import DamagedArtifact
 from storage.store import Store
-from tasks.export.push import bucket
+from tasks.export.push.bucket import Bucket
 from tasks.export.push.outgoing import look
+from tasks.export.push.steps import push_to
 from tasks.export.saved import verify_unsigned
 from tests.flows.test_cli import gristmill, publish
 from tests.s3_server import client_of, s3_server
@@ -111,7 +114,7 @@ def test_other_bytes_than_were_sent_are_found(folder: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(type(fs), "put_file", lossy)
     with pytest.raises(DamagedArtifact, match=r"gguf/model-f16\.gguf"):
-        bucket.push_to_files(look(folder), f"memory://{uuid.uuid4().hex}")
+        push_to(Bucket(fs, f"/{uuid.uuid4().hex}", "memory"), look(folder))
 
 
 def test_nothing_goes_out_unasked(folder: Path, tmp_path: Path) -> None:
@@ -154,7 +157,7 @@ class _Hub(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         here = self.path.partition("?")[0]
-        tree = [{"type": "file", "path": "theirs.bin", "size": 1, "oid": "0" * 40}]
+        tree = [{"type": "file", "path": self.server.file, "size": 1, "oid": "0" * 40}]  # type: ignore[attr-defined]
         answer = tree if "/tree/" in here else {"id": "me/model", "private": self.server.private}  # type: ignore[attr-defined]
         data = json.dumps(answer).encode()
         self.send_response(200)
@@ -168,9 +171,9 @@ class _Hub(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def hub(*, private: bool) -> Iterator[str]:
+def hub(*, private: bool, file: str) -> Iterator[str]:
     server = HTTPServer(("127.0.0.1", 0), _Hub)
-    server.private = private  # type: ignore[attr-defined]
+    server.private, server.file = private, file  # type: ignore[attr-defined]
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
@@ -179,13 +182,32 @@ def hub(*, private: bool) -> Iterator[str]:
         server.server_close()
 
 
-@pytest.mark.parametrize(("private", "named"), [(False, "me/model is public"), (True, "other files: theirs.bin")])
-def test_a_repository_that_is_public_or_has_other_files_is_refused(private: bool, named: str, folder: Path) -> None:
-    import subprocess
-    import sys
+def push_to_hub(folder: Path, address: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, as the client reads its address once, at import."""
+    environment = {**os.environ, "HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_TOKEN": "", "NO_PROXY": "*"}
+    command = [sys.executable, "-m", "flows.cli", "release", "push", str(folder), "hf://me/model", "--yes"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
-    with hub(private=private) as address:  # the client reads its address once, at import
-        environment = {**os.environ, "HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_TOKEN": "", "NO_PROXY": "*"}
-        command = [sys.executable, "-m", "flows.cli", "release", "push", str(folder), "hf://me/model", "--yes"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+@pytest.mark.parametrize(
+    ("private", "file", "named"),
+    [
+        (False, "theirs.bin", "me/model is public"),
+        (True, "theirs.bin", "other files: theirs.bin"),
+        (True, "README.md", "other files: README.md"),
+        (True, "SHA256SUMS", "holds another release"),
+    ],
+)
+def test_a_repository_that_is_public_or_has_files_of_others_is_refused(
+    private: bool, file: str, named: str, folder: Path
+) -> None:
+    with hub(private=private, file=file) as address:
+        done = push_to_hub(folder, address)
     assert (done.returncode, named in done.stderr) == (1, True), done.stderr
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://nowhere.invalid", "nowhere"])
+def test_a_hub_that_can_t_be_reached_is_one_sentence(address: str, folder: Path) -> None:
+    done = push_to_hub(folder, address)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert "The hub did not take hf://me/model" in done.stderr

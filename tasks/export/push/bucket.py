@@ -1,73 +1,81 @@
-"""A release goes to a folder or a bucket, whatever fsspec knows, and is read back."""
+"""A bucket or a server, whatever fsspec knows, as a place for a release."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fsspec.implementations.local import LocalFileSystem
-
 from storage.digests import CHUNK
-from storage.errors import DamagedArtifact, StoreError
-from storage.files.remote import Remote, opened, reaching
-from storage.store import STORE_FILE
-from tasks.export.push.outgoing import Outgoing
-
-_ELSEWHERE = "Name a folder of a bucket, or one here, that holds nothing else."
+from storage.errors import StoreError
+from storage.files.remote import ANSWERS, Remote, reaching
 
 
-def push_to_files(outgoing: Outgoing, url: str) -> None:
-    """Copy a release to where nothing else lies, the list of its files last, and hash what arrived.
+class Bucket:
+    """A folder of a bucket, or with `folders` one of a server, where folders must be made before files."""
 
-    What an earlier push left there is written again where it differs. Raises ConfigError for an address with a
-    password, StoreError for one that has other files or can't be reached, DamagedArtifact for other bytes.
-    """
-    instead = "Give a folder, the URL of a file system that fsspec knows, or hf://OWNER/NAME."
-    fs, root = opened(url, "The address", instead)
-    if isinstance(fs, LocalFileSystem):
-        _check_folder(Path(root), outgoing.folder)
-    remote: Any = fs if isinstance(fs, LocalFileSystem) else Remote(fs, url)
-    there = _listed(remote, root, url)
-    if strange := sorted(there - outgoing.digests.keys()):
-        named = ", ".join(strange[:3]) + (f" and {len(strange) - 3} more" if len(strange) > 3 else "")
-        raise StoreError(f"{url} holds other files: {named}.", _ELSEWHERE)
-    for name, digest in outgoing.digests.items():
-        place = f"{root}/{name}"
-        if name in there and _digest(remote, place, url) == digest:
-            continue
-        if isinstance(fs, LocalFileSystem):
-            remote.makedirs(place.rpartition("/")[0], exist_ok=True)
-        remote.put_file(str(outgoing.folder / name), place)
-    wrong = [name for name, digest in outgoing.digests.items() if _digest(remote, f"{root}/{name}", url) != digest]
-    if wrong or _listed(remote, root, url) != outgoing.digests.keys():
-        raise DamagedArtifact(f"What arrived at {url} is not what was sent: {', '.join(wrong)}.", "Push it again.")
+    def __init__(self, fs: Any, root: str, url: str, *, folders: bool = False) -> None:
+        self.fs, self.root, self.url, self.folders = Remote(fs, url), root, url, folders
 
+    def names(self) -> Mapping[str, bool]:
+        """Each file below it; the empty objects that a console puts for folders are none."""
+        self.fs.invalidate_cache()
+        try:
+            found: Mapping[str, Any] = self.fs.find(self.root, detail=True)
+        except FileNotFoundError as error:  # a folder of a bucket need not be there, the bucket must
+            if self.folders:
+                return {}
+            raise StoreError(f"There is no bucket for {self.url}.", "Create it, or correct the address.") from error
+        return {self._name(path): True for path, about in found.items() if not self._marks_a_folder(path, about)}
 
-def _check_folder(target: Path, release: Path) -> None:
-    if any((parent / STORE_FILE).is_file() for parent in (target, *target.parents)):
-        raise StoreError(f"{target} lies in a store, which has its own files only.", "Name a folder outside of it.")
-    if target.resolve().is_relative_to(release.resolve()):
-        raise StoreError(f"{target} lies in the release itself.", "Name a folder outside of it.")
-    if target.is_file():
-        raise StoreError(f"{target} is a file.", _ELSEWHERE)
+    def _marks_a_folder(self, path: str, about: Mapping[str, Any]) -> bool:
+        keys = (path, str(about.get("Key", "")), str(about.get("name", "")))
+        return not about.get("size") and (any(key.endswith("/") for key in keys) or about.get("type") == "directory")
 
+    def _name(self, path: str) -> str:
+        return str(path).removeprefix(self.root).lstrip("/") or "a file of this very name"
 
-def _listed(fs: Any, root: str, url: str) -> set[str]:
-    fs.invalidate_cache()
-    try:
-        return {str(path).removeprefix(root).lstrip("/") for path in fs.find(root)}
-    except FileNotFoundError as error:  # a folder of a bucket need not be there, the bucket must
-        raise StoreError(f"There is no bucket for {url}.", "Create it, or correct the address.") from error
+    def digest(self, name: str) -> str | None:
+        """SHA-256 of what lies there; None where nothing does."""
+        digest = hashlib.sha256()
+        try:
+            with reaching(self.url), self.fs.open(f"{self.root}/{name}", "rb") as file:
+                while block := file.read(CHUNK):
+                    digest.update(block)
+        except FileNotFoundError:
+            return None
+        return digest.hexdigest()
 
+    def start(self, name: str, size: int) -> bytes:
+        """The first bytes of a file."""
+        with self._answered(name), reaching(self.url), self.fs.open(f"{self.root}/{name}", "rb") as file:
+            return bytes(file.read(size))
 
-def _digest(fs: Any, place: str, url: str) -> str | None:
-    """SHA-256 of what lies there; None where nothing does."""
-    digest = hashlib.sha256()
-    try:
-        with reaching(url), fs.open(place, "rb") as file:
-            while block := file.read(CHUNK):
-                digest.update(block)
-    except FileNotFoundError:
-        return None
-    return digest.hexdigest()
+    def put(self, source: Path, name: str) -> None:
+        """Copy a file to it."""
+        place = f"{self.root}/{name}"
+        with self._answered(name):
+            if self.folders:
+                self.fs.makedirs(place.rpartition("/")[0], exist_ok=True)
+            self.fs.put_file(str(source), place)
+
+    def rename(self, old: str, new: str) -> None:
+        """Move a file over another: a copy, as a bucket can't, and then the old one goes."""
+        with self._answered(new):
+            self.fs.pipe_file(f"{self.root}/{new}", self.fs.cat_file(f"{self.root}/{old}"))
+        self.remove(old)
+
+    def remove(self, name: str) -> None:
+        """Take a file away."""
+        with self._answered(name):
+            self.fs.rm_file(f"{self.root}/{name}")
+
+    @contextmanager
+    def _answered(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except ANSWERS as error:
+            said = str(error) or type(error).__name__
+            raise StoreError(f"{self.url} did not take {name}: {said.rstrip('.')}.", "Correct the address.") from error

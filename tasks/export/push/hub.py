@@ -10,16 +10,18 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from storage.errors import ConfigError, DamagedArtifact, StoreError
+from storage.manifest import SUMS
+from tasks.export.push.address import HUB
 from tasks.export.push.outgoing import Outgoing
-from tasks.export.saved import HUB_FILES
+from tasks.export.saved import HUB_FILES, few
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-SCHEME = "hf://"
+SCHEME = f"{HUB}://"
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -51,14 +53,18 @@ def push_to_hub(outgoing: Outgoing, url: str, *, public: bool = False) -> None:
         there = _files(api, name)
     wrong = [one for one in outgoing.digests if one not in there or not _same(there[one], outgoing, one)]
     if wrong:
-        raise DamagedArtifact(f"What arrived at {url} is not what was sent: {', '.join(wrong)}.", "Push it again.")
+        raise DamagedArtifact(f"What arrived at {url} is not what was sent: {few(wrong)}.", "Push it again.")
 
 
 def _check_there(api: HfApi, name: str, outgoing: Outgoing, public: bool) -> None:
     if not public and not api.model_info(name).private:
         raise StoreError(f"{name} is public.", "Say --public if that is meant, or name another repository.")
-    if strange := sorted(set(_files(api, name)) - outgoing.digests.keys() - set(HUB_FILES)):
-        raise StoreError(f"{name} holds other files: {', '.join(strange[:3])}.", "Name a repository of its own.")
+    there = _files(api, name)
+    if SUMS in there and not _same(there[SUMS], outgoing, SUMS):
+        raise StoreError(f"{name} holds another release.", "Name another repository.")
+    ours = {one for one in there.keys() & outgoing.digests.keys() if SUMS in there or _same(there[one], outgoing, one)}
+    if strange := sorted(there.keys() - ours - set(HUB_FILES)):
+        raise StoreError(f"{name} holds other files: {few(strange)}.", "Name a repository of its own.")
 
 
 def _files(api: HfApi, name: str) -> dict[str, Any]:
@@ -81,13 +87,16 @@ def _plain(name: str) -> str:
 
 @contextmanager
 def _asking(url: str) -> Iterator[None]:
-    from httpx import HTTPError
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+    """Within the block, whatever the client raises is a StoreError. It has errors of its own, of the HTTP library under
+    it (which one differs by version: the base of its own), of the disk, and plain ones for odd answers and uploads."""
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
+    client = cast("type[Exception]", HfHubHTTPError.__bases__[0])
     try:
         yield
-    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, HTTPError) as error:
+    except (HfHubHTTPError, HFValidationError, client, OSError, ValueError, RuntimeError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
         raise StoreError(
-            f"The hub did not take {url}: {str(error).strip().rstrip('.')}.",
+            f"The hub did not take {url}: {said.rstrip('.')}.",
             "Check the name, the network, and HF_TOKEN, which needs the right to write.",
         ) from error
