@@ -35,7 +35,7 @@ def _named(file: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _digest(path: Path) -> str:
-    return file_digest(path) if path.is_file() else "missing"
+    return f"sha256:{file_digest(path)[:12]}" if path.is_file() else "missing"
 
 
 def _generation(folder: Path) -> dict[str, Any]:

@@ -25,13 +25,21 @@ def check_config(chosen: Format, model: Path, release: Path) -> None:
     found, expected = chosen.settings(model, release)
     for name in sorted((expected.keys() | found.keys()) - set(CIRCUMSTANCES)):
         if expected.get(name) != found.get(name):
-            is_it, should = (_short(one.get(name)) for one in (found, expected))
+            place, is_it, should = _difference(found.get(name), expected.get(name))
             raise ParityError(
-                f"In the release {name} is {is_it}, for the checkpoint it should be {should}.",
+                f"In the release {name}{place} is {is_it}, for the checkpoint it should be {should}.",
                 "This is a defect; report it.",
             )
 
 
+def _difference(found: Any, expected: Any) -> tuple[str, str, str]:
+    """Where in a list, and both values there."""
+    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        place = next(place for place, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other)
+        return f"[{place}]", _short(found[place]), _short(expected[place])
+    return "", _short(found), _short(expected)
+
+
 def _short(value: Any) -> str:
-    text = str(value)
+    text = repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
