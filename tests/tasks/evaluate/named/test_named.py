@@ -108,7 +108,6 @@ def test_a_gguf_file_is_measured_by_llama_cpp_as_the_link_is_by_transformers(mea
     text, in_llama = measured.language("dpo"), measured.language("dpo-f32")
     assert in_llama["tokens"] == text["tokens"]
     assert in_llama["bits_per_byte"] == pytest.approx(text["bits_per_byte"], rel=1e-4)
-    assert in_llama["bits_per_byte"] != text["bits_per_byte"]
     error = text["calibration"]["ece"]
     assert in_llama["calibration"]["ece"] == pytest.approx(error, abs=1e-3)
 
