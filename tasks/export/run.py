@@ -89,6 +89,7 @@ def run(path: Path) -> None:
             "samples": reference.samples(),
             "formats": proved,
             **({"speculation": speculated} if speculated else {}),
+            "remarks": {name: told for name in spec.config.formats if (told := FORMATS[name].remark(spec.model))},
             "facts": {"peak_memory_bytes": peak_memory(), "speeds": speeds, "device": device, **seconds},
         }
     )

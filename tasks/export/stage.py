@@ -105,13 +105,12 @@ def _write(
 ) -> None:
     measured = json.loads((scores.path / "scores.json").read_text()) if scores else None
     shape = json.loads((model.path / "config.json").read_text())
-    facts = result.pop("facts")
+    facts, remarks = result.pop("facts"), result.pop("remarks")
     out.fact(**facts)
     written = {"scores": measured} if measured else {}
     for name, value in {**written, "parity": result, "lineage": lineage}.items():
         (out.path / f"{name}.json").write_text(json.dumps(value, indent=2) + "\n")
     ollama = modelfile(model.path, out.path, config.formats)
-    remarks = {name: remark for name in config.formats if (remark := FORMATS[name].remark(model.path))}
     card = model_card(config, shape, measured, result, lineage, modelfile=ollama is not None, remarks=remarks)
     pages = {
         "README.md": card,

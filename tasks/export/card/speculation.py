@@ -11,7 +11,8 @@ from tasks.export.formats.source import DRAFT
 from tasks.stage.pages import markdown_table
 
 _COMMANDS = {
-    "transformers": "model.generate(**prompt, assistant_model=AutoModelForCausalLM.from_pretrained(\"draft\"))",
+    "transformers": "model.generate(**prompt, do_sample=False, "
+    "assistant_model=AutoModelForCausalLM.from_pretrained(\"draft\"))",
     "vLLM": "vllm serve . --speculative-config '{{\"method\": \"draft_model\", \"model\": \"draft\", "
     "\"num_speculative_tokens\": {guesses}}}'",
     "llama.cpp": "llama-server -m {model} -md {draft}",
