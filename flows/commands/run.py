@@ -72,6 +72,8 @@ def _run_in_prefect(
     from flows.pipeline import pipeline
 
     logging.getLogger("prefect").setLevel(logging.CRITICAL)  # errors reach the person through main(), once
+    for library in ("torchao", "torch.utils._pytree"):  # what they say on being imported concerns GPUs
+        logging.getLogger(library).setLevel(logging.ERROR)
     with stoppable() as stop:
         try:
             with temporary_server(stop), handed_on(run):
