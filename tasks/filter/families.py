@@ -47,6 +47,12 @@ def measure(config: StageConfig, documents: Artifact, benchmarks: Artifact, out:
     return measured
 
 
+def asked(config: StageConfig) -> dict[str, StageConfig]:
+    """How the signals of every family that has a rule are measured, by the family's name."""
+    found = {family.name: family.measured_by(*family.sections(config)) for family in FAMILIES}
+    return {name: measuring for name, measuring in found.items() if measuring is not None}
+
+
 def rules(config: StageConfig) -> list[Rule]:
     """Every rule of the config, in the order in which they are tried."""
     found = [rule for family in FAMILIES for rule in family.rules(*family.sections(config))]

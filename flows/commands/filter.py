@@ -1,0 +1,136 @@
+"""`gristmill filter`: the rules of a profile, and a look at the documents on which one of them decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from flows.options import Overrides, ProfileName, StoreUrl, settings
+from flows.tables import harmless, new_table
+from storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from profiles.schema import Profile
+    from tasks.filter.config import FilterConfig
+    from tasks.filter.look.near import Looked, Shown
+
+app = typer.Typer(help="Look at the filter's rules and at what they decide.", no_args_is_help=True)
+console = Console()
+PREVIEW = 600  # characters of a document at the terminal
+
+Row = Mapping[str, str]
+
+
+@app.command()
+def rules(profile: ProfileName = "tiny", overrides: Overrides = None, store: StoreUrl = None) -> None:
+    """List every rule of a profile in the order in which they are tried, with its threshold."""
+    from tasks.filter.families import rules as rules_of
+
+    _, config = _loaded(profile, overrides, store)
+    table = new_table("rule", "threshold", right=["threshold"])
+    for rule in rules_of(config):
+        table.add_row(rule.name, "" if rule.threshold is None else f"{rule.threshold:g}")
+    console.print(table)
+
+
+@app.command()
+def look(
+    rule: Annotated[str, typer.Argument(help="a rule, such as gopher_quality.min_words")],
+    profile: ProfileName = "tiny",
+    threshold: Annotated[float | None, typer.Option(help="look here instead, and say what it would change")] = None,
+    documents: Annotated[int, typer.Option(min=1, max=200, help="how many to show on each side")] = 3,
+    source: Annotated[str, typer.Option(help="show documents of this source only")] = "",
+    page: Annotated[Path | None, typer.Option(help="write them, in full, to this HTML file too")] = None,
+    overrides: Overrides = None,
+    store: StoreUrl = None,
+) -> None:
+    """Show the documents just above and just below a rule's threshold, before you set it.
+
+    Shown are documents that all other rules keep, with personal data replaced. Nothing is changed or measured: the
+    signals are those of the profile's newest filter artifact.
+
+        gristmill filter look gopher_quality.min_words tiny
+
+        gristmill filter look gopher_quality.min_words tiny --threshold 40 --page words.html
+    """
+    from flows.session import session_of
+    from tasks.filter.families import rules as rules_of
+    from tasks.filter.look.measured import measured
+    from tasks.filter.look.near import look as look_at
+    from tasks.filter.look.near import named_rule
+    from tasks.filter.look.page import page as page_of
+
+    chosen, config = _loaded(profile, overrides, store)
+    tests = rules_of(config)
+    named_rule(tests, rule)  # a word misspelled is told before the store is asked
+    shards = measured(session_of(chosen).store, chosen.name, config)
+    looked = look_at(tests, rule, shards, threshold=threshold, count=documents, source=source)
+    changes, spread = _changes(looked, threshold is not None), _spread(looked)
+    if page is not None:
+        page.write_text(page_of(looked, chosen.name, changes, spread), encoding="utf-8")
+    bound = "" if looked.rule.threshold is None else f", threshold {looked.rule.threshold:g}"
+    console.print(f"[bold]{looked.rule.name}[/]{bound}")
+    _print_rows("Documents kept", changes)
+    _print_rows("The signal", spread)
+    if looked.unmeasured:
+        console.print(f"{looked.unmeasured:,} documents could not be measured.")
+    _print_documents("Kept by the rule, nearest first", looked.passing)
+    _print_documents("Removed by the rule, nearest first", looked.failing)
+    if page is not None:
+        console.print(f"Written: {escape(str(page))}", soft_wrap=True, highlight=False)
+
+
+def _loaded(name: str, overrides: list[str] | None, store: str | None) -> tuple[Profile, FilterConfig]:
+    from profiles.load import load
+
+    profile = load(name, settings(overrides, store))
+    if profile.filter is None:
+        raise ConfigError(f"{profile.name} has no filter.", "Give the profile a section `filter:`.")
+    return profile, profile.filter
+
+
+def _changes(looked: Looked, moved: bool) -> list[Row]:
+    """Documents by source; where the threshold was moved, those kept before and after too."""
+    rows: list[Row] = []
+    for source in [*sorted(looked.documents), *([""] if len(looked.documents) > 1 else [])]:
+        counters = [looked.documents, looked.before]
+        counters += [looked.after, looked.newly_removed, looked.newly_kept] if moved else []
+        heads = ["documents", "kept now" if moved else "kept", "kept then", "newly removed", "newly kept"]
+        counts = [counter[source] if source else counter.total() for counter in counters]
+        cells = dict(zip(heads, (f"{count:,}" for count in counts), strict=False))
+        rows.append({"source": source or "all", **cells})
+    return rows
+
+
+def _spread(looked: Looked) -> list[Row]:
+    """Quantiles of the signal by source."""
+    from tasks.filter.look.near import QUANTILES
+
+    heads = [f"{100 * share:g} %" for share in QUANTILES]
+    return [
+        {"source": source, **{head: f"{value:.4g}" for head, value in zip(heads, values, strict=True)}}
+        for source, values in looked.quantiles().items()
+    ]
+
+
+def _print_rows(title: str, rows: Sequence[Row]) -> None:
+    if rows:
+        heads = list(rows[0])
+        table = new_table(*heads, right=heads[1:], title=title)
+        for row in rows:
+            table.add_row(*(escape(harmless(cell)) for cell in row.values()))
+        console.print(table)
+
+
+def _print_documents(title: str, shown: Sequence[Shown]) -> None:
+    console.print(f"\n[bold]{title}[/]" + ("" if shown else ": none that every other rule keeps"))
+    for document in shown:
+        head = f"{document.value:.4g}  {document.id} from {harmless(document.source)}"
+        console.print(f"\n{escape(head)}", style="bold", highlight=False)
+        text = document.text[:PREVIEW] + ("…" if len(document.text) > PREVIEW else "")
+        console.print(escape(harmless(text)), highlight=False)

@@ -1,0 +1,119 @@
+"""`gristmill filter`: shown are the documents on which the rule decides, and counts are those of the filter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage.shards.documents import Document, read_documents, shard_name, write_documents
+from storage.store import Store
+from tasks.filter import FilterConfig, filter_documents
+from tasks.stage.session import Session, open_session
+from tests.flows.test_cli import gristmill, publish
+from tests.runtimes import runtime_of
+
+SENTENCE = "The river begins in the hills and flows to the sea, and that is all they have to say of it."
+FRENCH = "La rivière commence dans les collines et coule vers la mer, et les gens vivent le long de ses rives."
+SIZES = range(2, 12)  # sentences: 21 words and a number each
+SETTINGS = {
+    "gopher_repetition": None,
+    "gopher_quality": {"min_words": 50},
+    "c4": None,
+    "fineweb": None,
+    "toxicity": None,
+}
+
+
+def text(sentences: int, source: str) -> str:
+    return " ".join(f"{SENTENCE[:-1]} in {source} {number}." for number in range(sentences))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A store with a filter artifact of the profile tiny: ten documents each of two sources, and one in French."""
+    folder = tmp_path_factory.mktemp("look")
+    store = Store(str(folder / "store"))
+    documents = [Document.new(text(size, source), source) for source in ("hills", "coast") for size in SIZES]
+    documents.append(Document.new(f"{FRENCH} {FRENCH} {FRENCH}", "coast"))
+    documents.append(Document.new(f"{text(9, 'letters')} Write to jane.doe@mail.com.", "letters"))
+    files = {}
+    for number in range(2):
+        write_documents(folder / shard_name(number), documents[number::2])
+        files[f"documents/{shard_name(number)}"] = (folder / shard_name(number)).read_bytes()
+    unique = store.get(publish(store, "dedup", files))
+    raw = store.get(publish(store, "download", {"benchmarks/none.jsonl": b""}))
+    with open_session(Session(store, runtime_of(workers=1), "tiny")):
+        config = FilterConfig.model_validate(SETTINGS)
+        filter_documents.materialize(config, [unique.part("documents"), raw.part("benchmarks")])
+    return store
+
+
+OFF = [f"--set=filter.{group}=null" for group in ("gopher_repetition", "c4", "fineweb", "toxicity")]
+
+
+def looked(store: Store, *arguments: str) -> str:
+    done = gristmill("filter", *arguments, *OFF, "--set=filter.gopher_quality.min_words=50", f"--store={store.root}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def kept(store: Store) -> int:
+    (artifact,) = [store.get(location) for location in store.locations() if location.startswith("filter/")]
+    return sum(1 for path in artifact.part("documents").files("*.parquet") for _ in read_documents(path))
+
+
+def test_the_nearest_documents_on_both_sides_are_shown(store: Store) -> None:
+    told = looked(store, "look", "gopher_quality.min_words", "tiny", "--documents=1", "--source=hills")
+    words = [len(text(size, "hills").split()) for size in SIZES]
+    above, below = min(w for w in words if w >= 50), max(w for w in words if w < 50)
+    passing, failing = told.split("Kept by the rule")[1].split("Removed by the rule")
+    assert f"\n{above}  " in passing
+    assert f"\n{below}  " in failing
+    assert "coast" not in passing + failing
+    assert "rivière" not in told, "another rule decides on it"
+
+
+def test_another_threshold_is_counted_as_the_filter_would(store: Store) -> None:
+    told = looked(store, "look", "gopher_quality.min_words", "tiny", "--threshold=200")
+    words = [len(text(size, "hills").split()) for size in SIZES]
+    now, then = (sum(w >= threshold for w in words) for threshold in (50, 200))
+    row = next(line.split() for line in told.splitlines() if line.startswith("hills"))
+    assert row[1:] == [str(len(words)), str(now), str(then), str(now - then), "0"]
+    total = next(line.split() for line in told.splitlines() if line.startswith("all"))
+    assert int(total[2]) == kept(store)
+
+
+def test_the_page_has_the_documents_in_full_and_no_personal_data(store: Store, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    told = looked(store, "look", "language", "tiny", f"--page={page}", "--documents=50")
+    assert "&lt;EMAIL_ADDRESS&gt;" in page.read_text()
+    assert "jane.doe" not in page.read_text() + told
+    assert text(11, "coast") not in told
+    looked(store, "look", "gopher_quality.min_words", "tiny", "--threshold=250", f"--page={page}")
+    assert text(11, "coast") in page.read_text()
+
+
+def test_rules_are_listed_with_their_thresholds(store: Store) -> None:
+    listed = [line.split() for line in looked(store, "rules", "tiny").splitlines()]
+    assert ["gopher_quality.min_words", "50"] in listed
+    assert ["language"] in listed
+    assert not any(line[0].startswith("c4.") for line in listed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["gopher_quality.min_wordz"], "Did you mean gopher_quality.min_words"),
+        (["language", "--threshold=1"], "compares no number"),
+        (["language", "--source=nowhere"], "The sources are coast, hills, letters"),
+        (["language", "--set=filter.language.measure.piece_bytes=300"], "in another way"),
+        (["language", "--set=filter.perplexity={}"], "perplexity was not measured"),
+        (["language", "--set=name=other"], "other has no filtered documents"),
+        (["language", "--set=filter=null"], "has no filter"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_said(store: Store, arguments: list[str], named: str) -> None:
+    done = gristmill("filter", "look", arguments[0], "tiny", f"--store={store.root}", *OFF, *arguments[1:])
+    assert done.returncode == 1
+    assert named in done.stderr.replace("\n", " ")
