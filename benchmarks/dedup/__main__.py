@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import peer_environment
 from benchmarks.measure import DATA, Corpus, Failed, Run, corpus, environment, measure, median
+from benchmarks.peer_environment import PEERS
 
 OURS = "gristmill"
 TOOLS = (OURS, "rensa-prehashed", "rensa", "fastsketchlsh", "gaoya", "datasketch-prehashed", "datasketch", "datatrove")
@@ -39,7 +39,7 @@ class Contender:
                 command = [sys.executable, str(Path(__file__).with_name("ours.py"))]
                 places = [str(self.corpus.folder), out, "--workers", str(self.workers)]
             else:
-                command = [str(peer_environment.PYTHON), str(Path(__file__).with_name("peers.py")), self.tool]
+                command = [str(PEERS.python), str(Path(__file__).with_name("peers.py")), self.tool]
                 places = [str(self.corpus.folder), out]
             return measure([*command, *places], environment(self.workers))
 
@@ -66,7 +66,7 @@ def speed(contender: Contender, run: Run) -> float:
 
 def compare(tools: Sequence[str], whole: Corpus, part: Corpus, runs: int) -> None:
     """The table of all tools."""
-    installed = peer_environment.ensure()
+    installed = PEERS.ensure()
     versions = {tool: installed[name] for tool in tools if (name := tool.removesuffix("-prehashed")) in installed}
     versions[OURS] = importlib.metadata.version(OURS)
     missing = [f"{tool}: could not be installed" for tool in tools if tool not in versions]

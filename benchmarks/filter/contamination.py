@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import peer_environment
 from benchmarks.measure import Corpus, Failed, Run, corpus, corpus_parser, environment, measure, median
+from benchmarks.peer_environment import PEERS
 
 OURS, SETS, DATATROVE = "gristmill", "sets of tuples", "datatrove"
 NGRAM = 13
@@ -42,7 +42,7 @@ class Contender:
         script = Path(__file__).with_name("datatrove_decont.py")
         places = [str(self.corpus.folder), str(self.corpus.folder.parent / BENCHMARKS)]
         if self.side == DATATROVE:
-            return measure([str(peer_environment.PYTHON), str(script), *places], environment(1))
+            return measure([str(PEERS.python), str(script), *places], environment(1))
         module = ["-m", "benchmarks.filter.contamination", "--measure", self.side]
         return measure([sys.executable, *module, *places], environment(1))
 
@@ -131,7 +131,7 @@ def main() -> None:
     whole = corpus(data, options.megabytes)
     part = corpus(data, options.part, whole)
     questions = write_questions(data / BENCHMARKS)
-    versions = peer_environment.ensure()
+    versions = PEERS.ensure()
     contenders = [Contender(OURS, whole), *(Contender(side, part) for side in (OURS, SETS, DATATROVE))]
     found: dict[Contender, list[Run]] = {contender: [] for contender in contenders}
     for _ in range(options.runs):

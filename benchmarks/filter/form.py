@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import peer_environment
 from benchmarks.measure import ROOT, Corpus, Run, corpus, corpus_parser, environment, measure, median
+from benchmarks.peer_environment import PEERS
 
 OURS, PEER_AS_IS, PEER_PLAIN = "gristmill", "datatrove", "datatrove, plain split"
 PEER = Path(__file__).with_name("datatrove_filters.py")
@@ -81,9 +81,9 @@ class Contender:
         """One measured run."""
         folder = str(self.corpus.folder)
         if self.tool == PEER_AS_IS:
-            command = [str(peer_environment.PYTHON), str(PEER), "chain", folder]
+            command = [str(PEERS.python), str(PEER), "chain", folder]
         elif self.tool == PEER_PLAIN:
-            command = [str(peer_environment.PYTHON), str(PEER), "chain", folder, "--plain"]
+            command = [str(PEERS.python), str(PEER), "chain", folder, "--plain"]
         else:
             command = [sys.executable, "-m", "benchmarks.filter.form", "--ours", folder]
         return measure(command, environment(1) | {"PYTHONPATH": str(ROOT.parent)})
@@ -137,7 +137,7 @@ def decisions(signals: Any) -> dict[tuple[str, str], Any]:
 
 def compare(whole: Corpus, part: Corpus, runs: int) -> None:
     """The table of speeds: datatrove on a part of the text, ours on that and on the whole."""
-    installed = peer_environment.ensure()
+    installed = PEERS.ensure()
     contenders = [*(Contender(tool, part) for tool in (PEER_AS_IS, PEER_PLAIN, OURS)), Contender(OURS, whole)]
     taken: dict[Contender, list[Run]] = {contender: [] for contender in contenders}
     contenders[-1].run()  # compiles the kernels if need be
@@ -171,9 +171,9 @@ def parity(source: Corpus) -> None:
     from tasks.filter.form.config import FormConfig
     from tasks.filter.form.measure import measure_form
 
-    peer_environment.ensure()
+    PEERS.ensure()
     with tempfile.TemporaryDirectory(dir=source.folder.parent) as folder:
-        command = [str(peer_environment.PYTHON), str(PEER), "decide", str(source.folder), folder]
+        command = [str(PEERS.python), str(PEER), "decide", str(source.folder), folder]
         subprocess.run(command, env=environment(1), stdout=sys.stderr, check=True)
         table = pq.read_table(Path(folder) / "decisions.parquet").combine_chunks()
     batch = measure_form(FormConfig(), table["text"].chunk(0))

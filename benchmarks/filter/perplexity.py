@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks import peer_environment
 from benchmarks.measure import Failed, Run, corpus, corpus_parser, environment, measure
+from benchmarks.peer_environment import PEERS
 from storage.shards.documents import read_batches
 from tasks.filter.perplexity import kernels
 from tasks.filter.perplexity.estimate import estimate
@@ -154,7 +154,7 @@ def main() -> None:
     if options.measure:
         child(options.measure)
         return
-    versions = peer_environment.ensure()
+    versions = PEERS.ensure()
     text = corpus(options.data.resolve(), options.megabytes)
     training, scoring = texts_of(text.folder, TRAINING), texts_of(text.folder, SCORING)
     work = text.folder.parent / f"{text.folder.name}-arpa"
@@ -168,7 +168,7 @@ def main() -> None:
     print(f"{platform.machine()}, 1 thread, order {ORDER}, {ngrams:,} n-grams, medians of {options.runs}\n")
     runs: dict[str, list[Run]] = {"gristmill": [], f"kenlm {versions.get('kenlm', '?')}": []}
     ours = [sys.executable, "-m", "benchmarks.filter.perplexity", "--measure", str(text.folder)]
-    theirs = [str(peer_environment.PYTHON), str(KENLM), str(work)]
+    theirs = [str(PEERS.python), str(KENLM), str(work)]
     failures = set()
     for _ in range(options.runs):
         for side, command in zip(runs, (ours, theirs), strict=True):

@@ -18,8 +18,8 @@ import statistics
 import sys
 from pathlib import Path
 
-from benchmarks import peer_environment
 from benchmarks.measure import DATA, ROOT, Failed, measure
+from benchmarks.peer_environment import LITGPT
 from benchmarks.pretrain.data import data_of
 from benchmarks.pretrain.ours import ENGINES, shape_of
 from benchmarks.pretrain.sizes import Size, Task
@@ -99,8 +99,8 @@ def _compare(name: str, tasks: list[Task], runs: int) -> None:
 def _run(task: Task) -> dict[str, float]:
     module, python = "ours", sys.executable
     if task.side.startswith("litgpt"):
-        peer_environment.ensure()
-        module, python = "litgpt_side", str(peer_environment.PYTHON)
+        LITGPT.ensure()
+        module, python = "litgpt_side", str(LITGPT.python)
     elif task.side not in ENGINES:
         module = "peers"
     variables = training_environment(ComputeRuntime(device="cpu", threads=task.threads))

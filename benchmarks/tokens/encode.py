@@ -24,8 +24,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import peer_environment
 from benchmarks.measure import DATA, ROOT, Corpus, Failed, Run, corpus, environment, measure, median
+from benchmarks.peer_environment import PEERS
 
 OURS = "gristmill"
 BATCHED = "tokenizers, encode_batch_fast"
@@ -43,7 +43,7 @@ def measured(tool: str, text: Corpus, tokenizer: Path) -> Run:
         if tool == OURS:
             command = [*CHILD, OURS, *given]
         else:
-            command = [str(peer_environment.PYTHON), str(PEER), tool, *given]
+            command = [str(PEERS.python), str(PEER), tool, *given]
         found = measure(command, VARIABLES)
         # In a process of its own: what this one holds would count as its children's memory
         found.result.update(measure([*CHILD, "digest", folder], VARIABLES).result)
@@ -169,7 +169,7 @@ def run(options: argparse.Namespace) -> None:
     whole = corpus(data, options.megabytes)
     part = corpus(data, options.part, whole)
     tokenizer = tokenizer_of(whole, options.vocab_size)
-    installed = peer_environment.ensure()
+    installed = PEERS.ensure()
     versions = (f"{name} {installed.get(name, '–')}" for name in ("tokenizers", "tiktoken", "datatrove"))
     print(f"{platform.machine()}, 1 process, 1 thread, {', '.join(versions)}")
     taken = by_turns(part, tokenizer, options.runs)

@@ -1,0 +1,106 @@
+"""`python -m benchmarks.corpus_to_tokens`: JSONL in, token shards out, by CPU seconds of the whole command.
+
+Ours is `gristmill run --to tokenize` with an empty store: start-up, Prefect's server, hashing and the vocabulary, which
+it learns, are all in. datatrove's is its near-duplicate removal, then language, Gopher, C4, FineWeb, personal data and
+tokenizer in one pass, in one process without an executor's helpers; the vocabulary is ours, finished. Its word
+tokenizer is spaCy's, as it comes; with `--plain`, a split at white space, which changes its verdicts. Both sides get
+the same text, one worker and one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.measure import Corpus, Run, corpus, corpus_parser, environment, measure, median
+from benchmarks.peer_environment import PEERS
+from storage.shards.documents import read_documents
+
+HERE = Path(__file__).parent
+VOCABULARY = 32_000
+
+PROFILE = f"""
+extends: tiny
+name: measured
+download:
+  sources: [{{kind: files, name: text, paths: [PATH]}}]
+dedup: {{max_removed_share_per_source: 1.0}}
+filter:
+  gopher_quality: {{min_words: 50}}
+  c4: {{min_c4_sentences: 5}}
+  toxicity: null
+tokenizer: {{vocab_size: {VOCABULARY}, sample_bytes_per_source: 1000000000}}
+runtime: {{data: {{workers: 1}}}}
+"""
+
+
+def lines(text: Corpus) -> Path:
+    """The corpus as one JSONL file beside its shards, as both sides read it."""
+    path = text.folder / "documents.jsonl"
+    if not path.exists():
+        unfinished = path.with_suffix(".part")
+        with unfinished.open("w", encoding="utf-8") as file:
+            for shard in sorted(text.folder.glob("*.parquet")):
+                file.writelines(
+                    json.dumps({"text": document.text}, ensure_ascii=False) + "\n" for document in read_documents(shard)
+                )
+        unfinished.rename(path)
+    return path
+
+
+def ours(text: Path, tokenizer: Path) -> Run:
+    """One run of ours with an empty store; its vocabulary is copied to `tokenizer`."""
+    with tempfile.TemporaryDirectory(dir=text.parent) as folder:
+        profile = Path(folder) / "measured.yaml"
+        profile.write_text(PROFILE.replace("PATH", json.dumps(str(text))))
+        command = [sys.executable, str(HERE / "ours.py"), str(profile), f"{folder}/store", str(tokenizer)]
+        return measure(command, environment(1))
+
+
+def theirs(text: Path, tokenizer: Path, *arguments: str) -> Run:
+    """One run of datatrove's."""
+    from tasks.filter.language.config import PACKAGE
+    from tasks.filter.language.measure import MODEL
+    from tasks.text.packages import package_file
+
+    with tempfile.TemporaryDirectory(dir=text.parent) as folder:
+        model = package_file(PACKAGE, MODEL)
+        places = [str(text), folder, str(tokenizer), str(model)]
+        command = [str(PEERS.python), str(HERE / "datatrove_pipeline.py"), *places, *arguments]
+        return measure(command, environment(1))
+
+
+def main() -> None:
+    """Read the options, make what is missing, measure in turns, print the table."""
+    parser = corpus_parser(__doc__, megabytes=100)
+    parser.add_argument("--plain", action="store_true", help="datatrove with words cut at white space, too")
+    options = parser.parse_args()
+    installed = PEERS.ensure()
+    text = corpus(options.data.resolve(), options.megabytes)
+    path = lines(text)
+    tokenizer = text.folder / "tokenizer.json"
+    contenders = {"gristmill": lambda: ours(path, tokenizer), "datatrove": lambda: theirs(path, tokenizer)}
+    if options.plain:
+        contenders["datatrove, plain words"] = lambda: theirs(path, tokenizer, "--plain")
+    runs: dict[str, list[Run]] = {name: [] for name in contenders}
+    for number in range(options.runs):
+        for name, run in contenders.items():
+            print(f"run {number + 1}/{options.runs}: {name}, {text.megabytes:.1f} MB", file=sys.stderr)
+            runs[name].append(run())
+    figures = {name: median(taken) for name, taken in runs.items()}
+    print(f"{text.megabytes:.1f} MB, {text.documents:,} documents, medians of {options.runs}; ")
+    print(f"datatrove {installed['datatrove']}\n")
+    print("| pipeline | CPU s | ours / it | wall s | peak memory, largest process (MB) | kept | tokens |")
+    print("|---|---|---|---|---|---|---|")
+    for name, run in figures.items():
+        ratio = run.cpu / figures["gristmill"].cpu
+        print(
+            f"| {name} | {run.cpu:.1f} | {ratio:.1f} × | {run.wall:.1f} | {run.peak / 1e6:,.0f} "
+            f"| {run.result['kept']:,} of {text.documents:,} | {run.result['tokens']:,} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
