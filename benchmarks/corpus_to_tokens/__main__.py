@@ -86,9 +86,9 @@ def main() -> None:
         contenders["datatrove, plain words"] = lambda: theirs(path, tokenizer, "--plain")
     runs: dict[str, list[Run]] = {name: [] for name in contenders}
     for number in range(options.runs):
-        for name, run in contenders.items():
+        for name, start in contenders.items():
             print(f"run {number + 1}/{options.runs}: {name}, {text.megabytes:.1f} MB", file=sys.stderr)
-            runs[name].append(run())
+            runs[name].append(start())
     figures = {name: median(taken) for name, taken in runs.items()}
     print(f"{text.megabytes:.1f} MB, {text.documents:,} documents, medians of {options.runs}; ")
     print(f"datatrove {installed['datatrove']}\n")

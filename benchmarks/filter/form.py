@@ -102,13 +102,13 @@ def ours(source: Path) -> dict[str, float]:
     from tasks.stage.output import Output
     from tasks.stage.runtime import DataRuntime, Runtime
 
-    decisions(measure_form(FormConfig(), pa.array(["It loads its kernels now."])))
+    decisions(measure_form(FormConfig(as_datatrove=True), pa.array(["It loads its kernels now."])))
     started = time.process_time()
     documents = kept = 0
     with tempfile.TemporaryDirectory(dir=source.parent) as folder:
         out = Output.at(Path(folder), stage="form", runtime=Runtime(data=DataRuntime(workers=1)))
         # Without a digest: hashing the shards is the store's work, and no peer does it
-        form_signals.function(FormConfig(), Artifact(path=source, digest=""), out)
+        form_signals.function(FormConfig(as_datatrove=True), Artifact(path=source, digest=""), out)
         for path in sorted(out.path.glob("*.parquet")):
             for batch in read_signals(path):
                 failing = decisions(batch)
@@ -176,7 +176,7 @@ def parity(source: Corpus) -> None:
         command = [str(PEERS.python), str(PEER), "decide", str(source.folder), folder]
         subprocess.run(command, env=environment(1), stdout=sys.stderr, check=True)
         table = pq.read_table(Path(folder) / "decisions.parquet").combine_chunks()
-    batch = measure_form(FormConfig(), table["text"].chunk(0))
+    batch = measure_form(FormConfig(as_datatrove=True), table["text"].chunk(0))
     failing = decisions(batch)
     print(f"{table.num_rows:,} documents, {source.megabytes:.1f} MB\n")
     print("| filter | rule | equal decisions (%) | removed by both | by datatrove alone | by ours alone | it raises |")

@@ -27,6 +27,13 @@ class C4LineRules(StageConfig):
 class FormConfig(StageConfig):
     """Word list, lengths and line rules; everything else follows the papers."""
 
+    as_datatrove: bool = Field(
+        False,
+        description="count exactly as datatrove 0.10 does: the most frequent n-gram counts even if it occurs once, a "
+        "line that ends in a closing quotation mark or in white space has no terminal punctuation, and blank lines are "
+        "duplicates of each other. Short texts and dialogue are removed for that, so it is off by default",
+    )
+
     stop_words: list[Word] = Field(
         ["the", "be", "to", "of", "and", "that", "have", "with"],
         min_length=1,

@@ -198,8 +198,9 @@ def ends_line(c):
 
 
 @njit(cache=True, nogil=True)
-def count_repetition(work, words, stop_words, top, duplicates, row):
+def count_repetition(work, words, stop_words, once, top, duplicates, row):
     """Count stop words, and characters in repeated word n-grams: `top` for n in TOP, `duplicates` for n in DUPLICATE.
+    With `once`, an n-gram that occurs once may be the most frequent one.
 
     Gopher, table A1 (Rae et al. 2021).
     """
@@ -207,7 +208,7 @@ def count_repetition(work, words, stop_words, top, duplicates, row):
     places, row.stop_words = number_words(work, words, stop_words)
     for k in range(len(top)):
         places, distinct = number_ngrams(work, places)
-        top[k] = top_characters(work, words, k + 2, distinct)
+        top[k] = top_characters(work, words, k + 2, distinct, once)
     for k in range(len(duplicates)):
         # No n-gram repeats, so no longer one does
         if not places:
@@ -218,12 +219,13 @@ def count_repetition(work, words, stop_words, top, duplicates, row):
 
 @njit(cache=True, nogil=True)
 def count_form(
-    data: UInt8, offsets: Int64, tables: Tables, rules: LineRules, stop_words: UInt64, short: int, work: Workspace,
-    rows: npt.NDArray[np.void], top: Int64, duplicates: Int64,
+    data: UInt8, offsets: Int64, tables: Tables, rules: LineRules, stop_words: UInt64, short: int, as_datatrove: bool,
+    work: Workspace, rows: npt.NDArray[np.void], top: Int64, duplicates: Int64,
 ) -> None:  # fmt: skip
     """Write all counts of D texts to `rows` (COUNTS), `top` (D × 3) and `duplicates` (D × 6), which must be zeroed.
 
     `data` holds the texts as UTF-8, text d at `offsets[d]:offsets[d + 1]`; lines up to `short` characters are short.
+    `as_datatrove` is that of `FormConfig`.
     """
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]
@@ -232,9 +234,9 @@ def count_form(
         row.words = words
         row.characters = end - begin - continued
         count_lines(data, begin, work, lines, rules, tables, row)
-        count_newline_lines(data, begin, end, work, newlines, words, continued, short, row)
+        count_newline_lines(data, begin, end, work, newlines, words, continued, short, as_datatrove, row)
         count_paragraphs(data, begin, work, newlines, words, row)
-        count_repetition(work, words, stop_words, top[d], duplicates[d], row)
+        count_repetition(work, words, stop_words, as_datatrove, top[d], duplicates[d], row)
 
 
 @njit(cache=True, nogil=True)

@@ -237,11 +237,11 @@ def count_lines(data, begin, work, lines, rules, tables, row):
 
 
 @njit(cache=True, nogil=True)
-def count_newline_lines(data, begin, end, work, newlines, words, continued, short, row):
-    """Count over the lines between newlines: repeats of non-empty ones (Gopher), FineWeb's measures of non-blank ones.
+def count_newline_lines(data, begin, end, work, newlines, words, continued, short, as_datatrove, row):
+    """Count over the lines between newlines: repeats (Gopher), and FineWeb's measures of non-blank ones.
 
-    As in datatrove, which splits at `\\n+` for Gopher, an empty piece before the first or after the last newline is a
-    line.
+    With `as_datatrove`, which splits at `\\n+` for Gopher, lines of white space count for repeats, as does an empty
+    piece before the first or after the last newline; and FineWeb's punctuation must be the line's very last character.
     """
     places, continuing, kinds, ends, table = (
         work.newlines, work.newline_continued, work.word_kinds, work.word_ends, work.table,
@@ -260,20 +260,23 @@ def count_newline_lines(data, begin, end, work, newlines, words, continued, shor
         if stop > start:
             characters = stop - start - (after - before)
             again = seen_before(table, shift, turn, hash_span(data, begin + start, begin + stop))
-            row.pieces += 1
-            row.duplicate_pieces += again
-            row.duplicate_piece_characters += again * characters
+            if as_datatrove or last > w:
+                row.pieces += 1
+                row.duplicate_pieces += again
+                row.duplicate_piece_characters += again * characters
             # With a word in it
             if last > w:
                 row.nonblank_lines += 1
                 row.repeated_line_characters += again * characters
                 row.short_lines += characters <= short
-                # FineWeb does not strip: the last word must end where the line does
-                row.punctuated_lines += ends[last - 1] == stop and (kinds[last - 1] & PUNCTUATED) != 0
+                if as_datatrove:
+                    row.punctuated_lines += ends[last - 1] == stop and (kinds[last - 1] & PUNCTUATED) != 0
+                else:
+                    row.punctuated_lines += (kinds[last - 1] & ENDS_SENTENCE) != 0
         start, w, before = stop + 1, last, after
     row.newlines = newlines
     # Empty pieces at both edges of the text equal each other, so the second is a duplicate
-    if newlines:
+    if newlines and as_datatrove:
         edges = np.int64(places[0] == 0) + np.int64(places[newlines - 1] == size - 1)
         row.pieces += edges
         row.duplicate_pieces += edges == 2

@@ -50,7 +50,19 @@ def measure_form(config: FormConfig, texts: pa.Array) -> pa.RecordBatch:
     stop_words = _stop_words(tuple(config.stop_words))
     rules = LineRules(**config.c4.model_dump())
     work = _workspace(longest)
-    count_form(data, offsets, _tables(), rules, stop_words, config.short_line_length, work, rows, top, duplicates)
+    count_form(
+        data,
+        offsets,
+        _tables(),
+        rules,
+        stop_words,
+        config.short_line_length,
+        config.as_datatrove,
+        work,
+        rows,
+        top,
+        duplicates,
+    )
     return pa.record_batch(_columns(rows, top, duplicates))
 
 

@@ -128,10 +128,10 @@ def number_ngrams(work, left):
 
 
 @njit(cache=True, nogil=True)
-def top_characters(work, words, n, distinct):
+def top_characters(work, words, n, distinct, once):
     """Characters in all occurrences of the most frequent n-gram, the first on a tie, with one space between words.
 
-    Where no n-gram repeats, that is the first one of the text.
+    Where no n-gram repeats, that is 0, or with `once` the first one of the text.
     """
     if words < n:
         return 0
@@ -141,6 +141,8 @@ def top_characters(work, words, n, distinct):
     for number in range(distinct):
         if counts[number] > count:
             first, count = work.firsts[number], counts[number]
+    if count == 1 and not once:
+        return 0
     # `lengths` is a running sum without white space; n words have n − 1 spaces
     return (work.lengths[first + n] - work.lengths[first] + n - 1) * count
 

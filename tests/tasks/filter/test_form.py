@@ -22,7 +22,7 @@ from storage.artifact import Artifact
 from storage.shards.documents import Document, shard_name, write_documents
 from tasks.filter.form import measure as measuring
 from tasks.filter.form.c4 import c4_lines, count_sentences, keep_c4_lines
-from tasks.filter.form.characters import SIZE, SYMBOLS, TERMINALS
+from tasks.filter.form.characters import CLOSERS, SIZE, SYMBOLS, TERMINALS
 from tasks.filter.form.config import C4LineRules, FormConfig
 from tasks.filter.form.measure import measure_form
 from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, GopherRepetitionRules
@@ -45,7 +45,7 @@ LINE_RULES = st.builds(
     terminal_punctuation=st.booleans(), min_words=st.integers(0, 3), max_word_length=st.sampled_from([5, 12, 1000]),
     javascript=st.booleans(), policy=st.booleans(), citations=st.booleans(),
 )  # fmt: skip
-CONFIGS = st.builds(FormConfig, short_line_length=st.integers(0, 30), c4=LINE_RULES)
+CONFIGS = st.builds(FormConfig, as_datatrove=st.booleans(), short_line_length=st.integers(0, 30), c4=LINE_RULES)
 ORDER = (GopherQualityRules, GopherRepetitionRules, C4Rules, FineWebRules)
 BOUNDS = ("min_", "max_")
 STORY = (
@@ -74,9 +74,9 @@ def repeats(parts: Sequence[str]) -> list[str]:
     return repeated
 
 
-def top(words: Sequence[str], n: int) -> int:
+def top(words: Sequence[str], n: int, least: int) -> int:
     grams = Counter(" ".join(words[k : k + n]) for k in range(len(words) - n + 1))
-    return sum(len(gram) * count for gram, count in grams.most_common(1))
+    return sum(len(gram) * count for gram, count in grams.most_common(1) if count >= least)
 
 
 def duplicate(words: Sequence[str], n: int) -> int:
@@ -109,10 +109,13 @@ def quality_by_python(text: str, config: FormConfig) -> dict[str, Any]:
     }
 
 
-def repetition_by_python(text: str) -> dict[str, Any]:
+def repetition_by_python(text: str, config: FormConfig) -> dict[str, Any]:
     words, size = text.split(), len(text)
     paragraphs = re.split(r"\n{2,}", text.strip()) if words else []
     lines = re.split(r"\n+", text) if text else []
+    if not config.as_datatrove:
+        lines = [line for line in lines if line.strip()]
+    least = 1 if config.as_datatrove else 2
     found = {
         "characters": size,
         "duplicate_paragraphs": share(len(repeats(paragraphs)), len(paragraphs)),
@@ -120,7 +123,7 @@ def repetition_by_python(text: str) -> dict[str, Any]:
         "duplicate_lines": share(len(repeats(lines)), len(lines)),
         "duplicate_line_characters": share(len("".join(repeats(lines))), size),
     }
-    found |= {f"top_{n}gram_characters": share(top(words, n), size) for n in (2, 3, 4)}
+    found |= {f"top_{n}gram_characters": share(top(words, n, least), size) for n in (2, 3, 4)}
     return found | {f"duplicate_{n}gram_characters": share(duplicate(words, n), size) for n in range(5, 11)}
 
 
@@ -148,9 +151,13 @@ def c4_by_python(text: str, rules: C4LineRules) -> dict[str, Any]:
 def fineweb_by_python(text: str, config: FormConfig) -> dict[str, Any]:
     lines = [line for line in text.split("\n") if line.strip()]
     repeated = len("".join(repeats(lines)))
+
+    def ends(line: str) -> bool:
+        return (line if config.as_datatrove else line.rstrip().rstrip(CLOSERS)).endswith(tuple(TERMINALS))
+
     return {
         "nonblank_lines": len(lines),
-        "punctuated_lines": share(sum(line.endswith(tuple(TERMINALS)) for line in lines), len(lines)),
+        "punctuated_lines": share(sum(map(ends, lines)), len(lines)),
         "short_lines": share(sum(len(line) <= config.short_line_length for line in lines), len(lines)),
         "repeated_line_characters": share(repeated, len(text.replace("\n", ""))),
         "newlines_per_word": share(text.count("\n"), len(text.split())),
@@ -159,7 +166,7 @@ def fineweb_by_python(text: str, config: FormConfig) -> dict[str, Any]:
 
 def by_python(text: str, config: FormConfig) -> dict[str, Any]:
     """What the kernels measure, read off the filters' descriptions."""
-    measured = quality_by_python(text, config) | repetition_by_python(text)
+    measured = quality_by_python(text, config) | repetition_by_python(text, config)
     return measured | c4_by_python(text, config.c4) | fineweb_by_python(text, config)
 
 
@@ -175,7 +182,7 @@ def test_the_kernels_measure_what_plain_python_does(texts: list[str], config: Fo
 @given(st.lists(st.sampled_from(["a", "b", "c", "dd", "\n"]), max_size=80).map(" ".join))
 def test_repetition_is_found_wherever_it_stands(text: str) -> None:
     (row,) = measure(text)
-    expected = repetition_by_python(text)
+    expected = repetition_by_python(text, FormConfig())
     assert {name: row[name] for name in expected} == expected
 
 
@@ -206,7 +213,7 @@ def test_real_text_is_measured_as_plain_python_does(shared_data: Callable[[str],
         ("duplicate_line_characters", "ab\nab\n\nc\nab", 4 / 11),
         ("top_2gram_characters", "x a b y a b", 6 / 11),
         ("top_3gram_characters", "x y", 0.0),
-        ("top_4gram_characters", "all four words differ", 1.0),
+        ("top_4gram_characters", "all four words differ", 0.0),
         ("duplicate_5gram_characters", "a b c d e a b c d e a b c d e", 10 / 29),
         ("c4_sentences", 'He came. "She left!" Then (it rained.) And', 0),
         ("c4_sentences", 'He came. "She left!" Then (it rained.) And so on.', 4),
@@ -214,7 +221,9 @@ def test_real_text_is_measured_as_plain_python_does(shared_data: Callable[[str],
         ("c4_removed_lines", "It was good.\n\nNo end here\nA privacy policy line.", 2),
         ("c4_curly_bracket_lines", "if (a) { b }\nThe set {a} is open.", 1),
         ("c4_lorem_ipsum_lines", "Lorem ipsum dolor sit\nThen Lorem ipsum dolor sit.", 1),
-        ("punctuated_lines", "a.\nb. \nc?\nd\"", 0.5),
+        ("punctuated_lines", "a.\nb. \nc?\nd\"", 0.75),
+        ("punctuated_lines", "\"She came.\"\nHe (too!)  \nthe end\nNo)", 0.5),
+        ("duplicate_lines", "one\n \n \n \ntwo\n", 0.0),
         ("short_lines", "a" * 30 + "\n" + "a" * 31 + "\n \n", 0.5),
         ("repeated_line_characters", "ab\nab\n \n c", 2 / 7),
         ("newlines_per_word", "a\n\nb", 1.0),
@@ -222,6 +231,13 @@ def test_real_text_is_measured_as_plain_python_does(shared_data: Callable[[str],
 )  # fmt: skip
 def test_a_signal_is_what_its_paper_says(signal: str, text: str, value: float | None) -> None:
     assert measure(text)[0][signal] == value
+
+
+def test_datatroves_own_counts_are_there_by_choice() -> None:
+    (row,) = measure('all four words differ\n"So."\n \n \nEnd. ', config=FormConfig(as_datatrove=True))
+    assert row["top_4gram_characters"] == len("all four words differ") / row["characters"]
+    assert row["punctuated_lines"] == 0.0
+    assert row["duplicate_lines"] == 0.2
 
 
 ODD = {
@@ -254,7 +270,7 @@ def test_odd_text_is_measured_in_linear_time(kind: str) -> None:
     elif kind in ("white space", "newlines"):
         assert {"mean_word_length", "alphabetic_words", "punctuated_lines", "newlines_per_word"} <= nulls
     if kind == "identical lines":
-        assert row["duplicate_lines"] == pytest.approx(99_999 / 100_001)
+        assert row["duplicate_lines"] == pytest.approx(99_999 / 100_000)
         assert row["duplicate_10gram_characters"] > 0.75
     if kind == "one long word":
         assert (row["words"], row["mean_word_length"]) == (1, 10_000_000)
