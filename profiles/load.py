@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from profiles.schema import NAME, Profile
 from storage.credentials import REMEDY, has_credentials
 from storage.errors import ConfigError
+from tasks.filter.presets import without_groups
 
 FOLDER = Path(__file__).parent
 # By tag: how a value is written, and its first characters. YAML 1.1, which PyYAML reads, also knows 010 for eight and
@@ -28,6 +29,7 @@ CORE_SCHEMA = {
     ),
 }
 SCHEMA = "`gristmill profile schema` lists every key."
+PRESET = "filter.preset"
 MOST_NODES = 100_000  # a profile has some hundred values
 
 
@@ -37,7 +39,9 @@ def load(name: str, overrides: Sequence[str] = ()) -> Profile:
     Raises ConfigError, which names the profile, the key and what to write instead.
     """
     data = _read(name, ())
-    for override in overrides:
+    for override in sorted(overrides, key=lambda given: not given.startswith(f"{PRESET}=")):
+        if override.startswith(f"{PRESET}="):
+            data = _for_preset(data, {"filter": {"preset": override.partition("=")[2]}})
         _set(data, override)
     stem = _find(name).stem
     if data.get("name") == stem and not re.fullmatch(NAME, stem):
@@ -130,7 +134,7 @@ def _read(name: str, children: tuple[Path, ...], relative_to: Path | None = None
     if not isinstance(parent, str):
         raise ConfigError(f"{path} extends {parent!r}, which is no name.", "Name one profile, or a path to one.")
     data.setdefault("name", path.stem)  # that of the parent would move the parent's refs
-    return _merge(_read(parent, (*children, path), path), data)
+    return _merge(_for_preset(_read(parent, (*children, path), path), data), data)
 
 
 def _parse(text: str) -> Any:
@@ -207,6 +211,14 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(value, Mapping) and isinstance(merged.get(key), dict)
         merged[key] = _merge(merged[key], value) if both else value
     return merged
+
+
+def _for_preset(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """What is `below` a profile, without what a preset of the filter's rules in `over` fills in."""
+    section, under = over.get("filter"), below.get("filter")
+    if not isinstance(section, Mapping) or not isinstance(under, Mapping):
+        return below
+    return {**below, "filter": without_groups(under, section.get("preset"))}
 
 
 def _set(data: dict[str, Any], override: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.measure import Corpus, Run, corpus, corpus_parser, environment, measure, median
@@ -81,7 +82,10 @@ def main() -> None:
     text = corpus(options.data.resolve(), options.megabytes)
     path = lines(text)
     tokenizer = text.folder / "tokenizer.json"
-    contenders = {"gristmill": lambda: ours(path, tokenizer), "datatrove": lambda: theirs(path, tokenizer)}
+    contenders: dict[str, Callable[[], Run]] = {
+        "gristmill": lambda: ours(path, tokenizer),
+        "datatrove": lambda: theirs(path, tokenizer),
+    }
     if options.plain:
         contenders["datatrove, plain words"] = lambda: theirs(path, tokenizer, "--plain")
     runs: dict[str, list[Run]] = {name: [] for name in contenders}

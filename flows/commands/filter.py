@@ -39,6 +39,28 @@ def rules(profile: ProfileName = "tiny", overrides: Overrides = None, store: Sto
 
 
 @app.command()
+def fineweb2(
+    files: Annotated[list[str], typer.Argument(metavar="CODE=FILE", help="such as de=configs/deu_Latn.yml")],
+) -> None:
+    """Print a section of a profile with FineWeb-2's thresholds and stop words of languages, from its own files.
+
+    gristmill filter fineweb2 de=deu_Latn.yml pt=por_Latn.yml > part.yaml
+    """
+    import yaml
+
+    from tasks.filter.form.fineweb2 import read_language_file, section
+
+    given = [file.partition("=") for file in files]
+    for code, separator, path in given:
+        if not (code and separator and path):
+            raise ConfigError(
+                f"{code}{separator}{path} names no language and file.", "Write CODE=FILE: de=deu_Latn.yml."
+            )
+    found = section({code: read_language_file(Path(path)) for code, _, path in given})
+    print(yaml.safe_dump({"filter": found}, sort_keys=False, allow_unicode=True), end="")
+
+
+@app.command()
 def look(
     rule: Annotated[str, typer.Argument(help="a rule, such as gopher_quality.min_words")],
     profile: ProfileName = "tiny",

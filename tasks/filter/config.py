@@ -6,17 +6,20 @@ Each optional group of rules is switched off by null, and signals that no other 
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Mapping
+from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from tasks.filter.contamination.rules import ContaminationRules
 from tasks.filter.form.config import FormConfig
+from tasks.filter.form.languages import GROUPS, LanguageThresholds
 from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, GopherRepetitionRules
 from tasks.filter.language.rules import LanguageRules
 from tasks.filter.perplexity.rules import PerplexityRules
 from tasks.filter.pii.rules import PiiRules
 from tasks.filter.pii_metadata.config import Fields
+from tasks.filter.presets import Preset, expanded
 from tasks.filter.quality.rules import QualityRules
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.rules import Section
@@ -24,9 +27,20 @@ from tasks.filter.toxicity.rules import ToxicityRules
 from tasks.stage.config import StageConfig
 
 
+def _plain(section: Any) -> Any:
+    """A section as a mapping of what was set in it."""
+    return section.model_dump(exclude_unset=True) if isinstance(section, BaseModel) else section
+
+
 class FilterConfig(StageConfig):
     """Signals and the rules over them. Rules are tried in the order of the table in `families.py`."""
 
+    preset: Preset | None = Field(
+        None,
+        description="rules of a data set, by name, which fills in `form`, `gopher_quality`, `gopher_repetition`, `c4`, "
+        "`fineweb` and, where it has one, `language`. Keys beside it have the last word; what the profiles that "
+        "this one extends say of these groups is dropped",
+    )
     repair: RepairConfig | None = Field(
         None, description="repairs of the text before anything is measured; null for none"
     )
@@ -34,6 +48,11 @@ class FilterConfig(StageConfig):
         default_factory=FormConfig, description="how the form of texts is measured, for `gopher_*`, `c4` and `fineweb`"
     )
     language: LanguageRules = Field(default_factory=LanguageRules, description="languages to keep")
+    languages: dict[str, LanguageThresholds] = Field(
+        {},
+        description="thresholds of a language in place of the usual ones, such as "
+        "{de: {gopher_quality: {max_mean_word_length: 15}}}, by the language that is identified",
+    )
     gopher_quality: GopherQualityRules | None = Field(
         default_factory=GopherQualityRules, description="Gopher's quality rules (Rae et al. 2021, appendix A.1.1)"
     )
@@ -77,6 +96,14 @@ class FilterConfig(StageConfig):
         "whole, such as one in another language",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_the_preset(cls, data: Any) -> Any:
+        preset = data.get("preset") if isinstance(data, Mapping) else None
+        if not isinstance(preset, str):
+            return data
+        return expanded(preset, {name: _plain(value) for name, value in data.items()})
+
     @model_validator(mode="after")
     def _bounds_leave_something(self) -> Self:
         """Between a minimum and a smaller maximum lies nothing: every document would be removed."""
@@ -91,6 +118,17 @@ class FilterConfig(StageConfig):
         ]
         if crossed:
             raise ValueError(f"{'; '.join(crossed)}: no document can pass, so lower the one or raise the other")
+        return self
+
+    @model_validator(mode="after")
+    def _languages_change_what_is_on(self) -> Self:
+        for language, own in self.languages.items():
+            for group in GROUPS:
+                if getattr(own, group) and getattr(self, group) is None:
+                    raise ValueError(f"languages.{language}.{group} has thresholds, and {group} is switched off")
+        apart = {*self.languages, *self.form.stop_words_of, *self.language.scores}
+        for language in sorted(apart - set(self.language.allowed)):
+            raise ValueError(f"{language} has thresholds or stop words of its own, and language.allowed leaves it out")
         return self
 
     def named_sources(self) -> dict[str, list[str]]:

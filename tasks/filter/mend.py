@@ -34,6 +34,8 @@ def _mend_column(
         value, identity, source = (documents[name][row].as_py() for name in (column, "id", "source"))
         for mender in (mender for mender, touched in zip(menders, masks, strict=True) if touched[row]):
             change = mender.mend(value, signals, row)
+            if change.text == value:
+                continue
             value = change.text
             verdicts.append(Verdict(identity, source, "changed", change.reason, change.places, None, change.detail))
         values.append(value)

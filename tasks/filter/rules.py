@@ -6,8 +6,8 @@ not be measured, is quarantined by the first rule that needs the signal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -68,13 +68,18 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Bound:
-    """A document passes when its signal is at least (`min`) or at most (`max`) the threshold."""
+    """A document passes when its signal is at least (`min`) or at most (`max`) the threshold.
+
+    With `languages` the rule is about documents in these alone, or, with `others`, about all but those.
+    """
 
     name: str
     signal: str
     direction: str
     threshold: float
     turn: Turn = Turn.USUAL
+    languages: tuple[str, ...] = ()
+    others: bool = False
 
     def test(self, signals: pa.RecordBatch) -> Tested:
         """See `Rule`."""
@@ -82,6 +87,10 @@ class Bound:
         unknown = column.is_null().to_numpy(zero_copy_only=False)
         values = pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False)
         fails = values < self.threshold if self.direction == "min" else values > self.threshold
+        if self.languages:
+            inside = pc.is_in(signals["language"], pa.array(self.languages, pa.string())).to_numpy(zero_copy_only=False)
+            about = inside ^ self.others
+            return Tested(fails & ~unknown & about, unknown & about, values)
         return Tested(fails & ~unknown, unknown, values)
 
     def details(self, signals: pa.RecordBatch) -> pa.Array:
@@ -117,13 +126,30 @@ def no_details(signals: pa.RecordBatch) -> pa.Array:
     return pa.repeat(pa.scalar(""), signals.num_rows)
 
 
-def bounds(group: str, config: StageConfig | None, prefix: str) -> Iterator[Rule]:
-    """The fields `min_SIGNAL` and `max_SIGNAL` of a group of thresholds as rules; a null field is none."""
+Thresholds = Mapping[str, float | None]
+
+
+def bounds(
+    group: str, config: StageConfig | None, prefix: str, languages: Mapping[str, Thresholds] | None = None
+) -> Iterator[Rule]:
+    """The fields `min_SIGNAL` and `max_SIGNAL` of a group of thresholds as rules; a null field is none.
+
+    `languages` have thresholds of their own, in place of the group's: a rule GROUP.FIELD.LANGUAGE each.
+    """
+    own = languages or {}
     for name in type(config).model_fields if config is not None else ():
         direction, _, signal = name.partition("_")
+        if direction not in DIRECTIONS:
+            continue
         threshold = getattr(config, name)
-        if direction in DIRECTIONS and threshold is not None:
-            yield Bound(f"{group}.{name}", prefix + signal, direction, float(threshold))
+        apart = tuple(sorted(language for language, thresholds in own.items() if name in thresholds))
+        if threshold is not None:
+            rule = Bound(f"{group}.{name}", prefix + signal, direction, float(threshold))
+            yield replace(rule, languages=apart, others=True) if apart else rule
+        for language in apart:
+            if (other := own[language][name]) is not None:
+                named = f"{group}.{name}.{language}"
+                yield Bound(named, prefix + signal, direction, float(other), languages=(language,))
 
 
 def reason(rule: Rule, unmeasured: bool) -> str:

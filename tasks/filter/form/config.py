@@ -24,6 +24,11 @@ class C4LineRules(StageConfig):
     citations: bool = Field(True, description='remove "[1]", "[edit]" and "[citation needed]" from lines')
 
 
+def stop_words_in(language: str) -> str:
+    """The signal that counts the distinct stop words of a language with a list of its own."""
+    return f"stop_words_{language}"
+
+
 class FormConfig(StageConfig):
     """Word list, lengths and line rules; everything else follows the papers."""
 
@@ -38,6 +43,16 @@ class FormConfig(StageConfig):
         ["the", "be", "to", "of", "and", "that", "have", "with"],
         min_length=1,
         description="stop words, case-sensitive, compared with whole words (Gopher, appendix A.1.1)",
+    )
+    stop_words_of: dict[str, Annotated[list[Word], Field(min_length=1)]] = Field(
+        {},
+        description="stop words by language, such as {de: [der, die, und]}, which `gopher_quality.min_stop_words` "
+        "counts in documents in that language",
+    )
+    fineweb_after_c4: bool = Field(
+        False,
+        description="measure the signals of `fineweb` on the lines that C4 keeps: in datatrove's chain C4's filter has "
+        "rewritten a text before FineWeb's sees it. With `c4.remove_lines` that is the text that is kept",
     )
     short_line_length: int = Field(30, ge=0, description="a line of at most this many characters is short (FineWeb)")
     c4: C4LineRules = Field(default_factory=C4LineRules, description="which lines C4 keeps")

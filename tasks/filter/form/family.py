@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.shards.arrays import Bool
 from tasks.filter.family import Change, Family
 from tasks.filter.form.c4 import keep_c4_lines
-from tasks.filter.form.config import C4LineRules, FormConfig
+from tasks.filter.form.config import C4LineRules, FormConfig, stop_words_in
+from tasks.filter.form.languages import Languages, of_group
 from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, GopherRepetitionRules
 from tasks.filter.form.stage import form_signals
 from tasks.filter.rules import Bound, Rule, Turn, bounds
 
+STOP_WORDS = "min_stop_words"
 LINES, CITATIONS = "c4_removed_lines", "c4_citations"  # signals
 
 
 @dataclass(frozen=True)
 class LineMender:
-    """Removes the lines that C4 would not keep."""
+    """Removes the lines that C4 would not keep. `everywhere`: a text that loses no line loses its blank lines and the
+    white space around lines, too."""
 
     lines: C4LineRules
+    everywhere: bool
     turn: Turn = Turn.USUAL
     column: str = "text"
 
     def touches(self, signals: pa.RecordBatch) -> Bool:
         """See `Mender`."""
+        if self.everywhere:
+            return np.ones(signals.num_rows, np.bool_)
         found: Bool = pc.greater(pc.add(signals[LINES], signals[CITATIONS]), 0).to_numpy(zero_copy_only=False)
         return found
 
@@ -46,16 +53,33 @@ def _rules(
     gopher_repetition: GopherRepetitionRules | None,
     c4: C4Rules | None,
     fineweb: FineWebRules | None,
+    languages: Languages,
 ) -> Iterator[Rule]:
-    yield Bound("empty", "nonblank_lines", "min", 1, Turn.FIRST)  # of an empty text nothing else can be said
-    yield from bounds("gopher_quality", gopher_quality, "")
-    yield from bounds("gopher_repetition", gopher_repetition, "")
-    yield from bounds("c4", c4, "")
-    yield from bounds("fineweb", fineweb, "")
+    yield Bound("empty", "text_lines", "min", 1, Turn.FIRST)  # of an empty text nothing else can be said
+    groups = {
+        "gopher_quality": gopher_quality, "gopher_repetition": gopher_repetition, "c4": c4, "fineweb": fineweb,
+    }  # fmt: skip
+    for group, thresholds in groups.items():
+        own = of_group(languages, group)
+        if group == "gopher_quality" and gopher_quality is not None:
+            own |= {
+                language: {STOP_WORDS: gopher_quality.min_stop_words, **own.get(language, {})}
+                for language in form.stop_words_of
+            }
+        for rule in bounds(group, thresholds, "", own):
+            yield _of_its_language(form, rule)
 
 
-def _mender(form: FormConfig, _: Any, __: Any, c4: C4Rules | None, ___: Any) -> LineMender | None:
-    return LineMender(form.c4) if c4 is not None and c4.remove_lines else None
+def _of_its_language(form: FormConfig, rule: Rule) -> Rule:
+    """The rule on stop words of a language that has its own counts those."""
+    if not isinstance(rule, Bound) or rule.signal != "stop_words" or rule.others or not rule.languages:
+        return rule
+    (language,) = rule.languages
+    return replace(rule, signal=stop_words_in(language)) if language in form.stop_words_of else rule
+
+
+def _mender(form: FormConfig, _: Any, __: Any, c4: C4Rules | None, *___: Any) -> LineMender | None:
+    return LineMender(form.c4, form.as_datatrove) if c4 is not None and c4.remove_lines else None
 
 
 def _measured_by(form: FormConfig, *_: Any) -> FormConfig:
@@ -63,5 +87,9 @@ def _measured_by(form: FormConfig, *_: Any) -> FormConfig:
 
 
 FAMILY = Family(
-    ("form", "gopher_quality", "gopher_repetition", "c4", "fineweb"), form_signals, _measured_by, _rules, mender=_mender
+    ("form", "gopher_quality", "gopher_repetition", "c4", "fineweb", "languages"),
+    form_signals,
+    _measured_by,
+    _rules,
+    mender=_mender,
 )

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from storage.shards.arrays import Int32, Int64, UInt8, UInt16, UInt64
+from storage.shards.arrays import Bool, Int32, Int64, UInt8, UInt16, UInt64
 from tasks.filter.form.characters import (
     ALPHABETIC,
     BRACKET,
@@ -47,7 +47,7 @@ COUNTS = np.dtype(
         (name, np.int64)
         for name in (
             "characters", "words", "content_words", "content_characters", "hashes", "ellipses", "lines", "bullet_lines",
-            "ellipsis_lines", "alphabetic_words", "stop_words", "paragraphs", "duplicate_paragraphs",
+            "ellipsis_lines", "alphabetic_words", "paragraphs", "duplicate_paragraphs",
             "duplicate_paragraph_characters", "pieces", "duplicate_pieces", "duplicate_piece_characters",
             "c4_lorem_ipsum_lines", "c4_curly_bracket_lines", "c4_sentences", "c4_lines", "c4_removed_lines",
             "c4_citations", "nonblank_lines", "punctuated_lines", "short_lines", "repeated_line_characters", "newlines",
@@ -83,6 +83,14 @@ class Tables(NamedTuple):
     codes: UInt16
     bytes: UInt16
     phrases: PhraseTables
+
+
+class StopWords(NamedTuple):
+    """Lists of stop words: hashes of words, the list of each, and whether a word with these low bits may be one."""
+
+    hashes: UInt64
+    lists: Int64
+    perhaps: Bool
 
 
 class LineRules(NamedTuple):
@@ -198,14 +206,14 @@ def ends_line(c):
 
 
 @njit(cache=True, nogil=True)
-def count_repetition(work, words, stop_words, once, top, duplicates, row):
+def count_repetition(work, words, stop_words, once, top, duplicates, stops):
     """Count stop words, and characters in repeated word n-grams: `top` for n in TOP, `duplicates` for n in DUPLICATE.
     With `once`, an n-gram that occurs once may be the most frequent one.
 
     Gopher, table A1 (Rae et al. 2021).
     """
     # `places` is the number of positions left, where a longer n-gram can still repeat; each round shrinks it
-    places, row.stop_words = number_words(work, words, stop_words)
+    places = number_words(work, words, stop_words, stops)
     for k in range(len(top)):
         places, distinct = number_ngrams(work, places)
         top[k] = top_characters(work, words, k + 2, distinct, once)
@@ -219,10 +227,11 @@ def count_repetition(work, words, stop_words, once, top, duplicates, row):
 
 @njit(cache=True, nogil=True)
 def count_form(
-    data: UInt8, offsets: Int64, tables: Tables, rules: LineRules, stop_words: UInt64, short: int, as_datatrove: bool,
-    work: Workspace, rows: npt.NDArray[np.void], top: Int64, duplicates: Int64,
+    data: UInt8, offsets: Int64, tables: Tables, rules: LineRules, stop_words: StopWords, short: int,
+    as_datatrove: bool, work: Workspace, rows: npt.NDArray[np.void], top: Int64, duplicates: Int64, stops: Int64,
 ) -> None:  # fmt: skip
-    """Write all counts of D texts to `rows` (COUNTS), `top` (D × 3) and `duplicates` (D × 6), which must be zeroed.
+    """Write all counts of D texts to `rows` (COUNTS), `top` (D × 3), `duplicates` (D × 6) and `stops` (D × lists of
+    stop words), which must be zeroed.
 
     `data` holds the texts as UTF-8, text d at `offsets[d]:offsets[d + 1]`; lines up to `short` characters are short.
     `as_datatrove` is that of `FormConfig`.
@@ -236,7 +245,7 @@ def count_form(
         count_lines(data, begin, work, lines, rules, tables, row)
         count_newline_lines(data, begin, end, work, newlines, words, continued, short, as_datatrove, row)
         count_paragraphs(data, begin, work, newlines, words, row)
-        count_repetition(work, words, stop_words, as_datatrove, top[d], duplicates[d], row)
+        count_repetition(work, words, stop_words, as_datatrove, top[d], duplicates[d], stops[d])
 
 
 @njit(cache=True, nogil=True)

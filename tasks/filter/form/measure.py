@@ -12,26 +12,30 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage.shards.arrays import Int32, Int64, UInt64
+from storage.shards.arrays import Int32, Int64
+from tasks.filter.form.c4 import keep_c4_lines
 from tasks.filter.form.characters import character_classes
-from tasks.filter.form.config import FormConfig
+from tasks.filter.form.config import FormConfig, stop_words_in
 from tasks.filter.form.kernels import (
     COUNTS,
     DUPLICATE,
     TOP,
     LineRules,
+    StopWords,
     Tables,
     Workspace,
     count_form,
     hash_words,
 )
 from tasks.filter.form.phrases import phrase_tables
+from tasks.filter.form.repeat_kernels import STOPPED
 from tasks.text.scan import utf8
 
 COUNTED = (
     "c4_lorem_ipsum_lines", "c4_curly_bracket_lines", "c4_sentences", "c4_lines", "c4_removed_lines", "c4_citations",
     "nonblank_lines",
 )  # fmt: skip
+FINEWEB = ("nonblank_lines", "punctuated_lines", "short_lines", "repeated_line_characters", "newlines_per_word")
 LARGE = 1 << 22  # bytes; workspaces for longer texts are not kept
 TURNS = 1 << 31  # rounds after which a workspace is replaced: its table numbers them with 32 bits
 _local = threading.local()  # a workspace belongs to one thread
@@ -40,30 +44,33 @@ _local = threading.local()  # a workspace belongs to one thread
 def measure_form(config: FormConfig, texts: pa.Array) -> pa.RecordBatch:
     """The signals of D texts (a string column without nulls): D rows, a column per signal in `rules.py`.
 
-    Also, about the transformation `c4.keep_c4_lines`: lines kept, non-blank lines removed, citations removed.
+    Also: `text_lines`, the non-blank lines; and about the transformation `c4.keep_c4_lines`: lines kept, non-blank
+    lines removed, citations removed.
     """
+    columns = _measure(config, texts)
+    columns["text_lines"] = columns["nonblank_lines"]
+    if config.fineweb_after_c4:
+        left = pa.array([keep_c4_lines(text, config.c4) for text in texts.to_pylist()], pa.string())
+        columns |= {name: column for name, column in _measure(config, left).items() if name in FINEWEB}
+    return pa.record_batch(columns)
+
+
+def _measure(config: FormConfig, texts: pa.Array) -> dict[str, pa.Array]:
     data, offsets = utf8(texts)
     rows = np.zeros(len(texts), COUNTS)
     top = np.zeros((len(texts), len(TOP)), np.int64)
     duplicates = np.zeros((len(texts), len(DUPLICATE)), np.int64)
     longest = int(np.diff(offsets).max(initial=0))
-    stop_words = _stop_words(tuple(config.stop_words))
+    lists = {"stop_words": config.stop_words}
+    lists |= {stop_words_in(language): words for language, words in sorted(config.stop_words_of.items())}
+    stop_words, stops = _stop_words(tuple(map(tuple, lists.values()))), np.zeros((len(texts), len(lists)), np.int64)
     rules = LineRules(**config.c4.model_dump())
-    work = _workspace(longest)
     count_form(
-        data,
-        offsets,
-        _tables(),
-        rules,
-        stop_words,
-        config.short_line_length,
-        config.as_datatrove,
-        work,
-        rows,
-        top,
-        duplicates,
-    )
-    return pa.record_batch(_columns(rows, top, duplicates))
+        data, offsets, _tables(), rules, stop_words, config.short_line_length, config.as_datatrove,
+        _workspace(longest), rows, top, duplicates, stops,
+    )  # fmt: skip
+    stopped = {name: pa.array(counts) for name, counts in zip(lists, stops.T, strict=True)}
+    return _columns(rows, top, duplicates) | stopped
 
 
 def _columns(rows: npt.NDArray[np.void], top: Int64, duplicates: Int64) -> dict[str, pa.Array]:
@@ -76,7 +83,6 @@ def _columns(rows: npt.NDArray[np.void], top: Int64, duplicates: Int64) -> dict[
         "bullet_lines": _share(rows["bullet_lines"], lines),
         "ellipsis_lines": _share(rows["ellipsis_lines"], lines),
         "alphabetic_words": _share(rows["alphabetic_words"], words),
-        "stop_words": pa.array(rows["stop_words"]),
         "characters": pa.array(characters),
         "duplicate_paragraphs": _share(rows["duplicate_paragraphs"], rows["paragraphs"]),
         "duplicate_paragraph_characters": _share(rows["duplicate_paragraph_characters"], characters),
@@ -109,9 +115,16 @@ def _tables() -> Tables:
 
 
 @functools.cache
-def _stop_words(words: tuple[str, ...]) -> UInt64:
-    text = " ".join(dict.fromkeys(words)).encode()
-    return hash_words(np.frombuffer(text, np.uint8), _tables(), _workspace(len(text)), np.zeros(1, COUNTS))
+def _stop_words(lists: tuple[tuple[str, ...], ...]) -> StopWords:
+    hashes, numbers = [np.empty(0, np.uint64)], list[int]()
+    for number, words in enumerate(lists):
+        text = " ".join(dict.fromkeys(words)).encode()
+        hashes.append(hash_words(np.frombuffer(text, np.uint8), _tables(), _workspace(len(text)), np.zeros(1, COUNTS)))
+        numbers += [number] * len(hashes[-1])
+    joined = np.concatenate(hashes)
+    perhaps = np.zeros(int(STOPPED) + 1, np.bool_)
+    perhaps[joined & STOPPED] = True
+    return StopWords(joined, np.array(numbers, np.int64), perhaps)
 
 
 def _workspace(size: int) -> Workspace:

@@ -20,6 +20,7 @@ from tasks.text.kernels import GOLDEN, mix64
 from tasks.text.table_kernels import HALF
 
 LOW = np.uint64(0xFFFFFFFF)
+STOPPED = np.uint64(0xFFF)  # the bits of a hash by which most words are known to be no stop word
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -52,16 +53,15 @@ def find_row(table, shift, turn, key):
 
 
 @njit(cache=True, nogil=True)
-def number_words(work, words, stop_words):
+def number_words(work, words, stop_words, stops):
     """Number the distinct words by first occurrence; leave in `work` the positions of those that occur at least twice.
 
-    Returns (positions left, distinct stop words).
+    Returns the positions left; added to `stops` is the number of distinct stop words of each list.
     """
     hashes, numbers, places, counts, table = work.word_hashes, work.numbers, work.places, work.counts, work.table
     turn = next_turn(work)
     shift = table_shift(words)
     found = 0
-    stops = 0
     for w in range(words):
         key = hashes[w]
         row, number = find_row(table, shift, turn, key)
@@ -71,13 +71,14 @@ def number_words(work, words, stop_words):
             table[row, 1] = (turn << HALF) | np.uint64(number)
             counts[number] = 0
             found += 1
-            # Once per distinct word, so each stop word counts once
-            for s in range(len(stop_words)):
-                stops += key == stop_words[s]
+            # Once per distinct word, so each stop word counts once; few words pass the first test
+            if stop_words.perhaps[key & STOPPED]:
+                for s in range(len(stop_words.hashes)):
+                    stops[stop_words.lists[s]] += key == stop_words.hashes[s]
         counts[number] += 1
         places[w] = w
         numbers[w] = number
-    return keep_repeated(work, words), stops
+    return keep_repeated(work, words)
 
 
 @njit(cache=True, nogil=True)

@@ -12,7 +12,8 @@ from tasks.filter.rules import Member, Rule, bounds
 
 def _rules(language: LanguageRules) -> Iterator[Rule]:
     yield Member("language", "language", tuple(language.allowed), "language_score")
-    yield from bounds("language", language, "language_")
+    own = {name: {"min_score": score} for name, score in language.scores.items()}
+    yield from bounds("language", language, "language_", own)
 
 
 FAMILY = Family(("language",), language_signals, measuring_half, _rules)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from tasks.filter.language.config import LanguageConfig
@@ -15,6 +17,10 @@ class LanguageRules(Section):
     allowed: list[str] = Field(["en"], min_length=1, description="languages to keep, ISO 639-1 codes where they exist")
     min_score: float | None = Field(
         0.65, ge=0, le=1, description="probability of the most likely language (FineWeb: 0.65)"
+    )
+    scores: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
+        {},
+        description="thresholds of the probability by language, such as {de: 0.82, zh: 0.69}, in place of `min_score`",
     )
     min_margin: float | None = Field(
         None, ge=0, le=1, description="probability of the most likely language minus that of the second"

@@ -157,6 +157,7 @@ def fineweb_by_python(text: str, config: FormConfig) -> dict[str, Any]:
 
     return {
         "nonblank_lines": len(lines),
+        "text_lines": len(lines),
         "punctuated_lines": share(sum(map(ends, lines)), len(lines)),
         "short_lines": share(sum(len(line) <= config.short_line_length for line in lines), len(lines)),
         "repeated_line_characters": share(repeated, len(text.replace("\n", ""))),

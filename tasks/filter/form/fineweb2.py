@@ -1,0 +1,69 @@
+"""FineWeb-2's file of a language (configs/deu_Latn.yml in its repository) as sections of a profile.
+
+Its thresholds were measured on words that spaCy or another library cuts; in scripts without spaces ours are letters, so
+that lengths of words and shares of n-grams are others there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, ValidationError
+
+from storage.errors import ConfigError
+from tasks.stage.config import StageConfig
+
+
+class LanguageFile(StageConfig):
+    """The keys of such a file."""
+
+    dup_line_frac: float = Field(description="largest share of duplicate lines")
+    dup_n_grams: list[tuple[int, float]] = Field(description="largest share of characters in duplicate n-grams, by n")
+    top_n_grams: list[tuple[int, float]] = Field(description="largest share of characters in the top n-gram, by n")
+    language_score: float = Field(description="smallest probability of the language")
+    line_punct_thr: float = Field(description="smallest share of lines that end in terminal punctuation")
+    new_line_ratio: float = Field(description="most newlines per word")
+    min_avg_word_length: float = Field(description="smallest mean length of words")
+    max_avg_word_length: float = Field(description="largest mean length of words")
+    max_non_alpha_words_ratio: float = Field(description="smallest share of words with a letter, despite its name")
+    stopwords: list[str] = Field(min_length=1, description="stop words")
+
+
+def read_language_file(path: Path) -> LanguageFile:
+    """The file. Raises ConfigError for one that is not of this kind."""
+    try:
+        return LanguageFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
+        first = str(error).splitlines()[0]
+        raise ConfigError(
+            f"{path} is no file of a language of FineWeb-2: {first}.", "Take one of its configs/."
+        ) from error
+
+
+def section(files: Mapping[str, LanguageFile]) -> dict[str, Any]:
+    """The section `filter` of a profile with the thresholds and stop words of languages, by their codes."""
+    codes = sorted(files)
+    return {
+        "preset": "fineweb2",
+        "language": {"allowed": codes, "scores": {code: files[code].language_score for code in codes}},
+        "form": {"stop_words_of": {code: files[code].stopwords for code in codes}},
+        "languages": {code: _thresholds(files[code]) for code in codes},
+    }
+
+
+def _thresholds(file: LanguageFile) -> dict[str, dict[str, float | None]]:
+    top = {f"max_top_{n}gram_characters": share for n, share in file.top_n_grams}
+    duplicates = {f"max_duplicate_{n}gram_characters": share for n, share in file.dup_n_grams}
+    return {
+        "gopher_quality": {
+            # 0 switches a rule of datatrove off
+            "min_mean_word_length": file.min_avg_word_length or None,
+            "max_mean_word_length": file.max_avg_word_length or None,
+            "min_alphabetic_words": file.max_non_alpha_words_ratio or None,
+        },
+        "gopher_repetition": {"max_duplicate_lines": file.dup_line_frac or None, **top, **duplicates},
+        "fineweb": {"min_punctuated_lines": file.line_punct_thr, "max_newlines_per_word": file.new_line_ratio},
+    }
