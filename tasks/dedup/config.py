@@ -10,9 +10,11 @@ from tasks.stage.config import StageConfig
 class SketchConfig(StageConfig):
     """What is measured of each document. Changing it measures the corpus again; changing a threshold does not."""
 
-    ngram: int = Field(5, ge=1, description="words per shingle")
-    permutations: int = Field(128, ge=16, description="length of a MinHash signature; bands are derived from it")
-    seed: int = Field(1, ge=0, description="seed for the MinHash permutations")
+    ngram: int = Field(5, ge=1, le=1000, description="words per shingle; in scripts without spaces, characters")
+    permutations: int = Field(
+        128, ge=16, le=4096, description="length of a MinHash signature; bands are derived from it"
+    )
+    seed: int = Field(1, ge=0, lt=2**32, description="seed for the MinHash permutations")
     ignore_case: bool = Field(True, description="compare case-folded text")
     ignore_white_space: bool = Field(True, description="treat each run of white space as a single space")
 
@@ -26,7 +28,12 @@ class SimHashConfig(StageConfig):
 class SpansConfig(StageConfig):
     """Spans of text that several documents share: the span is removed from all but one, the documents are kept."""
 
-    min_words: int = Field(50, ge=8, description="minimum length of a repeated span, in words")
+    min_words: int = Field(
+        50,
+        ge=8,
+        le=10_000,
+        description="minimum length of a repeated span, in words; in scripts without spaces, characters",
+    )
 
 
 class DedupConfig(StageConfig):
@@ -37,7 +44,10 @@ class DedupConfig(StageConfig):
     )
     sketch: SketchConfig = Field(default_factory=SketchConfig, description="shingles and signatures, computed once")
     bucket_pairs: int = Field(
-        64, ge=2, description="largest bucket that is compared pair by pair; larger ones are compared by leaders"
+        64,
+        ge=2,
+        le=4096,
+        description="largest bucket that is compared pair by pair; larger ones are compared by leaders",
     )
     source_order: list[str] = Field(
         [], description="sources from most to least trusted; breaks ties between duplicates of equal length"

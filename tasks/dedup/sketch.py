@@ -52,7 +52,9 @@ def permutations(config: SketchConfig) -> tuple[UInt32, UInt32]:
 
 def scanner_of(config: SketchConfig, *, words: bool = True) -> Scanner:
     """A scanner that normalises text as the config says."""
-    return Scanner(ignore_case=config.ignore_case, ignore_white_space=config.ignore_white_space, words=words)
+    return Scanner(
+        ignore_case=config.ignore_case, ignore_white_space=config.ignore_white_space, words=words, part_unspaced=True
+    )
 
 
 def sketch_texts(

@@ -14,7 +14,7 @@ from tasks.stage.protocol import Forecast
 from tasks.stage.runtime import Runtime
 
 
-@stage(version=3, part_of="dedup", runtime=("data",))
+@stage(version=4, part_of="dedup", runtime=("data",))
 def sketches(config: SketchConfig, documents: Artifact, out: Output) -> None:
     """Measure every document. Writes rows/, with id, source, length in characters and the 128-bit hash (xxh3) of the
     normalised text, and signatures/, a uint32 matrix of documents × permutations, equal to datasketch's."""
@@ -35,7 +35,7 @@ def check_adopted(config: DedupConfig, folder: Artifact, inputs: Mapping[str, Ar
     check_documents(folder)
 
 
-@stage(version=4, runtime=("data",), sources=earlier_digests, forecast=forecast, adopted=check_adopted)
+@stage(version=5, runtime=("data",), sources=earlier_digests, forecast=forecast, adopted=check_adopted)
 def dedup(config: DedupConfig, documents: Artifact, out: Output) -> None:
     """Remove exact and near-duplicates, keeping one of each cluster.
 

@@ -150,12 +150,15 @@ def scan(
             mark |= kind
             after = encode(c, out, at)
             if words is not None:
+                alone = (kind >> 3) & 1  # ends the word before it, and is one
                 words[count] = h
-                count += inside & ~kind & 1
-                h = h if inside else FNV_OFFSET
+                count += inside & ((kind & 1) ^ 1 | alone)
+                h = h if inside & ~alone else FNV_OFFSET
                 for place in range(at, after):
                     h = fnv(h, out[place])
-                inside = kind & 1
+                words[count] = h
+                count += alone
+                inside = kind & 1 & ~alone
             space = (kind >> 1) & 1
             if not (blank & space):
                 at = after

@@ -1,7 +1,8 @@
 """Scanning texts by the kernels: UTF-8 directly from an Arrow column, into buffers that are reused.
 
 Normalisation is Unicode NFC and, if the caller asks for it, case folding and collapsing white space. Words are runs of
-letters, digits and underscores (`\\w`), so two editions that differ in their quotation marks have the same shingles.
+letters, digits and underscores (`\\w`), so two editions that differ in their quotation marks have the same shingles. In
+scripts that are written without spaces such a run is a clause; there `part_unspaced` makes each letter a word.
 """
 
 from __future__ import annotations
@@ -40,10 +41,17 @@ class Scanned(NamedTuple):
 class Scanner:
     """Scans batches of texts; without `words`, only normalises them. Not thread-safe."""
 
-    def __init__(self, *, ignore_case: bool = True, ignore_white_space: bool = True, words: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        ignore_case: bool = True,
+        ignore_white_space: bool = True,
+        words: bool = True,
+        part_unspaced: bool = False,
+    ) -> None:
         self.ignore_case = ignore_case
         self.words = words
-        self.tables = characters(ignore_case, ignore_white_space)
+        self.tables = characters(ignore_case, ignore_white_space, part_unspaced)
         self._text = np.empty(0, np.uint8)
         self._words = np.empty(0, np.uint64)
 

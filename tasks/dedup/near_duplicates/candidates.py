@@ -29,11 +29,15 @@ PAIRS_AT_ONCE = 1 << 20
 
 @functools.cache
 def bands(threshold: float, permutations: int) -> tuple[int, int]:
-    """(bands, rows per band) for the threshold and the number of permutations, by datasketch's optimiser."""
+    """(bands, rows per band) for the threshold and the number of permutations, by datasketch's optimiser; where it
+    would have a single band, for a threshold close to 1, two bands of half the rows each, which miss still less."""
     from datasketch import MinHashLSH
 
     weights = (1 - MISS_WEIGHT, MISS_WEIGHT)
-    index = MinHashLSH(threshold=threshold, num_perm=permutations, weights=weights)
+    try:
+        index = MinHashLSH(threshold=threshold, num_perm=permutations, weights=weights)
+    except ValueError:  # it refuses a single band
+        return 2, permutations // 2
     return int(index.b), int(index.r)
 
 

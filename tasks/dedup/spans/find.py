@@ -67,7 +67,7 @@ def find_spans(config: DedupConfig, corpus: Corpus, removed: Int64, memory: int,
     start, with start and end in bytes of the text, length in words, and the id of the owner. `removed` rows, ascending,
     are left out."""
     size = (config.spans or SpansConfig()).min_words
-    tables = characters(config.sketch.ignore_case, config.sketch.ignore_white_space)
+    tables = characters(config.sketch.ignore_case, config.sketch.ignore_white_space, part_unspaced=True)
     lengths = (pc.sum(shard.columns(["length"])["length"]).as_py() or 0 for shard in corpus.shards)
     most = sum(lengths) // 2  # windows: each word takes at least one letter and one separator
     parts = max(ranges_needed(most, memory // out.runtime.data.workers), min(ENOUGH, ranges_needed(most, NEAR)))

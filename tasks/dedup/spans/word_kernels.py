@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from storage.shards.arrays import Bool, Int64, UInt8, UInt32, UInt64
-from tasks.text.characters import SIZE, WORD
+from tasks.text.characters import ALONE, SIZE, WORD
 from tasks.text.kernels import FNV_OFFSET, GOLDEN, code_point, fnv, mix64
 from tasks.text.ngram_kernels import weight_of
 
@@ -49,8 +49,17 @@ def find_words(data: UInt8, offsets: Int64, kinds: UInt8, folded: UInt32) -> tup
             c, used = code_point(data, i, end)
             kind = 0
             if c < SIZE:
-                kind = np.int64(kinds[c]) & WORD
+                kind = np.int64(kinds[c])
                 c = folded[c]
+            if kind & ALONE:  # ends the word before it, and is one
+                count += inside
+                hashes[count] = fnv(FNV_OFFSET, c)
+                starts[count + d] = i - begin
+                count += 1
+                inside = 0
+                i += used
+                continue
+            kind &= WORD
             i += used
             count += inside & ~kind  # 1 for the first character after a word
             h = fnv(h if inside else FNV_OFFSET, c)

@@ -217,6 +217,34 @@ def test_empty_and_short_documents_are_compared_too(tmp_path: Path) -> None:
     assert kept(out) == {"", "one", "two", "one two three four five"}
 
 
+@pytest.mark.parametrize("alphabet", ["\u4e00\u9fff", "\u0e01\u0e2e", "\u1780\u17a2", "\u0e94\u0e95"])
+def test_copies_with_three_changed_characters_are_found_in_scripts_without_spaces(
+    tmp_path: Path, alphabet: str
+) -> None:
+    draw = random.Random(1)
+    letters = [chr(code) for code in range(ord(alphabet[0]), ord(alphabet[1]) + 1) if chr(code).isalpha()] * 9
+    texts = ["".join(draw.choices(letters, k=400)) for _ in range(2)]
+    copy = "".join("x" if place in (50, 200, 333) else letter for place, letter in enumerate(texts[0]))
+    out = run(tmp_path, [Document.new(text, "a") for text in (*texts, copy)])
+    assert len(kept(out)) == 2
+    (verdict,) = ledger(out).values()
+    assert verdict.reason == "near_duplicate"
+    assert verdict.value is not None
+    assert verdict.value > 0.9
+
+
+@pytest.mark.parametrize("permutations", [16, 17, 128])
+@pytest.mark.parametrize("threshold", [1e-9, 0.5, 0.97, 0.9999, 1.0])
+def test_any_threshold_that_is_allowed_works(tmp_path: Path, threshold: float, permutations: int) -> None:
+    first, second = text_of(1), text_of(2)
+    texts = [first, first.replace(" ", ", "), changed(first, 60), second]  # equal shingles, 0.92, none in common
+    sketch = {"permutations": permutations}
+    out = run(tmp_path, [Document.new(text, "a") for text in texts], threshold=threshold, sketch=sketch)
+    gone = {verdict.value for verdict in ledger(out).values()}
+    assert len(kept(out)) == (2 if threshold < 0.9 else 3)
+    assert 1.0 in gone or len(gone) == 2
+
+
 def test_simhash_finds_what_differs_in_few_bits(tmp_path: Path) -> None:
     text = text_of(1, 1000)
     documents = [Document.new(one, "a") for one in (text, changed(text, 500), text_of(2, 1000), text_of(3, 1000))]

@@ -17,7 +17,7 @@ from storage.shards.arrays import Int64
 from tasks.dedup import kernels
 from tasks.dedup.near_duplicates import compare_kernels
 from tasks.dedup.spans import word_kernels
-from tasks.text.characters import characters
+from tasks.text.characters import UNSPACED, characters
 from tasks.text.scan import utf8
 from tests.hard_texts import TEXTS
 
@@ -181,12 +181,17 @@ def test_hashes_that_differ_in_few_bits_are_counted_beyond_the_room_for_them(
     assert list(zip(first.tolist(), second.tolist(), strict=True))[:written] == expected[:written]
 
 
-def words_of(text: str) -> list[tuple[int, int]]:
-    """(hash, byte at which it starts) of each word."""
+def words_of(text: str, *, part: bool) -> list[tuple[int, int]]:
+    """(hash, byte at which it starts) of each word; with `part`, ideographs, kana and Thai letters are words."""
     found: list[tuple[int, int]] = []
-    h, place, inside = 0, 0, False
+    h, place, start, inside = 0, 0, 0, False
     for character in f"{text} ":
-        if character.isalnum() or character == "_":
+        if part and character.isalpha() and any(ord(character) in block for block in UNSPACED):
+            if inside:
+                found.append((mix64(h), start))
+            found.append((mix64((0xCBF29CE484222325 ^ ord(character)) * 0x100000001B3 & M64), place))
+            inside = False
+        elif character.isalnum() or character == "_":
             fold = character.casefold()
             code = ord(fold if len(fold) == 1 else character)
             if not inside:
@@ -201,12 +206,13 @@ def words_of(text: str) -> list[tuple[int, int]]:
 
 
 @pytest.mark.shadow("tasks.dedup.spans.word_kernels.find_words", "tasks.dedup.spans.word_kernels.find_windows")
-@given(st.lists(TEXTS, min_size=1, max_size=6), st.integers(1, 6))
-@example(["a", "", "a a a a", "é a", "İ \U0001d400\U0010ffff"], 1)
+@given(st.lists(TEXTS, min_size=1, max_size=6), st.integers(1, 6), st.booleans())
+@example(["a", "", "a a a a", "é a", "İ \U0001d400\U0010ffff"], 1, False)
+@example(["a漢字b_カ1 ไทย", "漢", "。漢ลาว", "한글 𠀀x"], 2, True)
 @settings(max_examples=200)
-def test_words_start_where_they_do_and_windows_are_of_as_many(texts: list[str], size: int) -> None:
-    hashes, starts, ends = word_kernels.find_words(*utf8(pa.array(texts, pa.string())), *characters(True, True))
-    words = [words_of(text) for text in texts]
+def test_words_start_where_they_do_and_windows_are_of_as_many(texts: list[str], size: int, part: bool) -> None:
+    hashes, starts, ends = word_kernels.find_words(*utf8(pa.array(texts, pa.string())), *characters(True, True, part))
+    words = [words_of(text, part=part) for text in texts]
     assert parted(hashes, ends) == [[h for h, _ in one] for one in words]
     offsets = ends + np.arange(1, len(ends) + 1)
     expected = [[*(start for _, start in one), len(text.encode())] for one, text in zip(words, texts, strict=True)]

@@ -22,7 +22,7 @@ from tasks.dedup.near_duplicates.verify import shingle_sets
 from tasks.dedup.sketch import permutations, scanner_of, sketch_texts
 from tasks.filter.pii.patterns import kernels
 from tasks.text import scan
-from tasks.text.characters import HARD, SIZE, SPACE, WORD, characters
+from tasks.text.characters import HARD, SIZE, SPACE, UNSPACED, WORD, characters
 
 SAMPLES = [
     "", " ", "\n\t ", "!!!", "one", "One  two\tTHREE\r\nfour", "  leading and trailing  ", "snake_case 42 x",
@@ -32,6 +32,15 @@ SAMPLES = [
     "emoji 👩‍👩‍👧 🇫🇷 x", "a\u00a0b\u2003c\u3000d",
     "ﬁne ﬂour", "\u212b \u00c5 A\u030a", "NUL \x00 inside", "ǅungla Ⱥ ⱥ", "\U0001d400\U0001d41a 𐐀𐐨",
 ]  # fmt: skip
+
+
+UNSPACED_LETTERS = {chr(code) for block in UNSPACED for code in block if chr(code).isalpha()}
+
+
+def words_of(text: str) -> list[str]:
+    """Runs of `\\w`, in which each letter of a script without spaces is a run of its own."""
+    parted = "".join(f" {character} " if character in UNSPACED_LETTERS else character for character in text)
+    return re.findall(r"\w+", parted)
 
 
 def normal(text: str, *, case: bool = True, space: bool = True) -> str:
@@ -69,7 +78,7 @@ def test_the_tables_say_of_every_character_what_python_says() -> None:
 def test_texts_are_normalised_as_python_would(case: bool, space: bool) -> None:
     texts, words = scanned(SAMPLES, SketchConfig(ignore_case=case, ignore_white_space=space))
     assert texts == [normal(text, case=case, space=space) for text in SAMPLES]
-    assert words == [max(1, len(re.findall(r"\w+", text))) for text in texts]
+    assert words == [max(1, len(words_of(text))) for text in texts]
 
 
 @pytest.mark.shadow("tasks.text.kernels.scan")
@@ -78,7 +87,21 @@ def test_texts_are_normalised_as_python_would(case: bool, space: bool) -> None:
 def test_any_text_is_normalised_as_python_would(drawn: list[str]) -> None:
     texts, words = scanned(drawn, SketchConfig())
     assert texts == [normal(text) for text in drawn]
-    assert words == [max(1, len(re.findall(r"\w+", text))) for text in texts]
+    assert words == [max(1, len(words_of(text))) for text in texts]
+
+
+def test_only_scripts_without_spaces_are_parted_and_only_on_request() -> None:
+    texts = pa.array(["Ein Wort, zwei", "漢字とカナ", "ภาษาไทย 12", "ភាសាខ្មែរ", "ພາສາລາວ", "한국어 단어", "हिन्दी"])
+    counts = [
+        [
+            int(np.diff(part.word_ends, prepend=0)[row])
+            for part in scan.Scanner(part_unspaced=on).scan(texts)
+            for row in range(3)
+            if len(part.rows) == 7
+        ]
+        for on in (False, True)
+    ]
+    assert counts == [[3, 1, 2], [3, 5, 8]]
 
 
 def test_a_pile_of_combining_marks_is_parted_and_nothing_else_is() -> None:
