@@ -12,7 +12,7 @@ parts.py          rows spilled to disk by partition
 buckets.py        rows grouped by key within bounded memory
 duplicates.py     which documents are duplicates, of which one, and by which method
 clusters.py       connected components, and the document to keep of each
-preference.py     the order of preference among documents
+keeping/          the document to keep: the condition of its text, the order of preference
 near_duplicates/  candidate pairs, SimHash, exact verification
 spans/            text that several documents share
 """

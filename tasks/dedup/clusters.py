@@ -13,14 +13,7 @@ import pyarrow as pa
 from storage.shards.arrays import Int64
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
-from tasks.dedup.preference import standing
-
-PREFERENCE = [
-    ("cluster", "ascending"),
-    ("earlier", "descending"),
-    ("length", "descending"),
-    *((name, "ascending") for name in ("rank", "source", "id", "content", "row")),
-]
+from tasks.dedup.keeping.preference import PREFERENCE, for_choice
 
 
 def unique_edges(parts: Sequence[Int64]) -> Int64:
@@ -55,12 +48,11 @@ class Components:
 def choose_keepers(config: DedupConfig, corpus: Corpus, components: Components) -> pa.Table:
     """All rows of all components, ascending, with id, source and the row of their component that is kept.
 
-    A document that an earlier dedup kept comes first; then the longest; then the most trusted source; then the smallest
-    id.
+    A document that an earlier dedup kept comes first; then the order of preference.py decides.
     """
     rows = components.rows
-    table = standing(config, corpus, rows).append_column("cluster", pa.array(components.labels(rows)))
-    ordered = table.sort_by(PREFERENCE)
+    table = for_choice(config, corpus, rows).append_column("cluster", pa.array(components.labels(rows)))
+    ordered = table.sort_by([("cluster", "ascending"), *PREFERENCE])
     clusters = ordered["cluster"].to_numpy()
     _, first, member_of = np.unique(clusters, return_index=True, return_inverse=True)
     ordered = ordered.append_column("keeper", pa.array(ordered["row"].to_numpy()[first][member_of]))

@@ -50,7 +50,7 @@ class DedupConfig(StageConfig):
         description="largest bucket that is compared pair by pair; larger ones are compared by leaders",
     )
     source_order: list[str] = Field(
-        [], description="sources from most to least trusted; breaks ties between duplicates of equal length"
+        [], description="sources from most to least trusted: of duplicates, that of the first is kept"
     )
     max_removed_share_per_source: float = Field(
         0.9, ge=0, le=1, description="largest share of a source that may be removed; more ends the run with an error"

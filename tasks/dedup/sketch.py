@@ -10,7 +10,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,13 +22,26 @@ from storage.shards.documents import count_rows, read_batches, shard_name
 from storage.shards.parquet import parquet_writer
 from tasks.dedup import kernels
 from tasks.dedup.config import SketchConfig
+from tasks.dedup.keeping.condition import conditions
 from tasks.shards import collect, map_shards
 from tasks.stage.output import Output
 from tasks.text.scan import Scanned, Scanner
 
 ROWS, SIGNATURES = "rows.parquet", "signatures.npy"
 CONTENT = b"content"  # Parquet metadata: a hash of the shard's ids, which identifies it whatever its number
-SCHEMA = pa.schema([("id", pa.string()), ("source", pa.string()), ("length", pa.int64()), ("exact", pa.binary(16))])
+SCHEMA = pa.schema(
+    [("id", pa.string()), ("source", pa.string()), ("exact", pa.binary(16)), ("length", pa.int64()),
+     ("words", pa.int64()), ("repairs", pa.uint32()), ("text", pa.int64()), ("other", pa.int64())]
+)  # fmt: skip
+
+
+class Sketches(NamedTuple):
+    """Of a batch of texts: the 128-bit hash, bytes and words of the normalised text, and its signature."""
+
+    exact: list[bytes]
+    lengths: Int64
+    words: Int64
+    signatures: UInt32
 
 
 def sketch_corpus(config: SketchConfig, documents: Artifact, out: Output) -> None:
@@ -57,22 +70,21 @@ def scanner_of(config: SketchConfig, *, words: bool = True) -> Scanner:
     )
 
 
-def sketch_texts(
-    scanner: Scanner, ngram: int, texts: pa.Array, a: UInt32, b: UInt32
-) -> tuple[list[bytes], Int64, UInt32]:
-    """Exact hashes, lengths and signatures of a batch of texts."""
+def sketch_texts(scanner: Scanner, ngram: int, texts: pa.Array, a: UInt32, b: UInt32) -> Sketches:
+    """The sketches of a string column."""
     exact: list[bytes] = [b""] * len(texts)
-    lengths = np.zeros(len(texts), np.int64)
+    lengths, words = np.empty(len(texts), np.int64), np.empty(len(texts), np.int64)
     signatures = np.empty((len(texts), len(a)), np.uint32)
     for scanned in scanner.scan(texts):
         rows = scanned.rows
         for row, digest in zip(rows.tolist(), exact_hashes(scanned), strict=True):
             exact[row] = digest
-        lengths[rows] = np.where(lengths[rows], lengths[rows], scanned.characters)  # before any normalisation
+        lengths[rows] = np.diff(scanned.text_ends, prepend=0)
+        words[rows] = np.diff(scanned.word_ends, prepend=0)
         signed = np.empty((len(rows), len(a)), np.uint32)
         kernels.sign(scanned.words, scanned.word_ends, ngram, a, b, signed)
         signatures[rows] = signed
-    return exact, lengths, signatures
+    return Sketches(exact, lengths, words, signatures)
 
 
 def exact_hashes(scanned: Scanned) -> Iterator[bytes]:
@@ -93,10 +105,10 @@ def _sketch_shard(config: SketchConfig, shard: Path, folder: Path) -> dict[str, 
     with parquet_writer(folder / ROWS, SCHEMA) as writer, (folder / SIGNATURES).open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for _, batch in read_batches(shard, ["id", "source", "text"]):
-            exact, lengths, signatures = sketch_texts(scanner, config.ngram, batch["text"], a, b)
-            columns = [batch["id"], batch["source"], pa.array(lengths), pa.array(exact, pa.binary(16))]
-            writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
-            signatures.tofile(file)
+            made = sketch_texts(scanner, config.ngram, batch["text"], a, b)
+            columns = [pa.array(made.exact, pa.binary(16)), made.lengths, made.words, *conditions(batch["text"])]
+            writer.write_batch(pa.record_batch([batch["id"], batch["source"], *columns], schema=SCHEMA))
+            made.signatures.tofile(file)
             content.update("".join(batch["id"].to_pylist()).encode())
             sources.update(batch["source"].to_pylist())
         writer.add_key_value_metadata({CONTENT: content.digest().hex()})

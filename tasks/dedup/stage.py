@@ -16,8 +16,9 @@ from tasks.stage.runtime import Runtime
 
 @stage(version=4, part_of="dedup", runtime=("data",))
 def sketches(config: SketchConfig, documents: Artifact, out: Output) -> None:
-    """Measure every document. Writes rows/, with id, source, length in characters and the 128-bit hash (xxh3) of the
-    normalised text, and signatures/, a uint32 matrix of documents × permutations, equal to datasketch's."""
+    """Measure every document. Writes rows/: id, source, and of the normalised text the 128-bit hash (xxh3), the bytes
+    and the words; then of the original the defects, and the characters in lines of text and in others. Writes
+    signatures/, a uint32 matrix of documents × permutations, equal to datasketch's."""
     from tasks.dedup.sketch import sketch_corpus
 
     sketch_corpus(config, documents, out)
@@ -40,10 +41,10 @@ def dedup(config: DedupConfig, documents: Artifact, out: Output) -> None:
     """Remove exact and near-duplicates, keeping one of each cluster.
 
     Exact duplicates are equal after normalisation. Near-duplicates are MinHash LSH candidates, verified by the exact
-    Jaccard similarity of their shingles; clusters are connected components of verified edges only. The longest document
-    is kept, then the most trusted source, then the smallest id. Writes documents/ and ledger/; for each removed
-    document the ledger has the one that is kept, their similarity, and the method. With `spans`, text that several
-    documents share is then removed from all but one of them.
+    Jaccard similarity of their shingles; clusters are connected components of verified edges only. Of each, the
+    document of the most trusted source is kept, then the one with most clean text. Writes documents/ and ledger/; for
+    each removed document the ledger has the one that is kept, their similarity, and the method. With `spans`, text that
+    several documents share is then removed from all but one of them.
     """
     from tasks.dedup.run import remove_duplicates
 

@@ -17,6 +17,7 @@ from storage.shards.arrays import UInt8, UInt32
 
 OTHER, WORD, SPACE, HARD = 0, 1, 2, 4  # HARD: a text with this character must be normalised by Python
 ALONE = 8  # added to WORD: a word of its own, as in the scripts that are written without spaces
+COMPOSES = 16  # a mark or a syllable's end that NFC joins to the character before it
 SIZE = 0x40000  # no letter is assigned above it, which a test checks
 # All other ranges (ideographs, syllables, private use) have no case, white space or composition
 INTRICATE = (
@@ -35,7 +36,7 @@ JAMO = {chr(code) for code in (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))} 
 
 
 class Characters(NamedTuple):
-    """`kinds[c]` is OTHER, WORD or SPACE, possibly with HARD or ALONE added; `folded[c]` is the output for c."""
+    """`kinds[c]` is OTHER, WORD or SPACE, possibly with HARD, ALONE or COMPOSES; `folded[c]` is the output for c."""
 
     kinds: UInt8
     folded: UInt32
@@ -57,6 +58,7 @@ def characters(ignore_case: bool, ignore_white_space: bool, part_unspaced: bool 
         kinds[blanks], folded[blanks] = SPACE, ord(" ")
     second = {parts[1] for text in texts if len(parts := _canonical(text)) == 2}
     kinds[[ord(text) for text in texts if _is_hard(text, ignore_case, second)]] |= HARD
+    kinds[[ord(text) for text in second | JAMO]] |= COMPOSES
     if part_unspaced:
         unspaced = [code for block in UNSPACED for code in block if chr(code).isalpha()]
         kinds[unspaced] |= ALONE

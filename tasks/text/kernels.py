@@ -100,13 +100,13 @@ def encode(c, out, at):
 @njit(cache=True, nogil=True)
 def scan(
     data: UInt8, offsets: Int64, kinds: UInt8, folded: UInt32, out: UInt8, out_ends: Int64,
-    words: UInt64 | None, word_ends: Int64, lengths: Int64, hard: Bool,
+    words: UInt64 | None, word_ends: Int64, hard: Bool,
 ) -> None:  # fmt: skip
     """Normalise D texts and hash their words, in one pass over their bytes.
 
     `data` holds the texts as UTF-8, text d at `offsets[d]:offsets[d + 1]`. Written: the normalised bytes to `out`
     (ending at `out_ends[d]`), a 64-bit hash per word to `words` (ending at `word_ends[d]`; a text without words gets
-    one, of all its bytes), the characters of each text to `lengths`, and to `hard` whether Python must normalise it.
+    one, of all its bytes), and to `hard` whether Python must normalise it.
     `out` needs 3 bytes per 2 of `data`, `words` one element per 2 bytes and per text; each needs one to spare. With
     `words` None, numba compiles a version that does not hash.
 
@@ -119,7 +119,6 @@ def scan(
     for d in range(len(offsets) - 1):
         i, end = offsets[d], offsets[d + 1]
         begin, first = at, count
-        characters = end - i  # bytes, from which the continuation bytes are subtracted
         mark = 0  # union of the kinds seen: holds HARD if any character does
         inside = 0  # 1 within a word
         blank = 1  # 1 after white space; at the start, so that leading white space is dropped
@@ -142,7 +141,6 @@ def scan(
                 continue
             c, used = decode(data, i, end)  # the same steps for a character of several bytes
             i += used
-            characters -= used - 1
             kind = 0
             if c < SIZE:
                 kind = np.int64(kinds[c])
@@ -174,7 +172,6 @@ def scan(
                 count += 1
         out_ends[d] = at
         word_ends[d] = count
-        lengths[d] = characters
         hard[d] = (mark & HARD) != 0
     if words is not None:
         for w in range(count):

@@ -27,7 +27,7 @@ class Scanned(NamedTuple):
     """D normalised texts, as views into the scanner's buffers that are valid until the next batch.
 
     Text d is `text[text_ends[d - 1]:text_ends[d]]`, its word hashes `words[word_ends[d - 1]:word_ends[d]]`; `rows` are
-    the texts' indices in the batch, `characters` their lengths before normalisation.
+    the texts' indices in the batch.
     """
 
     rows: Int64
@@ -35,7 +35,6 @@ class Scanned(NamedTuple):
     text_ends: Int64
     words: UInt64
     word_ends: Int64
-    characters: Int64
 
 
 class Scanner:
@@ -77,13 +76,13 @@ class Scanner:
         size, documents = int(offsets[-1] - offsets[0]), len(texts)
         self._text = at_least(self._text, size * 3 // 2 + 8)
         self._words = at_least(self._words, size // 2 + documents + 8)
-        text_ends, word_ends, lengths = (np.empty(documents, np.int64) for _ in range(3))
+        text_ends, word_ends = (np.empty(documents, np.int64) for _ in range(2))
         hard = np.empty(documents, np.bool_)
         kernels.scan(
             data, offsets, self.tables.kinds, self.tables.folded, self._text, text_ends,
-            self._words if self.words else None, word_ends, lengths, hard,
+            self._words if self.words else None, word_ends, hard,
         )  # fmt: skip
-        return Scanned(rows, self._text, text_ends, self._words, word_ends, lengths), rows[hard]
+        return Scanned(rows, self._text, text_ends, self._words, word_ends), rows[hard]
 
 
 def longest_run_of_marks(text: str) -> int:

@@ -35,8 +35,8 @@ from storage.shards.parquet import parquet_writer
 from tasks.dedup.buckets import group, ranges_needed
 from tasks.dedup.config import DedupConfig, SpansConfig
 from tasks.dedup.corpus import Corpus, Shard
+from tasks.dedup.keeping.preference import standing
 from tasks.dedup.parts import PartWriter, range_of, read_part
-from tasks.dedup.preference import standing
 from tasks.dedup.spans import word_kernels
 from tasks.shards import ShardResult, map_shards
 from tasks.stage.output import Output
@@ -68,8 +68,7 @@ def find_spans(config: DedupConfig, corpus: Corpus, removed: Int64, memory: int,
     are left out."""
     size = (config.spans or SpansConfig()).min_words
     tables = characters(config.sketch.ignore_case, config.sketch.ignore_white_space, part_unspaced=True)
-    lengths = (pc.sum(shard.columns(["length"])["length"]).as_py() or 0 for shard in corpus.shards)
-    most = sum(lengths) // 2  # windows: each word takes at least one letter and one separator
+    most = sum(pc.sum(shard.columns(["words"])["words"]).as_py() or 0 for shard in corpus.shards)  # windows
     parts = max(ranges_needed(most, memory // out.runtime.data.workers), min(ENOUGH, ranges_needed(most, NEAR)))
     # Named after the number of partitions, so that a run resumed with other memory does not mix them up
     spill = functools.partial(_spill_windows, tables, size, removed, parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def test_exact_copies_are_named_so(tmp_path: Path) -> None:
     text = text_of(1)
     documents = [Document.new(text, "a"), Document.new(text.replace(" ", "  "), "a"), Document.new(text.title(), "b")]
     out = run(tmp_path, documents, **ANY_SHARE)
-    assert kept(out) == {documents[1].text}  # the longest
+    assert kept(out) == {documents[0].text}  # without double spaces; of equal ones the first source
     assert {(verdict.reason, verdict.value) for verdict in ledger(out).values()} == {("exact_duplicate", 1.0)}
 
 
@@ -205,6 +206,47 @@ def test_a_trusted_source_is_kept_before_another_of_the_same_length(tmp_path: Pa
     assert {
         d.source for path in out.path.glob("documents/*") for d in read_documents(path) if d.text == text_of(1)
     } == {"book"}
+
+
+STORY = "\n\n".join(
+    f"Chapter {number}\n\nThe {text_of(number, 30)} café, naïve and “quoted”. "
+    + f"So {text_of(number + 9, 25)}, it ended."
+    for number in range(4)
+)
+MENU = "Home\nNews\nSport\nSign in\nAbout us | Contact | Careers | Privacy policy | Terms of use\nShare on Facebook\n"
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        MENU + STORY + "\nWe use cookies.\nFollow us\nSubscribe\nMost read today\nNewsletter\n",
+        STORY.replace(" ", "  "),
+        STORY.replace(" the", "\u00a0the").replace("\n\n", " \n\n\n\n"),
+        STORY.replace("\n", "\r\n"),
+        " ".join(STORY.split()),
+        "\n".join(STORY.split()),
+        unicodedata.normalize("NFD", STORY),
+        STORY.encode().decode("cp1252", "replace"),
+        STORY.replace("a", "\ufffd", 2),
+        STORY.replace("Chapter", "\x00Chapter"),
+        "\ufeff" + STORY,
+        STORY[: len(STORY) * 9 // 10],
+        STORY[len(STORY) // 10 :],
+    ],
+)
+def test_the_copy_that_needs_no_repair_and_lacks_no_text_is_kept(tmp_path: Path, copy: str) -> None:
+    documents = [Document.new(STORY, "a"), Document.new(copy, "a")]
+    for number, order in enumerate((documents, documents[::-1])):
+        assert kept(run(tmp_path / str(number), order, threshold=0.6, **ANY_SHARE)) == {STORY}
+    trusted = [documents[0], Document.new(copy, "book")]
+    out = run(tmp_path / "trusted", trusted, threshold=0.6, source_order=["book"], **ANY_SHARE)
+    assert kept(out) == {copy}, "a trusted source comes before all"
+
+
+def test_of_verse_the_whole_is_kept(tmp_path: Path) -> None:
+    verse = "\n".join(text_of(number, 4) for number in range(40))
+    documents = [Document.new(verse, "a"), Document.new(verse.rsplit("\n", 3)[0], "a")]
+    assert kept(run(tmp_path, documents)) == {verse}
 
 
 def test_a_source_that_would_lose_nearly_all_ends_the_run_with_the_table(tmp_path: Path) -> None:

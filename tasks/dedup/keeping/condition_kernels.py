@@ -1,0 +1,127 @@
+"""In what condition a text is, compiled by numba: defects to repair, characters in lines of text and in other lines.
+
+One pass over the UTF-8 of the original text, since normalisation hides white space and takes the lines away. A line of
+ASCII is counted by a loop that is vectorised; each character of another line is looked up in a table of traits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from storage.shards.arrays import Int64, UInt8, UInt32
+from tasks.text.characters import SIZE
+from tasks.text.kernels import code_point
+
+VISIBLE, BLANK, NEUTRAL, END, BAR, DEFECT, TRAIL = 1, 2, 4, 8, 16, 32, 64  # traits; condition.py says what they mean
+LONG = 45  # characters without white space that make a line one of text: a wrapped line has more, a menu's entry fewer
+LONGEST = 1000  # characters without white space after which a line lacks a break
+BARS = 3  # a line with so many of "|", "•", "›" is a row of links, however long
+BREAK, RETURN, COLON = 10, 13, 58
+
+
+@njit(cache=True, nogil=True, inline="always")
+def misread(before, c, kind):
+    """Whether two characters look like UTF-8 read as Windows-1252 or Latin-1: "Ã©", "â€", "Â°", "ï»", "ðŸ", "Ð¿"."""
+    if kind & TRAIL == 0:
+        return 0
+    if before == 0xE2:  # â: General Punctuation, whose second byte is 80, or another of 81 to 86
+        return np.int64(c == 0x20AC or 0x80 <= c <= 0x86 or c == 0x201A or c == 0x201E or c == 0x2020 or c == 0x2026)
+    if before == 0xEF or before == 0xF0:  # ï»¿, ï¿½ and emoji
+        return np.int64(c == 0xBB or c == 0xBF or c == 0x0178 or c == 0x9F)
+    return np.int64(before in (0xC2, 0xC3, 0xC5, 0xD0, 0xD1))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def plain_line(data, i, end):
+    """(whether it is plain, defects, characters, bars, colons before a blank) of a line; a plain one is of printable
+    ASCII and tabs."""
+    # Without branches, over slices that start at 0, so that the loops are vectorised
+    odd = visible = bars = doubled = colons = np.int32(0)
+    line = data[i:end]
+    for k in range(len(line)):
+        odd += np.int32((line[k] >= 127) | ((line[k] < 32) & (line[k] != 9)))
+        visible += np.int32(line[k] > 32)
+        bars += np.int32(line[k] == 124)
+    first = 0
+    while first < len(line) and line[first] <= 32:
+        first += 1
+    one, two, three = line[first:-2], line[first + 1 : -1], line[first + 2 :]
+    for k in range(len(three)):
+        blank = three[k] <= 32
+        doubled += np.int32(blank & (two[k] <= 32) & (one[k] > 32))
+        colons += np.int32(blank & (two[k] == COLON))
+    if first < len(line) - 1:
+        doubled += np.int32((line[-1] <= 32) & (line[-2] > 32))
+    return odd == 0, np.int64(doubled), np.int64(visible), np.int64(bars), np.int64(colons)
+
+
+@njit(cache=True, nogil=True)
+def any_line(data, i, end, traits, weights):
+    """(defects, characters, their weight, bars, colons before a blank, whether it ends a sentence) of any line."""
+    defects = size = length = bars = colons = ends = 0
+    run = 0  # blanks in a row, after the line's first character
+    before = np.uint32(0)
+    while i < end:
+        c, used = code_point(data, i, end)
+        i += used
+        kind = np.int64(traits[c]) if c < SIZE else VISIBLE
+        defects += np.int64(kind & DEFECT != 0) + misread(before, c, kind)
+        size += kind & VISIBLE
+        length += np.int64(weights[c]) if c < SIZE else 1
+        bars += np.int64(kind & BAR != 0)
+        ends = np.int64(kind & END != 0) | (ends & np.int64(kind & NEUTRAL != 0))
+        run = run + 1 if kind & BLANK and size else 0
+        defects += np.int64(run == 2)
+        colons += np.int64(kind & BLANK != 0 and before == COLON and i < end)
+        before = c
+    return defects + np.int64(run == 1), size, length, bars, colons, ends
+
+
+@njit(cache=True, nogil=True)
+def examine(
+    data: UInt8, offsets: Int64, traits: UInt8, weights: UInt8, repairs: UInt32, text: Int64, other: Int64
+) -> None:
+    """Write the number of defects of each text to `repairs`, and its characters without white space, by the kind of
+    their line, to `text` and `other`.
+
+    Defects: control characters, U+FFFD, zero-width spaces, soft hyphens, byte-order marks; marks that NFC would
+    compose; pairs of misread characters; spaces other than U+0020; runs of blanks after a line's start, and blanks at
+    its end; CR; a blank line after a blank line; each 1,000 characters without a line's end. A line is of text if it is
+    long or has a colon within, and is no row of links, or if it ends as a sentence or a clause does, quotation marks
+    and brackets aside.
+    """
+    for d in range(len(offsets) - 1):
+        i, last = offsets[d], offsets[d + 1]
+        found = prose = rest = 0
+        empty = 0  # blank lines in a row
+        while i < last:
+            end = i
+            while end < last and data[end] != BREAK:
+                end += 1
+            after = end + 1
+            if end > i and data[end - 1] == RETURN:
+                end -= 1
+                found += 1
+            plain, defects, size, bars, colons = plain_line(data, i, end)
+            length = size
+            ends = 0
+            if plain:
+                k = end - 1
+                while k >= i and traits[data[k]] & NEUTRAL:
+                    k -= 1
+                ends = np.int64(k >= i and traits[data[k]] & END != 0)
+            else:
+                defects, size, length, bars, colons, ends = any_line(data, i, end, traits, weights)
+            found += defects
+            if size:
+                is_text = ends | np.int64((length >= LONG or colons > 0) and bars < BARS)
+                prose += size * is_text
+                rest += size * (1 - is_text)
+                found += size // LONGEST
+                empty = 0
+            else:
+                found += np.int64(empty > 0)
+                empty += 1
+            i = after
+        repairs[d], text[d], other[d] = found, prose, rest
