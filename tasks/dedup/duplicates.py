@@ -26,12 +26,13 @@ EXACT, NEAR, SIMHASH = REASONS = ("exact_duplicate", "near_duplicate", "simhash_
 CHAINED = ", through documents between them"
 SCHEMA = pa.schema(
     [("row", pa.int64()), ("keeper", pa.int64()), ("id", pa.string()), ("source", pa.string()), ("reason", pa.string()),
-     ("value", pa.float64()), ("threshold", pa.float64()), ("detail", pa.string())]
+     ("value", pa.float64()), ("threshold", pa.float64()), ("detail", pa.string()), ("kept", pa.string()),
+     ("kept_source", pa.string())]
 )  # fmt: skip
 
 
 def find_duplicates(config: DedupConfig, corpus: Corpus, out: Output) -> pa.Table:
-    """The rows to remove, ascending, with their ledger columns."""
+    """The rows to remove, ascending, with their ledger columns, and the id and source of the document kept for each."""
     memory = out.runtime.data.working_memory
     copies = exact_copies(corpus, memory, out)
     shingles = Shingles(config.sketch, corpus, out)
@@ -88,7 +89,7 @@ def _judge(config: DedupConfig, corpus: Corpus, components: Components, copies: 
     values = np.ones(len(rows))
     values[~exact] = shingles.similarities(np.sort(pairs[~exact], axis=1))
     chained = values < config.threshold
-    kept_ids = chosen["id"].take(pa.array(np.searchsorted(chosen["row"].to_numpy(), keepers)))
+    kept = chosen.take(pa.array(np.searchsorted(chosen["row"].to_numpy(), keepers)))
     suffix = pa.array(np.where(chained, CHAINED, ""))
     columns = [
         pa.array(rows),
@@ -98,7 +99,9 @@ def _judge(config: DedupConfig, corpus: Corpus, components: Components, copies: 
         pa.array(np.where(exact, EXACT, NEAR)),
         pa.array(values),
         pa.array(np.where(exact, 1.0, config.threshold)),
-        pc.binary_join_element_wise("duplicate_of ", kept_ids, suffix, ""),
+        pc.binary_join_element_wise("duplicate_of ", kept["id"], suffix, ""),
+        kept["id"],
+        kept["source"],
     ]
     return pa.table(columns, schema=SCHEMA).combine_chunks()
 

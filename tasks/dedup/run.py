@@ -29,6 +29,11 @@ from tasks.stage.pages import markdown_table
 
 Removed = Counter[tuple[str, str]]  # documents by (source, reason)
 
+COPIES_SCHEMA = pa.schema(
+    [("kept", pa.string()), ("kept_source", pa.string()), ("id", pa.string()), ("source", pa.string()),
+     ("metadata", pa.string()), ("reason", pa.string()), ("value", pa.float64())]
+)  # fmt: skip
+SOURCES_SHOWN = 40
 CURVE = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
@@ -52,13 +57,14 @@ def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifa
     written = map_shards(functools.partial(_write_shard, config, duplicates), jobs, out, "write", threads=True)
     collect(written, "documents.parquet", out.path / "documents")
     collect(written, "ledger.parquet", out.path / "ledger")
+    collect(written, "copies.parquet", out.path / "copies")
     for shard in written:
         removed.update({(source, REPEATED_SPAN): count for source, count in shard.counts["emptied"].items()})
     reasons: Counter[str] = Counter()
     for (_, reason), count in removed.items():
         reasons[reason] += count
     out.account(documents_in=total.total(), kept=sum(shard.counts["kept"] for shard in written), removed=reasons)
-    _tabulate(config, total, removed, out)
+    _tabulate(config, total, removed, duplicates, out)
 
 
 def _write_shard(
@@ -72,6 +78,7 @@ def _write_shard(
     kept = write_batches(folder / "documents.parquet", _kept(config, shard.documents, keep, spans, verdicts))
     ledger = mine.add_column(2, "verdict", pa.repeat(pa.scalar("removed"), len(mine))).select(LEDGER_SCHEMA.names)
     write_batches(folder / "ledger.parquet", [*ledger.to_batches(), *ledger_batches(verdicts)], LEDGER_SCHEMA)
+    write_batches(folder / "copies.parquet", _copies(shard, mine), COPIES_SCHEMA)
     return {"kept": kept, "emptied": Counter(verdict.source for verdict in verdicts if verdict.verdict == "removed")}
 
 
@@ -88,6 +95,16 @@ def _kept(
             batch, said = cut_spans(batch, start, cut, config.spans.min_words, mine)
             verdicts += said
             yield batch
+
+
+def _copies(shard: Shard, removed: pa.Table) -> Iterator[pa.RecordBatch]:
+    """The removed documents without their texts, with the document that stands for each."""
+    rows = removed["row"].to_numpy() - shard.start
+    for start, batch in read_batches(shard.documents, ["metadata"], holding=rows.tolist()):
+        first, last = np.searchsorted(rows, (start, start + len(batch)))
+        metadata = batch["metadata"].take(pa.array(rows[first:last] - start))
+        table = removed.slice(first, last - first).append_column("metadata", metadata)
+        yield from table.select(COPIES_SCHEMA.names).combine_chunks().to_batches()
 
 
 def _range(rows: Int64, start: int, end: int) -> tuple[int, int]:
@@ -122,8 +139,16 @@ def by_source(total: Counter[str], removed: Removed) -> list[dict[str, Any]]:
     return rows
 
 
-def _tabulate(config: DedupConfig, total: Counter[str], removed: Removed, out: Output) -> None:
+def _tabulate(config: DedupConfig, total: Counter[str], removed: Removed, duplicates: pa.Table, out: Output) -> None:
     out.table("Removed by source", by_source(total, removed))
+    pairs = Counter(zip(*(duplicates[name].to_pylist() for name in ("kept_source", "source", "reason")), strict=True))
+    ordered = sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:SOURCES_SHOWN]
+    if ordered:
+        rows = [
+            {"kept of": kept, "copy of": copy, "reason": why, "documents": count}
+            for (kept, copy, why), count in ordered
+        ]
+        out.table("Copies by source", rows)
     count, height = bands(config.threshold, config.sketch.permutations)
     out.count(bands=count, rows_per_band=height)
     curve = [{"similarity": s, "expected recall": f"{expected_recall(s, count, height):.4f}"} for s in CURVE]

@@ -43,8 +43,9 @@ def dedup(config: DedupConfig, documents: Artifact, out: Output) -> None:
     Exact duplicates are equal after normalisation. Near-duplicates are MinHash LSH candidates, verified by the exact
     Jaccard similarity of their shingles; clusters are connected components of verified edges only. Of each, the
     document of the most trusted source is kept, then the one with most clean text. Writes documents/ and ledger/; for
-    each removed document the ledger has the one that is kept, their similarity, and the method. With `spans`, text that
-    several documents share is then removed from all but one of them.
+    each removed document the ledger has the one that is kept, their similarity, and the method, and copies/ has them
+    again with the removed one's source and metadata, so that a kept document's provenance is that of all its copies.
+    With `spans`, text that several documents share is then removed from all but one of them.
     """
     from tasks.dedup.run import remove_duplicates
 

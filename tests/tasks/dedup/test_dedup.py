@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from storage.artifact import Artifact
@@ -159,7 +161,7 @@ def test_permuted_shards_give_the_same_bytes(tmp_path: Path) -> None:
     dedup.function(DedupConfig(), Artifact.at(permuted), second)
     renamed = {
         f"{folder}/{shard_name(number)}": digests(first)[f"{folder}/{shard_name(old)}"]
-        for folder in ("documents", "ledger")
+        for folder in ("documents", "ledger", "copies")
         for number, old in enumerate(order)
     }
     assert digests(second) == renamed
@@ -241,6 +243,24 @@ def test_the_copy_that_needs_no_repair_and_lacks_no_text_is_kept(tmp_path: Path,
     trusted = [documents[0], Document.new(copy, "book")]
     out = run(tmp_path / "trusted", trusted, threshold=0.6, source_order=["book"], **ANY_SHARE)
     assert kept(out) == {copy}, "a trusted source comes before all"
+
+
+def test_where_all_copies_came_from_is_kept(tmp_path: Path) -> None:
+    text = text_of(1)
+    documents = [Document.new(text, "web", url=f"https://a/{number}") for number in range(3)]
+    documents += [Document.new(text.upper(), "books", page=1), Document.new(changed(text, 60), "web", url="https://b")]
+    documents.append(Document.new(text_of(2), "web"))
+    out = run(tmp_path, documents, source_order=["books"], **ANY_SHARE)
+    copies = pa.concat_tables(pq.read_table(path) for path in sorted(out.path.glob("copies/*"))).to_pylist()
+    assert {(row["kept"], row["kept_source"]) for row in copies} == {(documents[3].id, "books")}
+    assert sorted((row["id"], row["metadata"], row["reason"]) for row in copies) == sorted(
+        (d.id, d.metadata, "near_duplicate" if "https://b" in d.metadata else "exact_duplicate")
+        for d in (*documents[:3], documents[4])
+    )
+    assert out.counts["tables"]["Copies by source"] == [
+        {"kept of": "books", "copy of": "web", "reason": "exact_duplicate", "documents": 3},
+        {"kept of": "books", "copy of": "web", "reason": "near_duplicate", "documents": 1},
+    ]
 
 
 def test_of_verse_the_whole_is_kept(tmp_path: Path) -> None:
