@@ -146,15 +146,23 @@ def why(
 
 @app.command()
 def explain(
-    document: Annotated[str, typer.Argument(metavar="DOC", help="a document's id, or the first digits of it")],
+    document: Annotated[
+        str, typer.Argument(metavar="DOC", help="a document's id, or the first digits of it; not with --removed-by")
+    ] = "",
     profile: ProfileName = "tiny",
+    removed_by: Annotated[str | None, typer.Option(metavar="RULE", help="list what this rule removed")] = None,
+    stage: Annotated[str | None, typer.Option(help="with --removed-by: of this stage only")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="with --removed-by: rows shown of each stage")] = 20,
     overrides: Overrides = None,
     store: StoreUrl = None,
 ) -> None:
     """Tell a document's whole story: where it came from, what each stage decided, by which measure."""
-    from flows.commands.explain import explain_document
+    from flows.commands.explain import explain_document, list_removed
 
-    explain_document(console, document, profile, settings(overrides, store))
+    if removed_by is None:
+        explain_document(console, document, profile, settings(overrides, store))
+    else:
+        list_removed(console, removed_by, document or profile, settings(overrides, store), stage, limit)
 
 
 @app.command()

@@ -1,21 +1,28 @@
 """`gristmill explain DOC`: the story of a document, or of an instruction or preference pair, through the stages of a
-profile's newest artifacts."""
+profile's newest artifacts. `gristmill explain --removed-by RULE`: what a rule removed.
+
+Ids are read a column at a time and compared by Arrow, texts only of what is shown.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 from rich.markup import escape
 
 from flows.session import session_of
-from flows.tables import harmless
+from flows.tables import harmless, new_table
 from profiles.load import load
 from storage import refs
 from storage.errors import ConfigError
-from storage.shards.documents import Document, Verdict, read_batches, read_documents, read_ledger
+from storage.shards.documents import LEDGER_SCHEMA, Document, Verdict, read_batches
 from storage.shards.lines import read_json_lines
 from tasks.download.config import PAIR_ROLES
 from tasks.filter.pairs.contents import texts_of
@@ -23,49 +30,116 @@ from tasks.filter.pairs.contents import texts_of
 DOCUMENT_STAGES = ("download", "dedup", "filter", "pairs")
 LEAST = 4  # characters of an id
 PREVIEW = 300  # characters of the text shown
+HEAD = 60  # characters of the text shown in a list
+LISTED = 10  # ids or origins of copies
+COPIES = ("kept", "source", "id", "metadata", "reason")
+
+
+class Found(NamedTuple):
+    """What an artifact has on ids: documents with their number of equal texts by source, verdicts, and what stands for
+    which: rows with the columns of COPIES."""
+
+    documents: dict[str, Document]
+    sources: dict[str, Counter[str]]
+    verdicts: list[Verdict]
+    copies: list[dict[str, str]]
+
+    def ids(self) -> dict[str, str]:
+        """The source of each id."""
+        return {verdict.id: verdict.source for verdict in self.verdicts} | {
+            document.id: document.source for document in self.documents.values()
+        }
 
 
 def explain_document(console: Console, start: str, profile_name: str, overrides: list[str]) -> None:
-    """Print what each document stage did with the document whose id starts with `start`. Raises ConfigError."""
+    """Print what each document stage did with the document whose id starts with `start`. Raises ConfigError, also where
+    several ids do."""
     if len(start) < LEAST:
         raise ConfigError(
             f"{start!r} is too short for an id.", f"Give the first {LEAST} characters of a document's id or more."
         )
-    profile = load(profile_name, overrides)
-    store = session_of(profile).store
+    name, artifacts = _artifacts(profile_name, overrides)
+    found = {stage: find(folder, start) for stage, folder in artifacts}
+    identity = _only_id(name, start, found)
     met = False
-    for stage in DOCUMENT_STAGES:
-        entries = refs.history(store, f"{profile.name}/{stage}")
-        if not entries:
-            continue
-        artifact = store.get(entries[-1].location)
-        document = find_document(artifact.path, start) or find_pair(artifact.path, start)
+    for stage, of_stage in found.items():
+        document = of_stage.documents.get(identity)
         if document and not met:
             console.print(f"[bold]{document.id}[/] from {document.source} {escape(harmless(document.metadata))}")
             console.print(f"  [dim]{escape(harmless(document.text[:PREVIEW]))}[/]")
-        for line in story(find_verdicts(artifact.path, start), document):
+        for line in story(of_stage, identity):
             met = True
             console.print(f"  [bold]{stage:<10}[/] {escape(harmless(line))}")
-    if not met:
+
+
+def _artifacts(profile_name: str, overrides: list[str]) -> tuple[str, list[tuple[str, Path]]]:
+    """The profile's name, and the newest artifact of each document stage that has one."""
+    profile = load(profile_name, overrides)
+    store = session_of(profile).store
+    newest = ((stage, refs.history(store, f"{profile.name}/{stage}")) for stage in DOCUMENT_STAGES)
+    return profile.name, [(stage, store.get(entries[-1].location).path) for stage, entries in newest if entries]
+
+
+def _only_id(name: str, start: str, found: dict[str, Found]) -> str:
+    sources = {identity: source for of_stage in found.values() for identity, source in of_stage.ids().items()}
+    if not sources:
         raise ConfigError(
-            f"No document or pair of {profile.name} has an id that starts with {start}.",
+            f"No document or pair of {name} has an id that starts with {start}.",
             "Ids stand in the shards' id column and in the ledgers.",
         )
+    if len(sources) > 1:
+        heads = {identity: one.text for of_stage in found.values() for identity, one in of_stage.documents.items()}
+        lines = [
+            f"{identity}  {sources[identity]}  {harmless(' '.join(heads.get(identity, '').split())[:HEAD])}".rstrip()
+            for identity in sorted(sources)[:LISTED]
+        ]
+        more = [f"and {len(sources) - LISTED:,} more"] if len(sources) > LISTED else []
+        raise ConfigError(
+            "\n  ".join([f"{len(sources):,} ids of {name} start with {start}:", *lines, *more]),
+            "Give more characters of the one you mean.",
+        )
+    return next(iter(sources))
 
 
-def story(verdicts: list[Verdict], kept: Document | None) -> list[str]:
-    """What a stage did, a line each. Documents of equal text have one id: all but one of them are removed as duplicates
-    of their own id, so that these verdicts are counted and not repeated."""
-    removed = Counter(verdict.id for verdict in verdicts if _copies(verdict))
-    lines = [tell(verdict) for verdict in verdicts if not _copies(verdict)]
-    copies = removed.pop(kept.id, 0) if kept else 0
-    lines += [f"{count} of {count + 1} documents of this text removed: exact copies" for count in removed.values()]
-    if kept:
-        lines.append(f"kept, as one of {copies + 1} copies of this text" if copies else "kept")
+def story(found: Found, identity: str) -> list[str]:
+    """What a stage did with an id, a line each. Documents of equal text have one id: equal verdicts on them are counted
+    and not repeated, and the removal of a document as a duplicate of its own id is told by what is kept."""
+    mine = [verdict for verdict in found.verdicts if verdict.id == identity]
+    own = sum(_of_itself(verdict) for verdict in mine)
+    told = Counter(tell(verdict) for verdict in mine if not _of_itself(verdict))
+    lines = [line if count == 1 else f"{count} copies {line}" for line, count in told.items()]
+    if identity in found.documents:
+        sources = found.sources[identity] + Counter(
+            copy["source"] for copy in found.copies if copy["kept"] == identity == copy["id"]
+        )
+        copies = max(own + 1, sources.total())
+        if copies == 1:
+            lines.append("kept")
+        elif own:
+            lines.append(f"{copies} copies, one kept{_by_source(sources)}")
+        else:
+            lines.append(f"{copies} copies, all kept{_by_source(sources)}")
+        lines += _stands_for([copy for copy in found.copies if copy["kept"] == identity])
+    elif own:
+        lines.append(f"{own} of {own + 1} copies removed as copies of the other")
     return lines
 
 
-def _copies(verdict: Verdict) -> bool:
+def _stands_for(copies: list[dict[str, str]]) -> Iterator[str]:
+    for reason, count in sorted(Counter(copy["reason"] for copy in copies).items()):
+        mine = [copy for copy in copies if copy["reason"] == reason]
+        origins = [f"{copy['id']} from {copy['source']} {copy['metadata']}" for copy in mine[:LISTED]]
+        more = [f"and {count - LISTED:,} more"] if count > LISTED else []
+        yield "\n    ".join([f"stands for {count:,} by {reason}:", *origins, *more])
+
+
+def _by_source(sources: Counter[str]) -> str:
+    return (
+        f" ({', '.join(f'{count} from {name}' for name, count in sorted(sources.items()))})" if len(sources) > 1 else ""
+    )
+
+
+def _of_itself(verdict: Verdict) -> bool:
     return verdict.verdict == "removed" and verdict.detail.startswith(f"duplicate_of {verdict.id}")
 
 
@@ -79,25 +153,87 @@ def tell(verdict: Verdict) -> str:
     return text + (f", {verdict.detail}" if verdict.detail else "")
 
 
-def find_document(folder: Path, start: str) -> Document | None:
-    """The kept document whose id starts with `start`: only id columns are read until it is found."""
+def find(folder: Path, start: str) -> Found:
+    """What an artifact has on the ids that start with `start`."""
+    documents: dict[str, Document] = {}
+    sources: dict[str, Counter[str]] = {}
     for path in sorted((folder / "documents").glob("*.parquet")):
-        if any(pc.any(pc.starts_with(batch["id"], start)).as_py() for _, batch in read_batches(path, ["id"])):
-            return next(document for document in read_documents(path) if document.id.startswith(start))
-    return None
+        for document in _documents(path, start):
+            documents.setdefault(document.id, document)
+            sources.setdefault(document.id, Counter())[document.source] += 1
+    for document in _pairs(folder, start):
+        documents.setdefault(document.id, document)
+        sources.setdefault(document.id, Counter())[document.source] += 1
+    verdicts = [Verdict(**row) for row in _rows(folder / "ledger", "id", start, LEDGER_SCHEMA.names)]
+    copies = list(_rows(folder / "copies", "kept", start, list(COPIES)))
+    return Found(documents, sources, verdicts, copies)
 
 
-def find_pair(folder: Path, start: str) -> Document | None:
-    """The pair or labelled row whose id starts with `start`, with its messages as one text."""
+def _documents(path: Path, start: str) -> Iterator[Document]:
+    wanted: list[int] = []
+    for first, batch in read_batches(path, ["id"]):
+        wanted += (first + np.flatnonzero(pc.starts_with(batch["id"], start).to_numpy(zero_copy_only=False))).tolist()
+    if wanted:
+        for _, batch in read_batches(path, holding=wanted):
+            yield from (Document(**row) for row in batch.filter(pc.starts_with(batch["id"], start)).to_pylist())
+
+
+def _pairs(folder: Path, start: str) -> Iterator[Document]:
+    """The pairs or labelled rows, with their messages as one text."""
     for role in PAIR_ROLES:
         for path in sorted((folder / role).glob("*.jsonl")):
             for pair in read_json_lines(path):
                 if str(pair["id"]).startswith(start):
-                    return Document(pair["id"], "\n".join(texts_of(pair)), pair["source"], f'{{"role": "{role}"}}')
-    return None
+                    yield Document(pair["id"], "\n".join(texts_of(pair)), pair["source"], f'{{"role": "{role}"}}')
 
 
-def find_verdicts(folder: Path, start: str) -> list[Verdict]:
-    """Every ledger row of the document."""
-    paths = sorted((folder / "ledger").glob("*.parquet"))
-    return [verdict for path in paths for verdict in read_ledger(path) if verdict.id.startswith(start)]
+def _rows(folder: Path, key: str, start: str, columns: list[str]) -> Iterator[dict[str, str]]:
+    for path in sorted(folder.glob("*.parquet")):
+        for _, batch in read_batches(path, columns):
+            yield from batch.filter(pc.starts_with(batch[key], start)).to_pylist()
+
+
+def list_removed(
+    console: Console, rule: str, profile_name: str, overrides: list[str], stage: str | None, limit: int
+) -> None:
+    """Print what a rule removed or quarantined, as the ledgers have it: the first `limit` of each stage's newest
+    artifact. A rule is a reason, or the beginning of several before a dot. Raises ConfigError."""
+    name, artifacts = _artifacts(profile_name, overrides)
+    if stage is not None:
+        if stage not in DOCUMENT_STAGES:
+            raise ConfigError(f"{stage} has no ledger.", f"Choose one of {', '.join(DOCUMENT_STAGES)}.")
+        artifacts = [(one, folder) for one, folder in artifacts if one == stage]
+    reasons: Counter[str] = Counter()
+    for one, folder in artifacts:
+        shown, total, seen = _removed_by(folder, rule, limit)
+        reasons.update(seen)
+        if total:
+            table = new_table("id", "source", "value", "threshold", "detail", right=("value", "threshold"))
+            for verdict in shown:
+                values = ("" if value is None else f"{value:.4g}" for value in (verdict.value, verdict.threshold))
+                table.add_row(verdict.id, escape(harmless(verdict.source)), *values, escape(harmless(verdict.detail)))
+            console.print(f"[bold]{one}[/] removed {total:,} by {escape(rule)}; shown are {len(shown):,}")
+            console.print(table)
+    if not any(_names(rule, reason) for reason in reasons):
+        known = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(reasons.items()))
+        raise ConfigError(f"Nothing of {name} was removed by {rule}.", f"What removed something: {known or 'nothing'}.")
+
+
+def _names(rule: str, reason: str) -> bool:
+    return reason == rule or reason.startswith(f"{rule}.")
+
+
+def _removed_by(folder: Path, rule: str, limit: int) -> tuple[list[Verdict], int, Counter[str]]:
+    """(the first verdicts, the number of all, the number of removals by each reason)."""
+    shown: list[Verdict] = []
+    reasons: Counter[str] = Counter()
+    for path in sorted((folder / "ledger").glob("*.parquet")):
+        for _, batch in read_batches(path, LEDGER_SCHEMA.names):
+            removed = batch.filter(pc.not_equal(batch["verdict"], "changed"))
+            counted = removed["reason"].value_counts().to_pylist()
+            reasons.update({row["values"]: row["counts"] for row in counted})
+            mine = [row["values"] for row in counted if _names(rule, row["values"])]
+            if mine and len(shown) < limit:
+                rows = removed.filter(pc.is_in(removed["reason"], pa.array(mine))).slice(0, limit - len(shown))
+                shown += [Verdict(**row) for row in rows.to_pylist()]
+    return shown, sum(count for reason, count in reasons.items() if _names(rule, reason)), reasons

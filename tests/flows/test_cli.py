@@ -15,12 +15,16 @@ import pytest
 from flows.cli import main
 from flows.report import result_of
 from storage import refs
+from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.keys import KeyPayload
 from storage.manifest import Manifest
 from storage.shards.documents import Document, Verdict, shard_name, write_documents, write_ledger
 from storage.shards.lines import write_json_lines
 from storage.store import Store
+from tasks.dedup import DedupConfig, dedup
+from tasks.stage.output import Output
+from tests.runtimes import runtime_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -252,13 +256,58 @@ def test_explain_counts_the_copies_of_a_text(tmp_path: Path) -> None:
     command = ("explain", document.id[:8], "tiny", f"--set=runtime.store={store.root}")
     publish(store, "dedup", {**kept, f"ledger/{shard_name(0)}": (tmp_path / "copies.parquet").read_bytes()})
     told = gristmill(*command).stdout
-    assert "kept, as one of 3 copies of this text" in told
+    assert "3 copies, one kept" in told
     assert "duplicate" not in told
     publish(store, "download", kept)
     publish(store, "dedup", {f"ledger/{shard_name(0)}": (tmp_path / "near.parquet").read_bytes()})
     told = gristmill(*command).stdout
-    assert "2 of 3 documents of this text removed: exact copies" in told
+    assert "2 of 3 copies removed as copies of the other" in told
     assert "removed: near_duplicate 0.9 (threshold 0.8), duplicate_of abc" in told
+
+
+def test_explain_refuses_an_ambiguous_beginning_and_lists_the_ids(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    documents = [Document("abcd" + str(number) * 28, f"Text {number}\nof a river.", "mine") for number in range(3)]
+    write_documents(tmp_path / "d.parquet", documents[:2])
+    write_ledger(
+        tmp_path / "l.parquet", [Verdict(documents[2].id, "web", "removed", "gopher.min_words", 5.0, 20.0)] * 30
+    )
+    publish(store, "download", {f"documents/{shard_name(0)}": (tmp_path / "d.parquet").read_bytes()})
+    publish(store, "filter", {f"ledger/{shard_name(0)}": (tmp_path / "l.parquet").read_bytes()})
+    at = f"--set=runtime.store={store.root}"
+    told = gristmill("explain", "abcd", "tiny", at)
+    assert told.returncode == 1
+    assert "3 ids of tiny start with abcd" in told.stderr
+    assert f"{documents[1].id}  mine  Text 1 of a river." in told.stderr
+    assert f"{documents[2].id}  web" in told.stderr
+    assert "Text 1" in gristmill("explain", "abcd1", "tiny", at).stdout
+    assert "30 copies removed: gopher.min_words 5 (threshold 20)" in gristmill("explain", "abcd2", "tiny", at).stdout
+    listed = gristmill("explain", "tiny", "--removed-by", "gopher", "--limit", "2", at).stdout
+    assert "filter removed 30 by gopher; shown are 2" in listed
+    assert listed.count(documents[2].id) == 2
+    assert gristmill("explain", "--removed-by", "gopher.min_words", "--stage=filter", at).stdout.count("  20") == 20
+    wrong = gristmill("explain", "--removed-by", "toxicity", at)
+    assert (wrong.returncode, "gopher.min_words (30)" in wrong.stderr) == (1, True)
+
+
+def test_explain_names_the_origin_of_each_copy(tmp_path: Path) -> None:
+    text = "A text about a river, of some length, which stands in three places."
+    documents = [Document.new(text, "web", url="https://a"), Document.new(text, "books", page=1)]
+    documents += [Document.new(f"{text} ", "web", url="https://b")]
+    write_documents(tmp_path / "in" / shard_name(0), documents)
+    out = Output.at(tmp_path, stage="dedup", runtime=runtime_of(workers=1))
+    config = DedupConfig(source_order=["books"], max_removed_share_per_source=1.0)
+    dedup.function(config, Artifact.at(tmp_path / "in"), out)
+    store = Store(str(tmp_path / "store"))
+    at = f"--set=runtime.store={store.root}"
+    publish(store, "dedup", {str(p.relative_to(out.path)): p.read_bytes() for p in out.path.glob("*/*.parquet")})
+    told = gristmill("explain", documents[0].id[:12], "tiny", at).stdout
+    assert "2 copies, one kept (1 from books, 1 from web)" in told
+    assert "stands for 2 by exact_duplicate:" in told
+    assert all(one in told for one in ("https://a", "https://b", documents[2].id))
+    assert f"removed: exact_duplicate 1 (threshold 1), duplicate_of {documents[0].id}" in " ".join(
+        gristmill("explain", documents[2].id[:12], "tiny", at).stdout.split()
+    )
 
 
 def test_chat_advises_a_release_that_is_there(tmp_path: Path) -> None:

@@ -325,11 +325,11 @@ def _documents(data: bytes, folder: Path) -> None:
 
 @door("explain", _shards, b"PAR1")
 def _explain(data: bytes, folder: Path) -> None:
-    from flows.commands.explain import find_document, find_verdicts, story
+    from flows.commands.explain import find, story
 
     for name in ("documents", "ledger"):
         written(data, folder / name / "00000.parquet")
-    each(lambda: find_document(folder, "0000"), lambda: story(find_verdicts(folder, "0000"), None))
+    each(lambda: story(find(folder, "0000"), "0" * 32))
 
 
 MESSAGES = [{"role": "user", "content": "Hi é"}, {"role": "assistant", "content": "Hello"}]
