@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from tasks.stage.config import StageConfig
@@ -36,6 +38,21 @@ class SpansConfig(StageConfig):
     )
 
 
+class SentencesConfig(StageConfig):
+    """Runs of sentences that occurred before, as C4 removes them: all but one occurrence go, the documents are kept."""
+
+    count: int = Field(3, ge=1, le=100, description="consecutive sentences that are removed if they occurred before")
+
+
+class LinesConfig(StageConfig):
+    """Lines that several documents of a host share, after CCNet: all but one occurrence go, the documents are kept."""
+
+    documents: int = Field(3, ge=2, description="documents that share a line for it to be removed")
+    by: Literal["host", "source"] = Field(
+        "host", description="compare documents of the same host, by the address in their metadata, or of a source"
+    )
+
+
 class DedupConfig(StageConfig):
     """Exact and near-duplicate removal."""
 
@@ -59,6 +76,8 @@ class DedupConfig(StageConfig):
         [], description="earlier dedup artifacts (refs or locations); duplicates of what they kept are removed"
     )
     simhash: SimHashConfig | None = Field(None, description="also find near-duplicates by SimHash; off by default")
+    sentences: SentencesConfig | None = Field(None, description="also remove repeated sentences; off by default")
+    lines: LinesConfig | None = Field(None, description="also remove lines that a host repeats; off by default")
     spans: SpansConfig | None = Field(None, description="also remove repeated spans of text; off by default")
 
     def named_sources(self) -> dict[str, list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,15 @@ from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.duplicates import REASONS, find_duplicates
 from tasks.dedup.earlier import find_earlier
 from tasks.dedup.near_duplicates.candidates import bands, expected_recall
-from tasks.dedup.spans.find import REASON as REPEATED_SPAN
 from tasks.dedup.spans.find import cut_spans, find_spans
+from tasks.dedup.spans.kinds import Kind, kinds_of
 from tasks.shards import collect, map_shards
 from tasks.stage.output import Output
 from tasks.stage.pages import markdown_table
 
 Removed = Counter[tuple[str, str]]  # documents by (source, reason)
 
+CUTS = ("repeated_sentences", "repeated_line", "repeated_span")
 COPIES_SCHEMA = pa.schema(
     [("kept", pa.string()), ("kept_source", pa.string()), ("id", pa.string()), ("source", pa.string()),
      ("metadata", pa.string()), ("reason", pa.string()), ("value", pa.float64())]
@@ -48,18 +49,16 @@ def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifa
     total = corpus.sources()
     removed = Counter(zip(duplicates["source"].to_pylist(), duplicates["reason"].to_pylist(), strict=True))
     _check_sources(config, total, removed)
-    jobs: list[tuple[Shard, Path | None]] = [(shard, None) for shard in corpus.own]
-    if config.spans:
-        gone = duplicates["row"].to_numpy()
-        jobs = list(
-            zip(corpus.own, find_spans(config, corpus, gone, out.runtime.data.working_memory, out), strict=True)
-        )
-    written = map_shards(functools.partial(_write_shard, config, duplicates), jobs, out, "write", threads=True)
+    gone, memory = duplicates["row"].to_numpy(), out.runtime.data.working_memory
+    kinds = kinds_of(config)
+    found = [find_spans(config, kind, corpus, gone, memory, out) for kind in kinds]
+    jobs = [(shard, [paths[number] for paths in found]) for number, shard in enumerate(corpus.own)]
+    written = map_shards(functools.partial(_write_shard, kinds, duplicates), jobs, out, "write", threads=True)
     collect(written, "documents.parquet", out.path / "documents")
     collect(written, "ledger.parquet", out.path / "ledger")
     collect(written, "copies.parquet", out.path / "copies")
     for shard in written:
-        removed.update({(source, REPEATED_SPAN): count for source, count in shard.counts["emptied"].items()})
+        removed.update({(source, reason): count for source, reason, count in shard.counts["emptied"]})
     reasons: Counter[str] = Counter()
     for (_, reason), count in removed.items():
         reasons[reason] += count
@@ -68,33 +67,34 @@ def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifa
 
 
 def _write_shard(
-    config: DedupConfig, duplicates: pa.Table, job: tuple[Shard, Path | None], folder: Path
+    kinds: Sequence[Kind], duplicates: pa.Table, job: tuple[Shard, list[Path]], folder: Path
 ) -> dict[str, Any]:
-    shard, spans = job
+    shard, paths = job
     mine = duplicates.slice(*_range(duplicates["row"].to_numpy(), shard.start, shard.start + shard.size))
     keep = np.ones(shard.size, np.bool_)
     keep[mine["row"].to_numpy() - shard.start] = False
     verdicts: list[Verdict] = []
-    kept = write_batches(folder / "documents.parquet", _kept(config, shard.documents, keep, spans, verdicts))
+    spans = [(kind, read_columns(path)) for kind, path in zip(kinds, paths, strict=True)]
+    kept = write_batches(folder / "documents.parquet", _kept(shard.documents, keep, spans, verdicts))
     ledger = mine.add_column(2, "verdict", pa.repeat(pa.scalar("removed"), len(mine))).select(LEDGER_SCHEMA.names)
     write_batches(folder / "ledger.parquet", [*ledger.to_batches(), *ledger_batches(verdicts)], LEDGER_SCHEMA)
     write_batches(folder / "copies.parquet", _copies(shard, mine), COPIES_SCHEMA)
-    return {"kept": kept, "emptied": Counter(verdict.source for verdict in verdicts if verdict.verdict == "removed")}
+    emptied = Counter((verdict.source, verdict.reason) for verdict in verdicts if verdict.verdict == "removed")
+    return {"kept": kept, "emptied": [[*names, count] for names, count in sorted(emptied.items())]}
 
 
 def _kept(
-    config: DedupConfig, path: Path, keep: Bool, spans: Path | None, verdicts: list[Verdict]
+    path: Path, keep: Bool, spans: list[tuple[Kind, pa.Table]], verdicts: list[Verdict]
 ) -> Iterator[pa.RecordBatch]:
     """The documents to keep, without their repeated spans; verdicts on those that change are added to `verdicts`."""
-    cut = read_columns(spans) if spans else None
     for start, batch in read_batches(path):
         mine = keep[start : start + len(batch)]
-        if cut is None or config.spans is None:
-            yield batch.filter(pa.array(mine))
-        else:
-            batch, said = cut_spans(batch, start, cut, config.spans.min_words, mine)
+        if spans:
+            batch, said = cut_spans(batch, start, spans, mine)
             verdicts += said
             yield batch
+        else:
+            yield batch.filter(pa.array(mine))
 
 
 def _copies(shard: Shard, removed: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -128,7 +128,7 @@ def _check_sources(config: DedupConfig, total: Counter[str], removed: Removed) -
 
 def by_source(total: Counter[str], removed: Removed) -> list[dict[str, Any]]:
     """A row per source: documents in, removed by each method, and kept."""
-    reasons = [reason for reason in (*REASONS, REPEATED_SPAN) if any(removed[name, reason] for name in total)]
+    reasons = [reason for reason in (*REASONS, *CUTS) if any(removed[name, reason] for name in total)]
     rows = []
     for name in sorted(total):
         gone = {reason: removed[name, reason] for reason in reasons}

@@ -1,5 +1,7 @@
 """Finding and removing repeated spans: text that several documents share is removed from all but one of them.
 
+Told of words here; kinds.py has the other units, runs of sentences and lines of a host, which go the same way.
+
 Near-duplicates share most of their text; this finds what otherwise different documents share, such as licences, notices
 and quotations, which a model memorises (Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better").
 They build a suffix array of the corpus. Here every run of `min_words` words, a window, has a 64-bit key, and keys are
@@ -33,22 +35,20 @@ from storage.shards.arrays import Bool, Int64
 from storage.shards.documents import Verdict, read_batches
 from storage.shards.parquet import parquet_writer
 from tasks.dedup.buckets import group, ranges_needed
-from tasks.dedup.config import DedupConfig, SpansConfig
+from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.keeping.preference import standing
 from tasks.dedup.parts import PartWriter, range_of, read_part
 from tasks.dedup.spans import word_kernels
+from tasks.dedup.spans.kinds import Kind
 from tasks.shards import ShardResult, map_shards
 from tasks.stage.output import Output
-from tasks.text.characters import Characters, characters
-from tasks.text.scan import utf8
 
-REASON = "repeated_span"
 REPEATED, SPANS = "repeated.npz", "spans.parquet"
 WINDOWS_SCHEMA = pa.schema([("key", pa.uint64()), ("place", pa.uint32()), ("word", pa.uint32())])
 MARKS_SCHEMA = pa.schema([("place", pa.int64()), ("word", pa.int64()), ("owner", pa.int64())])
 SPANS_SCHEMA = pa.schema(
-    [("place", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("words", pa.int64()), ("owner", pa.string())]
+    [("place", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("units", pa.int64()), ("owner", pa.string())]
 )
 PORTION = 1 << 22  # bytes of text whose windows are spilled together: some 500,000 windows, 8 MB
 NEAR = 1 << 28  # bytes, as `ranges_needed` counts them: the counters of such a partition fit into the CPU cache
@@ -62,43 +62,46 @@ PREFERENCE = [
 Standing = tuple[Int64, Int64, pa.Array]  # rows, ascending; the rank of each by preference; ids in order of rank
 
 
-def find_spans(config: DedupConfig, corpus: Corpus, removed: Int64, memory: int, out: Output) -> list[Path]:
+def find_spans(config: DedupConfig, kind: Kind, corpus: Corpus, removed: Int64, memory: int, out: Output) -> list[Path]:
     """The spans to cut: for each own shard the path of a table, sorted by place (the document's index in the shard) and
-    start, with start and end in bytes of the text, length in words, and the id of the owner. `removed` rows, ascending,
+    start, with start and end in bytes of the text, length in units, and the id of the owner. `removed` rows, ascending,
     are left out."""
-    size = (config.spans or SpansConfig()).min_words
-    tables = characters(config.sketch.ignore_case, config.sketch.ignore_white_space, part_unspaced=True)
     most = sum(pc.sum(shard.columns(["words"])["words"]).as_py() or 0 for shard in corpus.shards)  # windows
     parts = max(ranges_needed(most, memory // out.runtime.data.workers), min(ENOUGH, ranges_needed(most, NEAR)))
     # Named after the number of partitions, so that a run resumed with other memory does not mix them up
-    spill = functools.partial(_spill_windows, tables, size, removed, parts)
-    windows = map_shards(spill, corpus.shards, out, f"windows-{parts}", threads=True)
-    find = functools.partial(_find_repeated, [shard.start for shard in corpus.shards], windows)
-    repeated = map_shards(find, range(parts), out, f"repeated-{parts}", "partitions", threads=True)
+    spill = functools.partial(_spill_windows, kind, removed, parts)
+    windows = map_shards(spill, corpus.shards, out, f"{kind.unit}-windows-{parts}", threads=True)
+    find = functools.partial(_find_repeated, [shard.start for shard in corpus.shards], kind.documents, windows)
+    repeated = map_shards(find, range(parts), out, f"{kind.unit}-repeated-{parts}", "partitions", threads=True)
     standing = _by_standing(config, corpus, repeated)
-    mark = functools.partial(_mark, size, corpus, standing)
-    marked = map_shards(mark, repeated, out, f"marked-{parts}", "partitions", threads=True)
-    join = functools.partial(_join, tables, size, standing, marked)
-    spans = map_shards(join, list(enumerate(corpus.own)), out, "spans", threads=True)
-    out.count(**{name: sum(shard.counts[name] for shard in spans) for name in ("repeated_spans", "repeated_words")})
+    mark = functools.partial(_mark, kind.size, corpus, standing)
+    marked = map_shards(mark, repeated, out, f"{kind.unit}-marked-{parts}", "partitions", threads=True)
+    join = functools.partial(_join, kind, standing, marked)
+    spans = map_shards(join, list(enumerate(corpus.own)), out, f"{kind.unit}-spans", threads=True)
+    totals = {name: sum(shard.counts[name] for shard in spans) for name in ("spans", "units")}
+    out.count(**{f"{kind.unit}_spans_cut": totals["spans"], f"{kind.unit}s_cut": totals["units"]})
     return [shard.folder / SPANS for shard in spans]
 
 
-def _spill_windows(
-    tables: Characters, size: int, removed: Int64, parts: int, shard: Shard, folder: Path
-) -> dict[str, Any]:
+def _spill_windows(kind: Kind, removed: Int64, parts: int, shard: Shard, folder: Path) -> dict[str, Any]:
     """Write the windows of a shard, partitioned by range of keys."""
     kept = np.setdiff1d(np.arange(shard.size), removed - shard.start, assume_unique=True)
+    salts = kind.salts(shard.documents)
     with PartWriter(folder, WINDOWS_SCHEMA) as file:
         for texts, places in _texts(shard.documents, kept):
-            hashes, _, ends = word_kernels.find_words(*utf8(texts), *tables)
-            keys, text, word = word_kernels.find_windows(hashes, ends, size)
+            hashes, _, ends = kind.find(texts)
+            keys, text, word = word_kernels.find_windows(hashes, ends, kind.size)
+            if salts is not None:
+                keys ^= salts[places][text]
             file.write(range_of(keys, parts), parts, [keys, places.astype(np.uint32)[text], word])
     return file.counts
 
 
-def _find_repeated(starts: Sequence[int], windows: list[ShardResult], number: int, folder: Path) -> dict[str, Any]:
-    """Write the windows of a partition that share a key, grouped by key: group g is `rows[ends[g - 1]:ends[g]]`."""
+def _find_repeated(
+    starts: Sequence[int], least: int, windows: list[ShardResult], number: int, folder: Path
+) -> dict[str, Any]:
+    """Write the windows of a partition that share a key, if `least` documents have it, grouped by key: group g is
+    `rows[ends[g - 1]:ends[g]]`."""
     columns = [(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.uint32))]
     for shard, table in read_part(windows, number):
         key, place, word = (column.to_numpy() for column in table.columns)
@@ -106,9 +109,23 @@ def _find_repeated(starts: Sequence[int], windows: list[ShardResult], number: in
     keys, rows, words = (np.concatenate(column) for column in zip(*columns, strict=True))
     chosen = word_kernels.may_repeat(keys)
     members, ends = group(keys[chosen], np.flatnonzero(chosen))
+    if least > 1:
+        members, ends = _of_documents(least, rows, members, ends)
     documents = np.unique(rows[members])
     np.savez(folder / REPEATED, rows=rows[members], words=words[members], ends=ends, documents=documents)
     return {"windows": len(members)}
+
+
+def _of_documents(least: int, rows: Int64, members: Int64, ends: Int64) -> tuple[Int64, Int64]:
+    """The groups whose members are in at least `least` documents."""
+    sizes = np.diff(ends, prepend=0)
+    groups = np.repeat(np.arange(len(ends)), sizes)
+    order = np.lexsort((rows[members], groups))
+    ordered = rows[members][order]  # lexsort is by group first, so `groups` is in this order
+    new = np.ones(len(ordered), np.bool_)
+    new[1:] = (ordered[1:] != ordered[:-1]) | (groups[1:] != groups[:-1])
+    enough = np.bincount(groups[new], minlength=len(ends)) >= least
+    return members[enough[groups]], np.cumsum(sizes[enough])
 
 
 def _by_standing(config: DedupConfig, corpus: Corpus, repeated: list[ShardResult]) -> Standing:
@@ -136,7 +153,7 @@ def _mark(size: int, corpus: Corpus, documents: Standing, repeated: ShardResult,
 
 
 def _join(
-    tables: Characters, size: int, documents: Standing, marked: list[ShardResult], job: tuple[int, Shard], folder: Path
+    kind: Kind, documents: Standing, marked: list[ShardResult], job: tuple[int, Shard], folder: Path
 ) -> dict[str, Any]:
     """Merge a shard's windows to cut into spans. A new span starts where the owner changes; spans do not overlap."""
     number, shard = job
@@ -144,24 +161,24 @@ def _join(
     place, word, owner = (column.to_numpy() for column in table.columns)
     order = np.argsort(place << 32 | word)
     place, word, owner = place[order], word[order], owner[order]
-    after = np.roll(word, 1) + size  # where the previous window ends
+    after = np.roll(word, 1) + kind.size  # where the previous window ends
     joined = (np.roll(place, 1) == place) & (word <= after)
     joined[:1] = False
     new = np.flatnonzero(~joined | (np.roll(owner, 1) != owner))
     first = np.where(joined, after, word)[new]
-    last = word[np.roll(new, -1) - 1] + size  # of the last span: new[0] - 1 = -1
-    starts, ends = _bytes(tables, shard.documents, place[new], first, last)
+    last = word[np.roll(new, -1) - 1] + kind.size  # of the last span: new[0] - 1 = -1
+    starts, ends = _bytes(kind, shard.documents, place[new], first, last)
     columns = [place[new], starts, ends, last - first, documents[2].take(pa.array(owner[new]))]
     with parquet_writer(folder / SPANS, SPANS_SCHEMA) as file:
         file.write_table(pa.table(columns, schema=SPANS_SCHEMA))
-    return {"repeated_spans": len(new), "repeated_words": int((last - first).sum())}
+    return {"spans": len(new), "units": int((last - first).sum())}
 
 
-def _bytes(tables: Characters, path: Path, place: Int64, first: Int64, last: Int64) -> tuple[Int64, Int64]:
-    """The byte offsets at which the words `first` and `last` of the documents at `place`, ascending, start."""
+def _bytes(kind: Kind, path: Path, place: Int64, first: Int64, last: Int64) -> tuple[Int64, Int64]:
+    """The byte offsets at which the units `first` and `last` of the documents at `place`, ascending, start."""
     starts, ends = np.empty(len(place), np.int64), np.empty(len(place), np.int64)
     for texts, places in _texts(path, np.unique(place)):
-        _, word_starts, word_ends = word_kernels.find_words(*utf8(texts), *tables)
+        _, word_starts, word_ends = kind.find(texts)
         mine = slice(*np.searchsorted(place, (places[0], places[-1] + 1)))
         text = np.searchsorted(places, place[mine])
         before = np.concatenate(([0], word_ends))[text] + text
@@ -184,33 +201,42 @@ def _texts(path: Path, wanted: Int64) -> Iterator[tuple[pa.Array, Int64]]:
 
 
 def cut_spans(
-    batch: pa.RecordBatch, first_place: int, spans: pa.Table, min_words: int, keep: Bool | None = None
+    batch: pa.RecordBatch, first_place: int, found: Sequence[tuple[Kind, pa.Table]], keep: Bool | None = None
 ) -> tuple[pa.RecordBatch, list[Verdict]]:
-    """The documents of a shard from `first_place` on without their spans, and a verdict on each that changed. Documents
-    with nothing but white space left are removed; so are, without a verdict, those that `keep` excludes."""
+    """The documents of a shard from `first_place` on without the spans of each kind, and a verdict on each that changed
+    and kind. Documents with nothing but white space left are removed, by the first kind; so are, without a verdict,
+    those that `keep` excludes."""
     kept = np.ones(len(batch), np.bool_) if keep is None else keep.copy()
     changed = np.zeros(len(batch), np.bool_)
     texts: list[str] = []
     verdicts: list[Verdict] = []
-    begin, end = np.searchsorted(spans["place"].to_numpy(), (first_place, first_place + len(batch)))
-    mine = spans.slice(begin, end - begin).to_pylist()
-    for place, of_document in itertools.groupby(mine, lambda span: span["place"]):
-        cut, row = list(of_document), place - first_place
+    spans: dict[int, list[tuple[Kind, list[dict[str, Any]]]]] = {}
+    for kind, table in found:
+        begin, end = np.searchsorted(table["place"].to_numpy(), (first_place, first_place + len(batch)))
+        mine = table.slice(begin, end - begin).to_pylist()
+        for place, of_document in itertools.groupby(mine, lambda span: span["place"]):
+            spans.setdefault(place - first_place, []).append((kind, list(of_document)))
+    for row, cut in sorted(spans.items()):
         id_, text, source, _ = (column[row].as_py() for column in batch.columns)
-        texts.append(_without(text.encode(), cut))
+        texts.append(_without(text.encode(), [span for _, some in cut for span in some]))
         changed[row], kept[row] = True, bool(texts[-1].strip())
-        verdict: Literal["changed", "removed"] = "changed" if kept[row] else "removed"
-        words = sum(span["words"] for span in cut)
-        verdicts.append(Verdict(id_, source, verdict, REASON, float(words), float(min_words), _owners(cut)))
+        for number, (kind, some) in enumerate(cut):
+            verdict: Literal["changed", "removed"] = "changed" if kept[row] or number else "removed"
+            units = float(sum(span["units"] for span in some))
+            verdicts.append(Verdict(id_, source, verdict, kind.reason, units, float(kind.threshold), _owners(some)))
     column = pc.replace_with_mask(batch["text"], pa.array(changed), pa.array(texts, pa.string()))
     batch = batch.set_column(batch.schema.get_field_index("text"), "text", column)
     return batch.filter(pa.array(kept)), verdicts
 
 
 def _without(text: bytes, cut: list[dict[str, Any]]) -> str:
-    ends = [0, *(span["end"] for span in cut)]
-    starts = [*(span["start"] for span in cut), len(text)]
-    return b"".join(text[end:start] for end, start in zip(ends, starts, strict=True)).decode()
+    """The text without these bytes; the spans may overlap."""
+    left = []
+    done = 0
+    for start, end in sorted((span["start"], span["end"]) for span in cut):
+        left.append(text[done:start])
+        done = max(done, end)
+    return b"".join([*left, text[done:]]).decode()
 
 
 def _owners(cut: list[dict[str, Any]]) -> str:

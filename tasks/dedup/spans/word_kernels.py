@@ -11,10 +11,12 @@ import numpy as np
 from numba import njit
 
 from storage.shards.arrays import Bool, Int64, UInt8, UInt32, UInt64
-from tasks.text.characters import ALONE, SIZE, WORD
+from tasks.text.characters import ALONE, SIZE, SPACE, WORD
 from tasks.text.kernels import FNV_OFFSET, GOLDEN, code_point, fnv, mix64
 from tasks.text.ngram_kernels import weight_of
 
+STOP, FULL, CLOSER = 1, 2, 4  # ends a sentence before white space, ends one anyhow, belongs to the sentence before
+NEWLINE = 10
 SLOTS = 16  # counters per key in `may_repeat`: one unique key in 17 shares its counter with another
 
 
@@ -71,6 +73,54 @@ def find_words(data: UInt8, offsets: Int64, kinds: UInt8, folded: UInt32) -> tup
         ends[d] = count
     for w in range(count):
         hashes[w] = mix64(hashes[w])
+    return hashes, starts, ends
+
+
+@njit(cache=True, nogil=True)
+def find_sentences(
+    data: UInt8, offsets: Int64, kinds: UInt8, folded: UInt32, stops: UInt8
+) -> tuple[UInt64, Int64, Int64]:
+    """(hashes, starts, ends) of sentences, laid out as `find_words` does with words. A sentence ends at a line's end
+    and where `stops` says; it starts at its first character that is no white space. Its hash is of its words,
+    FNV-1a over their folded code points with a 0 before each; one without words belongs to the sentence before it."""
+    most = (offsets[-1] - offsets[0]) // 2 + len(offsets) + 1
+    hashes = np.empty(most, np.uint64)
+    starts = np.empty(most + len(offsets), np.int64)
+    ends = np.empty(len(offsets) - 1, np.int64)
+    count = 0
+    for d in range(len(ends)):
+        begin, end = offsets[d], offsets[d + 1]
+        i = begin
+        first = -1  # where the sentence starts; -1 before it does
+        has_word = inside = False
+        ended = 0  # STOP or FULL after such a character, with nothing but closers since
+        h = FNV_OFFSET
+        while i <= end:
+            c, used = code_point(data, i, end) if i < end else (np.uint32(NEWLINE), 1)
+            kind = np.int64(kinds[c]) if c < SIZE else 0
+            stop = np.int64(stops[c]) if c < SIZE else 0
+            blank = kind & SPACE != 0
+            if c == NEWLINE or (ended == STOP and blank) or (ended == FULL and stop == 0):
+                if has_word:
+                    hashes[count] = mix64(h)
+                    starts[count + d] = first
+                    count += 1
+                first, ended, h = -1, 0, FNV_OFFSET
+                has_word = inside = False
+            if first < 0 and not blank:
+                first = i - begin
+            letter = kind & WORD != 0
+            if letter:
+                h = fnv(h if inside else fnv(h, np.uint32(0)), folded[c])
+                has_word = True
+            inside = letter
+            if stop & (STOP | FULL):
+                ended = max(ended, stop)
+            elif stop == 0:
+                ended = 0
+            i += used
+        starts[count + d] = end - begin
+        ends[d] = count
     return hashes, starts, ends
 
 

@@ -331,6 +331,33 @@ def test_repeated_spans_go_after_duplicates_and_are_accounted_for(tmp_path: Path
     assert out.counts["tables"]["Removed by source"][0]["repeated_span"] == 1
 
 
+def test_repeated_sentences_and_lines_are_accounted_for_as_well(tmp_path: Path) -> None:
+    shared = "The river rose. Was it high? It was."
+    foot = "Follow us on every page"
+    texts = [shared, f"{foot}\n", *(f"{text_of(seed)}. {shared} {text_of(seed + 9)}\n{foot}" for seed in range(3))]
+    asked = {"sentences": {"count": 3}, "lines": {"documents": 3}}
+    out = run(tmp_path, [Document.new(text, "a") for text in texts], **asked, **ANY_SHARE)
+    assert sum(shared in text for text in kept(out)) == 1
+    assert sum(foot in text for text in kept(out)) == 1
+    counts = out.counts["documents"]
+    assert counts["in"] == counts["kept"] + sum(counts["removed"].values()) == 5
+    assert {verdict.reason for verdict in ledger(out).values()} <= {"repeated_sentences", "repeated_line"}
+    assert out.counts["sentences_cut"] == 9
+    assert out.counts["lines_cut"] == 3
+
+
+@pytest.mark.parametrize("asked", [{}, {"sentences": {}}, {"lines": {}}, {"spans": {}}, {"simhash": {}}])
+def test_odd_documents_are_all_accounted_for(tmp_path: Path, asked: dict[str, object]) -> None:
+    odd = ["", " ", "\n\r\n", "one", "!", "\u200b", "\u0301", "e\u0301" * 40, "a\u0301\u0327" * 99, "漢",
+           "漢字 mixed ภาษา. Text.", "\ufeff", "\x00", "a\r\nb\r\n" * 30, "😀" * 50, "same. same."]  # fmt: skip
+    documents = [Document.new(text, "a", url="http://[") for text in odd for _ in range(3)]
+    out = run(tmp_path, documents, **asked, **ANY_SHARE)
+    counts = out.counts["documents"]
+    assert counts["in"] == 48
+    assert counts["in"] == counts["kept"] + sum(counts["removed"].values())
+    assert sum(len(pq.read_table(path)) for path in out.path.glob("documents/*")) == counts["kept"]
+
+
 def test_a_new_crawl_is_compared_with_what_was_kept_before(tmp_path: Path) -> None:
     old = [Document.new(text_of(seed), "old") for seed in range(6)] + [Document.new(changed(text_of(0), 9), "old")]
     new = [Document.new(changed(text_of(2), 50) + " which is longer", "new"), Document.new(text_of(3), "new")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from storage.shards.arrays import Int64
 from tasks.dedup import kernels
 from tasks.dedup.near_duplicates import compare_kernels
 from tasks.dedup.spans import word_kernels
+from tasks.dedup.spans.kinds import stops
 from tasks.text.characters import UNSPACED, characters
 from tasks.text.scan import utf8
 from tests.hard_texts import TEXTS
@@ -224,6 +226,49 @@ def test_words_start_where_they_do_and_windows_are_of_as_many(texts: list[str], 
         for at in range(len(one) - size + 1)
     ]
     assert list(zip(keys.tolist(), places.tolist(), firsts.tolist(), strict=True)) == windows
+
+
+def sentences_of(text: str, *, sentences: bool) -> list[tuple[int, int]]:
+    """(hash, byte at which it starts) of each sentence with a word, or of each line."""
+    ends = r"\n|(?<=[.!?…؟۔।॥])[\"')\]}”’»›」』）】》〉.!?…؟۔।॥]*\s" if sentences else r"\n"
+    found: list[tuple[int, int]] = []
+    start = 0
+    marks = [match.end() for match in re.finditer(ends, text)] if text else []
+    for end in [*marks, len(text)]:
+        part = text[start:end]
+        words = re.findall(r"\w+", part)
+        if words:
+            h = 0xCBF29CE484222325
+            for word in words:
+                h = h * 0x100000001B3 & M64  # of a zero
+                for c in word:
+                    fold = c.casefold()
+                    h = (h ^ ord(fold if len(fold) == 1 else c)) * 0x100000001B3 & M64
+            first = len(part) - len(part.lstrip())
+            found.append((mix64(h), len(text[: start + first].encode())))
+        start = end
+    return found
+
+
+@pytest.mark.shadow("tasks.dedup.spans.word_kernels.find_sentences")
+@given(
+    st.lists(st.one_of(TEXTS, st.text(st.sampled_from("aB .!?…”)\n\t字,1é"), max_size=40)), min_size=1, max_size=5),
+    st.booleans(),
+)
+@example(["One. “Two!” Three?) four... five.\n\nSix", " . \n .a. b", "3.5 e.g.x", ""], True)
+@settings(max_examples=300)
+def test_sentences_and_lines_start_where_they_do(texts: list[str], sentences: bool) -> None:
+    texts = [
+        re.sub("[。！？｡៕။\x1c-\x1f\x85\u2028]", " ", text) for text in texts
+    ]  # the first need no white space after them
+    hashes, starts, ends = word_kernels.find_sentences(
+        *utf8(pa.array(texts, pa.string())), *characters(True, True), stops(sentences)
+    )
+    expected = [sentences_of(text, sentences=sentences) for text in texts]
+    assert parted(hashes, ends) == [[h for h, _ in one] for one in expected]
+    offsets = ends + np.arange(1, len(ends) + 1)
+    firsts = [[*(start for _, start in one), len(text.encode())] for one, text in zip(expected, texts, strict=True)]
+    assert parted(starts, offsets) == firsts
 
 
 @pytest.mark.shadow("tasks.dedup.spans.word_kernels.may_repeat")

@@ -24,6 +24,7 @@ from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.spans import find, word_kernels
 from tasks.dedup.spans.find import cut_spans, find_spans
+from tasks.dedup.spans.kinds import kinds_of, scope_of
 from tasks.dedup.stage import sketches
 from tasks.stage.output import Output
 from tasks.text.characters import characters
@@ -55,6 +56,7 @@ def run(
     documents: Sequence[Document],
     *,
     min_words: int = 10,
+    asked: dict[str, object] | None = None,
     shards: int = 3,
     workers: int = 1,
     memory: int = 1 << 30,
@@ -64,7 +66,9 @@ def run(
 ) -> Result:
     for number in range(shards):
         write_documents(folder / "in" / shard_name(number), documents[number::shards])
-    config = DedupConfig.model_validate({"spans": {"min_words": min_words}, "source_order": list(source_order)})
+    config = DedupConfig.model_validate(asked or {"spans": {"min_words": min_words}})
+    config = config.model_copy(update={"source_order": list(source_order)})
+    kinds = kinds_of(config)
     out = Output.at(folder, runtime=runtime_of(workers=workers))
     corpus = Corpus()
     corpus.add(Artifact.at(folder / "in"), out.obtain(sketches, config.sketch, Artifact.at(folder / "in")))
@@ -73,15 +77,18 @@ def run(
         beside = Output.at(folder / "beside")
         sketches.function(config.sketch, Artifact.at(folder / "earlier" / "documents"), beside)
         corpus.add_earlier(Artifact.at(folder / "earlier"), Artifact.at(beside.path))
-    tables = [pq.read_table(path) for path in find_spans(config, corpus, np.array(removed, np.int64), memory, out)]
+    gone = np.array(removed, np.int64)
+    found = [list(map(pq.read_table, find_spans(config, kind, corpus, gone, memory, out))) for kind in kinds]
+    tables = [table for of_kind in found for table in of_kind]
     result = Result([], {}, tables)
     for table in tables:
         rows = table.to_pylist()
         for span, after in pairwise(rows):
             assert (span["place"], span["end"]) <= (after["place"], after["start"])
-    for shard, table in zip(corpus.own, tables, strict=True):
+    for number, shard in enumerate(corpus.own):
+        spans = [(kind, of_kind[number]) for kind, of_kind in zip(kinds, found, strict=True)]
         for first, batch in read_batches(shard.documents):
-            left, verdicts = cut_spans(batch, first, table, min_words)
+            left, verdicts = cut_spans(batch, first, spans)
             assert left.schema == batch.schema
             result.documents.extend(Document(**row) for row in left.to_pylist())
             result.verdicts.update((verdict.id, verdict) for verdict in verdicts)
@@ -158,7 +165,7 @@ def test_overlapping_spans_are_joined_and_each_part_names_its_owner(tmp_path: Pa
     assert result.verdicts[worse.id].value == 36
     assert result.verdicts[worse.id].detail == f"stands in {trusted.id}, {better.id}"
     found = pa.concat_tables(result.spans).to_pylist()
-    assert [span["words"] for span in found if span["owner"] == better.id] == [12]
+    assert [span["units"] for span in found if span["owner"] == better.id] == [12]
 
 
 def test_a_document_with_nothing_left_is_removed(tmp_path: Path) -> None:
@@ -200,14 +207,91 @@ def test_what_dedup_removed_is_left_out_with_the_spans(tmp_path: Path) -> None:
     documents = [Document.new(text, "a") for text in ("one", "two", "three")]
     write_documents(tmp_path / shard_name(0), documents)
     ((first, batch),) = read_batches(tmp_path / shard_name(0))
-    table = {"place": [1], "start": [0], "end": [2], "words": [1], "owner": ["x"]}
-    left, verdicts = cut_spans(batch, first, pa.table(table), 8, keep=np.array([True, True, False]))
+    (kind,) = kinds_of(DedupConfig.model_validate({"spans": {"min_words": 8}}))
+    table = {"place": [1], "start": [0], "end": [2], "units": [1], "owner": ["x"]}
+    left, verdicts = cut_spans(batch, first, [(kind, pa.table(table))], keep=np.array([True, True, False]))
     assert left["text"].to_pylist() == ["one", "o"]
     assert [verdict.id for verdict in verdicts] == [documents[1].id]
 
 
+STORIES = {"sentences": {"count": 3}}
+
+
+def test_three_sentences_that_occurred_before_go_and_the_documents_stay(tmp_path: Path) -> None:
+    shared = "The river rose. “Was it high?” It was!"
+    first = Document.new(f"One began so. {shared} Then it fell.", "good")
+    second = Document.new(f"Another\nTHE RIVER rose.\n\nWas it high? (It was.) No more.\n{shared}", "bad")
+    two = Document.new("The river rose. Was it high? Nobody knew. It was!", "bad")
+    result = run(tmp_path, [two, second, first], asked=STORIES, source_order=["good"])
+    assert result.text(first) == first.text
+    assert result.text(second) == "Another\nNo more.\n"
+    assert result.text(two) == two.text
+    verdict = Verdict(second.id, "bad", "changed", "repeated_sentences", 6.0, 3.0, f"stands in {first.id}")
+    assert result.verdicts == {second.id: verdict}
+
+
+def test_chinese_sentences_end_without_a_blank(tmp_path: Path) -> None:
+    shared = "河水上涨了。“水位高吗？”很高！"
+    documents = [Document.new(f"开始。{shared}后来退了。", "a"), Document.new(f"另一个。{shared}没有了。", "b")]
+    result = run(tmp_path, documents, asked=STORIES, source_order=["a"])
+    assert [result.text(document) for document in documents] == [documents[0].text, "另一个。没有了。"]
+
+
+def test_of_one_sentence_without_end_some_stay(tmp_path: Path) -> None:
+    result = run(tmp_path, [Document.new("No. " * 100, "a"), Document.new("..! 3.5 x.y ***\n\n", "a")], asked=STORIES)
+    assert sorted(document.text for document in result.documents) == ["..! 3.5 x.y ***\n\n", "No. No. No. "]
+
+
+def test_a_line_that_a_host_repeats_stays_once_and_other_hosts_keep_theirs(tmp_path: Path) -> None:
+    def page(host: str, number: int, foot: str) -> Document:
+        return Document.new(f"Page {number} of {host}\n  {foot}\n***\n", "web", url=f"https://www.{host}:80/{number}")
+
+    many = [page("a.org", number, "Follow us - now!") for number in range(4)]
+    few = [page("b.org", number, "FOLLOW us, now") for number in range(2)]
+    bare = [Document.new(f"Note {number}\nFollow us now", "web") for number in range(3)]
+    documents = [*many, *few, *bare]
+    result = run(tmp_path, documents, asked={"lines": {"documents": 3}})
+    changed = {document.id for document in documents if result.text(document) != document.text}
+    keepers = {min(document.id for document in some) for some in (many, bare)}
+    assert changed == {document.id for document in (*many, *bare)} - keepers
+    assert result.text(max(many, key=lambda document: document.id)).endswith(" of a.org\n  ")
+    assert {v.reason for v in result.verdicts.values()} == {"repeated_line"}
+    by_source = run(tmp_path / "2", documents, asked={"lines": {"documents": 9, "by": "source"}})
+    assert len(by_source.verdicts) == 8
+    assert not run(tmp_path / "3", documents, asked={"lines": {"documents": 10, "by": "source"}}).verdicts
+
+
+def test_a_line_that_one_document_repeats_is_no_hosts(tmp_path: Path) -> None:
+    documents = [Document.new("la la la\n" * 9 + str(number), "a") for number in range(2)]
+    assert not run(tmp_path, documents, asked={"lines": {"documents": 3}}).verdicts
+
+
+@pytest.mark.parametrize(
+    ("metadata", "scope"),
+    [('{"url": "https://www.Example.org/a?b"}', "host example.org"),
+     ('{"meta": {"uri": "example.org:8/x"}}', "host example.org"), ('{"url": 3, "link": "http://[::1/"}', "source s"),
+     ("{}", "source s"), ("[1", "source s"), ("[1]", "source s"), ('{"url": ""}', "source s")],
+)  # fmt: skip
+def test_the_host_is_that_of_the_address(metadata: str, scope: str) -> None:
+    assert scope_of("s", metadata, "host") == scope
+    assert scope_of("s", metadata, "source") == "source s"
+
+
+def test_what_several_kinds_find_is_cut_once_and_told_by_each(tmp_path: Path) -> None:
+    shared = "The river rose here. Was it so high? It was, and more than that."
+    documents = [Document.new(f"{number}\n{shared}\n", "a") for number in range(3)]
+    asked = {"sentences": {"count": 2}, "lines": {"documents": 2, "by": "source"}, "spans": {"min_words": 8}}
+    result = run(tmp_path, documents, asked=asked)
+    last = max(documents, key=lambda document: document.id)
+    assert result.text(last) == last.text.split("\n")[0] + "\n"
+    assert result.text(min(documents, key=lambda document: document.id)).endswith(f"{shared}\n")
+
+
+@pytest.mark.parametrize("asked", [None, {"sentences": {"count": 1}}, {"lines": {"documents": 2, "by": "source"}}])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_order_shards_workers_and_memory_decide_nothing(tmp_path: Path, seed: int) -> None:
+def test_order_shards_workers_and_memory_decide_nothing(
+    tmp_path: Path, seed: int, asked: dict[str, object] | None
+) -> None:
     draw = random.Random(seed)
     passages = [some_words(number, draw.randrange(8, 40)) for number in range(12)]
     texts = ["\n".join([*draw.sample(passages, 4), f"{number}."]) for number in range(60)]
@@ -216,7 +300,7 @@ def test_order_shards_workers_and_memory_decide_nothing(tmp_path: Path, seed: in
     for shards, workers, memory in ((1, 1, 1 << 30), (4, 2, 1 << 30), (7, 8, 1 << 18), (3, 2, 1 << 15)):
         draw.shuffle(documents)
         folder = tmp_path / f"{shards}-{workers}"
-        result = run(folder, documents, shards=shards, workers=workers, memory=memory, source_order=["b"])
+        result = run(folder, documents, shards=shards, workers=workers, memory=memory, source_order=["b"], asked=asked)
         results.add((frozenset(result.documents), frozenset(result.verdicts.values())))
     assert len(results) == 1
     ((left, verdicts),) = results
