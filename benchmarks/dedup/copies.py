@@ -71,8 +71,9 @@ def menus(text: str, draw: random.Random, lines: list[str]) -> str:
     """Lines of a page before and after the text."""
     parts = []
     for _ in range(2):
-        at, part = draw.randrange(len(lines) - 200), []
-        while sum(map(len, part)) < AROUND / 2 * len(text):
+        at = draw.randrange(len(lines) - 200)
+        part: list[str] = []
+        while sum(len(line) for line in part) < AROUND / 2 * len(text):
             part.append(lines[at])
             at += 1
         parts.append("\n".join(part))

@@ -6,10 +6,12 @@ Ids are read a column at a time and compared by Arrow, texts only of what is sho
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +24,7 @@ from flows.tables import harmless, new_table
 from profiles.load import load
 from storage import refs
 from storage.errors import ConfigError
-from storage.shards.documents import LEDGER_SCHEMA, Document, Verdict, read_batches
+from storage.shards.documents import DOCUMENT_SCHEMA, LEDGER_SCHEMA, Document, Verdict, read_batches
 from storage.shards.lines import read_json_lines
 from tasks.download.config import PAIR_ROLES
 from tasks.filter.pairs.contents import texts_of
@@ -157,25 +159,13 @@ def find(folder: Path, start: str) -> Found:
     """What an artifact has on the ids that start with `start`."""
     documents: dict[str, Document] = {}
     sources: dict[str, Counter[str]] = {}
-    for path in sorted((folder / "documents").glob("*.parquet")):
-        for document in _documents(path, start):
-            documents.setdefault(document.id, document)
-            sources.setdefault(document.id, Counter())[document.source] += 1
-    for document in _pairs(folder, start):
+    kept = (Document(**row) for row in _rows(folder / "documents", "id", start, DOCUMENT_SCHEMA.names))
+    for document in itertools.chain(kept, _pairs(folder, start)):
         documents.setdefault(document.id, document)
         sources.setdefault(document.id, Counter())[document.source] += 1
     verdicts = [Verdict(**row) for row in _rows(folder / "ledger", "id", start, LEDGER_SCHEMA.names)]
     copies = list(_rows(folder / "copies", "kept", start, list(COPIES)))
     return Found(documents, sources, verdicts, copies)
-
-
-def _documents(path: Path, start: str) -> Iterator[Document]:
-    wanted: list[int] = []
-    for first, batch in read_batches(path, ["id"]):
-        wanted += (first + np.flatnonzero(pc.starts_with(batch["id"], start).to_numpy(zero_copy_only=False))).tolist()
-    if wanted:
-        for _, batch in read_batches(path, holding=wanted):
-            yield from (Document(**row) for row in batch.filter(pc.starts_with(batch["id"], start)).to_pylist())
 
 
 def _pairs(folder: Path, start: str) -> Iterator[Document]:
@@ -187,10 +177,22 @@ def _pairs(folder: Path, start: str) -> Iterator[Document]:
                     yield Document(pair["id"], "\n".join(texts_of(pair)), pair["source"], f'{{"role": "{role}"}}')
 
 
-def _rows(folder: Path, key: str, start: str, columns: list[str]) -> Iterator[dict[str, str]]:
+def _rows(folder: Path, key: str, start: str, columns: list[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a folder's shards whose `key` starts with `start`."""
     for path in sorted(folder.glob("*.parquet")):
-        for _, batch in read_batches(path, columns):
-            yield from batch.filter(pc.starts_with(batch[key], start)).to_pylist()
+        wanted: list[int] = []
+        for first, batch in read_batches(path, [key]):
+            wanted += (
+                first + np.flatnonzero(pc.starts_with(batch[key], start).to_numpy(zero_copy_only=False))
+            ).tolist()
+        yield from _taken(path, columns, wanted)
+
+
+def _taken(path: Path, columns: list[str], wanted: list[int]) -> Iterator[dict[str, Any]]:
+    """Rows of a shard, ascending; only the row groups that hold one are read."""
+    for first, batch in read_batches(path, columns, holding=wanted) if wanted else ():
+        begin, end = bisect_left(wanted, first), bisect_left(wanted, first + len(batch))
+        yield from batch.take(pa.array([row - first for row in wanted[begin:end]])).to_pylist()
 
 
 def list_removed(
@@ -228,12 +230,14 @@ def _removed_by(folder: Path, rule: str, limit: int) -> tuple[list[Verdict], int
     shown: list[Verdict] = []
     reasons: Counter[str] = Counter()
     for path in sorted((folder / "ledger").glob("*.parquet")):
-        for _, batch in read_batches(path, LEDGER_SCHEMA.names):
-            removed = batch.filter(pc.not_equal(batch["verdict"], "changed"))
-            counted = removed["reason"].value_counts().to_pylist()
+        wanted: list[int] = []
+        for first, batch in read_batches(path, ["verdict", "reason"]):
+            removed = pc.not_equal(batch["verdict"], "changed")
+            counted = batch.filter(removed)["reason"].value_counts().to_pylist()
             reasons.update({row["values"]: row["counts"] for row in counted})
-            mine = [row["values"] for row in counted if _names(rule, row["values"])]
-            if mine and len(shown) < limit:
-                rows = removed.filter(pc.is_in(removed["reason"], pa.array(mine))).slice(0, limit - len(shown))
-                shown += [Verdict(**row) for row in rows.to_pylist()]
+            mine = pa.array([row["values"] for row in counted if _names(rule, row["values"])], pa.string())
+            if len(mine) and len(shown) + len(wanted) < limit:
+                here = pc.and_(removed, pc.is_in(batch["reason"], mine)).to_numpy(zero_copy_only=False)
+                wanted += (first + np.flatnonzero(here)).tolist()
+        shown += [Verdict(**row) for row in _taken(path, LEDGER_SCHEMA.names, wanted[: limit - len(shown)])]
     return shown, sum(count for reason, count in reasons.items() if _names(rule, reason)), reasons

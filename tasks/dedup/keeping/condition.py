@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.shards.arrays import Int64, UInt8, UInt32
-from tasks.dedup.keeping.condition_kernels import BAR, BLANK, DEFECT, END, NEUTRAL, TRAIL, VISIBLE, examine
+from tasks.dedup.keeping.kernels import BAR, BLANK, DEFECT, END, NEUTRAL, TRAIL, VISIBLE, examine
 from tasks.text.characters import ALONE, COMPOSES, SIZE, characters
 from tasks.text.scan import utf8
 
@@ -60,6 +60,10 @@ class Conditions(NamedTuple):
 
 def conditions(texts: pa.Array) -> Conditions:
     """See `examine` for what counts as a defect and as a line of text."""
-    found = Conditions(np.empty(len(texts), np.uint32), *(np.empty(len(texts), np.int64) for _ in range(2)))
-    examine(*utf8(texts), *traits(), *found)
-    return found
+    repairs, text, other = (
+        np.empty(len(texts), np.uint32),
+        np.empty(len(texts), np.int64),
+        np.empty(len(texts), np.int64),
+    )
+    examine(*utf8(texts), *traits(), repairs, text, other)
+    return Conditions(repairs, text, other)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tasks.dedup.keeping import condition_kernels as kernels
+from tasks.dedup.keeping import kernels
 from tasks.dedup.keeping.condition import conditions, traits
 from tasks.text.characters import SIZE
 from tests.hard_texts import TEXTS
@@ -56,7 +56,7 @@ def plainly(text: str) -> tuple[int, int, int]:
 LINES = st.one_of(TEXTS, st.text(st.sampled_from("a .:|\t\n\r\x00é\u0301Ã©â€ï»\u00a0字。”•"), max_size=60))
 
 
-@pytest.mark.shadow("tasks.dedup.keeping.condition_kernels.examine", "tasks.dedup.keeping.condition_kernels.any_line")
+@pytest.mark.shadow("tasks.dedup.keeping.kernels.examine")
 @given(st.lists(st.lists(LINES, max_size=4).map("\n".join), min_size=1, max_size=5))
 @example(
     ["a: b", "a:", "a: ", "  a  b ", "a \r\n\n\n\nb.”", "Home | News | Sport | " + "x" * 99, "字" * 15, "x" * 2001]

@@ -335,7 +335,7 @@ def test_repeated_sentences_and_lines_are_accounted_for_as_well(tmp_path: Path) 
     shared = "The river rose. Was it high? It was."
     foot = "Follow us on every page"
     texts = [shared, f"{foot}\n", *(f"{text_of(seed)}. {shared} {text_of(seed + 9)}\n{foot}" for seed in range(3))]
-    asked = {"sentences": {"count": 3}, "lines": {"documents": 3}}
+    asked: dict[str, Any] = {"sentences": {"count": 3}, "lines": {"documents": 3}}
     out = run(tmp_path, [Document.new(text, "a") for text in texts], **asked, **ANY_SHARE)
     assert sum(shared in text for text in kept(out)) == 1
     assert sum(foot in text for text in kept(out)) == 1
@@ -347,7 +347,7 @@ def test_repeated_sentences_and_lines_are_accounted_for_as_well(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("asked", [{}, {"sentences": {}}, {"lines": {}}, {"spans": {}}, {"simhash": {}}])
-def test_odd_documents_are_all_accounted_for(tmp_path: Path, asked: dict[str, object]) -> None:
+def test_odd_documents_are_all_accounted_for(tmp_path: Path, asked: dict[str, Any]) -> None:
     odd = ["", " ", "\n\r\n", "one", "!", "\u200b", "\u0301", "e\u0301" * 40, "a\u0301\u0327" * 99, "漢",
            "漢字 mixed ภาษา. Text.", "\ufeff", "\x00", "a\r\nb\r\n" * 30, "😀" * 50, "same. same."]  # fmt: skip
     documents = [Document.new(text, "a", url="http://[") for text in odd for _ in range(3)]

@@ -214,7 +214,7 @@ def test_what_dedup_removed_is_left_out_with_the_spans(tmp_path: Path) -> None:
     assert [verdict.id for verdict in verdicts] == [documents[1].id]
 
 
-STORIES = {"sentences": {"count": 3}}
+STORIES: dict[str, object] = {"sentences": {"count": 3}}
 
 
 def test_three_sentences_that_occurred_before_go_and_the_documents_stay(tmp_path: Path) -> None:
@@ -280,7 +280,11 @@ def test_the_host_is_that_of_the_address(metadata: str, scope: str) -> None:
 def test_what_several_kinds_find_is_cut_once_and_told_by_each(tmp_path: Path) -> None:
     shared = "The river rose here. Was it so high? It was, and more than that."
     documents = [Document.new(f"{number}\n{shared}\n", "a") for number in range(3)]
-    asked = {"sentences": {"count": 2}, "lines": {"documents": 2, "by": "source"}, "spans": {"min_words": 8}}
+    asked: dict[str, object] = {
+        "sentences": {"count": 2},
+        "lines": {"documents": 2, "by": "source"},
+        "spans": {"min_words": 8},
+    }
     result = run(tmp_path, documents, asked=asked)
     last = max(documents, key=lambda document: document.id)
     assert result.text(last) == last.text.split("\n")[0] + "\n"
