@@ -3,7 +3,9 @@
 Each run is a process of its own, start included, from Parquet shards to Parquet shards, in one process with one thread.
 The tools take turns, so that a noisy moment hits all alike; figures are medians. The corpus and the peers' environment
 are made on the first call. A ratio is always of speeds on the same text: datatrove is so slow that it gets a part of
-the corpus, and so do we for that ratio. `--scaling` measures ours alone: on 4 times the text, and with 2 workers.
+the corpus, and so do we for that ratio. `gristmill-command` is `gristmill run --to dedup`, where the others are the
+bare work: with start-up, hashing, reading as a source, the store and the report. `--scaling` measures ours alone: on 4
+times the text, and with 2 workers.
 """
 
 from __future__ import annotations
@@ -21,7 +23,20 @@ from benchmarks.measure import DATA, Corpus, Failed, Run, corpus, environment, m
 from benchmarks.peer_environment import PEERS
 
 OURS = "gristmill"
-TOOLS = (OURS, "rensa-prehashed", "rensa", "fastsketchlsh", "gaoya", "datasketch-prehashed", "datasketch", "datatrove")
+COMMAND = "gristmill-command"
+SLOW = ("datatrove", "datatrove-plain")
+VARIANTS = ("-prehashed", "-plain", "-command")
+TOOLS = (
+    OURS,
+    COMMAND,
+    "rensa-prehashed",
+    "rensa",
+    "fastsketchlsh",
+    "gaoya",
+    "datasketch-prehashed",
+    "datasketch",
+    *SLOW,
+)
 
 
 @dataclass(frozen=True)
@@ -35,8 +50,9 @@ class Contender:
     def run(self) -> Run:
         """One measured run; its output is thrown away."""
         with tempfile.TemporaryDirectory(dir=self.corpus.folder.parent) as out:
-            if self.tool == OURS:
-                command = [sys.executable, str(Path(__file__).with_name("ours.py"))]
+            if self.tool in (OURS, COMMAND):
+                name = "ours.py" if self.tool == OURS else "command.py"
+                command = [sys.executable, str(Path(__file__).with_name(name))]
                 places = [str(self.corpus.folder), out, "--workers", str(self.workers)]
             else:
                 command = [str(PEERS.python), str(Path(__file__).with_name("peers.py")), self.tool]
@@ -64,14 +80,20 @@ def speed(contender: Contender, run: Run) -> float:
     return contender.corpus.megabytes / run.cpu
 
 
+def _package(tool: str) -> str:
+    for suffix in VARIANTS:
+        tool = tool.removesuffix(suffix)
+    return tool
+
+
 def compare(tools: Sequence[str], whole: Corpus, part: Corpus, runs: int) -> None:
     """The table of all tools."""
     installed = PEERS.ensure()
-    versions = {tool: installed[name] for tool in tools if (name := tool.removesuffix("-prehashed")) in installed}
-    versions[OURS] = importlib.metadata.version(OURS)
+    versions = {tool: installed[name] for tool in tools if (name := _package(tool)) in installed}
+    versions[OURS] = versions[COMMAND] = importlib.metadata.version(OURS)
     missing = [f"{tool}: could not be installed" for tool in tools if tool not in versions]
-    contenders = [Contender(tool, part if tool == "datatrove" else whole) for tool in tools if tool in versions]
-    if OURS in tools and Contender("datatrove", part) in contenders:
+    contenders = [Contender(tool, part if tool in SLOW else whole) for tool in tools if tool in versions]
+    if OURS in tools and any(contender.corpus == part for contender in contenders):
         contenders.append(Contender(OURS, part))
     figures, failures = medians(list(dict.fromkeys(contenders)), runs)
     settings = f"{whole.documents:,} documents, word 5-grams, Jaccard 0.8, medians of {runs}"

@@ -186,8 +186,9 @@ def fastsketchlsh(tables: list[pa.Table]) -> Bool:
     return kept
 
 
-def datatrove(source: Path, out: Path) -> tuple[int, int]:
-    """Its four steps with its defaults; called one after the other in this process, without an executor's helpers."""
+def datatrove(source: Path, out: Path, *, plain: bool = False) -> tuple[int, int]:
+    """Its four steps with its defaults; called one after the other in this process, without an executor's helpers. With
+    `plain`, words are cut at white space instead of by spaCy."""
     from datatrove.pipeline.dedup import MinhashDedupCluster, MinhashDedupFilter, MinhashDedupSignature
     from datatrove.pipeline.dedup.minhash import MinhashConfig, MinhashDedupBuckets
     from datatrove.pipeline.readers import ParquetReader
@@ -196,10 +197,11 @@ def datatrove(source: Path, out: Path) -> tuple[int, int]:
 
     logger.remove()
     config = MinhashConfig()
+    words = {"language": _plain_words()} if plain else {}
     with tempfile.TemporaryDirectory() as folder:
         signatures, pairs, removed = f"{folder}/signatures", f"{folder}/buckets", f"{folder}/removed"
         read = functools.partial(ParquetReader, str(source), glob_pattern="*.parquet")
-        MinhashDedupSignature(signatures, config).run(read(read_metadata=False).run(None, 0, 1), 0, 1)
+        MinhashDedupSignature(signatures, config, **words).run(read(read_metadata=False).run(None, 0, 1), 0, 1)
         for bucket in range(config.num_buckets):
             step = MinhashDedupBuckets(signatures, pairs, config=config, lines_to_buffer=-1)
             step.run(None, bucket, config.num_buckets)
@@ -209,6 +211,23 @@ def datatrove(source: Path, out: Path) -> tuple[int, int]:
         write = ParquetWriter(str(out), compression="zstd", adapter=_to_row, schema=schema)
         kept = sum(1 for _ in write.run(keep, 0, 1))
     return sum(pq.read_metadata(path).num_rows for path in source.glob("*.parquet")), kept
+
+
+def _plain_words() -> Any:
+    """A word tokenizer of datatrove's kind that splits at white space; the text it gets has no punctuation left."""
+    from datatrove.utils.word_tokenizers import WordTokenizer
+
+    class PlainWords(WordTokenizer):
+        def word_tokenize(self, text: str) -> list[str]:
+            return text.split()
+
+        def sent_tokenize(self, text: str) -> list[str]:
+            raise NotImplementedError
+
+        def span_tokenize(self, text: str) -> list[tuple[int, int]]:
+            raise NotImplementedError
+
+    return PlainWords()
 
 
 def in_memory(decide: Callable[[list[pa.Table]], Bool], source: Path, out: Path) -> tuple[int, int]:
@@ -241,6 +260,7 @@ def _mask(length: int, kept: Iterable[int]) -> Bool:
 
 TOOLS: dict[str, Callable[[Path, Path], tuple[int, int]]] = {
     "datatrove": datatrove,
+    "datatrove-plain": functools.partial(datatrove, plain=True),
     "datasketch": functools.partial(in_memory, datasketch),
     "datasketch-prehashed": functools.partial(in_memory, datasketch_prehashed),
     "gaoya": functools.partial(in_memory, gaoya),

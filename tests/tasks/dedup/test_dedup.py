@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import unicodedata
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tasks.dedup.forecast import forecast_dedup
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, open_session
+from tests.conftest import DATA
 from tests.runtimes import runtime_of
 
 WORDS = [f"word{number}" for number in range(400)]
@@ -293,6 +295,22 @@ def test_copies_with_three_changed_characters_are_found_in_scripts_without_space
     assert verdict.reason == "near_duplicate"
     assert verdict.value is not None
     assert verdict.value > 0.9
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="the texts lie beside the repository")
+@pytest.mark.parametrize("language", ["cmn_hans", "jpn", "tha", "khm", "lao", "mya"])
+def test_real_copies_with_three_changed_characters_are_found(tmp_path: Path, language: str) -> None:
+    with zipfile.ZipFile(DATA / "filters/langid_udhr/udhr2.zip") as archive:
+        text = archive.read(f"udhr2/{language}.txt").decode()
+    documents = []
+    for start in range(0, len(text) - 500, 500):
+        part = list(text[start : start + 500])
+        documents.append(Document.new("".join(part), "a"))
+        for place in random.Random(start).sample([p for p, letter in enumerate(part) if letter.isalpha()], 3):
+            part[place] = "X"
+        documents.append(Document.new("".join(part), "a"))
+    out = run(tmp_path, documents)
+    assert out.counts["documents"]["removed"] == {"near_duplicate": len(documents) / 2}
 
 
 @pytest.mark.parametrize("permutations", [16, 17, 128])
