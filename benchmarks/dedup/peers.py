@@ -217,17 +217,8 @@ def _plain_words() -> Any:
     """A word tokenizer of datatrove's kind that splits at white space; the text it gets has no punctuation left."""
     from datatrove.utils.word_tokenizers import WordTokenizer
 
-    class PlainWords(WordTokenizer):
-        def word_tokenize(self, text: str) -> list[str]:
-            return text.split()
-
-        def sent_tokenize(self, text: str) -> list[str]:
-            raise NotImplementedError
-
-        def span_tokenize(self, text: str) -> list[tuple[int, int]]:
-            raise NotImplementedError
-
-    return PlainWords()
+    methods = {"word_tokenize": lambda _, text: text.split(), "sent_tokenize": None, "span_tokenize": None}
+    return type("PlainWords", (WordTokenizer,), methods)()
 
 
 def in_memory(decide: Callable[[list[pa.Table]], Bool], source: Path, out: Path) -> tuple[int, int]:
