@@ -4,7 +4,7 @@ All questions of ARC-Easy, HellaSwag, PIQA and basic_skills are looked for in re
 one of them at its end. Each side runs in a process of its own, in turns, over texts that lie in memory; the index is
 made and everything compiled before the clock starts, figures are medians. The baseline is what most scripts do: words
 by `\\w+`, 13-grams as tuples, a set. datatrove is its `NGramsDecontFilter` with n-grams of 13, which stops at a
-document's first match. Both look for 13-grams only; ours also finds whole questions of 8 to 12 words. The peers get a
+document's first match. Both look for 13-grams only; ours also finds shorter queries and answers whole. The peers get a
 part of the text, and ours is measured on that part too.
 """
 
@@ -28,6 +28,7 @@ OURS, SETS, DATATROVE = "gristmill", "sets of tuples", "datatrove"
 NGRAM = 13
 PLANTED = 50
 BENCHMARKS = "benchmarks"
+PROMPT = re.compile(r"^\s*Question:|\bAnswer:\s*$")
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,12 @@ def write_questions(folder: Path) -> int:
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(question) + "\n" for question in found))
         written += len(found)
     return written
+
+
+def asked_of(benchmarks: Path) -> list[str]:
+    """Every question with its right answer, without the words of the prompt."""
+    rows = (json.loads(line) for path in sorted(benchmarks.glob("*.jsonl")) for line in path.read_text().splitlines())
+    return [f"{PROMPT.sub('', row['query'])} {row['choices'][row['gold']]}" for row in rows]
 
 
 def texts_of(folder: Path, asked: list[str]) -> Iterator[list[str]]:
@@ -101,7 +108,7 @@ def sets(batches: list[list[str]], questions: list[Any]) -> tuple[float, list[in
         words = word.findall(text.lower())
         return zip(*(words[start:] for start in range(NGRAM)), strict=False)
 
-    wanted = {ngram for question in questions for ngram in ngrams(question.text)}
+    wanted = {ngram for question in questions for part in question.parts for ngram in ngrams(part.text)}
     texts = [text for batch in batches for text in batch]
     started = time.process_time()
     found = [number for number, text in enumerate(texts) if not wanted.isdisjoint(ngrams(text))]
@@ -110,10 +117,11 @@ def sets(batches: list[list[str]], questions: list[Any]) -> tuple[float, list[in
 
 def child(side: str, folder: Path, benchmarks: Path) -> None:
     """In a process of its own: CPU seconds of one side and what it found, as JSON."""
+    from tasks.filter.contamination.config import ContaminationConfig
     from tasks.filter.contamination.questions import read_questions
 
-    questions = read_questions(sorted(benchmarks.glob("*.jsonl")))
-    batches = list(texts_of(folder, [question.text for question in questions]))
+    questions = read_questions(ContaminationConfig(), sorted(benchmarks.glob("*.jsonl")))
+    batches = list(texts_of(folder, asked_of(benchmarks)))
     seconds, found = (ours if side == OURS else sets)(batches, questions)
     print(json.dumps({"seconds": seconds, "found": found}))
 

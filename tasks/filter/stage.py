@@ -26,7 +26,7 @@ def check_adopted(config: FilterConfig, folder: Artifact, inputs: Mapping[str, A
     check_rows(folder, "contamination", ("benchmark", "id", "ngrams", "found"))
 
 
-@stage(version=3, name="filter", runtime=("data", "compute"), sources=fingerprints, check=check, adopted=check_adopted)
+@stage(version=4, name="filter", runtime=("data", "compute"), sources=fingerprints, check=check, adopted=check_adopted)
 def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
     """Keep the documents that pass every rule, with personal data in them and in their metadata replaced.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from storage.artifact import Artifact
 from storage.shards.lines import read_json_lines, write_json_lines
-from tasks.filter.contamination.config import QUESTIONS
+from tasks.filter.contamination.config import PHRASES, QUESTIONS, SHOWN
 from tasks.filter.contamination.rules import ContaminationRules
 from tasks.filter.contamination.stage import contamination_signals
 from tasks.filter.family import Family, measuring_half
@@ -27,6 +28,8 @@ def keep_questions(contamination: ContaminationRules, measured: Artifact, out: O
     if contamination.max_ngrams == 0:
         rows = [row | {"found": 0, "documents": 0} for row in rows]
     write_json_lines(out.path / "contamination" / QUESTIONS, rows)
+    if common := [*islice(read_json_lines(measured.path / PHRASES), SHOWN)]:
+        out.table("Common phrases of benchmarks, which remove nothing", common)
 
 
 FAMILY = Family(

@@ -1,7 +1,8 @@
 """The contamination stage in two passes: match n-grams of the benchmarks in documents, then judge the matches.
 
 Whether an n-gram is a common phrase is known only after all documents are counted. So the first pass writes the matches
-of each shard to a file, and the second pass reads those instead of the texts.
+of each shard to a file, and the second pass reads those instead of the texts. A common phrase counts all the same in a
+document that has the whole query: the more documents have a question, the wider it leaked.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import pyarrow as pa
 from storage.artifact import Artifact
 from storage.shards.arrays import Bool, Int64, UInt64
 from storage.shards.documents import read_batches
+from storage.shards.lines import write_json_lines
 from storage.shards.parquet import parquet_writer
 from tasks.filter.contamination import kernels
-from tasks.filter.contamination.config import QUESTIONS, ContaminationConfig
-from tasks.filter.contamination.questions import Index, index_questions, read_questions, unique_pairs
+from tasks.filter.contamination.config import PHRASES, QUESTIONS, SHOWN, ContaminationConfig
+from tasks.filter.contamination.questions import Index, index_questions, phrase, read_questions, unique_pairs
 from tasks.filter.side_files import FILE, IDS, IdDigest
 from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage.output import Output
@@ -29,12 +31,14 @@ from tasks.text.scan import Scanner
 
 MATCHES = "matches.npy"  # matches × 2: the document's row in the shard, and the number of the n-gram
 ASKED = "questions.npy"  # per question, the number of documents in the shard that share an n-gram with it
+COUNTED, EXEMPT = "counted.npy", "exempt.npy"  # per n-gram, the number of documents in which it counts, and does not
+NAMED = 1000  # common phrases that are written down, the most frequent first
 SCHEMA = pa.schema([("contamination_ngrams", pa.int64()), ("contamination_benchmarks", pa.string())])
 
 
 def find_contamination(config: ContaminationConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
     """See the stage `contamination`. Memory: 80 bytes per n-gram of the benchmarks, and the matches of a shard."""
-    index = index_questions(config, read_questions(benchmarks.files("*.jsonl")))
+    index = index_questions(config, read_questions(config, benchmarks.files("*.jsonl")))
     shards = documents.files("*.parquet")
     matched = map_shards(functools.partial(_match_shard, index), shards, out, "match", threads=True)
     frequency = sum(
@@ -44,12 +48,18 @@ def find_contamination(config: ContaminationConfig, documents: Artifact, benchma
     rare = frequency <= config.max_documents
     marked = map_shards(functools.partial(_mark_shard, index, rare), matched, out, "mark", threads=True)
     collect(marked, FILE, out.path)
-    _write_questions(index, rare & (frequency > 0), marked, out)
+    counted, exempt = (_sum(marked, name, index.size) for name in (COUNTED, EXEMPT))
+    _write_questions(index, counted, exempt, marked, out)
+    common = _write_phrases(config, index, counted, exempt, out)
     out.count(
         measured=sum(shard.counts["documents"] for shard in matched),
         contaminated=sum(shard.counts["contaminated"] for shard in marked),
-        common_ngrams=int(np.count_nonzero(~rare)),
+        common_ngrams=common,
     )
+
+
+def _sum(shards: Sequence[ShardResult], name: str, size: int) -> Int64:
+    return sum((np.load(shard.folder / name) for shard in shards), start=np.zeros(size, np.int64))
 
 
 class Matcher:
@@ -102,10 +112,14 @@ def _match_shard(index: Index, shard: Path, folder: Path) -> dict[str, Any]:
 
 def _mark_shard(index: Index, rare: Bool, matched: ShardResult, folder: Path) -> dict[str, Any]:
     matches = np.load(matched.folder / MATCHES)
-    rows, ngrams = matches[rare[matches[:, 1]]].T
+    counts_here = rare[matches[:, 1]] | _of_whole_query(index, matches)
+    for name, chosen in ((COUNTED, counts_here), (EXEMPT, ~counts_here)):
+        np.save(folder / name, np.bincount(matches[chosen, 1], minlength=index.size))
+    rows, ngrams = matches[counts_here].T
     documents = matched.counts["documents"]
     counts = np.bincount(rows, minlength=documents)
-    with_question, questions = index.asked.expand(rows, ngrams)
+    with_part, parts = index.held.expand(rows, ngrams)
+    with_question, questions = unique_pairs(with_part, index.owners[parts])
     np.save(folder / ASKED, np.bincount(questions, minlength=len(index.questions)))
     benchmarks = sorted({question.benchmark for question in index.questions})
     number = {benchmark: place for place, benchmark in enumerate(benchmarks)}
@@ -119,6 +133,17 @@ def _mark_shard(index: Index, rare: Bool, matched: ShardResult, folder: Path) ->
     return {"contaminated": int(np.count_nonzero(counts)), "benchmarks": hit}
 
 
+def _of_whole_query(index: Index, matches: Int64) -> Bool:
+    """Which matches, each a document's row and an n-gram, are of a part with the query that the document has whole."""
+    numbers, parts = index.held.expand(np.arange(len(matches)), matches[:, 1])
+    base = len(index.parts) + 1
+    pairs, place, times = np.unique(matches[numbers, 0] * base + parts, return_inverse=True, return_counts=True)
+    whole = index.asks[pairs % base] & (times == index.sizes[pairs % base])
+    found = np.zeros(len(matches), np.bool_)
+    found[numbers[whole[place]]] = True
+    return found
+
+
 def _write_shard(path: Path, signals: pa.RecordBatch, matched: ShardResult) -> None:
     """Write a side file with the row groups of the document shard."""
     start = 0
@@ -129,23 +154,54 @@ def _write_shard(path: Path, signals: pa.RecordBatch, matched: ShardResult) -> N
         writer.add_key_value_metadata({IDS: matched.counts["ids"]})
 
 
-def _write_questions(index: Index, counted: Bool, marked: Sequence[ShardResult], out: Output) -> None:
-    """Write questions.jsonl, and a table with a row per benchmark."""
-    ngram = np.repeat(np.arange(index.size), np.diff(index.asked.ends, prepend=0))
-    found = np.bincount(index.asked.members[counted[ngram]], minlength=len(index.questions))
-    documents = sum((np.load(shard.folder / ASKED) for shard in marked), start=np.zeros(len(found), np.int64))
+def _write_questions(index: Index, counted: Int64, exempt: Int64, marked: Sequence[ShardResult], out: Output) -> None:
+    """Write questions.jsonl, with the part of each question that is found most of, and a table with a row per
+    benchmark."""
+    found, common = (_by_part(index, times > 0) for times in (counted, (exempt > 0) & (counted == 0)))
+    documents = _sum(marked, ASKED, len(index.questions))
     rows: dict[str, dict[str, Any]] = {}
-    figures = zip(index.questions, index.ngrams.tolist(), found.tolist(), documents.tolist(), strict=True)
+    start = 0
     with (out.path / QUESTIONS).open("w", encoding="utf-8") as lines:
-        for question, ngrams, met, holders in figures:
-            empty = {"benchmark": question.benchmark, "questions": 0, "unmatchable": 0, "dirty": 0, "documents": 0}
-            row = rows.setdefault(question.benchmark, empty)
+        for question, holders in zip(index.questions, documents.tolist(), strict=True):
+            end = start + len(question.parts)
+            line = {"benchmark": question.benchmark, "id": question.id, "ngrams": 0, "found": 0, "part": ""}
+            line |= {"documents": holders, "common": 0}
+            if question.parts:
+                best = start + int(np.argmax(found[start:end] / index.sizes[start:end]))
+                line |= {"ngrams": int(index.sizes[best]), "found": int(found[best]), "common": int(common[best])}
+                line |= {"part": index.parts[best].name}
+            empty = {"questions": 0, "unmatchable": 0, "dirty": 0, "common_only": 0, "documents": 0}
+            row = rows.setdefault(question.benchmark, {"benchmark": question.benchmark, **empty})
             row["questions"] += 1
-            row["unmatchable"] += ngrams == 0
-            row["dirty"] += met > 0
-            line = {"benchmark": question.benchmark, "id": question.id}
-            line |= {"ngrams": ngrams, "found": met, "documents": holders}
+            row["unmatchable"] += not question.parts
+            row["dirty"] += line["found"] > 0
+            row["common_only"] += not line["found"] and bool(common[start:end].any())
             lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+            start = end
     for benchmark, row in rows.items():
         row["documents"] = sum(shard.counts["benchmarks"][benchmark] for shard in marked)
     out.table("Benchmarks in the documents", [rows[benchmark] for benchmark in sorted(rows)])
+
+
+def _by_part(index: Index, chosen: Bool) -> Int64:
+    """Of each part, how many of its n-grams are chosen."""
+    ngrams = np.flatnonzero(chosen)
+    _, parts = index.held.expand(ngrams, ngrams)
+    return np.bincount(parts, minlength=len(index.parts))
+
+
+def _write_phrases(config: ContaminationConfig, index: Index, counted: Int64, exempt: Int64, out: Output) -> int:
+    """Write phrases.jsonl and a table: the n-grams that do not count in some documents, as too many have them. Returns
+    their number."""
+    numbers = np.flatnonzero(exempt)
+    named = numbers[np.argsort(-exempt[numbers], kind="stable")][:NAMED].tolist()
+    rows = []
+    for number in named:
+        _, parts = index.held.expand(np.zeros(1, np.int64), np.array([number]))
+        benchmarks = sorted({index.questions[owner].benchmark for owner in index.owners[parts].tolist()})
+        text = phrase(config, index, number)
+        rows.append({"phrase": text, "documents": int(exempt[number]), "benchmarks": ",".join(benchmarks)})
+    write_json_lines(out.path / PHRASES, rows)
+    if rows:
+        out.table("Common phrases, not counted", rows[:SHOWN])
+    return len(numbers)

@@ -1,16 +1,13 @@
 """Benchmark questions as n-grams.
 
-The text of a question is its query followed by the right answer, without "Question:" and "Answer:", which only the
-prompt has. Wrong answers are left out: in a document they give nothing away, and are often true sentences about
-something else. N-grams of `ngram` words are taken at every position; a shorter text is matched whole if it has at least
-`min_words` words (GPT-3 drops those below 8: Brown et al. 2020, appendix C), otherwise it can't be matched. A document
-with other words between query and answer is still found by the n-grams within either.
+Each question is looked for by its parts (`parts.py`). N-grams of `ngram` words are taken at every position of a part; a
+shorter part is matched whole. A question that has no part of the least length can't be matched.
 """
 
 from __future__ import annotations
 
 import json
-import re
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,20 +18,19 @@ import pyarrow as pa
 from storage.shards.arrays import Bool, Int64, UInt8, UInt64
 from tasks.filter.contamination import kernels
 from tasks.filter.contamination.config import ContaminationConfig
+from tasks.filter.contamination.parts import WORD, Part, count_words, parts_of
 from tasks.text.scan import Scanner
 
 BITS = 32  # of the bit map per n-gram: about one position in 32 is looked up in vain
 SLOTS = 2  # of the table per n-gram
 
-_PROMPT = re.compile(r"^\s*Question:|\bAnswer:\s*$")
-
 
 class Question(NamedTuple):
-    """One question of a benchmark; `text` is what documents are searched for."""
+    """One question of a benchmark; `parts` are what documents are searched for."""
 
     benchmark: str
     id: str
-    text: str
+    parts: tuple[Part, ...]
 
 
 class Pairs(NamedTuple):
@@ -49,23 +45,27 @@ class Pairs(NamedTuple):
         return cls(np.cumsum(np.bincount(numbers, minlength=size)), members)
 
     def expand(self, rows: Int64, numbers: Int64) -> tuple[Int64, Int64]:
-        """(row, member) for each (row, number), each pair once, ascending."""
+        """(row, member) for each member of the number of each (row, number)."""
         starts = np.concatenate(([0], self.ends[:-1]))[numbers]
         sizes = self.ends[numbers] - starts
         places = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes) + np.repeat(starts, sizes)
-        return unique_pairs(np.repeat(rows, sizes), self.members[places])
+        return np.repeat(rows, sizes), self.members[places]
 
 
 class Index(NamedTuple):
-    """Q questions and their G distinct n-grams, indexed for the search.
+    """Q questions with P parts in all and their G distinct n-grams, indexed for the search.
 
-    `ngrams[q]` is the number of distinct n-grams of question q; `asked` maps each n-gram to its questions. The rest are
-    the arguments of kernels.find.
+    Part p is of question `owners[p]`, has `sizes[p]` distinct n-grams, and has the query in it where `asks[p]`. N-gram
+    g has the key `keys[g]`, and `held` maps it to its parts. The rest are the arguments of kernels.find.
     """
 
     questions: list[Question]
-    ngrams: Int64
-    asked: Pairs
+    parts: list[Part]
+    owners: Int64
+    sizes: Int64
+    asks: Bool
+    keys: UInt64
+    held: Pairs
     shortest: int
     wanted: Bool
     shift: np.uint64
@@ -75,32 +75,51 @@ class Index(NamedTuple):
     @property
     def size(self) -> int:
         """The number of distinct n-grams."""
-        return len(self.asked.ends)
+        return len(self.held.ends)
 
 
-def read_questions(files: Sequence[Path]) -> list[Question]:
-    """All questions of the benchmark files; a benchmark has the name of its file."""
+def read_questions(config: ContaminationConfig, files: Sequence[Path]) -> list[Question]:
+    """All questions of the benchmark files; a benchmark has the name of its file.
+
+    A short query that several questions of a benchmark have, with different answers, says nothing of any of them
+    ("Which of these is correct?"): it is no part of its own.
+    """
     found = []
     for path in files:
+        answers: dict[str, set[str]] = defaultdict(set)
+        rows: list[tuple[str, str, list[Part]]] = []
         with path.open(encoding="utf-8") as lines:
             for row in map(json.loads, lines):
-                query = _PROMPT.sub("", row["query"])
-                found.append(Question(path.stem, row["id"], f"{query} {row['choices'][row['gold']]}"))
+                parts = parts_of(row, config)
+                answer = row["choices"][row["gold"]].strip().casefold()
+                for part in parts:
+                    answers[part.text.casefold()].add(answer)
+                rows.append((path.stem, row["id"], parts))
+        for benchmark, identity, parts in rows:
+            found.append(Question(benchmark, identity, tuple(
+                part for part in parts
+                if len(answers[part.text.casefold()]) == 1 or count_words(part.text) >= config.ngram
+            )))  # fmt: skip
     return found
 
 
 def index_questions(config: ContaminationConfig, questions: list[Question]) -> Index:
-    """Index the n-grams of all questions."""
-    owners, keys, openings, lengths = _ngrams(config, questions)
+    """Index the n-grams of all parts of questions."""
+    parts = [part for question in questions for part in question.parts]
+    members, keys, openings, lengths = _ngrams(config, parts)
     distinct, places, numbers = np.unique(keys, return_index=True, return_inverse=True)
-    ngrams, of_question = unique_pairs(numbers, owners)
+    ngrams, of_part = unique_pairs(numbers, members)
     exponent = max(10, (BITS * len(distinct)).bit_length())
     wanted = np.zeros(config.ngram + 1, np.bool_)
     wanted[lengths] = True
     index = Index(
         questions,
-        np.bincount(of_question, minlength=len(questions)),
-        Pairs.of(ngrams, of_question, len(distinct)),
+        parts,
+        np.repeat(np.arange(len(questions)), [len(question.parts) for question in questions]),
+        np.bincount(of_part, minlength=len(parts)),
+        np.array([part.asks for part in parts], np.bool_),
+        distinct,
+        Pairs.of(ngrams, of_part, len(distinct)),
         config.min_words,
         wanted,
         np.uint64(64 - exponent),
@@ -120,14 +139,23 @@ def unique_pairs(first: Int64, second: Int64) -> tuple[Int64, Int64]:
     return joined // base, joined % base
 
 
-def _ngrams(config: ContaminationConfig, questions: list[Question]) -> tuple[Int64, UInt64, UInt64, Int64]:
-    """For each n-gram of a question: the question, the n-gram's key, the key of its first `min_words` words, and its
+def phrase(config: ContaminationConfig, index: Index, ngram: int) -> str:
+    """The words of an n-gram, as the first part that has it."""
+    part = index.parts[index.held.members[index.held.ends[ngram - 1] if ngram else 0]]
+    words = WORD.findall(Scanner().normalise(part.text))
+    _, keys, _, lengths = _ngrams(config, [part])
+    place = int(np.flatnonzero(keys == index.keys[ngram])[0])
+    return " ".join(words[place : place + int(lengths[place])])
+
+
+def _ngrams(config: ContaminationConfig, parts: list[Part]) -> tuple[Int64, UInt64, UInt64, Int64]:
+    """For each n-gram of a part: the part, the n-gram's key, the key of its first `min_words` words, and its
     length."""
     scanner = Scanner()
     # Normalised first, so that a text that the scanner returns twice is the same both times and indexed once
-    texts = pa.array([scanner.normalise(question.text) for question in questions], pa.string())
+    texts = pa.array([scanner.normalise(part.text) for part in parts], pa.string())
     empty = np.empty(0, np.int64)
-    parts: list[tuple[Int64, UInt64, UInt64, Int64]] = [(empty, empty.view(np.uint64), empty.view(np.uint64), empty)]
+    found: list[tuple[Int64, UInt64, UInt64, Int64]] = [(empty, empty.view(np.uint64), empty.view(np.uint64), empty)]
     for scanned in scanner.scan(texts):
         starts = np.concatenate(([0], scanned.word_ends[:-1]))
         words = scanned.word_ends - starts
@@ -138,6 +166,6 @@ def _ngrams(config: ContaminationConfig, questions: list[Question]) -> tuple[Int
         keys, openings = np.empty(len(row), np.uint64), np.empty(len(row), np.uint64)
         kernels.gather_keys(scanned.words, firsts, length[row], keys)
         kernels.gather_keys(scanned.words, firsts, np.full(len(row), config.min_words), openings)
-        parts.append((scanned.rows[row], keys, openings, length[row]))
-    owners, keys, openings, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return owners, keys, openings, lengths
+        found.append((scanned.rows[row], keys, openings, length[row]))
+    rows, keys, openings, lengths = (np.concatenate(column) for column in zip(*found, strict=True))
+    return rows, keys, openings, lengths

@@ -8,14 +8,16 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=2, name="contamination", part_of="filter", runtime=("data",))
+@stage(version=3, name="contamination", part_of="filter", runtime=("data",))
 def contamination_signals(config: ContaminationConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
     """Find the n-grams that documents share with benchmark questions (Brown et al. 2020, appendix C).
 
     Writes side files with `contamination_ngrams`, the number of distinct n-grams that the document shares with any
-    benchmark, and `contamination_benchmarks`, the benchmarks' names joined by commas; and questions.jsonl with how much
-    of each question is in the documents. An n-gram in more than `max_documents` documents is a common phrase and is
-    not counted.
+    benchmark, and `contamination_benchmarks`, the benchmarks' names joined by commas; questions.jsonl with how much of
+    each question is in the documents: `ngrams` and `found` of the `part` that is found most of (query, answer, both, or
+    query and options), `documents` that have any of it, and `common`, the n-grams of that part that don't count; and
+    phrases.jsonl. An n-gram in more than `max_documents` documents is a common phrase and is not counted, unless the
+    document has the question's whole query.
     """
     from tasks.filter.contamination.measure import find_contamination
 

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from storage.artifact import Artifact
 from storage.shards.documents import Document, read_batches, shard_name, write_documents
 from tasks.filter.contamination.config import ContaminationConfig
+from tasks.filter.contamination.questions import read_questions
 from tasks.filter.contamination.stage import contamination_signals
 from tasks.filter.side_files import IDS, IdDigest
 from tasks.stage.output import Output
@@ -28,7 +29,7 @@ LONG = (
 )
 ANSWER = "the wood lark of the northern heath"
 SHORT = "What do the herons of the lower river eat?"
-TINY = "Who was first?"
+TINY = "Who?"
 BENCHMARKS = {
     "birds": [(LONG, ["an owl", ANSWER], 1), (SHORT, ["fish", "grass"], 0)],
     "people": [(TINY, ["Adam", "Eve"], 0), (f"Question: {LONG}\nAnswer:", [f" {ANSWER}", " an owl"], 0)],
@@ -67,8 +68,13 @@ def questions(out: Output) -> dict[str, dict[str, int]]:
     return {row["id"]: {key: row[key] for key in ("ngrams", "found", "documents")} for row in rows}
 
 
+def parts(out: Output) -> dict[str, str]:
+    rows = [json.loads(line) for line in (out.path / "questions.jsonl").read_text().splitlines()]
+    return {row["id"]: row["part"] for row in rows if row["found"]}
+
+
 FILLER = "The pond is still in the morning and nobody walks there until the fog has gone from the trees."
-WORDS = len(re.findall(r"\w+", f"{LONG} {ANSWER}"))
+ASKED, WORDS = (len(re.findall(r"\w+", text)) for text in (LONG, f"{LONG} {ANSWER}"))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +92,8 @@ def test_a_question_is_found_at_any_place_in_any_case_and_punctuation(tmp_path: 
     write(tmp_path, [FILLER, planted, FILLER * 2], BENCHMARKS)
     out = run(tmp_path)
     assert signals(out) == [(0, ""), (WORDS - 12, "birds,people"), (0, "")]
-    assert questions(out)["birds-0"] == {"ngrams": WORDS - 12, "found": WORDS - 12, "documents": 1}
+    assert questions(out)["birds-0"] == {"ngrams": ASKED - 12, "found": ASKED - 12, "documents": 1}
+    assert parts(out)["birds-0"] == "query"
     assert questions(out)["people-1"] == questions(out)["birds-0"], "the prompt's own words are not looked for"
 
 
@@ -98,9 +105,11 @@ def test_a_question_is_found_at_any_place_in_any_case_and_punctuation(tmp_path: 
         (" ".join([*LONG.split()[:11], "however", *LONG.split()[11:22]]), 0),
         (" ".join(reversed(LONG.split())), 0),
         ("an owl " * 20, 0),
-        (f"{SHORT} Fish!", 1),
-        (SHORT, 0),
-        (f"{TINY} Adam", 0),
+        (f"{SHORT} Fish!", 2),
+        (SHORT, 1),
+        (SHORT.replace("the lower", "that lower"), 0),
+        (f"So: {ANSWER}.", 0),
+        (TINY, 0),
         ("", 0),
     ],
 )
@@ -113,8 +122,8 @@ def test_a_benchmark_is_reported_with_what_could_not_be_matched(tmp_path: Path) 
     write(tmp_path, [f"{LONG} {ANSWER}", FILLER, f"{FILLER} {SHORT} Fish."], BENCHMARKS)
     out = run(tmp_path)
     assert out.counts["tables"]["Benchmarks in the documents"] == [
-        {"benchmark": "birds", "questions": 2, "unmatchable": 0, "dirty": 2, "documents": 2},
-        {"benchmark": "people", "questions": 2, "unmatchable": 1, "dirty": 1, "documents": 1},
+        {"benchmark": "birds", "questions": 2, "unmatchable": 0, "dirty": 2, "common_only": 0, "documents": 2},
+        {"benchmark": "people", "questions": 2, "unmatchable": 1, "dirty": 1, "common_only": 0, "documents": 1},
     ]
     assert questions(out)["people-0"] == {"ngrams": 0, "found": 0, "documents": 0}
     assert (out.counts["measured"], out.counts["contaminated"], out.counts["common_ngrams"]) == (3, 2, 0)
@@ -131,9 +140,79 @@ def test_what_stands_in_many_documents_is_a_common_phrase(tmp_path: Path) -> Non
     write(tmp_path, texts, BENCHMARKS)
     assert [count for count, _ in signals(run(tmp_path, max_documents=5))] == [1, 1, 1, WORDS - 12, 1]
     out = run(tmp_path, name="four", max_documents=4)
-    assert [count for count, _ in signals(out)] == [0, 0, 0, WORDS - 13, 0]
-    assert questions(out)["birds-0"] == {"ngrams": WORDS - 12, "found": WORDS - 13, "documents": 1}
+    assert [count for count, _ in signals(out)] == [0, 0, 0, WORDS - 12, 0], "but not in the question itself"
+    assert questions(out)["birds-0"] == {"ngrams": ASKED - 12, "found": ASKED - 12, "documents": 1}
     assert out.counts["common_ngrams"] == 1
+    told = {"phrase": phrase.lower(), "documents": 4, "benchmarks": "birds,people"}
+    assert [json.loads(line) for line in (out.path / "phrases.jsonl").read_text().splitlines()] == [told]
+    assert out.counts["tables"]["Common phrases, not counted"] == [told]
+    out = run(tmp_path, name="one", max_documents=1)
+    assert out.counts["tables"]["Benchmarks in the documents"][0]["dirty"] == 1
+
+
+@pytest.mark.parametrize("query", [LONG, SHORT])
+def test_the_wider_a_question_leaked_the_more_documents_have_it(tmp_path: Path, query: str) -> None:
+    write(tmp_path, [f"{FILLER} {n} {query} {FILLER}" for n in range(30)], BENCHMARKS)
+    out = run(tmp_path, max_documents=3)
+    assert all(count for count, _ in signals(out))
+    assert out.counts["contaminated"] == 30
+    assert out.counts["tables"]["Benchmarks in the documents"][0]["dirty"] == 1
+
+
+def test_an_answer_in_many_documents_is_a_common_phrase(tmp_path: Path) -> None:
+    answer = "it is a truth universally acknowledged by all"
+    benchmarks: dict[str, list[Question]] = {"books": [("How does it begin?", [answer], 0)]}
+    write(tmp_path, [f"{FILLER} {n} {answer}" for n in range(5)], benchmarks)
+    out = run(tmp_path, max_documents=4)
+    assert out.counts["contaminated"] == 0
+    (row,) = out.counts["tables"]["Benchmarks in the documents"]
+    assert (row["dirty"], row["common_only"]) == (0, 1)
+    assert run(tmp_path, name="five", max_documents=5).counts["contaminated"] == 5
+
+
+def test_a_short_query_of_several_questions_says_nothing_of_any_of_them(tmp_path: Path) -> None:
+    asked = "Which one of these is correct?"
+    one: list[Question] = [(asked, ["the moon has no air of its own", "it has"], 0)]
+    two: list[Question] = [*one, (asked, ["the sea is higher than the land", "it is not"], 0)]
+    write(tmp_path / "one", [asked], {"one": one})
+    write(tmp_path / "two", [asked, f"{asked} The sea is higher than the land"], {"two": two})
+    assert signals(run(tmp_path / "one")) == [(1, "one")]
+    assert [count > 0 for count, _ in signals(run(tmp_path / "two"))] == [False, True]
+
+
+RENDERINGS = {
+    "labels": "Question: {q}\nAnswer: {a}",
+    "dialogue": "Q: {q}\n\nA: {a}",
+    "letters": "{q}\nA. {0}\nB. {1}\nC. {2}\nAnswer: B",
+    "brackets": "{q} (a) {0} (b) {1} (c) {2}",
+    "numbers": "{q}\n1) {0}\n2) {1}\n3) {2}",
+    "plain": "{q}\n{0}\n{1}\n{2}",
+    "answer first": "{a}\n\nQuestion: {q}",
+    "together": "{q} {a}",
+}
+
+
+@pytest.mark.parametrize("rendering", RENDERINGS)
+def test_a_question_too_short_by_itself_is_found_as_prompts_write_it_on(tmp_path: Path, rendering: str) -> None:
+    query, choices = "What is heavier?", ["a litre of milk", "a litre of mercury", "a litre of water"]
+    text = RENDERINGS[rendering].format(*choices, q=query, a=choices[1])
+    other = RENDERINGS[rendering].format("a cat", "a dog", "a cow", q=query, a="a dog")
+    write(tmp_path, [f"{FILLER}\n{text}\n{FILLER}", query, f"{FILLER}\n{other}"], {"m": [(query, choices, 1)]})
+    assert [count > 0 for count, _ in signals(run(tmp_path))] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("query", "planted"),
+    [
+        ("Roof work: A man sits on a wet roof. He", "A man sits on a wet roof. He"),
+        ("It rained all day. Nobody went out.\nQuestion: why did nobody leave the house?\nAnswer:",
+         "Why did nobody leave the house?"),
+        ("Where do the old herons sleep?\nA. in reeds\nB. in trees\nAnswer:", "Where do the old herons sleep?"),
+    ],
+)  # fmt: skip
+def test_a_query_is_found_without_what_stands_around_it(tmp_path: Path, query: str, planted: str) -> None:
+    write(tmp_path, [f"{FILLER} {planted} {FILLER}"], {"m": [(query, ["B"], 0)]})
+    assert signals(run(tmp_path))[0][0] >= 1
 
 
 def test_a_text_that_must_be_normalised_first_is_found_once(tmp_path: Path) -> None:
@@ -192,19 +271,25 @@ def test_counts_are_those_of_sets_of_tuples(
     most = data.draw(st.integers(1, 4))
     folder = tmp_path_factory.mktemp("tuples")
     write(folder, texts, {"all": [(query, ["a b"], 0) for query in queries]})
-    out = run(folder, ngram=n, min_words=shortest, max_documents=most)
-    asked = []
-    for query in queries:
-        size = min(n, len(re.findall(r"\w+", f"{query} a b")))
-        asked.append(tuples_of_words(f"{query} a b", size) if size >= shortest else set())
-    wanted = set().union(*asked)
-    sizes = range(shortest, n + 1)
-    held = [set().union(*(tuples_of_words(text, size) for size in sizes)) & wanted for text in texts]
+    out = run(folder, ngram=n, min_words=shortest, min_answer_words=n, min_characters=0, max_documents=most)
+    asked: list[list[tuple[bool, set[tuple[str, ...]]]]] = []
+    config = ContaminationConfig(ngram=n, min_words=shortest, min_answer_words=n, min_characters=0)
+    for question in read_questions(config, [folder / "benchmarks" / "all.jsonl"]):
+        sizes = (min(n, len(re.findall(r"\w+", part.text))) for part in question.parts)
+        asked.append([(p.asks, tuples_of_words(p.text, size)) for p, size in zip(question.parts, sizes, strict=True)])
+    wanted = {gram for found in asked for _, grams in found for gram in grams}
+    lengths = range(shortest, n + 1)
+    held = [set().union(*(tuples_of_words(text, size) for size in lengths)) & wanted for text in texts]
     rare = {gram for gram in wanted if sum(gram in grams for grams in held) <= most}
-    assert [count for count, _ in signals(out)] == [len(grams & rare) for grams in held]
-    for row, grams in zip(questions(out).values(), asked, strict=True):
-        documents = [found & rare & grams for found in held if found & rare & grams]
-        assert row == {"ngrams": len(grams), "found": len(set().union(*documents)), "documents": len(documents)}
+    whole = [{g for found in asked for asks, grams in found if asks and grams <= has for g in grams} for has in held]
+    counted = [has & (rare | of_queries) for has, of_queries in zip(held, whole, strict=True)]
+    assert [count for count, _ in signals(out)] == [len(grams) for grams in counted]
+    everywhere = set().union(*counted)
+    for row, found in zip(questions(out).values(), asked, strict=True):
+        mine = {gram for _, grams in found for gram in grams}
+        shares = [(len(grams & everywhere), len(grams)) for _, grams in found]
+        best = max(shares, key=lambda pair: pair[0] / pair[1], default=(0, 0))
+        assert row == {"ngrams": best[1], "found": best[0], "documents": sum(bool(mine & has) for has in counted)}
 
 
 BAD = [
@@ -251,3 +336,5 @@ def test_real_questions_are_found_in_the_benchmark_itself_and_nowhere_else(
 def test_a_shortest_question_longer_than_an_ngram_is_refused() -> None:
     with pytest.raises(ValidationError, match="min_words 9 is more than ngram 8"):
         ContaminationConfig(ngram=8, min_words=9)
+    with pytest.raises(ValidationError, match="min_answer_words 5 is less than min_words 6"):
+        ContaminationConfig(min_answer_words=5)

@@ -1,0 +1,93 @@
+"""The texts by which documents are searched for a benchmark question: its query, its answer, and both as they are
+written together.
+
+Nobody copies a question as one prompt has it. So its query is looked for alone, also without what stands before it
+("Question:", an activity, a passage) and without the options below it; so is the right answer. Wrong answers alone are
+left out: they give nothing away, and are often true sentences about something else. Where the query is too short to be
+looked for, it is searched for as the usual prompts write it on: with the answer behind "Answer:", and with all options
+plain, lettered or numbered (lm-evaluation-harness, MMLU's and PIQA's among others). A document with other words between
+query and answer is found by either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tasks.filter.contamination.config import ContaminationConfig
+
+LABEL = re.compile(r"^\s*(?:Question|Q|Problem|Goal):\s*", re.IGNORECASE)
+PROMPT_END = re.compile(r"\s*\b(?:Answer|A):\s*$", re.IGNORECASE)
+BEFORE = re.compile(r"^[^:?!.\n]{1,60}:\s+(?=\S)")  # a title or an activity
+OPTION = re.compile(r"^\s*\(?(?:[A-Za-z]|\d{1,2})[.):]\s")
+WORD = re.compile(r"\w+")
+
+
+class Part(NamedTuple):
+    """A text that is looked for. `asks` says whether the query is in it: a document with all of it has the question."""
+
+    name: str
+    text: str
+    asks: bool
+
+
+def parts_of(row: Mapping[str, Any], config: ContaminationConfig) -> list[Part]:
+    """The parts of a question {"query", "choices", "gold"} that are long enough to be looked for.
+
+    Those of fewer than `ngram` words are matched whole, so a part within another is of use only if it is as short.
+    """
+    query = PROMPT_END.sub("", LABEL.sub("", row["query"])).strip()
+    choices = [choice.strip() for choice in row["choices"]]
+    answer = choices[row["gold"]]
+    found = [
+        Part("query", query, asks=True),
+        Part("query and answer", f"{query} {answer}", asks=True),
+        Part("answer", answer, asks=False),
+        *(Part("query", text, asks=True) for text in _within(query) if count_words(text) < config.ngram),
+    ]
+    if not _long_enough(query, config):
+        found += _written_out(query, choices, answer)
+    distinct: dict[tuple[str, ...], Part] = {}
+    for part in found:
+        distinct.setdefault(tuple(WORD.findall(part.text.casefold())), part)
+    least = {True: config.min_words, False: config.min_answer_words}
+    return [
+        part
+        for words, part in distinct.items()
+        if len(words) >= least[part.asks] and sum(map(len, words)) >= config.min_characters
+    ]
+
+
+def _within(query: str) -> Iterator[str]:
+    """What is asked, without what stands before and below it."""
+    yield BEFORE.sub("", query)
+    lines = [line for line in query.split("\n") if line.strip()]
+    for line in lines if len(lines) > 1 else ():
+        line = LABEL.sub("", line)
+        if line.rstrip().endswith("?") and not OPTION.match(line):
+            yield line
+
+
+def _written_out(query: str, choices: Sequence[str], answer: str) -> Iterator[Part]:
+    for between in ("Answer", "A", "The answer is"):
+        yield Part("query and answer", f"{query} {between}: {answer}", asks=True)
+    for text in (f"{answer} Question: {query}", f"Answer: {answer} {query}", f"{answer} {query}"):
+        yield Part("answer and query", text, asks=True)
+    if len(choices) > 1:
+        letters = [chr(ord("A") + number % 26) for number in range(len(choices))]
+        numbers = [str(number) for number in range(1, len(choices) + 1)]
+        for labels in (letters, numbers):
+            listed = " ".join(f"{label}. {choice}" for label, choice in zip(labels, choices, strict=True))
+            yield Part("query and options", f"{query} {listed}", asks=True)
+        yield Part("query and options", " ".join((query, *choices)), asks=True)
+
+
+def _long_enough(query: str, config: ContaminationConfig) -> bool:
+    words = WORD.findall(query)
+    return len(words) >= config.min_words and sum(map(len, words)) >= config.min_characters
+
+
+def count_words(text: str) -> int:
+    """The number of words, as the scanner cuts them."""
+    return len(WORD.findall(text))
