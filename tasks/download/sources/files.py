@@ -13,28 +13,34 @@ import io
 import json
 import re
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from storage.errors import BadDocument, SourceError
 from storage.remembered import path_text, remembered_digest
 from tasks.download.config import FileSource
 from tasks.download.sources.arrays import BrokenArray, is_array, split_array
+from tasks.download.sources.parquet import read_parquet
 from tasks.download.sources.rows import Refused, Row, columns_of
+from tasks.download.sources.tables import DELIMITERS, BrokenTable, Dialect, read_table
 
 Read = TypeVar("Read")
-# Text that is no UTF-8; a date beyond Python's years; a time zone that nobody knows
-UNREADABLE = (UnicodeDecodeError, OverflowError, ValueError, KeyError)
-LINES, JSON = (".jsonl", ".jsonl.gz", ".jsonl.zst"), (".json", ".json.gz", ".json.zst")
+MISSING = object()
+PACKED = (".gz", ".zst")
+KINDS = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".md")  # each also packed
+ENDINGS = (*KINDS, *(kind + packed for kind in KINDS for packed in PACKED), ".parquet")
+CARRIAGE = "its lines end in a carriage return alone"
 ONE_A_LINE = "what does not begin with [ has an object a line"
-ENDINGS = (*LINES, *JSON, ".parquet", ".txt", ".md")
+# What a file begins with that is not what its name says
+BEGINNINGS = {
+    b"\xff\xfe\x00\x00": "UTF-32", b"\x00\x00\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16",
+    b"{\x00": "UTF-16", b"\x00{": "UTF-16", b"[\x00": "UTF-16", b"\x00[": "UTF-16", b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "Zstandard", b"PAR1": "Parquet", b"PK\x03\x04": "a ZIP archive",
+}  # fmt: skip
 
 
 def find_files(source: FileSource) -> list[Path]:
@@ -106,21 +112,44 @@ def read_rows(source: FileSource, limit: int) -> Iterator[Row | Refused]:
 
 def _read_rows(source: FileSource, limit: int) -> Iterator[Row | Refused]:
     for path in find_files(source):
-        name = path_text(path)
-        if path.suffix in (".txt", ".md"):
-            yield _read_text(path, name, source.text_column, limit)
-        elif path.suffix == ".parquet":
-            yield from _read_parquet(path, name)
-        else:
-            _check_begun(path)
-            with _open(path) as file:
-                array = path.name.endswith(JSON) and _guard(lambda: is_array(file), path)
+        name, kind = path_text(path), kind_of(path)
+        if kind == ".parquet":
+            yield from read_parquet(path, name)
+            continue
+        _check_begun(path)
+        with _open(path) as file:
+            begins = _guard(lambda: beginning(file), path)
+            if kind in (".txt", ".md"):
+                yield _read_text(file, path, name, source.text_column, limit, begins)
+                continue
+            if begins:
+                raise _misnamed(path, begins)
+            if kind in DELIMITERS:
+                yield from _read_table(file, path, name, source, limit)
+            else:
+                array = kind == ".json" and _guard(lambda: is_array(file), path)
                 yield from (_read_array if array else _read_lines)(file, path, name, limit)
+
+
+def kind_of(path: Path) -> str:
+    """What a file has by its name, packed or not: one of `KINDS`, or .parquet."""
+    return Path(path.stem).suffix if path.suffix in PACKED else path.suffix
+
+
+def beginning(file: BinaryIO) -> str | None:
+    """What a file that `peek` can be asked of begins as, if that is no text in UTF-8; nothing is read."""
+    start: bytes = file.peek(4)[:4]  # type: ignore[attr-defined]
+    return next((what for begins, what in BEGINNINGS.items() if start.startswith(begins)), None)
+
+
+def _misnamed(path: Path, what: str) -> SourceError:
+    remedy = f"Convert it: iconv -f {what} -t UTF-8." if what.startswith("UTF") else "Give it the ending of what it is."
+    return SourceError(f"{path} is {what}, and not text in UTF-8 as its name says.", remedy)
 
 
 def _check_begun(path: Path) -> None:
     """A compressed file without a byte is one whose download was cut: even that of no text has a header."""
-    if path.suffix not in (".json", ".jsonl") and not path.stat().st_size:
+    if path.suffix in PACKED and not path.stat().st_size:
         raise _unreadable(path, EOFError("it is empty"))
 
 
@@ -130,6 +159,17 @@ def _open(path: Path) -> BinaryIO:
     if path.suffix == ".zst":
         return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
     return path.open("rb")
+
+
+def _read_table(file: BinaryIO, path: Path, name: str, source: FileSource, limit: int) -> Iterator[Row | Refused]:
+    dialect = Dialect(source.delimiter or DELIMITERS[kind_of(path)], source.quotes)
+    try:
+        yield from read_table(lambda size: _guard(lambda: file.readline(size), path), name, dialect, limit)
+    except BrokenTable as error:
+        raise SourceError(
+            f"{path} can't be read: {error}.",
+            "Correct it, or say by `delimiter` and `quotes: false` of the source how it is written.",
+        ) from error
 
 
 def _read_lines(file: BinaryIO, path: Path, name: str, limit: int) -> Iterator[Row | Refused]:
@@ -146,7 +186,7 @@ def _read_lines(file: BinaryIO, path: Path, name: str, limit: int) -> Iterator[R
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
         if line.strip():
-            yield _parse(line, place, ONE_A_LINE if path.name.endswith(JSON) else "")
+            yield _parse(line, place, ONE_A_LINE if kind_of(path) == ".json" else "")
 
 
 def _read_array(file: BinaryIO, path: Path, name: str, limit: int) -> Iterator[Row | Refused]:
@@ -165,64 +205,20 @@ def _parse(line: bytes, place: str, why: str = "") -> Row | Refused:
     except UnicodeDecodeError:
         return Refused("invalid_utf8", place)
     except ValueError:
-        return Refused("broken_json", place, why=why)
+        return Refused("broken_json", place, why=why or (CARRIAGE if b"}\r{" in line else ""))
     except RecursionError:
         return Refused("nested_too_deep", place)
     return Row(row, place) if isinstance(row, dict) else Refused("not_an_object", place)
 
 
-def _read_text(path: Path, place: str, column: str, limit: int) -> Row | Refused:
-    if path.stat().st_size > limit:
+def _read_text(file: BinaryIO, path: Path, place: str, column: str, limit: int, begins: str | None) -> Row | Refused:
+    text = _guard(lambda: file.read(limit + 1), path)
+    if len(text) > limit:
         return Refused("too_long", place)
     try:
-        return Row({column: path.read_text(encoding="utf-8-sig"), "file": path.name}, place)
+        return Row({column: text.removeprefix(codecs.BOM_UTF8).decode("utf-8"), "file": path.name}, place)
     except UnicodeDecodeError:
-        return Refused("invalid_utf8", place)
-
-
-def _read_parquet(path: Path, name: str) -> Iterator[Row | Refused]:
-    """By row group, so that a damaged page costs the rows of its group and no others."""
-    try:
-        file = pq.ParquetFile(path, page_checksum_verification=True)
-    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-        raise SourceError(
-            f"{path} is not a Parquet file: {error}.", "Replace it, or remove it from `paths`."
-        ) from error
-    with file:
-        twice = [column for column, times in Counter(file.schema_arrow.names).items() if times > 1]
-        if twice:
-            raise SourceError(f"{path} has two columns {twice[0]}.", "Rename one, or remove the file from `paths`.")
-        number = 0
-        for group in range(file.num_row_groups):
-            end = number + file.metadata.row_group(group).num_rows
-            try:
-                for batch in file.iter_batches(batch_size=1024, row_groups=[group]):
-                    yield from _rows(batch, name, number)
-                    number += batch.num_rows
-            except (pa.ArrowInvalid, OSError):
-                yield from (Refused("damaged_page", f"{name} row {row + 1}") for row in range(number, end))
-                number = end
-
-
-def _rows(batch: pa.RecordBatch, name: str, before: int) -> list[Row | Refused]:
-    try:
-        return [Row(values, f"{name} row {row}") for row, values in enumerate(batch.to_pylist(), before + 1)]
-    except UNREADABLE as error:
-        if batch.num_rows > 1:
-            half = batch.num_rows // 2
-            return [*_rows(batch.slice(0, half), name, before), *_rows(batch.slice(half), name, before + half)]
-        if isinstance(error, UnicodeDecodeError):
-            return [Refused("invalid_utf8", f"{name} row {before + 1}")]
-        return [Row(_readable(batch), f"{name} row {before + 1}")]
-
-
-def _readable(row: pa.RecordBatch) -> dict[str, Any]:
-    """The fields of a single row, but for those that Python has no value for."""
-    fields = {}
-    for column, values in zip(row.schema.names, row.columns, strict=True):
-        with suppress(*UNREADABLE):
-            fields[column] = values[0].as_py()
-    return fields
+        return Refused("invalid_utf8", place, why=f"it is {begins}" if begins else "")
 
 
 def _guard(read: Callable[[], Read], path: Path) -> Read:
@@ -233,13 +229,14 @@ def _guard(read: Callable[[], Read], path: Path) -> Read:
         raise _unreadable(path, error) from error
 
 
-def text_of(row: dict[str, Any], column: str, limit: int) -> str:
-    """The text of a document's row. Raises BadDocument with a one-word reason, and `columns` if it has no such one."""
-    if column not in row:
+def text_of(row: dict[str, Any], column: str, limit: int) -> tuple[str, dict[str, Any]]:
+    """The text of a document's row, in a column or, as `content.text`, within one; and the row without it. Raises
+    BadDocument with a one-word reason, and `columns` if it has no such one."""
+    text, rest = _taken(row, column)
+    if text is MISSING:
         raise BadDocument("no_text", columns=columns_of(row))
-    text = row[column]
     if not isinstance(text, str):
-        raise BadDocument("no_text")
+        raise BadDocument("no_text", why=f"{column} is {_told(text)}")
     if not text.strip():
         raise BadDocument("empty")
     if "\0" in text:
@@ -250,4 +247,23 @@ def text_of(row: dict[str, Any], column: str, limit: int) -> str:
         raise BadDocument("lone_surrogate") from error
     if size > limit:
         raise BadDocument("too_long")
-    return text
+    return text, rest
+
+
+def _taken(row: dict[str, Any], column: str) -> tuple[Any, dict[str, Any]]:
+    """What stands in a column or at a path, MISSING for nothing, and the rest of the row."""
+    rest = dict(row)
+    if column in rest:
+        return rest.pop(column), rest
+    first, _, below = column.partition(".")
+    if not below or not isinstance(rest.get(first), dict):
+        return MISSING, rest
+    text, left = _taken(rest[first], below)
+    rest[first] = left
+    return text, rest if left else {name: value for name, value in rest.items() if name != first}
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"an object with {', '.join(columns_of(value)) or 'no key'}; text_column may be a path"
+    return {list: "a list", type(None): "null", bool: "true or false"}.get(type(value), "no text")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 SHOWN = 12  # columns in an error
+USUAL = ("text", "content", "contents", "body", "raw_content", "document", "markdown", "html")  # names of text columns
 
 
 class Row(NamedTuple):
@@ -31,8 +33,26 @@ class Refused(NamedTuple):
 
 
 def columns_of(values: Iterable[str]) -> tuple[str, ...]:
-    """The names of a row's first columns, as they can be printed."""
-    return tuple(_printable(name) for name, _ in zip(values, range(SHOWN + 1), strict=False))
+    """The names of a row's first columns, as they can be printed; of one with names in it, those as paths."""
+    names = (
+        path
+        for name in values
+        for path in (
+            [f"{name}.{below}" for below in values[name]]
+            if isinstance(values, Mapping) and isinstance(values[name], Mapping) and values[name]
+            else [name]
+        )
+    )
+    return tuple(_printable(name) for name, _ in zip(names, range(SHOWN + 1), strict=False))
+
+
+def nearest(column: str, refused: Iterable[Refused]) -> str | None:
+    """The column that was perhaps meant, of those that rows have instead."""
+    names = list(dict.fromkeys(name for row in refused for name in row.columns or ()))
+    close = difflib.get_close_matches(column, names, 1)
+    within = [name for name in names if name.rpartition(".")[2] == column]
+    usual = [name for usual in USUAL for name in names if name.rpartition(".")[2].lower() == usual]
+    return next(iter([*within, *close, *usual]), None)
 
 
 def describe_columns(refused: Iterable[Refused]) -> str:

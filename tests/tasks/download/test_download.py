@@ -91,7 +91,8 @@ def test_bad_rows_are_quarantined_by_reason_and_the_rest_goes_on(tmp_path: Path)
     assert texts(out) == GOOD
     ledger = [verdict for shard in out.path.glob("ledger/*") for verdict in read_ledger(shard)]
     assert [verdict.reason for verdict in ledger] == [reason for _, reason in bad]
-    assert [verdict.detail for verdict in ledger] == [f"{path}:{line}" for line in range(3, 16)]
+    why = {11: ": text is no text", 12: ": text is a list"}
+    assert [verdict.detail for verdict in ledger] == [f"{path}:{line}{why.get(line, '')}" for line in range(3, 16)]
     assert out.counts["documents"] == {"in": 18, "kept": 5, "removed": {}, "quarantined": 13}
 
 
@@ -399,8 +400,12 @@ def test_dates_that_python_has_no_value_for_cost_their_field_and_no_row(tmp_path
         found = [document for shard in out.path.glob("documents/*") for document in read_documents(shard)]
         assert [(document.text, document.metadata) for document in found] == [
             (GOOD[0], '{"page": 3}'),
-            (GOOD[1], '{"page": 4}'),
+            (GOOD[1], '{"many": [], "page": 4}' if name == "many" else '{"page": 4}'),
         ]
+        lost = 1 if name == "many" else 2
+        assert out.counts["metadata_dropped"] == lost
+        told = [{"source": "mine", "field": name, "why": "unreadable", "rows": lost}]
+        assert out.counts["tables"]["Metadata left out"] == told
 
 
 def test_a_column_that_is_there_twice_and_an_archive_without_a_byte_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""What a row says beside its text, as JSON: nested values stay nested, and what JSON has no form for becomes text.
+
+Timestamps, dates and times are ISO 8601, with the zone where the source has one; durations are seconds; decimals keep
+their digits. A number that is none, or is beyond all numbers, is null. Left out and counted are binary values, what the
+reader could not read, what is nested deeper than `DEPTH`, and the largest fields of a row with too much of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, NamedTuple
+from uuid import UUID
+
+DEPTH = 32
+UNREADABLE = object()  # stands for a value that the source has and Python has not
+SHOWN = 40  # characters of a field's name
+
+
+class NotKept(NamedTuple):
+    """A field of a source of which something is left out, and why."""
+
+    source: str
+    field: str
+    why: str
+
+
+def to_json(row: Mapping[str, Any], limit: int, source: str, dropped: Counter[NotKept]) -> dict[str, Any]:
+    """The fields of a row that fit into `limit` bytes; what is left out of them is added to `dropped`, once a row."""
+    kept: dict[str, Any] = {}
+    for name, value in row.items():
+        reasons: set[str] = set()
+        found = _value(value, DEPTH, reasons)
+        if found is not UNREADABLE:
+            kept[name] = found
+        dropped.update(NotKept(source, _shown(name), why) for why in reasons)
+    sizes = {name: _size(name, value) for name, value in kept.items()}
+    total = 2 + sum(sizes.values())
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        if total <= limit:
+            break
+        total -= sizes[name]
+        del kept[name]
+        dropped[NotKept(source, _shown(name), "too large")] += 1
+    return kept
+
+
+def _value(value: Any, depth: int, reasons: set[str]) -> Any:
+    """A value as JSON has it; UNREADABLE for none, with the reason in `reasons`."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    if isinstance(value, Mapping | list | tuple):
+        return _nested(value, depth, reasons)
+    reasons.add("binary" if isinstance(value, bytes | bytearray | memoryview) else "unreadable")
+    return UNREADABLE
+
+
+def _nested(value: Mapping[Any, Any] | list[Any] | tuple[Any, ...], depth: int, reasons: set[str]) -> Any:
+    if not depth:
+        reasons.add("nested too deep")
+        return UNREADABLE
+    if isinstance(value, Mapping):
+        members = {str(key): _value(member, depth - 1, reasons) for key, member in value.items()}
+        return {key: member for key, member in members.items() if member is not UNREADABLE}
+    elements = (_value(element, depth - 1, reasons) for element in value)
+    return [None if element is UNREADABLE else element for element in elements]  # the others keep their places
+
+
+def _size(name: str, value: Any) -> int:
+    return len(json.dumps({name: value}, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def _shown(name: str) -> str:
+    shown = name if len(name) <= SHOWN else f"{name[: SHOWN - 1]}…"
+    return shown if shown.isprintable() else repr(shown)
