@@ -72,7 +72,7 @@ class FilterConfig(StageConfig):
     pii_metadata: Fields = Field(
         "all",
         description="fields of the documents' metadata in which personal data is looked for, with the actions of "
-        "`pii`; all: every field that is text, []: none",
+        "`pii`, by name or path (`meta.url`, `tags`); all: every text, []: none",
     )
     contamination: ContaminationRules = Field(
         default_factory=ContaminationRules, description="overlap of the training text with benchmark questions"

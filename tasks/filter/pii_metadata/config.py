@@ -16,4 +16,4 @@ class MetadataConfig(StageConfig):
     """How personal data is found in metadata: as in texts."""
 
     measure: PiiConfig = Field(default_factory=PiiConfig, description="how personal data is found")
-    fields: Fields = Field("all", description="fields to look at; all: every field that is text")
+    fields: Fields = Field("all", description="fields to look at, or paths such as meta.url; all: every text")

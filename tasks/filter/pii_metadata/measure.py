@@ -1,8 +1,8 @@
 """Findings of personal data in the fields of metadata, a row per document.
 
 A field's name is put before its value while that is searched: in `{"phone": "415 555 2671"}` it is the word that says
-what the digits are. Numbers are left alone, as most of them are identifiers; so are nested values, which `download`
-drops.
+what the digits are; in a list that is the list's. Texts are looked at however deep they are nested. Numbers are left
+alone, as most of them are identifiers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ def measure_metadata(config: MetadataConfig, metadata: pa.Array) -> pa.RecordBat
     places: list[tuple[int, str, int]] = []  # row, field, and where its value begins
     texts: list[str] = []
     for row, value in enumerate(metadata.to_pylist()):
-        for name, text in texts_of(fields_of(value), config.fields):
+        for text in texts_of(fields_of(value), config.fields):
+            name = next((key for key in reversed(text.keys) if isinstance(key, str)), "")
             said = f"{name.replace('_', ' ')}: " if name else ""
-            places.append((row, name, len(said)))
-            texts.append(said + text)
+            places.append((row, text.path, len(said)))
+            texts.append(said + text.value)
     found: list[list[dict[str, Any]]] = [[] for _ in range(len(metadata))]
     findings = measure_pii(config.measure, pa.array(texts, pa.string()))["pii"].to_pylist()
     for (row, name, begin), row_findings in zip(places, findings, strict=True):

@@ -11,11 +11,12 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=1, name="pii_metadata", part_of="filter", runtime=("data",))
+@stage(version=2, name="pii_metadata", part_of="filter", runtime=("data",))
 def metadata_signals(config: MetadataConfig, documents: Artifact, out: Output) -> None:
     """Find personal data in the documents' metadata, as the signals `pii` do in their texts.
 
-    Column: `pii_metadata`, a list of (field, entity, start, end, score), in characters of the field's value.
+    Column: `pii_metadata`, a list of (field, entity, start, end, score), in characters of the field's value; a field
+    within others is named by its path, as in `meta.url` and `tags[0]`.
     """
     from tasks.filter.pii_metadata.measure import measure_metadata
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from storage.artifact import Artifact
 from storage.shards.documents import Document, Verdict, read_documents, read_ledger, shard_name, write_documents
 from tasks.filter import FilterConfig, filter_documents
 from tasks.filter.pii_metadata.config import MetadataConfig
+from tasks.filter.pii_metadata.fields import fields_of, replace_fields, texts_of
 from tasks.filter.pii_metadata.measure import measure_metadata
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
@@ -72,6 +74,52 @@ def test_fields_and_actions_are_those_of_the_profile(tmp_path: Path) -> None:
     assert document.metadata == "{}"
     assert [(verdict.verdict, verdict.reason) for verdict in verdicts] == [("removed", "pii_metadata.email_address")]
     assert out.counts["documents"]["removed"] == {"pii_metadata.email_address": 1}
+
+
+NESTED = {
+    "meta": {"url": "https://a.org/ of jane.doe@mail.com", "author": {"phone": "415 555 2671"}},
+    "tags": ["birds", "ask jane.doe@mail.com", ["deep@mail.com"]],
+    "a.b": "x@mail.com",
+    "a": {"b": "no mail", "n": 4155552671},
+}
+
+
+def test_nested_texts_are_replaced_and_named_by_their_paths(tmp_path: Path) -> None:
+    (document,), (verdict,), _ = run(tmp_path, [json.dumps(NESTED)])
+    assert json.loads(document.metadata) == {
+        "meta": {"url": "https://a.org/ of <EMAIL_ADDRESS>", "author": {"phone": "<PHONE_NUMBER>"}},
+        "tags": ["birds", "ask <EMAIL_ADDRESS>", ["<EMAIL_ADDRESS>"]],
+        "a.b": "<EMAIL_ADDRESS>",
+        "a": {"b": "no mail", "n": 4155552671},
+    }
+    assert verdict.detail == (
+        '1 EMAIL_ADDRESS in ["a.b"], 1 EMAIL_ADDRESS in meta.url, 1 EMAIL_ADDRESS in tags[1], '
+        "1 EMAIL_ADDRESS in tags[2][0], 1 PHONE_NUMBER in meta.author.phone"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "paths"),
+    [
+        (["meta"], ["meta.url", "meta.author.phone"]),
+        (["meta.url"], ["meta.url"]),
+        (["meta.author"], ["meta.author.phone"]),
+        (["tags"], ["tags[0]", "tags[1]", "tags[2][0]"]),
+        (["tags[1]"], ["tags[1]"]),
+        (["a.b"], ['["a.b"]', "a.b"]),
+        (["url"], []),
+    ],
+)
+def test_a_field_within_others_is_named_by_its_path_or_by_what_holds_it(wanted: list[str], paths: list[str]) -> None:
+    assert [text.path for text in texts_of(fields_of(json.dumps(NESTED)), wanted)] == paths
+
+
+@pytest.mark.parametrize("depth", [99, 101, 900, 10_000])
+def test_metadata_of_any_depth_is_measured_and_changed(depth: int) -> None:
+    deep = '{"a": ' + "[" * depth + '"jane.doe@mail.com"' + "]" * depth + "}"
+    (found,) = measure_metadata(MetadataConfig(), pa.array([deep]))["pii_metadata"].to_pylist()
+    assert [finding["entity"] for finding in found] == ["EMAIL_ADDRESS"]
+    assert replace_fields(deep, lambda name, text: text.replace("jane", "J")) == deep.replace("jane", "J")
 
 
 def test_metadata_of_any_form_is_measured() -> None:
