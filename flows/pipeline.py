@@ -86,7 +86,7 @@ def from_scratch(profile: Profile, config: PretrainConfig, raw: Artifact) -> Beg
     context = config.model.context
     pretrain.before(methods(profile), lambda reached: check_pairs(read(profile, reached), pairs, tokenizer, context))
     model = pretrain(config, tokens, tokenizer)
-    contamination = clean.part("contamination") if profile.filter else None
+    contamination = clean.part("contamination") if profile.filter and profile.filter.contamination else None
     measured, training = unique.part("documents"), tokens.part("train")
     went = {"download": raw, "dedup": unique, "filter": clean, "tokenize": tokens}
     through = {name: made for name, made in went.items() if getattr(profile, name) is not None}

@@ -27,14 +27,14 @@ def provenance_of(
     has nothing to say."""
     chain = list(links)[: list(links).index(link) + 1]
     trained = {name: found for name in chain if (found := _manifest(links[name])) is not None}
-    base = profile.base
+    base, languages = profile.base, profile.filter and profile.filter.language
     return Provenance(
         link=link,
         base=base.named if base else "",
         base_repository=(base.repository or "") if base else "",
         base_licence=profile.export.licences.get(BASE, "") if profile.export else "",
         sources=list(_sources(profile, chain)),
-        languages=profile.filter.language.allowed if profile.filter and profile.pretrain else [],
+        languages=languages.allowed if languages and profile.pretrain else [],
         funnel=_funnel(stages),
         training=[
             Training(stage=found.stage, measures=kept)

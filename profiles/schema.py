@@ -345,6 +345,11 @@ class Profile(BaseModel):
                 "download.sources bring no documents, and without any there is nothing to pretrain on: add one, or "
                 "start from a base"
             )
+        if self.base is not None and not self.download.benchmark_names:
+            raise ValueError(
+                "download.benchmarks is empty, and with a base its questions are the text that no stage trains on: "
+                "name one"
+            )
         return self
 
     @model_validator(mode="after")

@@ -21,6 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from storage.shards.lines import read_json_lines
 from tasks.download.benchmarks import questions
 from tasks.filter.contamination.config import ContaminationConfig
 from tasks.filter.contamination.measure import Matcher
@@ -104,7 +105,7 @@ def held_out(data: Path, name: str) -> list[Row]:
     paths = (
         [*folder.glob("mmlu/*_test.jsonl")] if name == "mmlu" else [folder / f"{sets.get(name, name)}_validation.jsonl"]
     )
-    rows = [row for path in sorted(paths) for row in map(json.loads, path.read_text().splitlines())]
+    rows = [row for path in sorted(paths) for row in read_json_lines(path)]
     found = [made for number, row in enumerate(rows) if (made := _row(name, number, row))]
     order = sorted(found, key=lambda row: hashlib.sha256(f"{name} {row['query']}".encode()).hexdigest())
     return order[:EACH]

@@ -28,6 +28,7 @@ from tasks.stage.output import Output
 Values = dict[str, Any]
 PROGRESS_EVERY = 500
 SIGNS = re.compile(r"\\t|[;|,]")  # between the fields of a header that was read as one column
+NONE = "none.json"  # beside the questions of benchmarks, where there are none
 DROPPED_SHOWN = 50  # fields in the table
 CONVERTERS = {"instructions": instruction, "preferences": preference, "labelled": labelled}
 PARTS = {  # beside documents/, with what each row has
@@ -57,7 +58,7 @@ def check_adopted(config: DownloadConfig, folder: Artifact, inputs: Mapping[str,
     """Check that a folder made elsewhere has documents, pairs and benchmarks as this stage writes them. Raises
     DamagedArtifact, EmptyOutput."""
     check_documents(folder)
-    for part in (*config.roles, "benchmarks"):
+    for part in (*config.roles, *(["benchmarks"] if config.benchmark_names else [])):
         check_rows(folder, part, PARTS[part])
 
 
@@ -249,4 +250,5 @@ def _write_benchmarks(config: DownloadConfig, out: Output) -> None:
 
         out.progress(number, len(config.harness), "benchmarks", task.name)
         prepare(task, out.path / "benchmarks" / task.name, out.scratch / "harness")
-    (out.path / "benchmarks").mkdir(exist_ok=True)  # there may be none
+    if not config.benchmark_names:  # the folder is there all the same, also in stores that know files only
+        write_json_lines(out.path / "benchmarks" / NONE, [])

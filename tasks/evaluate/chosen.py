@@ -24,7 +24,7 @@ class Chosen(NamedTuple):
 
 def chosen(config: EvaluateConfig, benchmarks: Artifact) -> dict[str, Chosen]:
     """The benchmarks by their names in tables. Raises ConfigError for one that was not prepared."""
-    known = sorted(path.stem for path in benchmarks.files("*.jsonl"))
+    known = sorted(path.stem for path in benchmarks.path.glob("*.jsonl"))
     found: dict[str, Chosen] = {}
     for task in config.asked(known):
         if task.task not in known:

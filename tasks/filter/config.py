@@ -47,7 +47,7 @@ class FilterConfig(StageConfig):
     form: FormConfig = Field(
         default_factory=FormConfig, description="how the form of texts is measured, for `gopher_*`, `c4` and `fineweb`"
     )
-    language: LanguageRules = Field(default_factory=LanguageRules, description="languages to keep")
+    language: LanguageRules | None = Field(default_factory=LanguageRules, description="languages to keep")
     languages: dict[str, LanguageThresholds] = Field(
         {},
         description="thresholds of a language in place of the usual ones, such as "
@@ -68,13 +68,13 @@ class FilterConfig(StageConfig):
         None, description="n-gram language model, trained on sources that you trust"
     )
     toxicity: ToxicityRules | None = Field(default_factory=ToxicityRules, description="abusive language")
-    pii: PiiRules = Field(default_factory=PiiRules, description="personal data")
+    pii: PiiRules | None = Field(default_factory=PiiRules, description="personal data")
     pii_metadata: Fields = Field(
         "all",
         description="fields of the documents' metadata in which personal data is looked for, with the actions of "
         "`pii`, by name or path (`meta.url`, `tags`); all: every text, []: none",
     )
-    contamination: ContaminationRules = Field(
+    contamination: ContaminationRules | None = Field(
         default_factory=ContaminationRules, description="overlap of the training text with benchmark questions"
     )
     keep_removed: bool = Field(
@@ -126,9 +126,10 @@ class FilterConfig(StageConfig):
             for group in GROUPS:
                 if getattr(own, group) and getattr(self, group) is None:
                     raise ValueError(f"languages.{language}.{group} has thresholds, and {group} is switched off")
-        apart = {*self.languages, *self.form.stop_words_of, *self.language.scores}
-        for language in sorted(apart - set(self.language.allowed)):
-            raise ValueError(f"{language} has thresholds or stop words of its own, and language.allowed leaves it out")
+        apart = {*self.languages, *self.form.stop_words_of, *(self.language.scores if self.language else ())}
+        for language in sorted(apart - set(self.language.allowed if self.language else ())):
+            what = "language.allowed leaves it out" if self.language else "no language is identified"
+            raise ValueError(f"{language} has thresholds or stop words of its own, and {what}")
         return self
 
     def named_sources(self) -> dict[str, list[str]]:

@@ -375,8 +375,6 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
     [
         ([f"download.sources=[{FILES % ('a', 'instructions')}]"], "bring no documents"),
         (["download.sources=[{kind: embedded, corpora: []}]"], "bring no documents"),
-        ([f"download.sources=[{FILES % ('a', 'documents')}]", "download.benchmarks=[]"], "benchmarks is empty"),
-        (["download.sources=[{kind: embedded, held_out_share: 0}]", "download.benchmarks=[]"], "benchmarks is empty"),
         (
             [f"download.sources=[{FILES % ('a', 'documents')}, {FILES % ('a', 'preferences')}]"],
             "two sources are named a:",
@@ -428,6 +426,14 @@ def test_memorisation_of_a_base_s_text_is_refused_when_the_profile_is_read() -> 
     with pytest.raises(ConfigError, match=r"evaluate\.safety\.memorisation needs the tokens.*set it to null"):
         load("finetune", ["evaluate={safety: {continuations: null}}"])
     load("finetune", ["evaluate={safety: {memorisation: null}}"])
+
+
+def test_a_base_needs_the_questions_of_a_benchmark_and_a_model_made_here_does_not() -> None:
+    pairs = [f"download.sources=[{FILES % ('a', 'instructions')}]", "download.benchmarks=[]"]
+    with pytest.raises(ConfigError, match="benchmarks is empty, and with a base its questions are the text"):
+        load("finetune", [*pairs, "download.harness=[]", "evaluate.tasks=null"])
+    texts = [f"download.sources=[{FILES % ('a', 'documents')}]", "download.benchmarks=[]"]
+    load("tiny", [*texts, "filter={contamination: null, pii: null, language: null}"])
 
 
 def test_what_merely_looks_like_that_is_not_refused() -> None:

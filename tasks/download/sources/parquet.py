@@ -70,4 +70,6 @@ def _written(value: pa.Array) -> Any:
         text: str = value.cast(pa.string())[0].as_py()
     except (pa.ArrowException, *NO_VALUE):
         return UNREADABLE
-    return UNREADABLE if text.startswith("<") else text  # <value out of range: …>
+    if text.startswith("<"):  # value out of range
+        return UNREADABLE
+    return text.replace(" ", "T", 1) if pa.types.is_timestamp(value.type) else text

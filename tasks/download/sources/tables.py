@@ -11,7 +11,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tasks.download.sources.rows import Refused, Row, columns_of
 
@@ -47,7 +47,7 @@ class Dialect(NamedTuple):
 
     def split(self, record: str) -> list[str]:
         """The fields of a record without its line end. Raises csv.Error."""
-        quoting = csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE
+        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE
         (fields,) = csv.reader([record], delimiter=self.delimiter, quoting=quoting)
         return fields
 
@@ -110,7 +110,8 @@ def _row(record: bytes, place: str, columns: list[str], dialect: Dialect) -> Row
     except UnicodeDecodeError:
         return Refused("invalid_utf8", place)
     except (csv.Error, ValueError) as error:
-        return Refused("broken_row", place, why=str(error))
+        why = "a carriage return outside quotes" if b"\r" in record else str(error)
+        return Refused("broken_row", place, why=why)
     if len(fields) != len(columns):
         return Refused("wrong_columns", place, why=f"{len(fields)} fields, and the header has {len(columns)}")
     return Row(dict(zip(columns, fields, strict=True)), place)

@@ -146,8 +146,9 @@ class SafetyConfig(StageConfig):
                 "evaluate.safety.continuations needs a toxicity classifier, and the profile's filter has none.",
                 "Set evaluate.safety.toxicity or filter.toxicity, or evaluate.safety.continuations to null.",
             )
-        pii = self.pii or (filter.pii.measure if filter is not None else PiiConfig())
-        known = filter.pii.confidence if filter is not None else 0.4
+        personal = filter.pii if filter is not None else None
+        pii = self.pii or (personal.measure if personal is not None else PiiConfig())
+        known = personal.confidence if personal is not None else 0.4
         confidence = known if self.confidence is None else self.confidence
         return self.model_copy(update={"toxicity": toxicity, "pii": pii, "confidence": confidence})
 

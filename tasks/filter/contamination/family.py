@@ -15,7 +15,7 @@ from tasks.filter.rules import Rule, bounds
 from tasks.stage.output import Output
 
 
-def _rules(contamination: ContaminationRules) -> Iterable[Rule]:
+def _rules(contamination: ContaminationRules | None) -> Iterable[Rule]:
     return bounds("contamination", contamination, "contamination_")
 
 

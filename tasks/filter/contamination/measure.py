@@ -38,7 +38,7 @@ SCHEMA = pa.schema([("contamination_ngrams", pa.int64()), ("contamination_benchm
 
 def find_contamination(config: ContaminationConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
     """See the stage `contamination`. Memory: 80 bytes per n-gram of the benchmarks, and the matches of a shard."""
-    index = index_questions(config, read_questions(config, benchmarks.files("*.jsonl")))
+    index = index_questions(config, read_questions(config, sorted(benchmarks.path.glob("*.jsonl"))))
     shards = documents.files("*.parquet")
     matched = map_shards(functools.partial(_match_shard, index), shards, out, "match", threads=True)
     frequency = sum(
@@ -174,8 +174,9 @@ def _write_questions(index: Index, counted: Int64, exempt: Int64, marked: Sequen
             row = rows.setdefault(question.benchmark, {"benchmark": question.benchmark, **empty})
             row["questions"] += 1
             row["unmatchable"] += not question.parts
-            row["dirty"] += line["found"] > 0
-            row["common_only"] += not line["found"] and bool(common[start:end].any())
+            met = bool(found[start:end].any())
+            row["dirty"] += met
+            row["common_only"] += not met and bool(common[start:end].any())
             lines.write(json.dumps(line, ensure_ascii=False) + "\n")
             start = end
     for benchmark, row in rows.items():

@@ -10,7 +10,9 @@ from tasks.filter.language.stage import language_signals
 from tasks.filter.rules import Member, Rule, bounds
 
 
-def _rules(language: LanguageRules) -> Iterator[Rule]:
+def _rules(language: LanguageRules | None) -> Iterator[Rule]:
+    if language is None:
+        return
     yield Member("language", "language", tuple(language.allowed), "language_score")
     own = {name: {"min_score": score} for name, score in language.scores.items()}
     yield from bounds("language", language, "language_", own)

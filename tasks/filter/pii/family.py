@@ -84,23 +84,27 @@ def describe(kinds: Counter[str]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
 
 
-def _rules(pii: PiiRules) -> Iterator[Rule]:
+def _rules(pii: PiiRules | None) -> Iterator[Rule]:
     yield from bounds("pii", pii, "pii_")
+    if pii is None:
+        return
     for entity in pii.kinds("drop"):
         yield NoFinding(f"pii.{entity.lower()}", entity, pii.confidence)
 
 
-def _mender(pii: PiiRules) -> PiiMender:
-    return PiiMender(pii, read_salt(pii.salt))
+def _mender(pii: PiiRules | None) -> PiiMender | None:
+    return PiiMender(pii, read_salt(pii.salt)) if pii is not None else None
 
 
-def fingerprints(pii: PiiRules) -> dict[str, str]:
+def fingerprints(pii: PiiRules | None) -> dict[str, str]:
     """The digest of the salt, if there is one. Raises ConfigError for one that can't be read."""
-    return {} if pii.salt is None else {"pii.salt": salt_digest(read_salt(pii.salt))}
+    return {} if pii is None or pii.salt is None else {"pii.salt": salt_digest(read_salt(pii.salt))}
 
 
 def _redact(text: str, signals: pa.RecordBatch, row: int) -> str:
     """Every finding as its placeholder, however unsure and whatever the profile does with its kind."""
+    if "pii" not in signals.schema.names:
+        return text
     findings = [Finding(**finding) for finding in signals["pii"][row].as_py()]
     return replace(text, findings, lambda finding: "redact", "")[0]
 

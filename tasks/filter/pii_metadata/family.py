@@ -51,17 +51,19 @@ class MetadataMender:
         return Change(new, SIGNAL, done.total(), told)
 
 
-def _measured_by(pii: PiiRules, fields: Fields) -> MetadataConfig | None:
-    return MetadataConfig(measure=pii.measure, fields=fields) if fields else None
+def _measured_by(pii: PiiRules | None, fields: Fields) -> MetadataConfig | None:
+    return MetadataConfig(measure=pii.measure, fields=fields) if pii and fields else None
 
 
-def _rules(pii: PiiRules, fields: Fields) -> Iterator[Rule]:
-    for entity in pii.kinds("drop") if fields else ():
+def _rules(pii: PiiRules | None, fields: Fields) -> Iterator[Rule]:
+    if pii is None or not fields:
+        return
+    for entity in pii.kinds("drop"):
         yield NoFinding(f"{SIGNAL}.{entity.lower()}", entity, pii.confidence, SIGNAL)
 
 
-def _mender(pii: PiiRules, fields: Fields) -> MetadataMender | None:
-    return MetadataMender(PiiMender(pii, read_salt(pii.salt), SIGNAL)) if fields else None
+def _mender(pii: PiiRules | None, fields: Fields) -> MetadataMender | None:
+    return MetadataMender(PiiMender(pii, read_salt(pii.salt), SIGNAL)) if pii and fields else None
 
 
 FAMILY = Family(("pii", "pii_metadata"), metadata_signals, _measured_by, _rules, mender=_mender)

@@ -1,0 +1,237 @@
+"""Tables, packed texts, nested metadata: what every format keeps, and what each says of a file that is broken."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+from collections.abc import Callable
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from storage.errors import SourceError
+from storage.shards.documents import Document, read_documents, read_ledger
+from tasks.download.config import FileSource
+from tasks.stage.output import Output
+from tests.tasks.download.test_download import GOOD, lines, run, source, texts
+
+
+def documents(out: Output) -> list[Document]:
+    return [document for path in sorted(out.path.glob("documents/*")) for document in read_documents(path)]
+
+
+def metadata(out: Output) -> list[dict[str, Any]]:
+    return [json.loads(document.metadata) for document in documents(out)]
+
+
+def refused(out: Output) -> list[tuple[str, str]]:
+    found = [verdict for path in out.path.glob("ledger/*") for verdict in read_ledger(path)]
+    return [(verdict.reason, verdict.detail.rpartition("/")[2]) for verdict in found]
+
+
+def zstd(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+TABLE = 'id,text,note\n1,"One, with ""quotes""\nand a second line.",\n\n2,5" disks are old.,x\r\n3,"Ünder,",y'
+WANTED = [('One, with "quotes"\nand a second line.', {"id": "1", "note": ""}),
+          ('5" disks are old.', {"id": "2", "note": "x"}), ("Ünder,", {"id": "3", "note": "y"})]  # fmt: skip
+
+
+@pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("kind", ["csv", "tsv", "semicolons"])
+def test_a_table_has_a_document_a_row(kind: str, packed: str, tmp_path: Path) -> None:
+    delimiter = {"csv": ",", "tsv": "\t", "semicolons": ";"}[kind]
+    outside = True
+    data = ""
+    for character in TABLE.replace('5" disks', "5^ disks"):
+        outside ^= character == '"'
+        data += delimiter if character == "," and outside else character
+    path = tmp_path / f"data.{'tsv' if kind == 'tsv' else 'csv'}{packed}"
+    pack: Callable[[bytes], bytes] = {"": bytes, ".gz": gzip.compress, ".zst": zstd}[packed]
+    path.write_bytes(pack(codecs.BOM_UTF8 + data.replace("^", '"').encode()))
+    out = run(tmp_path, source(path, delimiter=";") if kind == "semicolons" else source(path))
+    assert [*zip(texts(out), metadata(out), strict=True)] == WANTED
+
+
+def test_quotes_of_a_table_may_be_text(tmp_path: Path) -> None:
+    (tmp_path / "data.tsv").write_text('text\tn\n"Well," he said\t1\n"Open\t2\n')
+    assert texts(run(tmp_path, source(tmp_path / "data.tsv", quotes=False))) == ['"Well," he said', '"Open']
+    with pytest.raises(SourceError, match="the quote that opens in the row of line 3 is not closed") as caught:
+        run(tmp_path / "again", source(tmp_path / "data.tsv"))
+    assert "quotes: false" in caught.value.remedy
+
+
+def test_a_bad_row_of_a_table_is_named_by_its_line_and_the_rest_goes_on(tmp_path: Path) -> None:
+    rows = [b"n,text", b'1,"two\nlines"', b"2,one,too many", b"3", b"4,caf\xe9", b"5,a\0b",
+            b'6,"' + b"x\n" * 900 + b'"', b"7,a\rb", b"8,  ", b"9,last"]  # fmt: skip
+    (tmp_path / "data.csv").write_bytes(b"\n".join(rows))
+    out = run(tmp_path, source(tmp_path / "data.csv"), max_quarantined_share=0.9, max_document_bytes=1000)
+    assert texts(out) == ["two\nlines", "last"]
+    assert [(reason, place.partition(":")[2]) for reason, place in refused(out)] == [
+        ("wrong_columns", "4: 3 fields, and the header has 2"), ("wrong_columns", "5: 1 fields, and the header has 2"),
+        ("invalid_utf8", "6"), ("nul", "7"), ("too_long", "8"),
+        ("broken_row", "909: a carriage return outside quotes"),
+        ("empty", "910"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said", "remedy"),
+    [
+        ("a.csv", b"a;text\n1;x\n", "no column text .*: a;text", "Set delimiter of the source, perhaps to ';'"),
+        ("a.csv", b"text,text\na,b\n", "two columns text", "Correct it"),
+        ("a.csv", b"text,n\rgood,1\rgood,2\r", "its lines end in a carriage return alone", "Correct it"),
+        ("a.csv", b"text,n\n", "is empty", "Check its paths"),
+        ("a.csv", b"", "is empty", "Check its paths"),
+        ("a.jsonl", b'{"text": "a"}\r{"text": "b"}\r', "its lines end in a carriage return alone", "Correct them"),
+        ("a.jsonl", '{"text": "a"}\n'.encode("utf-16"), "is UTF-16, and not text in UTF-8", "iconv -f UTF-16"),
+        ("a.jsonl", '{"text": "a"}\n'.encode("utf-16-le"), "is UTF-16", "iconv -f UTF-16"),
+        ("a.csv", "text\na\n".encode("utf-32"), "is UTF-32", "iconv -f UTF-32"),
+        ("a.json", '[{"text": "a"}]\n'.encode("utf-16-be"), "is UTF-16", "iconv"),
+        ("a.txt", "text".encode("utf-16"), "invalid_utf8, it is UTF-16", "Correct them"),
+        ("a.jsonl", gzip.compress(b'{"text": "a"}\n'), "is gzip", "Give it the ending of what it is"),
+        ("a.csv", zstd(b"text\na\n"), "is Zstandard", "Give it the ending"),
+        ("a.jsonl.gz", b'{"text": "a"}\n', "Not a gzipped file", "Replace the file"),
+        ("a.txt.gz", gzip.compress(b"text " * 999)[:-9], "can't be read", "Replace the file"),
+        ("a.csv.zst", zstd(b"text\n" + b"word\n" * 999)[:-9], "can't be read", "Replace the file"),
+        ("a.jsonl", b'{"content": "a"}\n', "no column text .*: content", "perhaps content"),
+        ("a.jsonl", b'{"meta": {"text": "a", "n": 1}}\n', "no column text .*: meta.text, meta.n", "perhaps meta.text"),
+        ("a.jsonl", b'{"txt": "a", "n": 1}\n', "no column text .*: txt, n", "perhaps txt"),
+        ("a.jsonl", b'{"text": {"body": "a"}}\n', "text is an object with body; text_column may be a path", "Correct"),
+        ("a.parquet", b"PAR1", "is not a Parquet file", "Replace it"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cant_be_read_says_what_it_is_and_what_to_do(
+    name: str, content: bytes, said: str, remedy: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError, match=said) as caught:
+        run(tmp_path, source(tmp_path / name))
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
+def test_a_text_may_be_packed_and_is_limited_as_it_is_unpacked(packed: str, tmp_path: Path) -> None:
+    pack: Callable[[bytes], bytes] = {"": bytes, ".gz": gzip.compress, ".zst": zstd}[packed]
+    (tmp_path / f"a.txt{packed}").write_bytes(pack(b"A text."))
+    (tmp_path / f"b.md{packed}").write_bytes(pack(b"x" * 2000))
+    config = FileSource(name="mine", paths=[str(tmp_path / f"*{packed or '.[tm]*'}")])
+    out = run(tmp_path, config, max_quarantined_share=0.5, max_document_bytes=1000)
+    assert (texts(out), refused(out)) == (["A text."], [("too_long", f"b.md{packed}")])
+
+
+def test_the_text_may_stand_within_a_column(tmp_path: Path) -> None:
+    rows = [
+        {"content": {"text": GOOD[0], "n": 1}},
+        {"content": {"text": GOOD[1]}},
+        {"content.text": GOOD[2], "content": 2},
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = run(tmp_path, source(tmp_path / "a.jsonl", text_column="content.text"))
+    assert texts(out) == GOOD[:3]
+    assert metadata(out) == [{"content": {"n": 1}}, {}, {"content": 2}]
+    pq.write_table(pa.table({"content": [{"text": GOOD[3], "n": 1}]}), tmp_path / "b.parquet")
+    out = run(tmp_path / "b", source(tmp_path / "b.parquet", text_column="content.text"))
+    assert (texts(out), metadata(out)) == ([GOOD[3]], [{"content": {"n": 1}}])
+
+
+def test_nested_metadata_is_kept_as_it_is(tmp_path: Path) -> None:
+    pile = {"meta": {"url": "https://a.org", "sets": [{"name": "Pile-CC"}]}, "tags": ["a", None, 1.5]}
+    dolma = {
+        "id": "7",
+        "source": "cc",
+        "added": "2024-01-01",
+        "created": None,
+        "metadata": {"length": 3},
+        "version": {},
+    }
+    rows = [{"text": text, **more} for text, more in zip(GOOD, (pile, dolma), strict=False)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = run(tmp_path, source(tmp_path / "a.jsonl"))
+    assert metadata(out) == [pile, dolma]
+    assert {document.source for document in documents(out)} == {"mine"}
+    assert "metadata_dropped" not in out.counts
+
+
+def test_values_of_parquet_are_json_or_counted(tmp_path: Path) -> None:
+    when = datetime(2024, 5, 6, 7, 8, 9, tzinfo=timezone(timedelta(hours=2)))
+    columns = {
+        "zoned": pa.array([when], pa.timestamp("us", tz="+02:00")),
+        "plain": pa.array([datetime(2024, 5, 6)], pa.timestamp("ms")),
+        "nanoseconds": pa.array([1_700_000_000_123_456_789], pa.timestamp("ns")),
+        "day": pa.array([date(2024, 5, 6)]),
+        "price": pa.array([Decimal("12.30")]),
+        "took": pa.array([timedelta(seconds=90)]),
+        "tags": pa.array([["a", "b"]]),
+        "map": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())),
+        "struct": pa.array([{"raw": b"\x00", "n": 1}]),
+        "raws": pa.array([[b"\x00", None]]),
+        "image": pa.array([b"\x00\x01"]),
+    }
+    pq.write_table(pa.table({"text": GOOD[:1], **columns}), tmp_path / "a.parquet")
+    out = run(tmp_path, source(tmp_path / "a.parquet"))
+    assert metadata(out) == [{
+        "zoned": "2024-05-06T07:08:09+02:00", "plain": "2024-05-06T00:00:00",
+        "nanoseconds": "2023-11-14T22:13:20.123456789", "day": "2024-05-06", "price": "12.30", "took": 90.0,
+        "tags": ["a", "b"], "map": [["k", 1]], "struct": {"n": 1}, "raws": [None, None],
+    }]  # fmt: skip
+    assert out.counts["metadata_dropped"] == 3
+    told = [{"source": "mine", "field": name, "why": "binary", "rows": 1} for name in ("image", "raws", "struct")]
+    assert out.counts["tables"]["Metadata left out"] == told
+
+
+def test_of_metadata_that_is_too_large_or_too_deep_the_rest_is_kept(tmp_path: Path) -> None:
+    deep: Any = "end"
+    for _ in range(40):
+        deep = [deep]
+    rows = [{"text": GOOD[0], "html": "x" * 900, "url": "u" * 50, "id": 1}, {"text": GOOD[1], "deep": deep, "id": 2}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = run(tmp_path, source(tmp_path / "a.jsonl"), max_metadata_bytes=200)
+    first, second = metadata(out)
+    assert first == {"url": "u" * 50, "id": 1}
+    assert second["id"] == 2
+    told = out.counts["tables"]["Metadata left out"]
+    assert [(row["field"], row["why"]) for row in told] == [("deep", "nested too deep"), ("html", "too large")]
+
+
+def test_odd_json_is_read_or_refused_by_line(tmp_path: Path) -> None:
+    bad = [
+        b'{"text": "a", "n": ' + b"9" * 5000 + b"}",
+        b'{"text": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+        b"\x00" * 9,
+    ]
+    good = [
+        b'{"text": "old", "text": "new"}',
+        b'{"text": "n", "big": ' + b"9" * 400 + b"}",
+        b'{"text": "i", "x": -Infinity}',
+    ]
+    (tmp_path / "a.jsonl").write_bytes(b"\r\n".join([*good, *bad]) + b"\n" + lines(GOOD[:1]))
+    (tmp_path / "b.jsonl").mkdir()
+    out = run(tmp_path, source(tmp_path / "*.jsonl"), max_quarantined_share=0.9)
+    assert texts(out) == ["new", "n", "i", GOOD[0]]
+    assert [reason for reason, _ in refused(out)] == ["broken_json", "nested_too_deep", "broken_json"]
+    assert metadata(out)[1:3] == [{"big": int("9" * 400)}, {"x": None}]
+
+
+def test_a_delimiter_is_one_character_of_ascii() -> None:
+    for delimiter in ("", "ab", '"', "\n", "ü"):
+        with pytest.raises(ValidationError, match="delimiter"):
+            FileSource(name="mine", paths=["a.csv"], delimiter=delimiter)
+
+
+def test_there_may_be_no_benchmarks(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(lines(GOOD))
+    out = run(tmp_path, source(tmp_path / "a.jsonl"), benchmarks=[])
+    assert [path.name for path in (out.path / "benchmarks").iterdir()] == ["none.json"]
