@@ -431,7 +431,7 @@ def test_memorisation_of_a_base_s_text_is_refused_when_the_profile_is_read() -> 
 def test_a_base_needs_the_questions_of_a_benchmark_and_a_model_made_here_does_not() -> None:
     pairs = [f"download.sources=[{FILES % ('a', 'instructions')}]", "download.benchmarks=[]"]
     with pytest.raises(ConfigError, match="benchmarks is empty, and with a base its questions are the text"):
-        load("finetune", [*pairs, "download.harness=[]", "evaluate.tasks=null"])
+        load("finetune", pairs)
     texts = [f"download.sources=[{FILES % ('a', 'documents')}]", "download.benchmarks=[]"]
     load("tiny", [*texts, "filter={contamination: null, pii: null, language: null}"])
 
