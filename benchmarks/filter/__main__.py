@@ -11,8 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-FAMILIES = ("form", "language", "pii", "toxicity", "perplexity", "contamination", "threshold")
+FAMILIES = (
+    "form", "language", "pii", "pii_phones", "pii_secrets", "toxicity", "perplexity", "contamination", "threshold",
+)  # fmt: skip
 LABELLED = ("language", "pii", "toxicity")  # can be measured on labelled sets too
+ONLY_LABELLED = ("pii",)  # are measured on nothing else
 
 
 def main() -> None:
@@ -27,6 +30,9 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown families: {', '.join(unknown)}; known are {', '.join(FAMILIES)}")
     for family in options.families:
+        if family in ONLY_LABELLED and options.labelled is None:
+            print(f"\n{family} is left out: it needs --labelled.", flush=True)
+            continue
         labelled = ["--labelled", str(options.labelled)] if options.labelled and family in LABELLED else []
         command = ["-m", f"benchmarks.filter.{family}", *labelled]
         print(f"\n## `python {' '.join(command)}`\n", flush=True)

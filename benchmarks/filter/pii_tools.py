@@ -24,7 +24,7 @@ Tool = Callable[[pa.Array], list[list[Span]]]
 MIN_SCORE = 0.4  # what Presidio calls a weak finding is left out, for all alike
 SIX = ["EMAIL_ADDRESS", "PHONE_NUMBER", "IP_ADDRESS", "CREDIT_CARD", "IBAN_CODE", "US_SSN"]
 NAMES = ["PERSON", "LOCATION", "NRP"]
-WARM = "Jane Doe of Paris: jane@example.com, +1 650 253 0000, 93.184.216.34, DE89 3704 0044 0532 0130 00"
+WARM = "Jane Doe of Paris: jane@corp.com, +1 650 253 0000, 93.184.216.34, DE89 3704 0044 0532 0130 00"
 
 
 def ours(method: str) -> Tool:

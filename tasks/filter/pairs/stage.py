@@ -23,7 +23,7 @@ from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 
 
-@stage(version=1, name="pii_pairs", part_of="pairs", runtime=("data",))
+@stage(version=2, name="pii_pairs", part_of="pairs", runtime=("data",))
 def pair_signals(
     config: PiiConfig, instructions: Artifact, preferences: Artifact, labelled: Artifact | None, out: Output
 ) -> None:
@@ -43,7 +43,7 @@ def check(config: PiiRules, runtime: Runtime) -> None:
     fingerprints(config)
 
 
-@stage(version=1, name="pairs", section="filter", runtime=("data",), sources=fingerprints, check=check)
+@stage(version=2, name="pairs", section="filter", runtime=("data",), sources=fingerprints, check=check)
 def filter_pairs(
     config: PiiRules, instructions: Artifact, preferences: Artifact, labelled: Artifact | None, out: Output
 ) -> None:

@@ -10,7 +10,7 @@ from tasks.stage.config import StageConfig
 
 PatternEntity = Literal[
     "EMAIL_ADDRESS", "PHONE_NUMBER", "IP_ADDRESS", "MAC_ADDRESS", "CREDIT_CARD", "IBAN_CODE", "CRYPTO",
-    "API_KEY", "JSON_WEB_TOKEN", "PRIVATE_KEY",
+    "API_KEY", "PASSWORD", "JSON_WEB_TOKEN", "PRIVATE_KEY",
     "US_SSN", "US_ITIN", "UK_NHS", "UK_NINO", "ES_NIF", "ES_NIE", "IT_FISCAL_CODE", "FI_PERSONAL_IDENTITY_CODE",
     "PL_PESEL", "DE_TAX_ID", "SG_NRIC_FIN", "IN_PAN", "IN_AADHAAR", "AU_TFN", "AU_ABN", "CA_SIN", "KR_RRN",
 ]  # fmt: skip

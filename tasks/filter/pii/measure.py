@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from tasks.filter.pii.config import PiiConfig
 from tasks.filter.pii.findings import Finding, in_order, to_batch
-from tasks.filter.pii.patterns.candidates import candidates
+from tasks.filter.pii.patterns.candidates import candidates, folded
 from tasks.filter.pii.patterns.find import find_patterns
 
 
@@ -15,8 +15,9 @@ def measure_pii(config: PiiConfig, texts: pa.Array) -> pa.RecordBatch:
     rows: list[list[Finding]] = [[] for _ in range(len(texts))]
     wanted = frozenset(config.entities)
     if config.method != "ner":
-        for row, hits in candidates(texts):
-            rows[row] = find_patterns(texts[row].as_py(), hits, wanted, config.window)
+        plain = folded(texts)
+        for row, hits in candidates(plain):
+            rows[row] = find_patterns(plain[row].as_py(), hits, wanted, config.window)
     if config.method != "patterns":
         from tasks.filter.pii.names import find_names  # spaCy takes a second to import
 

@@ -5,7 +5,7 @@
   no numbering plan has
 - IPv4 192.0.2.0/24, 198.51.100.0/24, 203.0.113.0/24 (RFC 5737), IPv6 2001:db8::/32 (RFC 3849), MAC 00-00-5E-00-53-xx
   (RFC 7042)
-- card: 4242 42…, accepted by card processors in test mode only, with a valid checksum
+- card: 4242 42…, accepted by card processors in test mode only, with a wrong checksum, as no card has
 - IBAN: country and form of the original, a bank code of zeros, and a valid checksum
 - US social security number: area 9xx, which is never issued, with a group that no tax number has
 
@@ -21,6 +21,8 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterator
 
+from tasks.filter.pii.fold import fold
+
 FIRST = ("Alex", "Blake", "Casey", "Dana", "Eden", "Frances", "Gale", "Harper", "Indigo", "Jamie", "Kelly", "Lee",
          "Morgan", "Noel", "Parker", "Quinn", "Robin", "Sam", "Taylor", "Val")  # fmt: skip
 LAST = ("Ashby", "Barton", "Calloway", "Dunmore", "Ellery", "Fairfax", "Garner", "Holloway", "Ingram", "Jarrow",
@@ -35,6 +37,7 @@ Draw = Callable[[int], int]  # below → a number from 0 to below - 1
 
 def surrogate(entity: str, value: str, salt: str) -> str | None:
     """The surrogate of `value`, or None for an entity without reserved values."""
+    value = fold(value)
     make = _MAKERS.get(entity)
     return make(value, _drawing(entity, _normal(entity, value), salt)) if make else None
 
@@ -103,7 +106,7 @@ def _card(value: str, draw: Draw) -> str:
     count = len(re.findall(r"\d", value))
     digits = "424242" + "".join(str(draw(10)) for _ in range(count - 7))
     doubled = (int(digit) * (2 - i % 2) for i, digit in enumerate(reversed(digits)))
-    check = -sum(number // 10 + number % 10 for number in doubled) % 10
+    check = (1 + draw(9) - sum(number // 10 + number % 10 for number in doubled)) % 10
     return _reshaped(value, f"{digits}{check}")
 
 

@@ -130,7 +130,7 @@ def test_what_cannot_be_measured_is_quarantined_up_to_a_share(tmp_path: Path) ->
 
 
 def test_personal_data_is_replaced_under_the_same_id_and_noted(tmp_path: Path) -> None:
-    text = f"{GOOD} Write to jane.doe@example.com or call +1 212-555-0187."
+    text = f"{GOOD} Write to jane.doe@corp.com or call +1 212-664-7665."
     out = run(tmp_path, [text])
     (document,) = [document for path in out.path.glob("documents/*") for document in read_documents(path)]
     assert document.text == f"{GOOD} Write to <EMAIL_ADDRESS> or call <PHONE_NUMBER>."
@@ -183,7 +183,7 @@ def test_contaminated_text_goes_or_its_questions_are_marked(tmp_path: Path) -> N
 
 
 def test_the_report_shows_a_funnel_and_examples_without_personal_data(tmp_path: Path) -> None:
-    secret = f"Write to jane.doe@example.com. {FRENCH}"
+    secret = f"Write to jane.doe@corp.com. {FRENCH}"
     out = run(tmp_path, [GOOD, secret, *BAD.values()])
     funnel = out.counts["tables"]["Funnel"]
     assert funnel[0]["documents left"] == len(BAD) + 2
@@ -197,7 +197,7 @@ def test_the_report_shows_a_funnel_and_examples_without_personal_data(tmp_path: 
 
 
 def test_what_was_removed_is_for_its_owner_only_or_kept_nowhere(tmp_path: Path) -> None:
-    secret = f"Write to jane.doe@example.com. {FRENCH}"
+    secret = f"Write to jane.doe@corp.com. {FRENCH}"
     kept = run(tmp_path / "kept", [GOOD, secret])
     assert texts_in(kept, "removed") == [secret]
     assert oct((kept.path / "removed").stat().st_mode)[-3:] == "700"

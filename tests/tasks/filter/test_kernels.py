@@ -23,14 +23,21 @@ PERSONAL = st.lists(
         st.sampled_from(
             ["-----BEGIN ", "GB12", "::", "1.2.3.4", "a@b.c", "00:11:22:33:44:55", "x" * 16 + "1", ":" * 70]
         ),
+        st.sampled_from(
+            ["hf_", "AKIA", "glpat-", "x" * 16, "key", "TOKEN", "=", ": ", "://", "u:p@", '"', "Bearer ", "a1" * 5]
+        ),
     ),
     max_size=5,
 ).map("".join)
-NUMBER = re.compile(rb"\d(?:(?:[ ().\-/]|\xc2\xa0){0,3}\d)*")
+NUMBER = re.compile(rb"\d(?:[ ().\-/]{0,3}\d)*")
 RUN = re.compile(rb"[0-9A-Za-z_\-]+")
 DOTTED = re.compile(rb"(?:\d{1,3}\.){3}\d{1,3}(?!\d)")
 ADDRESS = re.compile(rb"(?<=[^\x00-\x20])@(?=[0-9A-Za-z_\-\x80-\xff]{1,255}\.[0-9A-Za-z_\x80-\xff])")
 PEM = re.compile(rb"(?<=-...-)B(?=EGIN )", re.DOTALL)
+LETTERS = re.compile(rb"hf_|rg_|at-|AKIA")
+USERINFO = re.compile(rb"://([^\x00-\x20\"<>`/]*)\Z")
+HINTS = re.compile(rb"key|tok|sec|pas|pwd|aut|cre", re.IGNORECASE)
+VALUE = re.compile(rb"[!#-&(-_a-~]*")
 HEX, WORD = b"0123456789abcdefABCDEF", re.compile(rb"\w")
 
 
@@ -44,6 +51,8 @@ def candidates(data: bytes) -> set[tuple[int, int, int]]:
         run, digits = match[0], len(re.findall(rb"\d", match[0]))
         digit = re.search(rb"\d", run)
         if digit is None:
+            if len(run) >= pii.TOKEN_LENGTH and LETTERS.search(run):
+                found.add((pii.TOKEN, *match.span()))
             continue
         if dotted := DOTTED.match(data, match.start() + digit.start()):
             found.add((pii.DOTTED, *dotted.span()))
@@ -54,9 +63,45 @@ def candidates(data: bytes) -> set[tuple[int, int, int]]:
         long = len(run) >= pii.CODE_LENGTH and digits >= pii.CODE_DIGITS
         if long or re.match(rb"[A-Za-z]{2}\d\d", run):
             found.add((pii.CODE, *match.span()))
-    found |= {(pii.AT, *match.span()) for match in ADDRESS.finditer(data)}
+    passwords = {at for at, byte in enumerate(data) if byte == ord("@") and ends_userinfo(data, at)}
+    found |= {(pii.USERINFO, at, at + 1) for at in passwords}
+    found |= {(pii.AT, *match.span()) for match in ADDRESS.finditer(data) if match.start() not in passwords}
+    found |= {(pii.ASSIGNED, *place) for at, byte in enumerate(data) if byte in b"=:" for place in assigned(data, at)}
     found |= {(pii.PEM, *match.span()) for match in PEM.finditer(data)}
     return found | set(addresses(data))
+
+
+def ends_userinfo(data: bytes, at: int) -> bool:
+    """Whether the @ there ends the user and the password of a URL."""
+    match = USERINFO.search(data[:at])
+    return match is not None and b":" in match[1] and match.start() + 2 >= max(3, at - pii.LONGEST_USERINFO)
+
+
+def assigned(data: bytes, sign: int) -> list[tuple[int, int]]:
+    """The place of the name and the value around this = or colon, if the name may be that of a secret."""
+    last = sign
+    while last > 1 and sign - last < 3 and data[last - 1] in b" ":
+        last -= 1
+    while last > 1 and sign - last < 6 and data[last - 1] in b"\"'\\]":
+        last -= 1
+    name = re.search(rb"[0-9A-Za-z_.\-]*\Z", data[max(last - pii.LONGEST_NAME, 0) : last])
+    assert name is not None
+    if not HINTS.search(name[0]):
+        return []
+    at = sign + 1
+    while at < len(data) and at - sign <= 2 and data[at] in b"=>":
+        at += 1
+    for _ in range(3):
+        while at < len(data) and at - sign <= 24 and data[at] in b" \t\"'\\":
+            at += 1
+        value = VALUE.match(data[: at + pii.LONGEST_VALUE], at)
+        assert value is not None
+        at = value.end()
+        if len(value[0]) >= pii.SHORTEST_SECRET and re.search(rb"\d", value[0]):
+            return [(last - len(name[0]), at)]
+        if not 0 < len(value[0]) <= 8:
+            break
+    return []
 
 
 def addresses(data: bytes) -> list[tuple[int, int, int]]:
@@ -84,6 +129,7 @@ def addresses(data: bytes) -> list[tuple[int, int, int]]:
 @pytest.mark.shadow("tasks.filter.pii.patterns.kernels.scan")
 @given(st.lists(PERSONAL, max_size=5))
 @example(["1.1.1.1.1.1.1.1.1", "a@a.a@a.a@a.a", "aa11,bb22,cc33", "::1::2", "-----BEGIN "])
+@example(["AKIAaaaaaaaaaaaaaaaa", 'api_key": "Bearer a1b2c3d4', "x://u:p@h.c a://b@c.d", "pwd=" * 60 + "1"])
 @settings(max_examples=300)
 def test_whatever_can_be_personal_data_is_a_candidate(texts: list[str]) -> None:
     data, offsets = utf8(pa.array(texts, pa.string()))

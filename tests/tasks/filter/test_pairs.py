@@ -44,7 +44,7 @@ def preferred(identity: str, prompt: str, chosen: str, rejected: str) -> dict[st
 
 
 PLAIN = asked("plain", "What is a river?", "Water that flows to the sea.")
-LEAKING = asked("leaking", f"Who is {MAIL}?", "I don't know.", "Call +1 212-555-0187.", f"Not {MAIL} either.")
+LEAKING = asked("leaking", f"Who is {MAIL}?", "I don't know.", "Call +1 212-664-7665.", f"Not {MAIL} either.")
 BETTER = preferred("better", "How do I reach her?", "I can't say.", f"Write to {MAIL}.")
 
 

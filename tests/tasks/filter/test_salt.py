@@ -29,7 +29,7 @@ from tests.tasks.filter.test_filter import GOOD, RULES, questions, write
 
 SECRET = "correct-horse-battery"
 OTHER = "staple-of-another-kind"
-TEXT = f"{GOOD} Write to jane.doe@example.com."
+TEXT = f"{GOOD} Write to jane.doe@corp.com."
 CLEAR = [SECRET, {"value": SECRET}, [SECRET], {"env": f"{SECRET} "}, {"env": "SALT", "file": SECRET}]
 
 
@@ -120,7 +120,7 @@ def test_without_a_salt_the_key_is_what_it_was() -> None:
     documents = Artifact(path=Path(), digest="documents", location="")
     benchmarks = Artifact(path=Path(), digest="benchmarks", location="")
     payload = filter_documents.payload(FilterConfig(), (documents, benchmarks))
-    assert payload.key() == "70be006eab34a9e3c3fc4413918f4d62"
+    assert payload.key() == "4f0a938c4d32c530604c980e2d44574b"
     shown = FilterConfig().model_dump(mode="json")
     assert FilterConfig.model_validate(shown) == FilterConfig(), "what `profile show` prints can be read"
 

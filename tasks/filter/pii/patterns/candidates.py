@@ -6,11 +6,24 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tasks.filter.pii.fold import fold
 from tasks.filter.pii.patterns import kernels
 from tasks.text.scan import utf8
 
 Candidate = tuple[int, int, int]  # kind (see kernels), first character, character after the last
+
+
+def folded(texts: pa.Array) -> pa.Array:
+    """Texts, folded where that may matter to a number."""
+    data, offsets = utf8(texts)
+    marks = np.zeros(len(texts), np.bool_)
+    kernels.foldable(data, offsets, kernels.CLASSES, marks)
+    if not marks.any():
+        return texts
+    mask = pa.array(marks)
+    return pc.replace_with_mask(texts, mask, pa.array(map(fold, texts.filter(mask).to_pylist()), pa.string()))
 
 
 def candidates(texts: pa.Array) -> Iterator[tuple[int, list[Candidate]]]:

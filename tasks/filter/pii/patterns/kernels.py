@@ -1,7 +1,8 @@
 """The scan for candidates, compiled by numba: one pass over UTF-8 bytes that stops only where personal data can be.
 
-Personal data with a fixed form has a digit, an @, two colons or a PEM header in it, and most bytes of a text are none
-of these: the pass looks up each byte in a table and moves on. Where it stops, it looks at the surroundings, never
+Personal data with a fixed form has a digit, an @, two colons or a PEM header in it, a secret often stands behind the
+`=` or the colon of a name that says so, and most bytes of a text are none of these: the pass looks up each byte in a
+table and moves on. Where it stops, it looks at the surroundings, never
 further back than the current run of characters, and never twice at one run: linear time for any input. What it emits is
 a superset; regular expressions and Presidio's recognisers decide. The method is our own; the forms are Presidio's.
 """
@@ -11,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from storage.shards.arrays import Int64, UInt8
+from storage.shards.arrays import Bool, Int64, UInt8
 
-AT, DIGITS, DOTTED, COLONS, CODE, TOKEN, PEM = range(7)  # kinds of candidates
+AT, DIGITS, DOTTED, COLONS, CODE, TOKEN, PEM, USERINFO, ASSIGNED = range(9)  # kinds of candidates
 FIELDS = 4  # document, kind, first character, character after the last
 
 WORD, DIGIT, HEX, STOP, LETTER = 1, 2, 4, 8, 16
@@ -23,6 +24,14 @@ CODE_DIGITS = 4  # in a national ID that mixes digits and letters
 CODE_LENGTH = 9
 TOKEN_LENGTH = 16  # of the shortest key
 LONGEST_ADDRESS = 64  # characters of an IPv6 address with prefix length or zone
+LONGEST_NAME = 48  # bytes of a name that a secret is assigned to
+LONGEST_USERINFO = 200  # bytes between the scheme of a URL and its @
+SHORTEST_SECRET = 8  # bytes
+LONGEST_VALUE = 200  # bytes of a value that are looked at
+# Three letters of every name that a secret is assigned to
+HINTS = np.array(
+    [[ord(letter) for letter in hint] for hint in ("key", "tok", "sec", "pas", "pwd", "aut", "cre")], np.uint8
+)
 
 
 def _table() -> UInt8:
@@ -35,7 +44,7 @@ def _table() -> UInt8:
             table[code] |= DIGIT | STOP
         if letter in "0123456789abcdefABCDEF":
             table[code] |= HEX
-        if letter in "@:B":
+        if letter in "@:=B_-K":
             table[code] |= STOP
         if letter.isalpha():
             table[code] |= LETTER
@@ -56,7 +65,7 @@ def scan(data: UInt8, offsets: Int64, classes: UInt8, hits: Int64) -> int:
         begin, end = offsets[d], offsets[d + 1]
         behind = 0  # continuation bytes up to i: byte i is character i - begin - behind
         # Ends of the last runs of each kind: a run is examined at its first byte only
-        number_end = token_end = colons_end = begin
+        number_end = token_end = colons_end = letters_end = begin
         i = begin
         while i < end:
             b = data[i]
@@ -78,17 +87,65 @@ def scan(data: UInt8, offsets: Int64, classes: UInt8, hits: Int64) -> int:
                         if dotted:
                             count = _emit(hits, count, d, DOTTED, at, at + dotted)
                 elif b == 64:
-                    if _is_address(data, begin, i, end, classes):
+                    if _has_password(data, begin, i):
+                        count = _emit(hits, count, d, USERINFO, at, at + 1)
+                    elif _is_address(data, begin, i, end, classes):
                         count = _emit(hits, count, d, AT, at, at + 1)
+                elif b == 61:
+                    name, value = _assignment(data, begin, i, end, classes)
+                    if value:
+                        count = _emit(hits, count, d, ASSIGNED, at - (i - name), at + value - i)
                 elif b == 58:
+                    name, value = _assignment(data, begin, i, end, classes)
+                    if value:
+                        count = _emit(hits, count, d, ASSIGNED, at - (i - name), at + value - i)
                     if i >= colons_end and i + 1 < end:
                         first, colons_end, is_address = _colons(data, max(begin, colons_end), i, end, classes)
                         if is_address:
                             count = _emit(hits, count, d, COLONS, at - (i - first), at + colons_end - i)
+                elif b != 66:
+                    # Keys of letters alone, which no digit gives away: hf_, api_org_, glpat- and AKIA
+                    if i >= letters_end and _is_prefix(data, begin, i, end):
+                        first, letters_end, _ = _run(data, begin, i, end, classes)
+                        if letters_end - first >= TOKEN_LENGTH and not _has_digit(data, first, letters_end, classes):
+                            first_at = at - (i - first)
+                            count = _emit(hits, count, d, TOKEN, first_at, first_at + letters_end - first)
                 elif _is_pem(data, begin, i, end):
                     count = _emit(hits, count, d, PEM, at, at + 1)
             i += 1
     return count
+
+
+@njit(cache=True, nogil=True)
+def foldable(data: UInt8, offsets: Int64, classes: UInt8, marks: Bool) -> None:
+    """Mark those of D texts in which a number may stand in other characters than ASCII: full-width forms, the digits of
+    Arabic and Devanagari, or spaces and dashes beside a digit."""
+    for d in range(len(offsets) - 1):
+        begin, end = offsets[d], offsets[d + 1]
+        marks[d] = False
+        for i in range(begin, end - 1):
+            if data[i] >= 0xC2 and _folds(data, begin, i, end, classes):
+                marks[d] = True
+                break
+
+
+@njit(cache=True, nogil=True)
+def _folds(data, begin, i, end, classes):
+    a, b = data[i], data[i + 1]
+    c = data[i + 2] if i + 2 < end else 0
+    if a == 0xD9 or a == 0xDB:
+        return 0xA0 <= b <= 0xA9 if a == 0xD9 else 0xB0 <= b <= 0xB9
+    if a == 0xE0:
+        return b == 0xA5 and 0xA6 <= c <= 0xAF
+    if a == 0xEF:
+        return b == 0xBC and (0x90 <= c <= 0x99 or c == 0xA0)  # 0 to 9, and @
+    size = 2 if a == 0xC2 else 3
+    space_or_dash = (
+        (a == 0xC2 and b == 0xA0) or (a == 0xE3 and b == 0x80 and c == 0x80) or (a == 0xE2 and b == 0x88 and c == 0x92)
+        or (a == 0xE2 and b == 0x80 and (0x80 <= c <= 0x8A or 0x90 <= c <= 0x95 or c == 0xAF))
+    )  # fmt: skip
+    after_digit = i > begin and classes[data[i - 1]] & DIGIT
+    return space_or_dash and (after_digit or (i + size < end and classes[data[i + size]] & DIGIT))
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -103,26 +160,20 @@ def _emit(hits, count, document, kind, first, last):
 @njit(cache=True, nogil=True)
 def _number(data, i, end, classes):
     """(end, digits, characters) of the digits from `i` on, with up to SEPARATORS separators between two of them."""
-    digits = width = 0
-    # Up to the last digit: trailing separators don't belong to the number
-    last, last_width = i, 0
-    gap = 0
+    digits = gap = 0
+    first = last = i  # up to the last digit: trailing separators don't belong to the number
     while i < end and gap <= SEPARATORS:
         b = data[i]
         if classes[b] & DIGIT:
             digits += 1
             gap = 0
-            last, last_width = i + 1, width + 1
-        elif b == 0xC2 and i + 1 < end and data[i + 1] == 0xA0:  # no-break space, two bytes
-            gap += 1
-            i += 1
+            last = i + 1
         elif b == 32 or b == 40 or b == 41 or b == 46 or b == 45 or b == 47:  # " ().-/"
             gap += 1
         else:
             break
-        width += 1
         i += 1
-    return last, digits, last_width
+    return last, digits, last - first
 
 
 @njit(cache=True, nogil=True)
@@ -205,6 +256,96 @@ def _colons(data, begin, i, end, classes):
     inside = (first > begin and classes[data[first - 1]] & WORD) or (last < end and classes[data[last]] & WORD)
     is_address = not inside and last - first <= LONGEST_ADDRESS and last - first > 2 and (doubled == 1 or colons >= 5)
     return first, last, is_address
+
+
+@njit(cache=True, nogil=True)
+def _has_password(data, begin, i):
+    """Whether the @ at `i` ends the `user:password` of a URL."""
+    j = i - 1
+    lowest = max(begin + 3, i - LONGEST_USERINFO)
+    colon = False
+    while j >= lowest:
+        b = data[j]
+        if b <= 32 or b == 34 or b == 60 or b == 62 or b == 96:  # white space or one of "<>`
+            return False
+        if b == 47:
+            return colon and data[j - 1] == 47 and data[j - 2] == 58
+        colon |= b == 58
+        j -= 1
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _assignment(data, begin, i, end, classes):
+    """(start of the name, end of the value) where a secret may be assigned by the `=` or colon at `i`, else (0, 0).
+
+    The name has one of HINTS in it, and the value a digit, and at least SHORTEST_SECRET bytes without white space. All
+    bytes between are ASCII.
+    """
+    j = i - 1
+    while j > begin and i - j <= 3 and data[j] == 32:
+        j -= 1
+    while j > begin and i - j <= 6 and (data[j] == 34 or data[j] == 39 or data[j] == 92 or data[j] == 93):
+        j -= 1  # a quote, escaped or not, or a bracket
+    last = j
+    hinted = False
+    while j >= begin and last - j < LONGEST_NAME and (classes[data[j]] & WORD or data[j] == 45 or data[j] == 46):
+        if not hinted and last - j >= 2:
+            a, b, c = data[j] | 32, data[j + 1] | 32, data[j + 2] | 32
+            for k in range(len(HINTS)):
+                hinted |= a == HINTS[k, 0] and b == HINTS[k, 1] and c == HINTS[k, 2]
+        j -= 1
+    if not hinted:
+        return 0, 0
+    name = j + 1
+    j = i + 1
+    while j < end and j - i <= 2 and (data[j] == 61 or data[j] == 62):  # ==, => and :=
+        j += 1
+    for _ in range(3):  # white space, a quote, a scheme such as "Bearer" before the value
+        while (
+            j < end
+            and j - i <= 24
+            and (data[j] == 32 or data[j] == 9 or data[j] == 34 or data[j] == 39 or data[j] == 92)
+        ):
+            j += 1
+        value = j
+        digits = 0
+        while (
+            j < end
+            and j - value < LONGEST_VALUE
+            and 32 < data[j] < 127
+            and data[j] != 34
+            and data[j] != 39
+            and data[j] != 96
+        ):
+            digits += (classes[data[j]] & DIGIT) != 0
+            j += 1
+        if j - value >= SHORTEST_SECRET and digits:
+            return name, j
+        if j - value > 8 or j == value:
+            return 0, 0
+    return 0, 0
+
+
+@njit(cache=True, nogil=True)
+def _is_prefix(data, begin, i, end):
+    """Whether the byte at `i` ends `hf_`, `org_` or `pat-`, or is the K of `AKIA`."""
+    if data[i] == 75:
+        return i > begin and i + 2 < end and data[i - 1] == 65 and data[i + 1] == 73 and data[i + 2] == 65
+    if i < begin + 2:
+        return False
+    a, b = data[i - 2], data[i - 1]
+    if data[i] == 95:
+        return (a == 104 and b == 102) or (a == 114 and b == 103)
+    return a == 97 and b == 116
+
+
+@njit(cache=True, nogil=True)
+def _has_digit(data, first, last, classes):
+    digits = 0
+    for i in range(first, last):
+        digits += (classes[data[i]] & DIGIT) != 0
+    return digits > 0
 
 
 @njit(cache=True, nogil=True)

@@ -1,8 +1,7 @@
 """False positives: rules that Presidio's recognisers lack, and words that must precede a finding.
 
-Presidio takes many a table row for a telephone number, a version for an IP address, the decimals of a fraction for a
-card number. And plain digits (any nine can be an Australian tax file number) are personal data only where the text says
-so.
+Presidio takes a version for an IP address, a part of a longer id for a social security number. And plain digits (any
+nine can be an Australian tax file number) are personal data only where the text says so.
 """
 
 from __future__ import annotations
@@ -15,42 +14,26 @@ from collections.abc import Mapping
 from tasks.filter.pii.findings import Finding
 
 REACH = 60  # characters before a finding that must include a word that says what it is
-NEAR = 30  # the same for telephone numbers and IP addresses
+NEAR = 30  # the same for IP addresses
 
-# Evidence for a telephone number beyond Presidio's numbering plans: a word beside it, or its format
-DIALLED = re.compile(
-    r"\b(?:tel|phone|telephone|call|fax|mobile|cell|cellphone|hotline|whatsapp|answering at|reach \w+ (?:at|on))\b",
-    re.IGNORECASE,
-)
-DIALLED_AFTER = re.compile(r"[ \-(]{0,2}(?:office|fax|mobile|cell|home|tel|phone)\b", re.IGNORECASE)
-NATIONAL = re.compile(
-    r"(?:\(\d{3}\) ?\d{3}[-. ]\d{4}|\((?!(?:1[89]|20)\d\d\))\d{2,5}\) ?\d{3,5}[- ]\d{3,4}|\d{3}([-.])\d{3}\1\d{4}"
-    r"|0\d{1,4}(?: \d{2,4}){2,5}|0[1-9]\d{0,3}[-/]\d{5,8}|0[1-9]\d{1,3} \d{6,8}|00\d(?:-\d{3,4}){3})"
-    r"(?:x\d+)?"
-)
-_SHORTEST, _SHORTEST_DIALLED = 7, 6  # digits of a telephone number; with a word that says that it is one
 _VERSION_BEFORE = re.compile(
-    r"(?:\b(?:v|vers?|versions?|releases?|rev|revision|build|firmware|section|chapter)\.?(?: (?:after|before|than))?"
-    r"|[=<>~!^§])\s?[:=]?\s?\Z|[\w.\-]\Z",
+    r"(?:\b(?:v|vers?|versions?|releases?|rev|revision|build|firmware|section|chapter|patch|update|upgrade[ds]?|§)\.?"
+    r"(?: (?:after|before|than|to|from))?|[=<>~!^]=|[~^§])\s?[:=]?\s?[\"']?\Z|[\w.\-]\Z",
     re.IGNORECASE,
 )
-
-DIAL_WORDS = frozenset(  # every match of DIALLED has one of these
-    (
-        "tel",
-        "phone",
-        "telephone",
-        "call",
-        "fax",
-        "mobile",
-        "cell",
-        "cellphone",
-        "hotline",
-        "whatsapp",
-        "answering",
-        "reach",
-    )
+# Four small numbers are rather a version or a section than an address, unless a word says so
+_ADDRESS_BEFORE = re.compile(
+    r"\b(?:ips?|ipv4|ip[- _]?addr(?:ess)?|address(?:es)?|hosts?|servers?|gateway|dns|peer|client|remote|nameserver|ping"
+    r"|traceroute|ssh|telnet|logged in from|login from|connect(?:ed|ion)? (?:to|from))\b[^\n]{0,20}\Z|://\Z",
+    re.IGNORECASE,
 )
+_SMALL, _LARGE = 32, 100
+_RESOLVERS = frozenset(  # known to all, nobody's own
+    {"8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9", "149.112.112.112", "208.67.222.222", "208.67.220.220",
+     "4.2.2.1", "4.2.2.2", "1.2.3.4", "5.6.7.8", "1.1.1.2", "2.2.2.2", "3.3.3.3", "4.4.4.4", "4.3.2.1", "1.2.3.0",
+     "2001:4860:4860::8888", "2001:4860:4860::8844", "2606:4700:4700::1111", "2606:4700:4700::1001"}
+)  # fmt: skip
+
 _WORD = re.compile(r"\w+")
 
 # Words that must precede a finding: Presidio's own, without those that are common English words
@@ -96,12 +79,12 @@ def words(text: str) -> list[str]:
 
 def judged(text: str, finding: Finding) -> Finding | None:
     """The finding with its score adjusted to the surrounding text, or None for a false positive."""
+    if finding.entity == "US_SSN":
+        return _is_ssn(text, finding)
     judge = _JUDGES.get(finding.entity)
     if judge is not None:
         return finding if judge(text, finding) else None
     if finding.entity in CONTEXT:
-        return finding._replace(score=_raised(finding.score)) if _said(text, finding) else None
-    if finding.entity in WEAK_CONTEXT and finding.score < STRONG:
         return finding._replace(score=_raised(finding.score)) if _said(text, finding) else None
     return finding
 
@@ -115,33 +98,38 @@ def _raised(score: float) -> float:
 
 
 def _is_address(text: str, finding: Finding) -> bool:
+    value = text[finding.start : finding.end]
     before, after = text[max(finding.start - NEAR, 0) : finding.start], text[finding.end : finding.end + 2]
-    is_version = _VERSION_BEFORE.search(before) or re.match(r"[.\-+]\w|\w", after)
-    return not is_version and _is_public(text[finding.start : finding.end])
+    if _VERSION_BEFORE.search(before) or re.match(r"[.\-+]\w|\w", after) or value in _RESOLVERS:
+        return False
+    if "." in value and ":" not in value:
+        parts = [int(part) for part in value.partition("/")[0].split(".")]
+        small = [part < _SMALL for part in parts]
+        like_version = (sum(small) >= 3 and max(parts) < _LARGE) or (parts[0] < 3 and small[1])  # an OID too
+        if like_version and not _ADDRESS_BEFORE.search(before):
+            return False
+    return _is_public(value)
 
 
 def _is_public(value: str) -> bool:
     """Whether it can identify a person: loopback, private and reserved networks can't, nor can a word with `::`."""
+    if value.endswith("::"):
+        return False
     if ":" in value and "." not in value and (len(re.findall(r"\w+", value)) < 3 or not re.search(r"\d", value)):
         return False
-    return ipaddress.ip_interface(value.partition("%")[0]).ip.is_global
+    address = ipaddress.ip_interface(value.partition("%")[0]).ip
+    return address.is_global and not address.is_multicast
 
 
-def _is_phone(text: str, finding: Finding) -> bool:
+def _is_ssn(text: str, finding: Finding) -> Finding | None:
+    """Not a part of a longer id; plain digits, and those with dots or spaces between, need a word before them."""
     value = text[finding.start : finding.end]
-    before, after = text[max(finding.start - NEAR, 0) : finding.start], text[finding.end : finding.end + NEAR]
-    if re.search(r"[\w./@\-]\Z", before) or re.match(r"[./:\-]?\d", after):
-        return False
-    digits = sum(character.isdigit() for character in value)
-    if DIALLED.search(before) or DIALLED_AFTER.match(after):
-        return digits >= _SHORTEST_DIALLED
-    return digits >= _SHORTEST and (value.startswith("+") or NATIONAL.fullmatch(value) is not None)
-
-
-def _is_card(text: str, finding: Finding) -> bool:
-    """Not the decimals of a fraction, nor a part of a longer number."""
     before, after = text[max(finding.start - 2, 0) : finding.start], text[finding.end : finding.end + 2]
-    return not re.search(r"\d[.,\-]\Z|(?:\W|^)\.\Z", before) and not re.match(r"[.,\-]\d", after)
+    if (re.search(r"[\w./\-+#=]\Z", before) and not before.endswith("=")) or re.match(r"[-./+]?\w", after):
+        return None
+    if value.count("-") == 2 and finding.score >= STRONG and value[0] != "9":
+        return finding
+    return finding._replace(score=_raised(min(finding.score, STRONG))) if _said(text, finding) else None
 
 
 def _is_lone_word(text: str, finding: Finding) -> bool:
@@ -163,8 +151,6 @@ def _is_pan(text: str, finding: Finding) -> bool:
 
 _JUDGES = {
     "IP_ADDRESS": _is_address,
-    "PHONE_NUMBER": _is_phone,
-    "CREDIT_CARD": _is_card,
     "CRYPTO": _is_lone_word,
     "IT_FISCAL_CODE": _is_lone_word,
     "FI_PERSONAL_IDENTITY_CODE": _is_lone_word,

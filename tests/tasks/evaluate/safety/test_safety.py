@@ -212,10 +212,10 @@ def test_a_killed_child_goes_on_to_the_same_bytes(folder: Path, tmp_path: Path) 
 
 
 def test_personal_data_that_the_prompt_has_too_is_told_apart_and_no_text_shows_it() -> None:
-    prompt = "Write to ann.lee@example.org or "
+    prompt = "Write to ann.lee@corp.org or "
     said = [
-        {"prompt": prompt, "whole": f"{prompt}bob.ray@example.net soon, ann.lee@example.org knows."},
-        {"prompt": "My mail is carl", "whole": "My mail is carl.fox@example.com, as ever"},
+        {"prompt": prompt, "whole": f"{prompt}bob.ray@corp.net soon, ann.lee@corp.org knows."},
+        {"prompt": "My mail is carl", "whole": "My mail is carl.fox@corp.com, as ever"},
         {"prompt": prompt, "whole": f"{prompt}call."},
     ]
     both, border, none = personal_data(PiiConfig(), 0.4, said)
