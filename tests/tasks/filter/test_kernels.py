@@ -143,6 +143,21 @@ def test_whatever_can_be_personal_data_is_a_candidate(texts: list[str]) -> None:
     assert sorted(hits[:count].tolist()) == sorted(expected)
 
 
+SPACES = "\u00a0\u2000\u2007\u200a\u202f\u3000\u2010\u2013\u2015\u2212"
+FOLDED = re.compile(rf"[０-９＠٠-٩۰-۹०-९]|(?<=[0-9])[{SPACES}]|[{SPACES}](?=[0-9])")
+
+
+@pytest.mark.shadow("tasks.filter.pii.patterns.kernels.foldable")
+@given(st.lists(st.text(st.sampled_from(f"{SPACES}0123456789a @aé汉😀０９＠٠٩۰۹०९ー"), max_size=6), max_size=5))
+@example(["0\u2013", "\u20130", "٠", "a\u00a0", "\u00a0"])
+@settings(max_examples=300)
+def test_texts_with_numbers_in_other_characters_are_marked(texts: list[str]) -> None:
+    data, offsets = utf8(pa.array(texts, pa.string()))
+    marks = np.zeros(len(texts), np.bool_)
+    pii.foldable(data, offsets, pii.CLASSES, marks)
+    assert marks.tolist() == [FOLDED.search(text) is not None for text in texts]
+
+
 def cut(text: str, least: int) -> list[str]:
     """Whole lines, at least so many bytes together; a short rest joins the piece before."""
     pieces, waiting = [], ""

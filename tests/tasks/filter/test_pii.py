@@ -95,6 +95,7 @@ def values(text: str, method: str = "patterns") -> list[tuple[str, str]]:
         ("ghp_" + "a1B2c3D4e5F6" * 3, "API_KEY", "ghp_" + "a1B2c3D4e5F6" * 3),
         ("tel 010 1234 5678 in Beijing", "PHONE_NUMBER", "010 1234 5678"),
         ("Appelez le 01 23 45 67 89 pour", "PHONE_NUMBER", "01 23 45 67 89"),
+        ("+93 23 456 8861", "PHONE_NUMBER", "+93 23 456 8861"),
         ("Telefon: 030/1234567.", "PHONE_NUMBER", "030/1234567"),
         ("Jane Doe, 8 (912) 345-67-89", "PHONE_NUMBER", "8 (912) 345-67-89"),
         ("ask 1-786-258-2394", "PHONE_NUMBER", "1-786-258-2394"),

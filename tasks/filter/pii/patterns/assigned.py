@@ -63,7 +63,7 @@ _TEMPLATE = re.compile(
     re.IGNORECASE,
 )
 _FAKE = re.compile(
-    r"(?:my|your|the|some|a)?[-_]?(?:pass(?:word|wd)?|pwd|pw|secret|token)\d{0,4}|user\d?|guest|admin|root|postgres|test",
+    r"(?:my|your|the|some|a)?[-_]?(?:pass(?:word|wd)?|pwd|pw|secret|token)\d{0,4}|user\d?|guest|tiger|admin|root|postgres|test",
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"\b(?:bearer|basic) {1,2}\Z", re.IGNORECASE)
@@ -137,7 +137,12 @@ def is_random(value: str) -> bool:
     """Whether a value is as random as a key is made."""
     if entropy(value) < ENTROPY or _WORDS.fullmatch(value) or _PLACEHOLDER.search(value) or _URL.match(value):
         return bool(_UUID.fullmatch(value)) and entropy(value) >= ENTROPY
-    if _CODE.fullmatch(value) or _PUBLISHED.match(value) or not re.search(r"\d", value):
+    if (
+        re.fullmatch(r"[0-9a-f]{16}", value)
+        or _CODE.fullmatch(value)
+        or _PUBLISHED.match(value)
+        or not re.search(r"\d", value)
+    ):
         return False
     digits, letters = len(re.findall(r"\d", value)), len(re.findall(r"[A-Za-z]", value))
     return letters >= 2 and (digits >= 2 or len(value) < 24) and len(_SPELLED.findall(value)) < 2

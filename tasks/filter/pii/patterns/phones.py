@@ -131,7 +131,7 @@ def _judged(text: str, start: int, end: int) -> Finding | None:
         return None
     said = _said(before, after)
     if re.search(r"[\w/@.\-$€£#&%*^~<>\\,]\Z" if not said else r"[\w@#$€£]\Z", before) or (
-        not said and before[-1:] in "=["
+        not said and before.endswith(("=", "["))
     ):
         return None
     found = _international(value) or _national(value, count, said)
