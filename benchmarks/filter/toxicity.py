@@ -1,19 +1,18 @@
-"""`python -m benchmarks.filter.toxicity`: toxicity scores, ours beside the package's own code; with labels, how good.
+"""`python -m benchmarks.filter.toxicity`: what toxicity scores cost; with labelled sets, what they are worth.
 
-Speed: each side in a process of its own, in turns, over texts that lie in memory; loading and compiling are not
-counted, figures are medians. The package gets the same paragraphs, in batches.
+Speed: each model in a process of its own, in turns, over texts that lie in memory; loading and compiling are not
+counted, figures are medians.
 
-With `--labelled FOLDER` (it holds tox_davidson, tox_wiki_madlibs and tox_surge) a fastText model is trained on four
-fifths of tox_davidson and on tox_wiki_madlibs: alone, with clean documents of the corpus beside them, and with those of
-`--books` too. Measured are what was held out of tox_davidson, all of tox_surge, and, with `--clean`, the share of
-documents flagged in text that is not toxic and that no model saw. Both options take JSON lines with `text`.
+With `--labelled FOLDER` (it holds tox_davidson, tox_wiki_madlibs and tox_surge) and `--clean`, JSON lines of text that
+is not toxic: the default model, its linear half alone, and fastText trained on one half of tox_davidson and
+tox_wiki_madlibs with clean documents of the same half. Posts, test cases by function (`hate_cases.py`) and documents
+(`toxic_documents.py`) are reported; the half `tuned`, on which the default threshold was chosen, stands beside the half
+`reported`, on which nothing was. No model saw any post of tox_surge.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import gzip
 import json
 import platform
 import statistics
@@ -29,19 +28,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.filter.hate_cases import cases
+from benchmarks.filter.toxic_documents import (
+    HALVES,
+    Made,
+    Posts,
+    clean_documents,
+    half_of,
+    read_posts,
+    sentences_of,
+    thread_documents,
+    toxic_documents,
+)
 from benchmarks.measure import ROOT, corpus, corpus_parser, environment
 from storage.artifact import Artifact
-from storage.shards.documents import Document, document_id, write_documents
-from tasks.filter.fasttext_model.calibration import area_under_curve
-from tasks.filter.fasttext_model.sample import draw
-from tasks.filter.toxicity.config import LabelledFile, PackageModelConfig, ToxicityConfig, TrainedModelConfig
+from storage.shards.arrays import Bool, Float64
+from storage.shards.documents import Document, shard_name, write_documents
+from tasks.filter.fasttext_model.calibration import area_under_curve, threshold_for
+from tasks.filter.fasttext_model.config import LabelledFile
+from tasks.filter.toxicity.config import PackageModelConfig, ToxicityConfig, TrainedModelConfig
+from tasks.filter.toxicity.rules import ToxicityRules
 from tasks.filter.toxicity.stage import toxicity_model
 from tasks.stage.output import Output
 from tasks.stage.runtime import DataRuntime, Runtime
 
-CLEAN_SOURCES = ["encyclopedia-en", "speeches", "docstrings"]
-HELD_OUT = 0.2
-Labelled = tuple[list[str], list[bool]]
+PIECE = ToxicityConfig().piece_bytes
+BASE_RATE = 0.01  # share of toxic documents for which precision is reported
 
 
 def make(config: PackageModelConfig | TrainedModelConfig, documents: Path, folder: Path) -> Output:
@@ -52,146 +64,163 @@ def make(config: PackageModelConfig | TrainedModelConfig, documents: Path, folde
 
 
 def child(side: str, documents: Path, model: Path) -> None:
-    """In a process of its own: CPU seconds of one side over a folder of shards, as JSON."""
-    from tasks.filter.toxicity.measure import measure_toxicity, paragraphs
+    """In a process of its own: CPU seconds of one model over a folder of shards, as JSON."""
+    from tasks.filter.toxicity.measure import score_documents
 
-    config = ToxicityConfig()
     columns = []
     for path in sorted(documents.glob("*.parquet")):
         columns += pq.read_table(path, columns=["text"], use_threads=False)["text"].chunks
-    if side == "the package's code":
-        from profanity_check import predict_prob
-
-        started = time.process_time()
-        for column in columns:
-            predict_prob(paragraphs(column, config.paragraph_bytes)[0].to_pylist())
-    else:
-        measure_toxicity(config, model, columns[0])
-        started = time.process_time()
-        for column in columns:
-            measure_toxicity(config, model, column)
+    scorer = scorer_of(side, model)
+    score_documents(scorer, columns[0], PIECE)
+    started = time.process_time()
+    for column in columns:
+        score_documents(scorer, column, PIECE)
     print(json.dumps({"seconds": time.process_time() - started}))
 
 
+def scorer_of(name: str, folder: Path) -> Any:
+    """The scorer of a model."""
+    from tasks.filter.toxicity.linear import Linear
+    from tasks.filter.toxicity.measure import load_model
+
+    return Linear(folder) if name == "linear alone" else load_model(folder)
+
+
 def speeds(models: dict[str, Path], options: argparse.Namespace) -> None:
-    """The table of sides; the package's own code gets a twelfth of the text."""
-    whole = corpus(options.data, options.megabytes)
-    part = corpus(options.data, options.megabytes / 12, whole)
-    sides = {"the package's code": part, **dict.fromkeys(models, whole)}
-    found: dict[str, list[float]] = {side: [] for side in sides}
+    """Megabytes a core-second of each model over the corpus."""
+    text = corpus(options.data, options.megabytes)
+    found: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(options.runs):
-        for side, text in sides.items():
-            places = [str(text.folder), str(models.get(side, ROOT))]
-            command = [sys.executable, "-m", "benchmarks.filter.toxicity", "--measure", side, *places]
-            done = subprocess.run(command, cwd=ROOT.parent, env=environment(1), stdout=subprocess.PIPE, check=True)
-            found[side].append(json.loads(done.stdout.splitlines()[-1])["seconds"])
+        for name, folder in models.items():
+            command = [sys.executable, "-m", "benchmarks.filter.toxicity", "--measure", name, str(text.folder)]
+            done = subprocess.run(
+                [*command, str(folder)], cwd=ROOT.parent, env=environment(1), stdout=subprocess.PIPE, check=True
+            )
+            found[name].append(json.loads(done.stdout.splitlines()[-1])["seconds"])
     print(
-        f"{platform.machine()}, 1 thread, medians of {options.runs}\n\n| side | MB | MB a core-second |\n|---|---|---|"
+        f"{platform.machine()}, 1 thread, medians of {options.runs}\n\n| model | MB | MB a core-second |\n|---|---|---|"
     )
-    for side, taken in found.items():
-        print(f"| {side} | {sides[side].megabytes:.1f} | {sides[side].megabytes / statistics.median(taken):.1f} |")
+    for name, taken in found.items():
+        print(f"| {name} | {text.megabytes:.1f} | {text.megabytes / statistics.median(taken):.1f} |")
 
 
-def labelled_files(folder: Path, scratch: Path) -> tuple[list[LabelledFile], dict[str, Labelled]]:
-    """Files to train on, and texts to test with: tox_davidson is divided by the hash of its texts."""
-    with (folder / "tox_davidson" / "labeled_data.csv").open(encoding="utf-8", newline="") as file:
-        rows = [{"text": row["tweet"], "label": row["class"]} for row in csv.DictReader(file)]
-    held_out = [row for row in rows if draw(document_id(row["text"]), "benchmark") < HELD_OUT]
-    kept = [row for row in rows if draw(document_id(row["text"]), "benchmark") >= HELD_OUT]
-    posts = scratch / "posts.jsonl"
-    posts.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-    files = [LabelledFile(path=str(posts), text_column="text", label_column="label", toxic=["0", "1"])]
-    for name in ("toxicity_fuzzed_testset.csv", "toxicity_nonfuzzed_testset.csv"):
-        path = str(folder / "tox_wiki_madlibs" / name)
-        files.append(LabelledFile(path=path, text_column="comment", label_column="toxic", toxic=["True"]))
-    with (folder / "tox_surge" / "toxicity_en.csv").open(encoding="utf-8", newline="") as file:
-        surge = list(csv.DictReader(file))
-    return files, {
-        "tox_davidson, held out": ([row["text"] for row in held_out], [row["label"] != "2" for row in held_out]),
-        "tox_surge": ([row["text"] for row in surge], [row["is_toxic"] == "Toxic" for row in surge]),
-    }
+def trained_on(posts: dict[str, Posts], clean: Sequence[Made], scratch: Path) -> Output:
+    """fastText, trained on the half `tuned` of two of the sets and of the clean documents."""
+    files = []
+    for name in ("davidson, hate", "davidson, offence", "madlibs"):
+        path = scratch / f"{name}.jsonl"
+        rows = [
+            {"text": text, "label": label}
+            for label, texts in (("toxic", posts[name].toxic), ("harmless", posts[name].harmless))
+            for text in texts
+            if half_of(text) == "tuned"
+        ]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        files.append(LabelledFile(path=str(path), positive=["toxic"]))
+    (scratch / "clean").mkdir()
+    write_documents(scratch / "clean" / shard_name(0), (Document.new(made.text, "clean") for made in clean))
+    return make(TrainedModelConfig(files=files, clean_sources=["clean"]), scratch / "clean", scratch / "trained")
 
 
-def with_books(corpus_folder: Path, books: Sequence[Path], folder: Path) -> tuple[Path, list[str]]:
-    """The corpus with books as one more source, and the name of that source."""
-    if not books:
-        return corpus_folder, []
-    folder.mkdir()
-    for path in corpus_folder.glob("*.parquet"):
-        (folder / path.name).symlink_to(path)
-    write_documents(
-        folder / "books.parquet", (Document.new(text, "books") for path in books for text in texts_in(path))
+def scored(scorer: Any, texts: Sequence[str]) -> Float64:
+    """`toxicity_score` of texts; one without words has 0."""
+    from tasks.filter.toxicity.measure import score_documents
+
+    return score_documents(scorer, pa.array(texts, pa.string()), PIECE)[0]
+
+
+def report_posts(scorers: dict[str, Any], posts: dict[str, Posts]) -> None:
+    """Area under the curve over posts, and over test cases by function."""
+    print("\nPosts of the half `reported`; area under the ROC curve.")
+    print(f"\n| posts | toxic | harmless | {' | '.join(scorers)} |\n|---|---|---|{'---|' * len(scorers)}")
+    for name, found in posts.items():
+        toxic, harmless = ([text for text in side if half_of(text) == "reported"] for side in found)
+        positive = np.arange(len(toxic) + len(harmless)) < len(toxic)
+        areas = [area_under_curve(scored(scorer, [*toxic, *harmless]), positive) for scorer in scorers.values()]
+        print(f"| {name} | {len(toxic):,} | {len(harmless):,} | {' | '.join(f'{area:.3f}' for area in areas)} |")
+    made = cases()
+    positive = np.array([case.abusive for case in made])
+    scores = {name: scored(scorer, [case.text for case in made]) for name, scorer in scorers.items()}
+    areas = [f"{area_under_curve(found, positive):.3f}" for found in scores.values()]
+    print(f"\n{len(made)} test cases, {positive.sum()} of them abusive. By function: mean score.")
+    print(f"\n| function | cases | abusive | {' | '.join(scorers)} |\n|---|---|---|{'---|' * len(scorers)}")
+    print(f"| all, area under the curve | {len(made)} | {positive.sum()} | {' | '.join(areas)} |")
+    for function in dict.fromkeys(case.function for case in made):
+        rows = np.array([case.function == function for case in made])
+        means = " | ".join(f"{found[rows].mean():.2f}" for found in scores.values())
+        print(f"| {function} | {rows.sum()} | {'yes' if positive[rows].all() else 'no'} | {means} |")
+
+
+def report_documents(scorers: dict[str, Any], halves: dict[str, list[Made]]) -> None:
+    """Area under the curve, recall and precision at the default threshold and at that for a precision of 0.9."""
+    default = ToxicityRules().max_score or 0.0
+    print(f"\nDocuments; precision where {BASE_RATE:.0%} of all are toxic. The default of max_score is {default:g}.\n")
+    heads = "model | half | toxic | clean | AUC | max_score | toxic found | clean flagged | recall | precision"
+    print(f"| {heads} |\n|{'---|' * 10}")
+    for name, scorer in scorers.items():
+        chosen = None
+        for half, made in halves.items():
+            positive = np.array([one.toxic for one in made])
+            scores = scored(scorer, [one.text for one in made])
+            chosen = threshold_for(scores, positive, BASE_RATE, 0.9) if half == "tuned" else chosen
+            for threshold in (default, chosen):
+                if threshold is not None:
+                    print(f"| {name} | {half} | {_at(scores, positive, threshold)} |")
+    for name, scorer in scorers.items():
+        made = halves["reported"]
+        scores = scored(scorer, [one.text for one in made])
+        found: dict[str, list[bool]] = {}
+        for one, score in zip(made, scores.tolist(), strict=True):
+            for kind in (one.source, f"{one.share:.0%} toxic", one.layout) if one.toxic else (f"clean: {one.source}",):
+                found.setdefault(kind, []).append(score > default)
+        told = "; ".join(f"{kind} {sum(flags):,} of {len(flags):,}" for kind, flags in found.items())
+        print(f"\n{name}, removed of the half `reported` at {default:g}: {told}.")
+
+
+def _at(scores: Float64, positive: Bool, threshold: float) -> str:
+    """The figures of a half at a threshold."""
+    hits, alarms = int((scores[positive] > threshold).sum()), int((scores[~positive] > threshold).sum())
+    recall, wrong = hits / positive.sum(), alarms / (~positive).sum()
+    right = BASE_RATE * recall
+    precision = right / max(1e-12, right + (1 - BASE_RATE) * wrong)
+    area = area_under_curve(scores, positive)
+    return (
+        f"{positive.sum():,} | {(~positive).sum():,} | {area:.3f} | {threshold:.3f} | {hits:,} | {alarms:,} "
+        f"| {recall:.3f} | {precision:.3f}"
     )
-    return folder, ["books"]
-
-
-def texts_in(path: Path) -> list[str]:
-    """The texts of JSON lines, compressed or not."""
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-        return [json.loads(line)["text"] for line in file]
-
-
-def quality(models: dict[str, Path], tests: dict[str, Labelled], clean: Sequence[Path]) -> None:
-    """Precision, recall and F1 at 0.5, the area under the curve, and the share of clean documents above thresholds."""
-    print("\nThe given model's makers trained it on tox_davidson, held out from ours alone.")
-    print("\n| model | texts | number | toxic | precision | recall | F1 | AUC |\n|---|---|---|---|---|---|---|---|")
-    for model, folder in models.items():
-        for name, (texts, labels) in tests.items():
-            scores, _ = scored(folder, texts)
-            positive = np.array(labels)
-            flagged = scores >= 0.5
-            hits = int((flagged & positive).sum())
-            precision, recall = hits / max(1, int(flagged.sum())), hits / int(positive.sum())
-            f1 = 2 * hits / max(1, int(flagged.sum()) + int(positive.sum()))
-            figures = " | ".join(f"{x:.3f}" for x in (precision, recall, f1, area_under_curve(scores, positive)))
-            print(f"| {model} | {name} | {len(texts):,} | {int(positive.sum()):,} | {figures} |")
-    print("\n| model | clean texts | documents | `toxicity_score` ≥ 0.5 | ≥ 0.8 | a paragraph ≥ 0.5 | ≥ 0.95 |")
-    print("|---|---|---|---|---|---|---|")
-    for model, folder in models.items():
-        for path in clean:
-            texts = texts_in(path)
-            scores, worst = scored(folder, texts)
-            shares = [np.mean(scores >= 0.5), np.mean(scores >= 0.8), np.mean(worst >= 0.5), np.mean(worst >= 0.95)]
-            print(f"| {model} | {path.parent.name} | {len(texts):,} | {' | '.join(f'{x:.2%}' for x in shares)} |")
-
-
-def scored(folder: Path, texts: Sequence[str]) -> tuple[Any, Any]:
-    """`toxicity_score` and `toxicity_paragraph` of texts; one without words has 0, as if it had passed."""
-    from tasks.filter.toxicity.measure import measure_toxicity
-
-    batch = measure_toxicity(ToxicityConfig(), folder, pa.array(texts, pa.string()))
-    return tuple(batch[i].fill_null(0.0).to_numpy(zero_copy_only=False) for i in (0, 1))
 
 
 def main() -> None:
     """Read the options, make the models, measure, print."""
-    parser = corpus_parser(__doc__, megabytes=120)
+    parser = corpus_parser(__doc__, megabytes=40)
     parser.add_argument("--labelled", type=Path, help="folder with tox_davidson, tox_wiki_madlibs and tox_surge")
-    parser.add_argument("--books", type=Path, nargs="*", default=[], help="JSON lines of clean text to train on")
     parser.add_argument("--clean", type=Path, nargs="*", default=[], help="JSON lines of text that is not toxic")
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        side, documents, model = options.measure
-        child(side, Path(documents), Path(model))
+        name, documents, model = options.measure
+        child(name, Path(documents), Path(model))
         return
     options.data = options.data.resolve()
-    text = corpus(options.data, options.megabytes)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        models = {"given model, ours": make(PackageModelConfig(), text.folder, scratch / "package").path}
-        if options.labelled:
-            files, tests = labelled_files(options.labelled, scratch)
-            documents, books = with_books(text.folder, options.books, scratch / "documents")
-            clean = {"posts alone": [], "clean documents too": CLEAN_SOURCES, "and books": [*CLEAN_SOURCES, *books]}
-            for kind, sources in clean.items() if books else list(clean.items())[:2]:
-                name = f"fastText, {kind}"
-                out = make(TrainedModelConfig(files=files, clean_sources=sources), documents, scratch / name)
-                models[name] = out.path
-                print(f"{name}: {json.dumps({key: out.counts[key] for key in ('examples', 'accuracy', 'auc')})}\n")
+        default = make(PackageModelConfig(), scratch, scratch / "default").path
+        models = {"default": default, "linear alone": default}
+        if options.labelled and options.clean:
+            posts = read_posts(options.labelled)
+            clean = {half: clean_documents(options.clean, half) for half in HALVES}
+            out = trained_on(posts, clean["tuned"], scratch)
+            models["trained"] = out.path
+            figures = {name: value for name, value in out.counts.items() if name not in ("tables", "documents")}
+            print(f"trained, held out of what it was trained on: {json.dumps(figures)}")
+            scorers = {name: scorer_of(name, path) for name, path in models.items()}
+            report_posts(scorers, posts)
+            halves = {
+                half: toxic_documents(posts, sentences_of(made), half) + made + thread_documents(posts, half)
+                for half, made in clean.items()
+            }
+            report_documents(scorers, halves)
         speeds(models, options)
-        if options.labelled:
-            quality(models, tests, options.clean)
 
 
 if __name__ == "__main__":

@@ -414,12 +414,12 @@ def _rows(data: bytes, folder: Path) -> None:
     lambda: [b"text,label\nbad,1\ngood,0\n", as_lines({"text": "bad", "label": 1}, {"text": "x", "label": 0})],
 )
 def _labelled(data: bytes, folder: Path) -> None:
-    from tasks.filter.toxicity.config import LabelledFile
-    from tasks.filter.toxicity.train import read_labelled
+    from tasks.filter.fasttext_model.config import LabelledFile
+    from tasks.filter.fasttext_model.labelled import read_labelled
 
     for ending in (".csv", ".jsonl"):
         path = written(data, folder / f"posts{ending}")
-        file = LabelledFile(path=str(path), text_column="text", label_column="label", toxic=["1"])
+        file = LabelledFile(path=str(path), text_column="text", label_column="label", positive=["1"])
         each(functools.partial(lambda file: list(read_labelled(file)), file))
 
 

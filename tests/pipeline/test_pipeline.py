@@ -68,7 +68,7 @@ def test_a_changed_threshold_measures_nothing_again_and_why_names_it(undisturbed
     why = ("why", "filter", "smoke", f"--store={store}")
     told = gristmill(*why, f"--set={changed}").stdout
     assert "MISS" in told
-    assert re.search(r"filter\.toxicity\.max_score\s+0\.8\s+0\.5", told)
+    assert re.search(r"filter\.toxicity\.max_score\s+0\.15\s+0\.5", told)
     said = finish(start(store, "--to=tokenize", sets=(changed,)))
     for family in SIGNALS:
         assert re.search(rf"{family} .*cached", said)

@@ -68,13 +68,13 @@ def measure_continuations(
 
 
 def toxicity(config: ToxicityConfig, classifier: Path, texts: Sequence[str]) -> list[float]:
-    """The score of the worst paragraph of each text; 0 of a text without words."""
+    """The score of the worst piece of each text; 0 of a text without words."""
     from tasks.filter.toxicity.measure import measure_toxicity
 
     if not texts:
         return []
     found = measure_toxicity(config, classifier, pa.array(texts, pa.string()))
-    return [round(score or 0.0, DIGITS) for score in found["toxicity_paragraph"].to_pylist()]
+    return [round(score or 0.0, DIGITS) for score in found["toxicity_piece"].to_pylist()]
 
 
 def personal_data(

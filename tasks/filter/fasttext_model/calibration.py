@@ -6,6 +6,7 @@ fitted by Newton's method to examples that the classifier never saw.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from storage.shards.arrays import Bool, Float64
 
 STEPS = 100
-THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+THRESHOLDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
 class Sigmoid(NamedTuple):
@@ -27,6 +28,10 @@ class Sigmoid(NamedTuple):
         from scipy.special import expit
 
         return np.asarray(expit(self.slope * log_odds + self.offset))
+
+    def at_rate(self, rate: float, wanted: float) -> Sigmoid:
+        """The sigmoid where a share `wanted` is positive, of one fitted where `rate` is (Saerens et al. 2002)."""
+        return Sigmoid(self.slope, self.offset + math.log(wanted / (1 - wanted)) - math.log(rate / (1 - rate)))
 
 
 def fit_sigmoid(log_odds: Float64, positive: Bool) -> Sigmoid:
@@ -57,18 +62,36 @@ def area_under_curve(scores: Float64, positive: Bool) -> float:
     return float((rankdata(scores)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
-def threshold_table(scores: Float64, positive: Bool) -> list[dict[str, Any]]:
-    """Precision, recall and the share of negatives above each threshold; precision is None where nothing is above."""
+def threshold_table(scores: Float64, positive: Bool, base_rate: float | None = None) -> list[dict[str, Any]]:
+    """How many of each class score at least each threshold, and the recall and precision that follow; precision where a
+    share `base_rate` is positive (None: the share here), and None where nothing is above."""
     rows = []
+    ones, zeros = int(positive.sum()), int((~positive).sum())
+    rate = ones / (ones + zeros) if base_rate is None else base_rate
     for threshold in THRESHOLDS:
-        flagged = scores >= threshold
-        hits = int((flagged & positive).sum())
+        hits, alarms = int((scores[positive] >= threshold).sum()), int((scores[~positive] >= threshold).sum())
+        right, wrong = rate * hits / ones, (1 - rate) * alarms / zeros
         rows.append(
             {
                 "threshold": threshold,
-                "expected precision": round(hits / int(flagged.sum()), 3) if flagged.any() else None,
-                "recall": round(hits / int(positive.sum()), 3),
-                "negatives above": round(float(flagged[~positive].mean()), 4),
+                "positives above": f"{hits:,} of {ones:,}",
+                "negatives above": f"{alarms:,} of {zeros:,}",
+                "recall": round(hits / ones, 3),
+                "expected precision": round(right / (right + wrong), 3) if hits or alarms else None,
             }
         )
     return rows
+
+
+def threshold_for(scores: Float64, positive: Bool, base_rate: float, precision: float) -> float | None:
+    """The lowest threshold that brings this precision where a share `base_rate` is positive; None where none does.
+
+    One negative more than there are is taken to lie above, since a sample without any does not show that there are
+    none.
+    """
+    ones, zeros = np.sort(scores[positive]), np.sort(scores[~positive])
+    levels = np.unique(scores)
+    right = base_rate * (len(ones) - np.searchsorted(ones, levels)) / len(ones)
+    wrong = (1 - base_rate) * (len(zeros) - np.searchsorted(zeros, levels) + 1) / (len(zeros) + 1)
+    enough = np.flatnonzero(right >= precision * (right + wrong))
+    return float(levels[enough[0]]) if len(enough) else None

@@ -1,4 +1,4 @@
-"""How a fastText classifier is trained, in every family that trains one."""
+"""How a fastText classifier is trained, and on which labelled texts, in every family that trains one."""
 
 from __future__ import annotations
 
@@ -28,4 +28,16 @@ class TrainingConfig(StageConfig):
         lt=0.6,
         description="share of examples held out from training, chosen by hash; half of it calibrates, half is "
         "the test set",
+    )
+
+
+class LabelledFile(StageConfig):
+    """Labelled texts on disk: `.csv` with a header, or `.jsonl`, such as `gristmill label` writes."""
+
+    path: str = Field(description="path of the file; its digest is part of the key")
+    text_column: str = Field("text", description="column with the text")
+    label_column: str = Field("label", description="column with the label")
+    positive: list[str] = Field(min_length=1, description="labels of what is looked for, as spelled in the file")
+    negative: list[str] = Field(
+        [], description="labels of what is not; rows with any other label are left out. Empty: all labels that remain"
     )

@@ -21,6 +21,7 @@ from tasks.children.supervise import run_child
 from tasks.filter.fasttext_model.calibration import Sigmoid, area_under_curve, fit_sigmoid, threshold_table
 from tasks.filter.fasttext_model.child import Spec
 from tasks.filter.fasttext_model.config import TrainingConfig
+from tasks.filter.fasttext_model.labelled import Example
 from tasks.filter.fasttext_model.sample import draw
 from tasks.filter.fasttext_model.scorer import CALIBRATION, MODEL, NEGATIVE, POSITIVE, Scorer
 from tasks.filter.fasttext_model.tokens import tokens
@@ -32,14 +33,6 @@ CHILD = "tasks.filter.fasttext_model.child"
 BATCH = 4096  # examples scored at once
 
 
-class Example(NamedTuple):
-    """A text with its class; the ID decides which split it belongs to."""
-
-    id: str
-    positive: bool
-    text: str
-
-
 class Split(NamedTuple):
     """The examples of each split."""
 
@@ -48,8 +41,11 @@ class Split(NamedTuple):
     tested: list[Example]
 
 
-def train_classifier(config: TrainingConfig, examples: Iterable[Example], out: Output) -> None:
-    """Train on examples; write model and calibration, count held-out figures, tabulate precision by threshold.
+def train_classifier(
+    config: TrainingConfig, examples: Iterable[Example], out: Output, base_rate: float | None = None
+) -> list[Example]:
+    """Train on examples; write model and calibration, count held-out figures, tabulate precision by threshold. Returns
+    the test set. Scores are probabilities where a share `base_rate` is positive; None: as many as in the examples.
 
     Raises SourceError when a class has too few examples, TrainingError when training fails.
     """
@@ -67,18 +63,20 @@ def train_classifier(config: TrainingConfig, examples: Iterable[Example], out: O
     if training["attempts"] > 1:
         out.note(f"trained at a learning rate of {training['learning_rate']:g}, halved after each NaN")
     scorer = Scorer(out.path / MODEL, Sigmoid(1.0, 0.0))
-    sigmoid = fit_sigmoid(*_outcomes(scorer, parts.calibrated))
+    odds, positive = _outcomes(scorer, parts.calibrated)
+    fitted = fit_sigmoid(odds, positive)
+    sigmoid = fitted if base_rate is None else fitted.at_rate(float(positive.mean()), base_rate)
     (out.path / CALIBRATION).write_text(json.dumps(sigmoid._asdict()) + "\n")
     log_odds, positive = _outcomes(scorer, parts.tested)
-    scores = sigmoid(log_odds)
     out.count(
         **training,
         examples={use: _sizes(part) for use, part in parts._asdict().items()},
-        accuracy=round(float(np.mean((scores >= 0.5) == positive)), 4),
-        auc=round(area_under_curve(scores, positive), 4),
+        accuracy=round(float(np.mean((fitted(log_odds) >= 0.5) == positive)), 4),
+        auc=round(area_under_curve(log_odds, positive), 4),
     )
     out.table("Training", [{name.replace("_", " "): value for name, value in training.items()}])
-    out.table("Threshold and expected precision", threshold_table(scores, positive))
+    out.table("Threshold and expected precision", threshold_table(sigmoid(log_odds), positive, base_rate))
+    return parts.tested
 
 
 def split(examples: Iterable[Example], held_out: float) -> Split:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
 
-from tasks.filter.fasttext_model.config import TrainingConfig
+from pydantic import Field, model_validator
+
+from tasks.filter.fasttext_model.config import LabelledFile, TrainingConfig
 from tasks.stage.config import StageConfig
 
 
 class QualityModelConfig(StageConfig):
-    """Good against ordinary text, both from the pipeline's own documents."""
+    """Good against ordinary text: sources of the pipeline's own documents, labelled texts, or both."""
 
-    positive: list[str] = Field(min_length=1, description="sources of good text, which the corpus should resemble")
-    negative: list[str] = Field([], description="sources of ordinary text; empty for all sources that are not positive")
+    positive: list[str] = Field([], description="sources of good text, which the corpus should resemble")
+    negative: list[str] = Field(
+        [],
+        description="sources of ordinary text; empty for all sources that are not positive, or none where labelled "
+        "texts are all that is named",
+    )
+    files: list[LabelledFile] = Field([], description="labelled texts; positive is what is good")
     sample: int = Field(20_000, ge=50, description="maximum documents per class, chosen by the hash of their ID")
     characters: int = Field(
         2000,
@@ -20,6 +27,12 @@ class QualityModelConfig(StageConfig):
         description="characters at the beginning of each document to train on; scoring uses the whole text",
     )
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="fastText's parameters")
+
+    @model_validator(mode="after")
+    def _learns_from_something(self) -> Self:
+        if not self.positive and not self.files:
+            raise ValueError("name sources of good text under positive, or labelled texts under files")
+        return self
 
 
 class QualityConfig(StageConfig):

@@ -1,24 +1,28 @@
-"""Training the quality classifier: the beginnings of good and ordinary documents are its examples."""
+"""Training the quality classifier: the beginnings of good and ordinary texts are its examples."""
 
 from __future__ import annotations
 
 from storage.artifact import Artifact
+from tasks.filter.fasttext_model.labelled import Example, read_labelled
 from tasks.filter.fasttext_model.sample import sample_documents
-from tasks.filter.fasttext_model.train import Example, train_classifier
+from tasks.filter.fasttext_model.train import train_classifier
 from tasks.filter.quality.config import QualityModelConfig
 from tasks.stage.output import Output
 
 
 def train_quality(config: QualityModelConfig, documents: Artifact, out: Output) -> None:
-    """Choose, train, calibrate. A text in both classes counts as good. Raises ConfigError, SourceError."""
+    """Choose, train, calibrate. A text in both classes counts as good, a labelled one as labelled. Raises ConfigError,
+    SourceError."""
     size, characters = config.sample, config.characters
-    good = sample_documents(documents, config.positive, size, characters)
-    ordinary = sample_documents(
-        documents, config.negative or config.positive, size, characters, others=not config.negative
-    )
-    examples = [
-        Example(found.id, positive, found.text)
-        for side, positive in ((ordinary, False), (good, True))
-        for found in side
+    examples: list[Example] = []
+    if config.positive or config.negative:
+        named = config.negative or config.positive
+        ordinary = sample_documents(documents, named, size, characters, others=not config.negative)
+        examples += [Example(found.id, False, found.text) for found in ordinary]
+    if config.positive:
+        good = sample_documents(documents, config.positive, size, characters)
+        examples += [Example(found.id, True, found.text) for found in good]
+    examples += [
+        example._replace(text=example.text[:characters]) for file in config.files for example in read_labelled(file)
     ]
     train_classifier(config.training, examples, out)

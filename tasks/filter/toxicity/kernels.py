@@ -1,4 +1,4 @@
-"""Two hot loops, compiled by numba: cutting documents into paragraphs, and tf-idf sums of texts."""
+"""Two hot loops, compiled by numba: cutting documents into pieces, and tf-idf sums of texts."""
 
 from __future__ import annotations
 
@@ -9,53 +9,74 @@ from storage.shards.arrays import Float64, Int32, Int64, UInt8
 from tasks.filter.fasttext_model.word_kernels import ALONE, BREAK, FNV_OFFSET, LETTER, find, step
 from tasks.text.kernels import decode
 
-NEWLINE = np.uint8(ord("\n"))
 BLANK = np.uint8(ord(" "))  # bytes up to here are white space or control characters
+ENDS = np.array([ord(c) for c in ".!?…"], np.uint32)  # a sentence ends here if a blank follows
+WIDE_ENDS = np.array([ord(c) for c in "。！？"], np.uint32)  # here without one
+CLOSERS = np.array([ord(c) for c in "\"')]}»”’」』"], np.uint32)  # belong to the sentence before
+
+
+@njit(cache=True, nogil=True, inline="always")
+def among(c, characters):
+    """Whether a character is one of these."""
+    found = False
+    for other in characters:
+        found |= c == other
+    return found
 
 
 @njit(cache=True, nogil=True)
-def cut_paragraphs(
-    data: UInt8, offsets: Int64, kinds: UInt8, most: int, begins: Int64, characters: Int64, firsts: Int64
-) -> int:
-    """Cut D documents `data[offsets[d]:offsets[d + 1]]` at blank lines, and where a word begins after `most` bytes.
+def cut_pieces(
+    data: UInt8, offsets: Int64, kinds: UInt8, most: int, begins: Int64, sizes: Int64, firsts: Int64
+) -> int:  # fmt: skip
+    """Cut D documents `data[offsets[d]:offsets[d + 1]]` into pieces of whole sentences, as many as fit into `most`
+    bytes; a longer sentence is cut where a word begins.
 
-    Written: the begin of each paragraph (it ends where the next one begins), its characters, and in `firsts[d]` the
-    number of a document's first paragraph: each has at least one. Returns the number of paragraphs, at most
-    `len(data) // min(3, most) + D`. `kinds` are those of `fasttext_model.kernels.Tables`.
+    A run of white space counts as one byte, whatever it consists of, so that pieces do not depend on where lines end.
+    Written: the begin of each piece (it ends where the next one begins), its size so counted, and in `firsts[d]` the
+    number of a document's first piece: each has at least one. Returns the number of pieces, at most
+    `2 * len(data) // most + 2 * D`. `kinds` are those of `fasttext_model.kernels.Tables`.
     """
     count = 0
     beyond = len(kinds) - 1
     for d in range(len(offsets) - 1):
         i, stop = offsets[d], offsets[d + 1]
         firsts[d] = count
-        begin = i
-        length = 0
-        new_lines = 0  # since the last character that is not white space
+        begin, size = i, 0
+        # Begin of the last sentence in this piece, the piece's size before it, and the white space between
+        sentence, sentence_at, sentence_gap = i, 0, 0
+        blank, ended, fresh = False, False, False  # after white space; after a sentence's end; a sentence may begin
         before = BREAK
         while i < stop:
-            b = data[i]
-            used = 1
-            if b < 128:
-                kind = kinds[b]
-            else:
+            c, used = np.uint32(data[i]), 1
+            if c >= 128:
                 c, used = decode(data, i, stop)
-                kind = kinds[min(np.int64(c), beyond)]
-            if b > BLANK:
-                # A word begins at this character
-                starts = kind == ALONE or (kind == LETTER and before != LETTER)
-                # White space stays with the paragraph before; only a non-blank character opens the next
-                if i > begin and (new_lines > 1 or (starts and i - begin >= most)):
-                    begins[count], characters[count] = begin, length
-                    count += 1
-                    begin, length = i, 0
-                new_lines = 0
-            elif b == NEWLINE:
-                new_lines += 1
+            kind = kinds[min(np.int64(c), beyond)]
+            if c <= BLANK:
+                blank, fresh = True, fresh or ended
+            else:
+                gap = 1 if blank and size > 0 else 0
+                closes = among(c, CLOSERS) and ended and not blank
+                if fresh and not closes:
+                    sentence, sentence_at, sentence_gap = i, size, gap
+                if size + gap >= most and (kind == ALONE or (kind == LETTER and before != LETTER)):
+                    if sentence > begin:
+                        begins[count], sizes[count] = begin, sentence_at
+                        count += 1
+                        begin, size = sentence, size - sentence_at - sentence_gap
+                    if size + gap >= most:
+                        begins[count], sizes[count] = begin, size
+                        count += 1
+                        begin, size, gap = i, 0, 0
+                    sentence, sentence_at, sentence_gap = begin, 0, 0
+                wide = among(c, WIDE_ENDS)
+                ended = wide or among(c, ENDS) or closes
+                fresh = wide or (fresh and closes)
+                blank = False
+                size += gap + used
             before = kind
-            length += 1
             i += used
         # The rest of the document, an empty document too
-        begins[count], characters[count] = begin, length
+        begins[count], sizes[count] = begin, size
         count += 1
     return count
 

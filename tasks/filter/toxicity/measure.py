@@ -1,7 +1,9 @@
-"""Toxicity scores: the classifier scores paragraphs; a document gets their mean and maximum.
+"""Toxicity scores: the classifier scores pieces of a text; a document gets their mean and maximum.
 
-The score of a whole book would say little, since the words that matter are diluted. So the classifier sees paragraphs,
-and a document has two signals.
+The score of a whole book would say little, since the words that matter are diluted. So the classifier sees pieces of a
+few sentences, as long as the comments on which such classifiers are trained. Their scores are probabilities at a low
+base rate, so that the mean over a document, weighted by length, is the share of it that is to be expected toxic: one
+doubtful piece in a long text adds next to nothing, and where lines end makes no difference.
 """
 
 from __future__ import annotations
@@ -12,42 +14,49 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from storage.shards.arrays import Int64
+from storage.shards.arrays import Float64, Int64
 from tasks.filter.fasttext_model.scorer import Scorer, load_scorer
 from tasks.filter.fasttext_model.tokens import word_kinds
 from tasks.filter.toxicity import kernels
 from tasks.filter.toxicity.config import ToxicityConfig
-from tasks.filter.toxicity.package import WEIGHTS, PackageScorer
+from tasks.filter.toxicity.package import WEIGHTS_FILE, PackageScorer
 from tasks.text.scan import utf8
 
-SCHEMA = pa.schema([("toxicity_score", pa.float64()), ("toxicity_paragraph", pa.float64())])
+SCHEMA = pa.schema([("toxicity_score", pa.float64()), ("toxicity_piece", pa.float64())])
 
 
 def measure_toxicity(config: ToxicityConfig, model: Path, texts: pa.Array) -> pa.RecordBatch:
     """The scores of each text under the model in this folder; see `stage.py` for the columns."""
-    parts, characters, firsts = paragraphs(texts, config.paragraph_bytes)
-    scores, words = load_model(model).score(parts)
-    weights = np.where(words > 0, characters, 0)
-    total = np.add.reduceat(weights, firsts)
-    mean = np.add.reduceat(scores * weights, firsts) / np.maximum(1, total)
-    worst = np.maximum.reduceat(np.where(words > 0, scores, 0.0), firsts)
+    mean, worst, total = score_documents(load_model(model), texts, config.piece_bytes)
     return pa.record_batch([pa.array(mean, mask=total == 0), pa.array(worst, mask=total == 0)], SCHEMA)
 
 
-def paragraphs(texts: pa.Array, most: int) -> tuple[pa.Array, Int64, Int64]:
-    """The paragraphs of D texts, without copying: all as one array of strings, their lengths in characters, and the
-    number of each text's first paragraph (D)."""
+def score_documents(
+    scorer: Scorer | PackageScorer, texts: pa.Array, piece_bytes: int
+) -> tuple[Float64, Float64, Int64]:
+    """The mean score of each text's pieces, weighted by their bytes, the highest, and the bytes of those with words."""
+    parts, sizes, firsts = pieces(texts, piece_bytes)
+    scores, words = scorer.score(parts)
+    weights = np.where(words > 0, sizes, 0)
+    total = np.add.reduceat(weights, firsts)
+    mean = np.add.reduceat(scores * weights, firsts) / np.maximum(1, total)
+    return mean, np.maximum.reduceat(np.where(words > 0, scores, 0.0), firsts), total
+
+
+def pieces(texts: pa.Array, most: int) -> tuple[pa.Array, Int64, Int64]:
+    """The pieces of D texts, without copying: all as one array of strings, their bytes where a run of white space
+    counts as one, and the number of each text's first piece (D)."""
     data, offsets = utf8(texts)
-    limit = int(offsets[-1] - offsets[0]) // min(3, most) + len(texts)
-    begins, characters = np.empty(limit + 1, np.int64), np.empty(limit, np.int64)
+    limit = 2 * (int(offsets[-1] - offsets[0]) // most + len(texts))
+    begins, sizes = np.empty(limit + 1, np.int64), np.empty(limit, np.int64)
     firsts = np.empty(len(texts), np.int64)
-    count = kernels.cut_paragraphs(data, offsets, word_kinds(), most, begins, characters, firsts)
+    count = kernels.cut_pieces(data, offsets, word_kinds(), most, begins, sizes, firsts)
     begins[count] = offsets[-1]
     bounds = pa.py_buffer(begins[: count + 1].astype(np.int32))
-    return pa.StringArray.from_buffers(count, bounds, texts.buffers()[2]), characters[:count], firsts
+    return pa.StringArray.from_buffers(count, bounds, texts.buffers()[2]), sizes[:count], firsts
 
 
 @functools.cache
 def load_model(folder: Path) -> Scorer | PackageScorer:
     """The model of an artifact, loaded once per process."""
-    return PackageScorer(folder) if (folder / WEIGHTS).exists() else load_scorer(folder)
+    return PackageScorer(folder) if (folder / WEIGHTS_FILE).exists() else load_scorer(folder)

@@ -1,8 +1,8 @@
-"""The model of `alt-profanity-check` as plain arrays: tf-idf of words, five linear classifiers, and their mean.
+"""A cascade of two models that come with packages: the linear one settles most pieces, the LSTM the rest.
 
-The package pickles the model and calls scikit-learn, word by word in Python. Its weights are exported once; scoring
-reads only arrays and is ten times as fast. Words are folded as everywhere in the filter (NFC and case folding), which
-equals the package's `lower()` except for a few letters such as ß.
+The linear model alone (see `linear.py`) calls every oath and many a donkey toxic, but what it finds harmless is: of the
+labelled posts that the LSTM calls toxic it passes on 98.9 %. It is a hundred times as fast, and passes on 1 to 3 % of
+expository text and 15 % of fiction.
 """
 
 from __future__ import annotations
@@ -12,52 +12,42 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage.shards.arrays import Float64, Int64
-from tasks.filter.fasttext_model.classifier import word_table
-from tasks.filter.fasttext_model.tokens import fold, term_kinds
-from tasks.filter.toxicity import kernels
+from tasks.filter.fasttext_model.calibration import Sigmoid
+from tasks.filter.toxicity.config import PackageModelConfig
+from tasks.filter.toxicity.linear import Linear, export_linear
+from tasks.filter.toxicity.lstm import TOXIC_SHARE, WEIGHTS_FILE, Lstm, export_lstm
 from tasks.stage.output import Output
 
-WORDS, WEIGHTS, FOLDS = "words.txt", "weights.npy", "folds.json"
+BASE_RATE = "base_rate.json"
+PASSED_ON = 0.2  # the linear score from which the LSTM decides
+
+__all__ = ["WEIGHTS_FILE", "PackageScorer", "export_package"]
 
 
-def export_package(out: Output) -> None:
-    """Write the package's words, idf times coefficients for each fold, and each fold's intercept and sigmoid."""
-    from profanity_check.profanity_check import model, vectorizer
-
+def export_package(config: PackageModelConfig, out: Output) -> None:
+    """Write both models and the base rate. Raises SourceError for a package that is missing or of other contents."""
     out.progress(0, 1, "models", "export")
-    folds = [(fold.estimator, fold.calibrators[0]) for fold in model.calibrated_classifiers_]
-    words = sorted(vectorizer.vocabulary_)
-    order = [vectorizer.vocabulary_[word] for word in words]
-    idf = vectorizer.idf_[order]
-    weights = np.stack([idf, *(idf * estimator.coef_[0][order] for estimator, _ in folds)], axis=1)
-    (out.path / WORDS).write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
-    np.save(out.path / WEIGHTS, weights.astype(np.float64), allow_pickle=False)
-    numbers = [[float(estimator.intercept_[0]), float(curve.a_), float(curve.b_)] for estimator, curve in folds]
-    (out.path / FOLDS).write_text(json.dumps(numbers) + "\n")
-    out.count(words=len(words), folds=len(folds))
+    export_linear(out)
+    export_lstm(out)
+    (out.path / BASE_RATE).write_text(json.dumps(config.base_rate) + "\n")
 
 
 class PackageScorer:
-    """The exported model in a folder."""
+    """The exported models in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.table = word_table((folder / WORDS).read_bytes().split(b"\n")[:-1])
-        self.weights = np.load(folder / WEIGHTS, allow_pickle=False)
-        self.intercepts, self.slopes, self.offsets = np.array(json.loads((folder / FOLDS).read_text())).T
+        self.linear, self.lstm = Linear(folder), Lstm(folder)
+        self.base_rate = json.loads((folder / BASE_RATE).read_text())
+        self.sigmoid = Sigmoid(1.0, 0.0).at_rate(TOXIC_SHARE, self.base_rate)
 
     def score(self, texts: pa.Array) -> tuple[Float64, Int64]:
-        """The probability that a text is profane, and its number of words, for each text."""
-        from scipy.special import expit
-
-        scores, words = np.zeros(len(texts)), np.zeros(len(texts), np.int64)
-        for part in fold(texts):
-            size = len(part.rows)
-            sums, norms, counts = np.zeros((size, len(self.slopes))), np.empty(size), np.empty(size, np.int64)
-            places = (part.data, part.begins, part.ends)
-            kernels.sum_terms(term_kinds(), *self.table, self.weights, *places, sums, norms, counts)
-            decisions = sums / np.where(norms > 0, norms, 1)[:, None] + self.intercepts
-            scores[part.rows] = expit(-(self.slopes * decisions + self.offsets)).mean(1)
-            words[part.rows] = counts
+        """The probability that a text is toxic at the base rate, and its number of words, for each text. What the
+        linear model settles has its score times that rate, so that its order remains."""
+        gate, words = self.linear.score(texts)
+        scores = gate * self.base_rate
+        rows = np.flatnonzero(gate >= PASSED_ON)
+        scores[rows] = self.sigmoid(self.lstm.log_odds(pc.take(texts, pa.array(rows))))
         return scores, words

@@ -15,9 +15,9 @@ class ToxicityRules(Section):
         default_factory=ToxicityConfig, description="how toxicity is measured: by which classifier"
     )
     max_score: float | None = Field(
-        0.8, ge=0, le=1, description="mean score of the paragraphs, weighted by their length"
+        0.15, ge=0, le=1, description="share of the text that may be expected to be toxic: mean score of its pieces"
     )
-    max_paragraph: float | None = Field(None, ge=0, le=1, description="highest score of any paragraph")
+    max_piece: float | None = Field(None, ge=0, le=1, description="highest score of any piece")
 
     def named_sources(self) -> dict[str, list[str]]:
         """The sources of documents that count as clean."""

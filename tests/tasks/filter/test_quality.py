@@ -18,12 +18,18 @@ from hypothesis import strategies as st
 from storage.artifact import Artifact
 from storage.errors import ConfigError, SourceError
 from storage.shards.documents import Document, shard_name, write_documents
-from tasks.filter.fasttext_model.calibration import Sigmoid, area_under_curve, fit_sigmoid, threshold_table
+from tasks.filter.fasttext_model.calibration import (
+    Sigmoid,
+    area_under_curve,
+    fit_sigmoid,
+    threshold_for,
+    threshold_table,
+)
 from tasks.filter.fasttext_model.scorer import MODEL, load_scorer
 from tasks.filter.fasttext_model.tokens import tokens
 from tasks.filter.quality.config import QualityModelConfig
 from tasks.filter.quality.measure import measure_quality
-from tasks.filter.quality.stage import quality_model
+from tasks.filter.quality.stage import fingerprints, quality_model
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 
@@ -184,10 +190,51 @@ def test_the_area_under_the_curve_is_sklearns(pairs: list[tuple[int, bool]]) -> 
 
 
 def test_a_threshold_table_counts_what_lies_above() -> None:
-    rows = {
-        row["threshold"]: row for row in threshold_table(np.array([0.15, 0.55, 0.85, 0.65]), np.array([0, 0, 1, 1]) > 0)
-    }
-    assert rows[0.6] == {"threshold": 0.6, "expected precision": 1.0, "recall": 1.0, "negatives above": 0.0}
+    scores, positive = np.array([0.15, 0.55, 0.85, 0.65]), np.array([0, 0, 1, 1]) > 0
+    rows = {row["threshold"]: row for row in threshold_table(scores, positive)}
+    assert rows[0.6] == {
+        "threshold": 0.6, "positives above": "2 of 2", "negatives above": "0 of 2", "recall": 1.0,
+        "expected precision": 1.0,
+    }  # fmt: skip
     assert rows[0.5]["expected precision"] == pytest.approx(2 / 3, abs=1e-3)
     assert rows[0.95]["expected precision"] is None
+    rare = {row["threshold"]: row for row in threshold_table(scores, positive, base_rate=0.01)}
+    assert rare[0.5]["expected precision"] == pytest.approx(0.01 / (0.01 + 0.99 / 2), abs=1e-3)
     assert json.dumps(list(rows.values()))
+
+
+def test_the_threshold_for_a_precision_is_the_lowest_that_brings_it() -> None:
+    chance = np.random.default_rng(0)
+    positive = np.arange(40_000) < 20_000
+    scores = np.where(positive, chance.normal(3, 1, 40_000), chance.normal(0, 1, 40_000))
+    threshold = threshold_for(scores, positive, base_rate=0.01, precision=0.9)
+    assert threshold is not None
+
+    def precision(level: float) -> float:
+        hits, alarms = (scores[positive] >= level).mean(), (scores[~positive] >= level).mean()
+        return float(0.01 * hits / (0.01 * hits + 0.99 * alarms))
+
+    assert precision(threshold) >= 0.9 > precision(threshold - 0.2)
+    assert threshold_for(-scores, positive, base_rate=0.01, precision=0.9) is None
+
+
+def test_labelled_texts_teach_it_alone_or_beside_sources(tmp_path: Path) -> None:
+    labelled = tmp_path / "labels.jsonl"
+    rows = [{"text": row.text, "label": {"good": "yes", "crawl": "no"}[row.source]} for row in documents(300)]
+    rows += [{"text": f"not judged {number}", "label": "skip"} for number in range(40)]
+    labelled.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    files = [{"path": str(labelled), "positive": ["yes"], "negative": ["no"]}]
+    corpus = shards(tmp_path / "in", documents(200))
+    texts = pa.array(["The castle by the river.", "Buy cheap: click the banner!"], pa.string())
+    for number, config in enumerate(({"positive": []}, {"positive": ["good"], "negative": ["crawl"]})):
+        out = train(tmp_path / str(number), corpus, files=files, **config)
+        good, poor = measure_quality(out.path, texts)["quality_score"].to_pylist()
+        assert poor < 0.3 < 0.7 < good
+        total = sum(count for part in out.counts["examples"].values() for count in part.values())
+        assert total == 300, "those that are skipped count for nothing, those that stand in both once"
+    config = QualityModelConfig.model_validate({"files": files})
+    before = fingerprints(config)
+    labelled.write_text(labelled.read_text() + json.dumps({"text": "one more", "label": "no"}) + "\n")
+    assert fingerprints(config) != before
+    with pytest.raises(ValueError, match="name sources of good text under positive, or labelled texts under files"):
+        QualityModelConfig()
