@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -235,6 +236,53 @@ def vote(
 
     file = votes or Path(f"votes-{ref.replace('/', '-').replace('@', '-')}.jsonl")
     collect_votes(console, store, ref, models, file, voter, port)
+
+
+@app.command()
+def label(
+    ref: Annotated[str, typer.Argument(help="an artifact with documents: a ref such as tiny/dedup")],
+    question: Annotated[str, typer.Option(help="what is asked of each text")] = "Is this toxic?",
+    size: Annotated[int, typer.Option(min=1, help="texts to label, of as many documents")] = 500,
+    excerpt: Annotated[
+        int, typer.Option(min=50, metavar="BYTES", help="of a document, whole sentences up to this length are shown")
+    ] = 300,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="REF:COLUMN", help="as many of each range of a score: tiny/toxicity:toxicity_score"),
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="the file of labels, which is gone on with; by default named after the ref")
+    ] = None,
+    labeller: Annotated[str | None, typer.Option(help="who labels; stands in the file")] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="let this OpenAI-compatible endpoint label: it gets the texts")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="the model there")] = None,
+    prompt: Annotated[
+        Path | None, typer.Option(help="file with the prompt there: {text} is the text, the answer ends with yes or no")
+    ] = None,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="environment variable with the key; by default none is sent"),
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="labels of the same texts by somebody else: print how far both agree")
+    ] = None,
+    store: StoreUrl = None,
+) -> None:
+    """Label texts of your own corpus, by hand at the terminal or by an endpoint, to train a classifier on.
+
+    Texts come from every source, and with --by from every range of a score. Each label is on the disk before the next
+    text is shown; run it again to go on.
+    """
+    from flows.commands.label import Server, Source, label_texts
+
+    if (model is None or prompt is None) if endpoint else (model or prompt or api_key_env):
+        raise typer.BadParameter("--endpoint, --model and --prompt go together")
+    server = Server(endpoint, model, prompt, api_key_env) if endpoint and model and prompt else None
+    who = labeller or model or "me"
+    file = labels or Path(f"labels-{'-'.join(re.split('[/@:]', f'{ref}/{who}'))}.jsonl")
+    label_texts(console, store, Source(ref, size, excerpt, by), question, file, who, server, against)
 
 
 @app.command()

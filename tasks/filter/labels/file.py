@@ -1,0 +1,98 @@
+"""The file of labels: JSON Lines, a line and a flush per answer, which `files` of a trained classifier read as it is.
+
+One labeller a file: a text would teach both classes otherwise. Undoing cuts the last line off. A line that a kill cut
+short is dropped.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from storage.errors import ConfigError, SourceError
+from storage.shards.lines import as_line, parse_json
+from tasks.filter.labels.sample import Item
+
+Label = Literal["yes", "no", "skip"]
+LABELS: tuple[Label, ...] = ("yes", "no", "skip")
+FIELDS = ("id", "text", "label", "labeller")
+
+
+def read_labels(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of labels; half a line at its end is none. Raises SourceError for a file that can't be read or
+    a line that is no label."""
+    try:
+        *lines, last = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise SourceError(f"{path} can't be read: {error.strerror}.", "Name another file of labels.") from error
+    rows = []
+    for number, line in enumerate([*lines, last] if _row(last) else lines, 1):
+        row = _row(line)
+        if row is None:
+            raise SourceError(f"{path}, line {number} is no label.", "Remove the line, or restore the file.")
+        rows.append(row)
+    return rows
+
+
+class LabelFile:
+    """The file of one labeller. Raises ConfigError for the file of another one."""
+
+    def __init__(self, path: Path, labeller: str) -> None:
+        if not labeller or len(labeller) > 120 or not labeller.isprintable():
+            raise ConfigError("The labeller's name is no name.", "Give up to 120 letters: --labeller ann.")
+        self.path, self.labeller = path, labeller
+        self.rows = read_labels(path)
+        others = sorted({row["labeller"] for row in self.rows} - {labeller})
+        if others:
+            raise ConfigError(
+                f"{path} has the labels of {', '.join(others)}.", "Choose another file: --labels, or --labeller."
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # So that the next label begins a line of its own
+        whole = "".join(as_line(row) for row in self.rows).encode()
+        if path.exists() and path.read_bytes() != whole:
+            path.write_bytes(whole)
+
+    @property
+    def labelled(self) -> set[str]:
+        """The IDs of the excerpts that have a label."""
+        return {row["id"] for row in self.rows}
+
+    def add(self, item: Item, label: Label, **more: str) -> None:
+        """Write a label, and flush it to the disk."""
+        row = {
+            **item._asdict(), "label": label, "labeller": self.labeller,
+            "at": datetime.now(UTC).isoformat(timespec="seconds"), **more,
+        }  # fmt: skip
+        with self.path.open("ab") as file:
+            before = file.tell()
+            try:
+                file.write(as_line(row).encode())
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError:  # a full disk must leave no half of a line in the middle of the file
+                os.truncate(self.path, before)
+                raise
+        self.rows.append(row)
+
+    def undo(self) -> dict[str, Any] | None:
+        """Take the last label back; None where there is none."""
+        if not self.rows:
+            return None
+        row = self.rows.pop()
+        os.truncate(self.path, self.path.stat().st_size - len(as_line(row).encode()))
+        return row
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = parse_json(line)
+    except ValueError:
+        return None
+    if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in FIELDS):
+        return None
+    return row if row["label"] in LABELS else None
