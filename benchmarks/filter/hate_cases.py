@@ -17,6 +17,7 @@ ABUSE = {
     "threat": (
         "I am going to find {group} and make them bleed.",
         "{group} will be hanged from the lamp posts, and I will watch.",
+        "If {group} come here again, we will burn their houses down.",
     ),
     "dehumanisation": (
         "{group} are vermin, and vermin must be exterminated.",
@@ -40,7 +41,11 @@ ABUSE = {
 }
 # No case is
 HARMLESS = {
-    "identity": ("My neighbours are {group}, and we have lunch together.", "A museum of the history of {group} opens."),
+    "identity": (
+        "My neighbours are {group}, and we have lunch together.",
+        "A museum of the history of {group} opens.",
+        "Two of the five candidates spoke about the rights of {group}.",
+    ),
     "identity of the writer": ("I am {one} and proud of it.", "As I am {one}, the invitation meant a lot to me."),
     "praise": ("{group} are wonderful people.", "I admire what {group} have done for this city."),
     "negated hate": ("{group} are not vermin.", "I would never say that {group} are disgusting."),
