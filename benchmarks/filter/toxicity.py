@@ -141,10 +141,10 @@ def report_posts(scorers: dict[str, Any], posts: dict[str, Posts]) -> None:
     made = cases()
     positive = np.array([case.abusive for case in made])
     scores = {name: scored(scorer, [case.text for case in made]) for name, scorer in scorers.items()}
-    areas = [f"{area_under_curve(found, positive):.3f}" for found in scores.values()]
+    over_all = " | ".join(f"{area_under_curve(found, positive):.3f}" for found in scores.values())
     print(f"\n{len(made)} test cases, {positive.sum()} of them abusive. By function: mean score.")
     print(f"\n| function | cases | abusive | {' | '.join(scorers)} |\n|---|---|---|{'---|' * len(scorers)}")
-    print(f"| all, area under the curve | {len(made)} | {positive.sum()} | {' | '.join(areas)} |")
+    print(f"| all, area under the curve | {len(made)} | {positive.sum()} | {over_all} |")
     for function in dict.fromkeys(case.function for case in made):
         rows = np.array([case.function == function for case in made])
         means = " | ".join(f"{found[rows].mean():.2f}" for found in scores.values())

@@ -55,7 +55,7 @@ TABLE, WEIGHTS_FILE = "lstm_words.txt", "lstm.npz"
 def export_lstm(out: Output) -> None:
     """Write the vocabulary and the weights. Raises SourceError for a package of other contents."""
     data = _known(*WEIGHTS)
-    arrays = {
+    arrays: dict[str, Any] = {
         name: np.frombuffer(data, "<f4", int(np.prod(shape)), at).reshape(shape) for name, (at, shape) in ARRAYS.items()
     }
     (out.path / TABLE).write_text("".join(f"{word}\n" for word in read_vocabulary()), encoding="utf-8")
@@ -92,27 +92,24 @@ class Lstm:
 
     def __init__(self, folder: Path) -> None:
         words = (folder / TABLE).read_bytes().split(b"\n")[:-1]
-        self.table = word_table(words)
+        table = word_table(words)
         with np.load(folder / WEIGHTS_FILE, allow_pickle=False) as found:
             arrays = {name: np.ascontiguousarray(found[name], np.float32) for name in found.files}
-        self.directions: list[Float32] = []
+        directions: list[Float32] = []
         for name in ("forward", "backward"):
             embedding = arrays["embedding"][1 : len(words) + 1].astype(np.float64)
             inputs = embedding @ arrays[f"{name}_kernel"] + arrays[f"{name}_bias"]
-            self.directions += [inputs.astype(np.float32), arrays[f"{name}_recurrent"]]
+            directions += [inputs.astype(np.float32), arrays[f"{name}_recurrent"]]
         output = np.ascontiguousarray(arrays["output"][:, LABEL])
-        self.layers = (arrays["hidden"], arrays["hidden_bias"], output, float(arrays["output_bias"][LABEL]))
-        self.kinds = _word_kinds()
+        layers = (arrays["hidden"], arrays["hidden_bias"], output, float(arrays["output_bias"][LABEL]))
+        self.model: tuple[Any, ...] = (_word_kinds(), *table, *directions, *layers)
 
     def log_odds(self, texts: pa.Array) -> Float64:
         """The log-odds that a text is toxic, at the share of toxic comments in the training set."""
         odds = np.zeros(len(texts))
         for part in fold(texts):
             found = np.empty(len(part.rows))
-            lstm_kernels.score_texts(
-                self.kinds, *self.table, *self.directions, *self.layers,
-                part.data, part.begins, part.ends, LONGEST, found,
-            )  # fmt: skip
+            lstm_kernels.score_texts(*self.model, part.data, part.begins, part.ends, LONGEST, found)
             odds[part.rows] = found
         return odds
 

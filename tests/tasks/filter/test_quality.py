@@ -226,8 +226,9 @@ def test_labelled_texts_teach_it_alone_or_beside_sources(tmp_path: Path) -> None
     files = [{"path": str(labelled), "positive": ["yes"], "negative": ["no"]}]
     corpus = shards(tmp_path / "in", documents(200))
     texts = pa.array(["The castle by the river.", "Buy cheap: click the banner!"], pa.string())
-    for number, config in enumerate(({"positive": []}, {"positive": ["good"], "negative": ["crawl"]})):
-        out = train(tmp_path / str(number), corpus, files=files, **config)
+    beside: list[dict[str, Any]] = [{"positive": []}, {"positive": ["good"], "negative": ["crawl"]}]
+    for number, sources in enumerate(beside):
+        out = train(tmp_path / str(number), corpus, files=files, **sources)
         good, poor = measure_quality(out.path, texts)["quality_score"].to_pylist()
         assert poor < 0.3 < 0.7 < good
         total = sum(count for part in out.counts["examples"].values() for count in part.values())

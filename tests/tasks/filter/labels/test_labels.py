@@ -33,7 +33,7 @@ from tasks.filter.fasttext_model.config import LabelledFile
 from tasks.filter.fasttext_model.labelled import read_labelled
 from tasks.filter.labels.agreement import agreement
 from tasks.filter.labels.ask import label_in
-from tasks.filter.labels.file import LabelFile, read_labels
+from tasks.filter.labels.file import LABELS, LabelFile, read_labels
 from tasks.filter.labels.sample import Item, sample_items
 from tasks.filter.side_files import write_signals
 from tasks.stage.output import Output
@@ -109,7 +109,7 @@ def item(number: int) -> Item:
 def test_labels_survive_a_kill_and_the_last_is_undone(tmp_path: Path) -> None:
     path = tmp_path / "labels.jsonl"
     file = LabelFile(path, "ann")
-    for number, label in enumerate(("yes", "no", "skip")):
+    for number, label in enumerate(LABELS):
         file.add(item(number), label)
         assert len(path.read_bytes().splitlines()) == number + 1
     with path.open("ab") as half:
