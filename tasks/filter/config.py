@@ -23,6 +23,7 @@ from tasks.filter.presets import Preset, expanded
 from tasks.filter.quality.rules import QualityRules
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.rules import Section
+from tasks.filter.signals.rules import NamedSignals
 from tasks.filter.toxicity.rules import ToxicityRules
 from tasks.stage.config import StageConfig
 
@@ -77,6 +78,7 @@ class FilterConfig(StageConfig):
     contamination: ContaminationRules | None = Field(
         default_factory=ContaminationRules, description="overlap of the training text with benchmark questions"
     )
+    signals: NamedSignals = Field({}, description="signals of your own, by name, each with its bounds")
     keep_removed: bool = Field(
         True,
         description="keep the removed documents in the artifact, in the folder removed/, which only its owner can read",

@@ -1,6 +1,7 @@
 """The table of families, in the order in which their rules are tried, and what all of them give to the filter.
 
-Signals are an artifact per family: adding a family measures only that one.
+Signals are an artifact per family: adding a family measures only that one. The signals of a profile are families too,
+after those of the table.
 """
 
 from __future__ import annotations
@@ -20,18 +21,25 @@ from tasks.filter.pii.family import FAMILY as PII
 from tasks.filter.pii_metadata.family import FAMILY as METADATA
 from tasks.filter.quality.family import FAMILY as QUALITY
 from tasks.filter.rules import Rule
+from tasks.filter.signals.family import named_families
 from tasks.filter.toxicity.family import FAMILY as TOXICITY
 from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
 
 FAMILIES: tuple[Family, ...] = (LANGUAGE, FORM, QUALITY, PERPLEXITY, TOXICITY, PII, METADATA, CONTAMINATION)
+
+
+def families_of(config: StageConfig) -> tuple[Family, ...]:
+    """Those of the table, and those that the config names."""
+    return (*FAMILIES, *named_families(config))
 
 
 def measure(config: StageConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> dict[str, Artifact]:
     """The signals of every family that has a rule, by the family's name; a table with the figures of their models."""
     measured: dict[str, Artifact] = {}
     figures: list[dict[str, Any]] = []
-    for family in FAMILIES:
+    for family in families_of(config):
         model, signals = family.measure(config, documents, benchmarks, out)
         if signals is not None:
             measured[family.name] = signals
@@ -55,13 +63,13 @@ def asked(config: StageConfig) -> dict[str, StageConfig]:
 
 def rules(config: StageConfig) -> list[Rule]:
     """Every rule of the config, in the order in which they are tried."""
-    found = [rule for family in FAMILIES for rule in family.rules(*family.sections(config))]
+    found = [rule for family in families_of(config) for rule in family.rules(*family.sections(config))]
     return sorted(found, key=lambda rule: rule.turn)
 
 
 def menders(config: StageConfig) -> list[Mender]:
     """What changes the texts that are kept, in the order in which it is applied."""
-    made = [family.mender(*family.sections(config)) for family in FAMILIES if family.mender]
+    made = [family.mender(*family.sections(config)) for family in families_of(config) if family.mender]
     return sorted((mender for mender in made if mender is not None), key=lambda mender: mender.turn)
 
 
@@ -69,10 +77,23 @@ def fingerprints(config: StageConfig) -> dict[str, str]:
     """Digests of what deciding reads outside the store. Raises ConfigError for what can't be read."""
     return {
         name: digest
-        for family in FAMILIES
+        for family in families_of(config)
         if family.fingerprints
         for name, digest in family.fingerprints(*family.sections(config)).items()
     }
+
+
+def sources(config: StageConfig) -> dict[str, str]:
+    """Digests of all that measuring and deciding read outside the store. Raises ConfigError, SourceError."""
+    measuring = {name: digest for family in families_of(config) for name, digest in family.sources(config).items()}
+    return {**measuring, **fingerprints(config)}
+
+
+def check_here(config: StageConfig, runtime: Runtime) -> None:
+    """Raises a GristmillError for what measuring needs and this machine has not."""
+    for family in families_of(config):
+        if family.check_here:
+            family.check_here(*family.sections(config), runtime)
 
 
 def redact(text: str, signals: pa.RecordBatch, row: int) -> str:
@@ -85,6 +106,6 @@ def redact(text: str, signals: pa.RecordBatch, row: int) -> str:
 
 def finish(config: StageConfig, measured: Mapping[str, Artifact], out: Output) -> None:
     """Add to the filter's artifact what families add beside documents and ledger."""
-    for family in FAMILIES:
+    for family in families_of(config):
         if family.finish and family.name in measured:
             family.finish(*family.sections(config), measured[family.name], out)

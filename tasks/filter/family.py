@@ -70,6 +70,8 @@ class Family:
     redact: Callable[[str, pa.RecordBatch, int], str] | None = None
     # (sections…, the artifact of signals, out): what else the family adds to the filter's artifact
     finish: Callable[..., None] | None = None
+    # (sections…, runtime): raises a GristmillError for what measuring needs and this machine has not
+    check_here: Callable[..., None] | None = None
 
     @property
     def name(self) -> str:
@@ -79,6 +81,20 @@ class Family:
     def sections(self, config: StageConfig) -> tuple[Any, ...]:
         """The family's own sections of the filter's config."""
         return tuple(getattr(config, field) for field in self.fields)
+
+    def sources(self, config: StageConfig) -> dict[str, str]:
+        """Digests of what measuring reads outside the store: a filter that knew nothing of them would not notice that
+        its signals have changed. Raises SourceError for what is not there."""
+        measuring = self.measured_by(*self.sections(config))
+        if measuring is None:
+            return {}
+        stages = [(self.signals, measuring), *([(self.model, measuring.model)] if self.model else [])]
+        return {
+            name: digest
+            for one, its_config in stages
+            if one.sources
+            for name, digest in one.sources(its_config).items()
+        }
 
     def measure(
         self, config: StageConfig, documents: Artifact, benchmarks: Artifact, out: Output
@@ -90,6 +106,11 @@ class Family:
         model = out.obtain(self.model, measuring.model, documents) if self.model else None
         inputs = [documents, *([benchmarks] if self.reads_benchmarks else []), *([model] if model else [])]
         return model, out.obtain(self.signals, measuring, *inputs)
+
+
+def column_of(family: str, column: str) -> str:
+    """The name of a column beside those of all families: a signal of the profile puts its own name before it."""
+    return f"{family}.{column}" if "." in family else column
 
 
 def measuring_half(section: Any) -> Any:

@@ -19,6 +19,7 @@ from storage.shards.documents import LEDGER_SCHEMA, BatchWriter, ledger_batches,
 from tasks.filter.config import FilterConfig
 from tasks.filter.decide import decide, ledger
 from tasks.filter.families import fingerprints, menders, rules
+from tasks.filter.family import column_of
 from tasks.filter.mend import mend
 from tasks.filter.report import Tally
 from tasks.filter.side_files import IdDigest, check_aligned, read_signals
@@ -47,7 +48,7 @@ def filter_shards(
         if len(paths) != len(shards):
             raise DamagedArtifact(
                 f"{family} has {len(paths)} side files for {len(shards)} shards.",
-                f"Measure again: --refresh {family} --refresh filter.",
+                f"Measure again: --refresh {family.partition('.')[0]} --refresh filter.",
             )
     jobs = [
         Shard(shard, {family: paths[number] for family, paths in side_files.items()}, repaired[number])
@@ -110,9 +111,10 @@ def _beside(path: Path, side_files: Mapping[str, Path]) -> Iterator[tuple[pa.Rec
             if signals is None or signals.num_rows != batch.num_rows:
                 raise DamagedArtifact(
                     f"The signals {family}/{path.name} are not of these documents.",
-                    f"Measure again: --refresh {family} --refresh filter.",
+                    f"Measure again: --refresh {family.partition('.')[0]} --refresh filter.",
                 )
-            columns |= dict(zip(signals.schema.names, signals.columns, strict=True))
+            names = (column_of(family, name) for name in signals.schema.names)
+            columns |= dict(zip(names, signals.columns, strict=True))
         yield batch, pa.record_batch(columns)
 
 

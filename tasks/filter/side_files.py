@@ -21,7 +21,7 @@ from storage.shards.parquet import open_parquet, parquet_writer
 from tasks.shards import collect, map_shards
 from tasks.stage.output import Output
 
-Measure = Callable[[pa.Array], pa.RecordBatch]  # texts of a row group → their signals, a row per text
+Measure = Callable[..., pa.RecordBatch]  # texts, or the columns asked for, of a row group → a row of signals for each
 
 FILE = "signals.parquet"
 IDS = b"ids"  # metadata key: the digest of the measured ids
@@ -43,16 +43,23 @@ class IdDigest:
 
 
 def write_signals(
-    measure: Measure, documents: Artifact, out: Output, *, column: str = "text", threads: bool = False
+    measure: Measure,
+    documents: Artifact,
+    out: Output,
+    *,
+    columns: Sequence[str] = ("text",),
+    threads: bool = False,
+    processes: int | None = None,
 ) -> None:
-    """Measure the text (or another `column`) of every document of an artifact into side files with the numbers of the
+    """Measure the text (or other `columns`) of every document of an artifact into side files with the numbers of the
     shards.
 
     `measure` must be importable in a worker (a module-level function or a `partial` of one) and return the same columns
-    for every batch; `threads` is for one that releases the GIL.
+    for every batch; `threads` is for one that releases the GIL, `processes` as for `map_shards`.
     """
     shards = documents.files("*.parquet")
-    measured = map_shards(functools.partial(_measure_shard, measure, column), shards, out, "measure", threads=threads)
+    work = functools.partial(_measure_shard, measure, tuple(columns))
+    measured = map_shards(work, shards, out, "measure", threads=threads, processes=processes)
     collect(measured, FILE, out.path)
     out.count(measured=sum(shard.counts["documents"] for shard in measured))
 
@@ -75,13 +82,13 @@ def check_aligned(path: Path, digest: IdDigest) -> None:
         )
 
 
-def _measure_shard(measure: Measure, column: str, shard: Path, folder: Path) -> dict[str, int]:
+def _measure_shard(measure: Measure, columns: Sequence[str], shard: Path, folder: Path) -> dict[str, int]:
     digest = IdDigest()
-    empty = measure(pa.array([], pa.string()))
+    empty = measure(*(pa.array([], pa.string()) for _ in columns))
     rows = 0
     with parquet_writer(folder / FILE, empty.schema, compression="zstd") as writer:
-        for _, batch in read_batches(shard, ["id", column]):
-            writer.write_batch(measure(batch[column]))
+        for _, batch in read_batches(shard, list(dict.fromkeys(["id", *columns]))):
+            writer.write_batch(measure(*(batch[column] for column in columns)))
             digest.update(batch["id"])
             rows += batch.num_rows
         writer.add_key_value_metadata({IDS: digest.hex()})

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from storage.artifact import Artifact
 from tasks.filter.config import FilterConfig
-from tasks.filter.families import fingerprints, finish, measure
+from tasks.filter.families import check_here as check_families_here
+from tasks.filter.families import fingerprints, finish, measure, sources
 from tasks.filter.repair.stage import repair
 from tasks.shards.adopted import check_documents, check_rows
 from tasks.stage import stage
@@ -19,6 +20,11 @@ def check(config: FilterConfig, runtime: Runtime) -> None:
     fingerprints(config)
 
 
+def check_here(config: FilterConfig, runtime: Runtime) -> None:
+    """Raises SourceError for a function or a classifier that is not there, ConfigError for a GPU that is not."""
+    check_families_here(config, runtime)
+
+
 def check_adopted(config: FilterConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
     """Check that a folder made elsewhere has documents in our layout, and what evaluation must know of the benchmark
     questions. Raises DamagedArtifact, EmptyOutput."""
@@ -27,7 +33,15 @@ def check_adopted(config: FilterConfig, folder: Artifact, inputs: Mapping[str, A
         check_rows(folder, "contamination", ("benchmark", "id", "ngrams", "found"))
 
 
-@stage(version=4, name="filter", runtime=("data", "compute"), sources=fingerprints, check=check, adopted=check_adopted)
+@stage(
+    version=4,
+    name="filter",
+    runtime=("data", "compute"),
+    sources=sources,
+    check=check,
+    check_here=check_here,
+    adopted=check_adopted,
+)
 def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
     """Keep the documents that pass every rule, with personal data in them and in their metadata replaced.
 

@@ -42,8 +42,10 @@ def map_shards(
     unit: str = "shards",
     *,
     threads: bool = False,
+    processes: int | None = None,
 ) -> list[ShardResult]:
-    """Run `function(shard, folder) -> counts` on every shard, in `out.runtime.data.workers` processes.
+    """Run `function(shard, folder) -> counts` on every shard, in `out.runtime.data.workers` processes, or in so many
+    `processes`, were it one: what holds a GPU then lets go of it at the end.
 
     `function` writes into `folder` and returns JSON; it must be importable (a module-level function or a `partial`
     of one), since workers are spawned. `threads` is for work that leaves the interpreter's lock to others (numba,
@@ -55,8 +57,8 @@ def map_shards(
     waiting = [i for i in range(len(shards)) if not (folder / f"{i:05d}" / RESULT).exists()]
     done = len(shards) - len(waiting)
     out.progress(done, len(shards), unit, name)
-    workers = min(out.runtime.data.workers, len(waiting))
-    if workers <= 1:
+    workers = min(processes or out.runtime.data.workers, len(waiting))
+    if not waiting or (workers == 1 and processes is None):
         for i in waiting:
             _work(function, shards[i], folder / f"{i:05d}")
             done += 1

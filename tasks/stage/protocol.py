@@ -32,6 +32,7 @@ class AnyStage(Protocol):
 
     name: str
     function: Callable[..., None]
+    sources: Callable[[Any], Mapping[str, str]] | None
     forecast: Forecaster | None
 
     def named(self, inputs: Sequence[Input]) -> dict[str, Artifact]:

@@ -21,4 +21,4 @@ def metadata_signals(config: MetadataConfig, documents: Artifact, out: Output) -
     from tasks.filter.pii_metadata.measure import measure_metadata
 
     # In threads: metadata is so short that it is measured before worker processes would have started
-    write_signals(functools.partial(measure_metadata, config), documents, out, column="metadata", threads=True)
+    write_signals(functools.partial(measure_metadata, config), documents, out, columns=["metadata"], threads=True)

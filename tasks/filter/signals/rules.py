@@ -1,0 +1,66 @@
+"""The bounds on the columns of a signal of the profile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+import pyarrow as pa
+from pydantic import AfterValidator, Field, model_validator
+
+from tasks.filter.rules import DIRECTIONS, Bound, Rule, Section
+from tasks.filter.signals.config import NAME, SignalConfig
+
+
+class SignalRules(Section):
+    """A signal of your own, and the bounds that remove documents."""
+
+    measure: SignalConfig = Field(description="what measures it")
+    min: dict[str, float] = Field({}, description="smallest value that is kept, by column; true counts as 1")
+    max: dict[str, float] = Field({}, description="largest value that is kept, by column")
+
+    @model_validator(mode="after")
+    def _bounds_are_of_columns(self) -> Self:
+        known = self.measure.columns
+        unknown = sorted({*self.min, *self.max} - set(known))
+        if unknown:
+            raise ValueError(f"there is no column {', '.join(unknown)} to bound; the columns are {', '.join(known)}")
+        crossed = [name for name in self.min if name in self.max and self.min[name] > self.max[name]]
+        if crossed:
+            raise ValueError(f"min.{crossed[0]} is above max.{crossed[0]}: no document can pass")
+        return self
+
+
+def _named(signals: dict[str, SignalRules]) -> dict[str, SignalRules]:
+    wrong = [name for name in signals if not NAME.fullmatch(name)]
+    if wrong:
+        raise ValueError(f"a signal is named {wrong[0]!r}: write names in small letters, digits and _")
+    return signals
+
+
+NamedSignals = Annotated[dict[str, SignalRules], AfterValidator(_named)]
+
+
+@dataclass(frozen=True)
+class NamedBound(Bound):
+    """A bound whose ledger entries also say what stands in the column `remark`: who scored, or why nobody could."""
+
+    remark: str = ""
+
+    def details(self, signals: pa.RecordBatch) -> pa.Array:
+        """See `Rule`."""
+        return signals[self.remark]
+
+
+def signal_rules(name: str, rules: SignalRules) -> Iterator[Rule]:
+    """The rules of the signal `name`."""
+    for direction in DIRECTIONS:
+        for column, threshold in sorted(getattr(rules, direction).items()):
+            yield NamedBound(
+                f"{name}.{direction}_{column}",
+                f"{name}.{column}",
+                direction,
+                threshold,
+                remark=f"{name}.{rules.measure.remark}",
+            )
