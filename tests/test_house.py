@@ -33,6 +33,7 @@ ACROSS = {  # the imports from one stage into another
     ("export", "tokenizer"),  # a GGUF file names the pattern that cuts text
     ("export", "evaluate"),  # the model card shows the scores
     ("base", "tokenizer"),  # a tokenizer of others is loaded with the same care
+    ("filter", "base"),  # a classifier of others is read with the same care
     ("evaluate", "base"),  # models of others are a yardstick
     ("evaluate", "export"),  # and links in formats of a release are measured too
     ("evaluate", "posttrain"),  # a reward model judges answers, side by side

@@ -21,26 +21,9 @@ Loaded = TypeVar("Loaded")
 def check_files(folder: Path) -> None:
     """Refuse a folder without safetensors, and a config that names code of its own or that transformers doesn't know.
     Raises SourceError."""
-    if not (folder / "config.json").is_file():
-        what = "an adapter without its base model" if (folder / "adapter_config.json").is_file() else "no model"
-        raise SourceError(f"The base is {what}: {folder} has no config.json.", SAFE)
-    config = _json(folder / "config.json")
-    for name, settings in (("config.json", config), ("tokenizer_config.json", _json(folder / "tokenizer_config.json"))):
-        if "auto_map" in settings:
-            raise SourceError(
-                f"The base has code of its own: auto_map in {name}. It is not run.",
-                "Remove auto_map if transformers knows the architecture itself; else choose another base.",
-            )
-    if "quantization_config" in config:
-        raise SourceError("The base is quantized, and can't be trained as it is.", "Take the model in full precision.")
-    if config.get("is_encoder_decoder"):
+    known = check_format(folder, "base", SAFE)
+    if known.is_encoder_decoder:
         raise SourceError("The base is an encoder and a decoder; only a decoder alone can be one.", "Choose another.")
-    if not any(folder.glob("model*.safetensors")):
-        pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
-        what = f"only in {', '.join(pickles)}, which is not opened: a pickle can run code" if pickles else "nowhere"
-        raise SourceError(f"The base has its weights {what}.", SAFE)
-    loaded(lambda: check_shards(folder), "the weights")
-    known = loaded(lambda: load_config(folder), "config.json")
     try:
         context_of(known)
     except ValueError as error:
@@ -50,13 +33,36 @@ def check_files(folder: Path) -> None:
         ) from error
 
 
+def check_format(folder: Path, what: str, remedy: str) -> Any:
+    """The config of a folder in the format of transformers, of `what` it is, with weights in full precision as
+    safetensors and no code. Raises SourceError, with the `remedy` for one that has no such format."""
+    if not (folder / "config.json").is_file():
+        found = "an adapter without its base model" if (folder / "adapter_config.json").is_file() else "no model"
+        raise SourceError(f"The {what} is {found}: {folder} has no config.json.", remedy)
+    config = _json(folder / "config.json", what, remedy)
+    for name in ("config.json", "tokenizer_config.json"):
+        if "auto_map" in _json(folder / name, what, remedy):
+            raise SourceError(
+                f"The {what} has code of its own: auto_map in {name}. It is not run.",
+                f"Remove auto_map if transformers knows the architecture itself; else choose another {what}.",
+            )
+    if "quantization_config" in config:
+        raise SourceError(f"The {what} is quantized, and can't be used as it is.", "Take the model in full precision.")
+    if not any(folder.glob("model*.safetensors")):
+        pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+        where = f"only in {', '.join(pickles)}, which is not opened: a pickle can run code" if pickles else "nowhere"
+        raise SourceError(f"The {what} has its weights {where}.", remedy)
+    loaded(lambda: check_shards(folder), f"the weights of the {what}", remedy)
+    return loaded(lambda: load_config(folder), f"config.json of the {what}", remedy)
+
+
 def check_model(folder: Path) -> Any:
     """The config of a model that transformers builds by itself, with every weight in the files and no other.
 
     Nothing but the headers is read. Raises SourceError.
     """
     config = load_config(folder)
-    types = loaded(lambda: _types_of(folder), "the model")
+    types = loaded(lambda: _types_of(folder), "the model of the base")
     if wrong := next((name for name, kind in types.items() if kind not in FULL), None):
         raise SourceError(
             f"The base is quantized, and can't be trained as it is: {wrong} is of type {types[wrong]}.",
@@ -64,7 +70,7 @@ def check_model(folder: Path) -> Any:
         )
     options = {"device_map": "meta", "output_loading_info": True, "ignore_mismatched_sizes": True}
     with quietly():  # its own report names files and not what to do
-        _, report = loaded(lambda: load_pretrained(folder, **options), "the model")
+        _, report = loaded(lambda: load_pretrained(folder, **options), "the model of the base")
     for what in ("missing", "unexpected", "mismatched"):
         names = sorted(str(name[0] if isinstance(name, tuple) else name) for name in report.get(f"{what}_keys", ()))
         if names:
@@ -97,7 +103,7 @@ def _types_of(folder: Path) -> dict[str, str]:
     return types
 
 
-def loaded(load: Callable[[], Loaded], what: str) -> Loaded:
+def loaded(load: Callable[[], Loaded], what: str, remedy: str = SAFE) -> Loaded:
     """What transformers loads. Raises SourceError for what it can't."""
     from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError
@@ -110,7 +116,7 @@ def loaded(load: Callable[[], Loaded], what: str) -> Loaded:
     ) as error:  # fmt: skip
         told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         first = told.strip().split("\n")[0].rstrip(".")
-        raise SourceError(f"transformers can't load {what} of the base: {first}.", SAFE) from error
+        raise SourceError(f"transformers can't load {what}: {first}.", remedy) from error
 
 
 @contextmanager
@@ -129,11 +135,11 @@ def quietly() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path, what: str, remedy: str) -> dict[str, Any]:
     try:
         found = parse_json(path.read_bytes()) if path.is_file() else {}
     except ValueError as error:
-        raise SourceError(f"{path.name} of the base is not JSON: {error}.", SAFE) from error
+        raise SourceError(f"{path.name} of the {what} is not JSON: {error}.", remedy) from error
     if not isinstance(found, dict):
-        raise SourceError(f"{path.name} of the base is no object.", SAFE)
+        raise SourceError(f"{path.name} of the {what} is no object.", remedy)
     return found

@@ -45,13 +45,13 @@ def convert(path: Path, folder: Path) -> None:
     with quietly(), redirect_stderr(io.StringIO()):  # a progress bar that no setting turns off
         config = loaded(
             lambda: AutoConfig.from_pretrained(beside, gguf_file=file, local_files_only=True, trust_remote_code=False),
-            f"the config in {file}",
+            f"the config in {file} of the base",
         )
         tokenizer: Any = loaded(
             lambda: AutoTokenizer.from_pretrained(
                 beside, gguf_file=file, local_files_only=True, trust_remote_code=False
             ),
-            f"the tokenizer in {file}",
+            f"the tokenizer in {file} of the base",
         )
         model = loaded(
             lambda: AutoModelForCausalLM.from_pretrained(
@@ -62,7 +62,7 @@ def convert(path: Path, folder: Path) -> None:
                 use_safetensors=True,
                 dtype="float32",
             ),
-            file,
+            f"{file} of the base",
         )
     tokenizer.backend_tokenizer.pre_tokenizer = splits
     try:

@@ -96,6 +96,6 @@ def fetch(config: BaseConfig, scratch: Path) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, HTTPError, OSError, ValueError) as error:
         raise SourceError(
             f"{config.repository} at {config.revision} can't be read: {error}.",
-            "Check the name, the revision and the network, or download it and name its folder in base.folder.",
+            "Check the name, the revision and the network, or download it and name its folder instead.",
         ) from error
     return Path(found)

@@ -37,7 +37,7 @@ def write_tokenizer(source: Path, target: Path) -> tuple[PreTrainedTokenizerFast
     with Loading(source / "tokenizer.json"):
         theirs: Any = loaded(
             lambda: AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False),
-            "the tokenizer",
+            "the tokenizer of the base",
         )
     if theirs.eos_token is None:
         raise SourceError("The tokenizer of the base has no eos_token.", "Name it in its tokenizer_config.json.")

@@ -85,7 +85,11 @@ def fingerprints(config: StageConfig) -> dict[str, str]:
 
 def sources(config: StageConfig) -> dict[str, str]:
     """Digests of all that measuring and deciding read outside the store. Raises ConfigError, SourceError."""
-    measuring = {name: digest for family in families_of(config) for name, digest in family.sources(config).items()}
+    measuring = {
+        f"{family.name} {name}": digest
+        for family in families_of(config)
+        for name, digest in family.sources(config).items()
+    }
     return {**measuring, **fingerprints(config)}
 
 

@@ -111,15 +111,15 @@ def _take(made: Made, folder: Path) -> str:
     """Link the files of a shard into `folder`; the name of one that is not as it was, and none is linked then."""
     for file, (path, sha256) in made.files.items():
         # Linked first: what is hashed is then what is kept, though the earlier artifact be collected meanwhile
-        if not _link(path, folder / file) or file_digest(folder / file) != sha256:
+        if not link(path, folder / file) or file_digest(folder / file) != sha256:
             for other in made.files:
                 (folder / other).unlink(missing_ok=True)  # else the work would write into the earlier artifact
             return f"{made.location}/{path.parent.name}/{path.name}"
     return ""
 
 
-def _link(path: Path, target: Path) -> bool:
-    """Link a file, or copy it where that can't be; whether it is there at all."""
+def link(path: Path, target: Path) -> bool:
+    """Link a file, or copy it where that can't be, to a place where none is; whether it is there at all."""
     try:
         os.link(path, target)
     except FileNotFoundError:

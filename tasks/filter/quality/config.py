@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
+from tasks.filter.classifier.config import ClassifierConfig, of_probability
 from tasks.filter.fasttext_model.config import LabelledFile, TrainingConfig
 from tasks.stage.config import StageConfig
 
@@ -13,6 +14,7 @@ from tasks.stage.config import StageConfig
 class QualityModelConfig(StageConfig):
     """Good against ordinary text: sources of the pipeline's own documents, labelled texts, or both."""
 
+    kind: Literal["trained"] = "trained"
     positive: list[str] = Field([], description="sources of good text, which the corpus should resemble")
     negative: list[str] = Field(
         [],
@@ -35,7 +37,19 @@ class QualityModelConfig(StageConfig):
         return self
 
 
+def _kind(model: Any) -> str:
+    kind = model.get("kind", "trained") if isinstance(model, dict) else getattr(model, "kind", "trained")
+    return str(kind)
+
+
+AnyQualityModel = Annotated[
+    Annotated[QualityModelConfig, Tag("trained")] | Annotated[ClassifierConfig, Tag("classifier")],
+    Discriminator(_kind),
+    AfterValidator(of_probability),
+]
+
+
 class QualityConfig(StageConfig):
     """Quality as a signal."""
 
-    model: QualityModelConfig = Field(description="the classifier")
+    model: AnyQualityModel = Field(description="the classifier")

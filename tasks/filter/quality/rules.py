@@ -9,7 +9,8 @@ from tasks.filter.rules import Section
 
 
 class QualityRules(Section):
-    """A fastText classifier of good against ordinary text, trained by the pipeline itself."""
+    """A fastText classifier of good against ordinary text, trained by the pipeline itself, or a sequence classifier of
+    transformers."""
 
     measure: QualityConfig = Field(description="how quality is measured: what the classifier is trained on")
     min_score: float | None = Field(0.1, ge=0, le=1, description="probability of being good text")
@@ -17,4 +18,6 @@ class QualityRules(Section):
     def named_sources(self) -> dict[str, list[str]]:
         """The sources of both classes."""
         model = self.measure.model
+        if model.kind != "trained":
+            return {}
         return {"measure.model.positive": model.positive, "measure.model.negative": model.negative}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 
 from storage.artifact import Artifact
+from tasks.filter.classifier.config import ClassifierConfig
+from tasks.filter.classifier.source import fingerprints as classifier_fingerprints
 from tasks.filter.fasttext_model.labelled import digests
 from tasks.filter.quality.config import QualityConfig, QualityModelConfig
 from tasks.filter.side_files import write_signals
@@ -12,28 +14,37 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-def fingerprints(config: QualityModelConfig) -> dict[str, str]:
-    """The digests of the labelled files. Raises SourceError for a missing one."""
-    return digests(config.files, "quality")
+def fingerprints(config: QualityModelConfig | ClassifierConfig) -> dict[str, str]:
+    """The digests of the labelled files, or of a classifier's. Raises SourceError for a missing one."""
+    return classifier_fingerprints(config) if isinstance(config, ClassifierConfig) else digests(config.files, "quality")
 
 
 @stage(version=2, part_of="filter", runtime=("data", "compute"), sources=fingerprints)
-def quality_model(config: QualityModelConfig, documents: Artifact, out: Output) -> None:
+def quality_model(config: QualityModelConfig | ClassifierConfig, documents: Artifact, out: Output) -> None:
     """Train a fastText classifier (Joulin et al. 2016) of good against ordinary text, as DCLM does (Li et al.
     2024, section 4.4).
 
     Writes model.bin (fastText's own format) and calibration.json; counts attempts, the final learning rate, and
-    accuracy and area under the ROC curve on held-out examples.
+    accuracy and area under the ROC curve on held-out examples. Or take a sequence classifier of transformers.
     """
+    from tasks.filter.classifier.made import make_classifier
     from tasks.filter.quality.train import train_quality
 
-    train_quality(config, documents, out)
+    if isinstance(config, ClassifierConfig):
+        make_classifier(config, documents, out)
+    else:
+        train_quality(config, documents, out)
 
 
 @stage(version=2, name="quality", part_of="filter", runtime=("data", "compute"))
 def quality_signals(config: QualityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
-    """`quality_score`: the probability that a document is good text, at the class ratio of the training set. Null
-    for a text without words."""
+    """`quality_score`: the probability that a document is good text, at the class ratio of the training set; or a
+    classifier's score. Null for a text without words."""
+    from tasks.filter.classifier.workers import score_signals
     from tasks.filter.quality.measure import measure_quality
 
-    write_signals(functools.partial(measure_quality, model.path), documents, out, threads=True)
+    measure = functools.partial(measure_quality, model.path)
+    if isinstance(config.model, ClassifierConfig):
+        score_signals(measure, documents, out)
+    else:
+        write_signals(measure, documents, out, threads=True)

@@ -7,10 +7,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from tasks.filter.classifier.config import ClassifierConfig
 from tasks.stage.config import StageConfig
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 ERROR = "error"  # the column that says why a document has no values
+SCORED_BY = "scored_by"  # the column that says which model of a cascade scored it
+SCORES = ("score", "highest", "lowest", "share", "first")  # a classifier's
 
 
 class PythonSignalConfig(StageConfig):
@@ -59,4 +62,25 @@ class PythonSignalConfig(StageConfig):
         return self
 
 
-SignalConfig = Annotated[PythonSignalConfig, Field(discriminator="kind")]
+class ClassifierSignalConfig(ClassifierConfig):
+    """A sequence classifier of transformers, in a folder or in a repository of the hub; its scores of the pieces of a
+    document are summed up in columns."""
+
+    piece_threshold: float = Field(0.5, description="score above which a piece counts in the column `share`")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What can be bounded."""
+        return SCORES
+
+    @property
+    def remark(self) -> str:
+        """The column that the ledger quotes."""
+        return SCORED_BY
+
+    def scorer(self) -> ClassifierConfig:
+        """What scores a piece, whatever is made of the scores."""
+        return ClassifierConfig.model_validate(self.model_dump(exclude={"piece_threshold"}))
+
+
+SignalConfig = Annotated[PythonSignalConfig | ClassifierSignalConfig, Field(discriminator="kind")]

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from storage.artifact import Artifact
+from tasks.children.devices import check_device_here
+from tasks.filter.classifier.source import fingerprints
 from tasks.filter.family import Family
 from tasks.filter.rules import Rule
-from tasks.filter.signals.config import SignalConfig
+from tasks.filter.signals.config import ClassifierSignalConfig, SignalConfig
 from tasks.filter.signals.rules import SignalRules, signal_rules
-from tasks.filter.signals.stage import signals, sources
+from tasks.filter.signals.stage import signals, signals_model, sources
 from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
@@ -35,7 +37,19 @@ class NamedFamily(Family):
     ) -> tuple[Artifact | None, Artifact | None]:
         """See the base."""
         measuring = self.measured_by(*self.sections(config))
-        return None, out.obtain(signals, measuring, documents, name=self.name)
+        model = None
+        if isinstance(measuring, ClassifierSignalConfig):
+            model = out.obtain(signals_model, measuring.scorer(), documents, name=f"signals_model.{self.title}")
+        return model, out.obtain(signals, measuring, documents, model, name=self.name)
+
+    def sources(self, config: StageConfig) -> dict[str, str]:
+        """See the base."""
+        return sources_of(self.measured_by(*self.sections(config)))
+
+
+def sources_of(measuring: SignalConfig) -> dict[str, str]:
+    """Digests of all that a signal is made of outside the store. Raises SourceError for what is not there."""
+    return fingerprints(measuring) if isinstance(measuring, ClassifierSignalConfig) else sources(measuring)
 
 
 def named_families(config: StageConfig) -> tuple[Family, ...]:
@@ -63,4 +77,7 @@ def _rules(name: str, given: Mapping[str, SignalRules]) -> Iterable[Rule]:
 
 
 def _check_here(name: str, given: Mapping[str, SignalRules], runtime: Runtime) -> None:
-    sources(given[name].measure)
+    measuring = given[name].measure
+    sources_of(measuring)
+    if isinstance(measuring, ClassifierSignalConfig):
+        check_device_here(runtime)

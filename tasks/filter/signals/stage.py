@@ -1,4 +1,4 @@
-"""The stage of a signal of the profile."""
+"""The stages of a signal of the profile: the model of a classifier, and the signal."""
 
 from __future__ import annotations
 
@@ -8,32 +8,77 @@ from collections import Counter
 
 from storage.artifact import Artifact
 from storage.shards.documents import read_batches
+from tasks.filter.classifier.config import ClassifierConfig
+from tasks.filter.classifier.source import fingerprints as classifier_fingerprints
 from tasks.filter.side_files import read_signals, write_signals
-from tasks.filter.signals.config import ERROR, PythonSignalConfig, SignalConfig
-from tasks.filter.signals.hook import fingerprints
+from tasks.filter.signals.config import (
+    ERROR,
+    SCORED_BY,
+    ClassifierSignalConfig,
+    PythonSignalConfig,
+    SignalConfig,
+)
+from tasks.filter.signals.hook import fingerprints as function_fingerprints
 from tasks.stage import stage
 from tasks.stage.output import Output
 
 SHOWN = 20  # failures in the table
 
 
+@stage(version=1, part_of="filter", runtime=("data", "compute"), sources=classifier_fingerprints)
+def signals_model(config: ClassifierConfig, documents: Artifact, out: Output) -> None:
+    """A sequence classifier of transformers, ready to score: with the first model of its cascade, if it has one.
+
+    Writes model/, scorer.json and first/; tabulates how much the first model settles and how well it agrees, and what
+    threshold brings what precision where there are labelled texts.
+    """
+    from tasks.filter.classifier.made import make_classifier
+
+    make_classifier(config, documents, out)
+
+
 def sources(config: SignalConfig) -> dict[str, str]:
-    """Digests of what is read outside the store. Raises SourceError for what is not there."""
-    return fingerprints(config)
+    """Digests of what the measuring itself reads outside the store. Raises SourceError for what is not there."""
+    return function_fingerprints(config) if isinstance(config, PythonSignalConfig) else {}
 
 
 @stage(version=1, part_of="filter", runtime=("data", "compute"), sources=sources)
-def signals(config: SignalConfig, documents: Artifact, out: Output) -> None:
-    """A signal of the profile, measured by a function of the user's in worker processes of its own.
+def signals(config: SignalConfig, documents: Artifact, model: Artifact | None, out: Output) -> None:
+    """A signal of the profile. By a function of the user's, in worker processes of its own: its columns, and `error`,
+    why a document has no values.
 
-    Columns: those of the config, and `error`, why a document has no values.
+    By a classifier: `score`, the mean score of a document's pieces weighted by their characters; `highest` and
+    `lowest`; `share`, of the characters those in pieces above `piece_threshold`; `first`, the score of the first piece;
+    `settled`, the share of the characters in pieces that the first model of a cascade settled; `scored_by`, model,
+    first or both. Null for a text without words.
     """
+    if isinstance(config, PythonSignalConfig):
+        _call(config, documents, out)
+    else:
+        assert model is not None
+        _score(config, documents, model, out)
+
+
+def _call(config: PythonSignalConfig, documents: Artifact, out: Output) -> None:
     from tasks.filter.signals.functions import COLUMNS, measure_with
 
     digests = json.dumps(sources(config), sort_keys=True)
     measure = functools.partial(measure_with, config, digests)
     write_signals(measure, documents, out, columns=COLUMNS, processes=out.runtime.data.workers)
     _tell_failures(config, documents, out)
+
+
+def _score(config: ClassifierSignalConfig, documents: Artifact, model: Artifact, out: Output) -> None:
+    from tasks.filter.classifier.workers import score_signals
+    from tasks.filter.signals.scores import measure_scores
+
+    score_signals(functools.partial(measure_scores, config, model.path), documents, out)
+    counted: Counter[str] = Counter()
+    for path in sorted(out.path.glob("*.parquet")):
+        for batch in read_signals(path, [SCORED_BY]):
+            counted.update(by or "nobody: no words" for by in batch[SCORED_BY].to_pylist())
+    out.count(scored_by=dict(sorted(counted.items())))
+    out.table("Scored by", [{"scored by": by, "documents": count} for by, count in sorted(counted.items())])
 
 
 def _tell_failures(config: PythonSignalConfig, documents: Artifact, out: Output) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from tasks.filter.classifier.config import ClassifierConfig, of_probability
 from tasks.filter.fasttext_model.config import LabelledFile, TrainingConfig
 from tasks.stage.config import StageConfig
 
@@ -58,7 +59,11 @@ class TrainedModelConfig(StageConfig):
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="fastText's parameters")
 
 
-ToxicityModelConfig = Annotated[PackageModelConfig | TrainedModelConfig, Field(discriminator="kind")]
+ToxicityModelConfig = Annotated[
+    PackageModelConfig | TrainedModelConfig | ClassifierConfig,
+    Field(discriminator="kind"),
+    AfterValidator(of_probability),
+]
 
 
 class ToxicityConfig(StageConfig):

@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from storage.shards.arrays import Float64, Int64
+from tasks.filter.classifier.scorer import ClassifierScorer, is_classifier, open_classifier
+from tasks.filter.classifier.workers import CPU, Placement
 from tasks.filter.fasttext_model.scorer import Scorer, load_scorer
 from tasks.filter.fasttext_model.tokens import word_kinds
 from tasks.filter.toxicity import kernels
@@ -25,14 +27,14 @@ from tasks.text.scan import utf8
 SCHEMA = pa.schema([("toxicity_score", pa.float64()), ("toxicity_piece", pa.float64())])
 
 
-def measure_toxicity(config: ToxicityConfig, model: Path, texts: pa.Array) -> pa.RecordBatch:
+def measure_toxicity(config: ToxicityConfig, model: Path, texts: pa.Array, where: Placement = CPU) -> pa.RecordBatch:
     """The scores of each text under the model in this folder; see `stage.py` for the columns."""
-    mean, worst, total = score_documents(load_model(model), texts, config.piece_bytes)
+    mean, worst, total = score_documents(load_model(model, where), texts, config.piece_bytes)
     return pa.record_batch([pa.array(mean, mask=total == 0), pa.array(worst, mask=total == 0)], SCHEMA)
 
 
 def score_documents(
-    scorer: Scorer | PackageScorer, texts: pa.Array, piece_bytes: int
+    scorer: Scorer | PackageScorer | ClassifierScorer, texts: pa.Array, piece_bytes: int
 ) -> tuple[Float64, Float64, Int64]:
     """The mean score of each text's pieces, weighted by their bytes, the highest, and the bytes of those with words."""
     parts, sizes, firsts = pieces(texts, piece_bytes)
@@ -56,7 +58,11 @@ def pieces(texts: pa.Array, most: int) -> tuple[pa.Array, Int64, Int64]:
     return pa.StringArray.from_buffers(count, bounds, texts.buffers()[2]), sizes[:count], firsts
 
 
+def load_model(folder: Path, where: Placement = CPU) -> Scorer | PackageScorer | ClassifierScorer:
+    """The model of an artifact, loaded once per process; a classifier of transformers on its device."""
+    return open_classifier(folder, where.here()) if is_classifier(folder) else _load_linear(folder)
+
+
 @functools.cache
-def load_model(folder: Path) -> Scorer | PackageScorer:
-    """The model of an artifact, loaded once per process."""
+def _load_linear(folder: Path) -> Scorer | PackageScorer:
     return PackageScorer(folder) if (folder / WEIGHTS_FILE).exists() else load_scorer(folder)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 
 from storage.artifact import Artifact
+from tasks.filter.classifier.config import ClassifierConfig
+from tasks.filter.classifier.source import fingerprints as classifier_fingerprints
 from tasks.filter.fasttext_model.labelled import digests
 from tasks.filter.side_files import write_signals
 from tasks.filter.toxicity.config import PackageModelConfig, ToxicityConfig, TrainedModelConfig
@@ -15,27 +17,34 @@ from tasks.text.packages import package_version
 PACKAGES = ("alt-profanity-check", "tox-block")
 
 
-def fingerprints(config: PackageModelConfig | TrainedModelConfig) -> dict[str, str]:
-    """The packages' versions, or digests of the labelled files. Raises SourceError for a missing one."""
+def fingerprints(config: PackageModelConfig | TrainedModelConfig | ClassifierConfig) -> dict[str, str]:
+    """The packages' versions, or digests of the labelled files or of the classifier. Raises SourceError."""
     if isinstance(config, PackageModelConfig):
         return {package: package_version(package) for package in PACKAGES}
+    if isinstance(config, ClassifierConfig):
+        return classifier_fingerprints(config)
     return digests(config.files, "toxicity")
 
 
 @stage(version=2, part_of="filter", runtime=("data", "compute"), sources=fingerprints)
-def toxicity_model(config: PackageModelConfig | TrainedModelConfig, documents: Artifact, out: Output) -> None:
+def toxicity_model(
+    config: PackageModelConfig | TrainedModelConfig | ClassifierConfig, documents: Artifact, out: Output
+) -> None:
     """A classifier of toxic text: fastText (Joulin et al. 2016) trained on labelled files and clean documents, with
     Platt's calibration, and precision by threshold of texts and of documents that were held out; or a cascade of the
-    models in the packages `alt-profanity-check` and `tox-block`.
+    models in the packages `alt-profanity-check` and `tox-block`; or a sequence classifier of transformers.
 
     Writes model.bin and calibration.json; or words.txt, weights.npy and folds.json (the linear model), lstm_words.txt
-    and lstm.npz, base_rate.json.
+    and lstm.npz, base_rate.json; or model/ and scorer.json.
     """
+    from tasks.filter.classifier.made import make_classifier
     from tasks.filter.toxicity.package import export_package
     from tasks.filter.toxicity.train import train_toxicity
 
     if isinstance(config, PackageModelConfig):
         export_package(config, out)
+    elif isinstance(config, ClassifierConfig):
+        make_classifier(config, documents, out)
     else:
         train_toxicity(config, documents, out)
 
@@ -44,6 +53,11 @@ def toxicity_model(config: PackageModelConfig | TrainedModelConfig, documents: A
 def toxicity_signals(config: ToxicityConfig, documents: Artifact, model: Artifact, out: Output) -> None:
     """`toxicity_score`: the share of the text that is to be expected toxic, the mean score of its pieces by their
     length; `toxicity_piece`: the highest. Null for a text without words."""
+    from tasks.filter.classifier.workers import score_signals
     from tasks.filter.toxicity.measure import measure_toxicity
 
-    write_signals(functools.partial(measure_toxicity, config, model.path), documents, out, threads=True)
+    measure = functools.partial(measure_toxicity, config, model.path)
+    if isinstance(config.model, ClassifierConfig):
+        score_signals(measure, documents, out)
+    else:
+        write_signals(measure, documents, out, threads=True)

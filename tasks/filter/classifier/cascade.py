@@ -1,0 +1,177 @@
+"""The first model of a cascade: trained on the classifier's own scores, with cuts that keep to an agreement.
+
+Of each document of a sample, chosen by the hash of its ID, one piece is scored by the classifier: high if its score
+reaches the cut, else low. Half of the documents train the fast model. On a quarter each side's cut is chosen: from the
+surest pieces towards the unsure ones, as long as the lower bound of the agreement (Clopper and Pearson 1934) is no
+lower than what was asked for. The order is fixed beforehand and a walk ends at its first failure; of the few walks
+each begins with more pieces, and they share the risk, so that one early disagreement doesn't end all. So the
+confidence holds for the widest cut that comes of it (fixed sequence testing with several starts: Angelopoulos et al.
+2021, Learn then Test). The last quarter, which has no say in any of that, gives the figures of the report.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from storage.artifact import Artifact
+from storage.errors import SourceError
+from storage.shards.arrays import Bool, Float64
+from tasks.filter.classifier.config import CascadeConfig
+from tasks.filter.classifier.first import CUTS, FIRST, FirstModel, Side
+from tasks.filter.classifier.scorer import ClassifierScorer
+from tasks.filter.classifier.workers import score_pieces
+from tasks.filter.fasttext_model.sample import draw, sample_documents
+from tasks.filter.fasttext_model.scorer import load_scorer
+from tasks.filter.fasttext_model.train import Example, train_classifier
+from tasks.stage.output import Output
+
+CHARACTERS = 10_000  # at the beginning of a document, that its piece is from
+STARTS = 4  # of walks over a side, each with twice as many pieces as the one before
+STEPS = 100  # of a walk over a whole side
+PARTS = (0.25, 0.5)  # up to where a document's draw puts it into the part for the cuts, for the figures
+
+
+class Piece(NamedTuple):
+    """One piece of a document of the sample."""
+
+    id: str
+    text: str
+
+
+def train_first(config: CascadeConfig, documents: Artifact, out: Output) -> None:
+    """Train the first model, choose its cuts, measure both on held-out pieces; write first/.
+
+    Raises SourceError where the sample has too few pieces on a side, or no cut keeps to the agreement.
+    """
+    pieces = _sample(config, documents, out)
+    scores = score_pieces(out.path, [piece.text for piece in pieces], out, "sample")
+    high = scores >= config.cut
+    place = np.array([draw(piece.id, "cascade") for piece in pieces])
+    choosing, held_out = place < PARTS[0], (place >= PARTS[0]) & (place < PARTS[1])
+    training = [Example(pieces[n].id, bool(high[n]), pieces[n].text) for n in np.flatnonzero(place >= PARTS[1])]
+    made = _train(config, training, out)
+    odds = _odds(out.path / FIRST, pieces)
+    middle = load_scorer(out.path / FIRST).sigmoid(odds) >= 0.5
+    cuts = {
+        "low": _cut(config, -odds, ~high, scores, choosing & ~middle),
+        "high": _cut(config, odds, high, scores, choosing & middle),
+    }
+    if cuts["low"]:
+        cuts["low"] = Side(-cuts["low"].odds, cuts["low"].score)
+    if not any(cuts.values()):
+        raise SourceError(
+            f"The first model of the cascade agrees with the classifier on no {least(config):,} pieces as surely as "
+            f"asked for ({config.agreement:.1%} at a confidence of {config.confidence:.0%}).",
+            "Lower first.agreement, raise first.sample, or leave `first` out.",
+        )
+    (out.path / FIRST / CUTS).write_text(json.dumps(cuts) + "\n")
+    _report(config, [pieces[n] for n in np.flatnonzero(held_out)], high[held_out], made, cuts, out)
+
+
+def least(config: CascadeConfig) -> int:
+    """The fewest pieces of a side that can show the agreement, if they all agree."""
+    return math.ceil(math.log(1 - _confidence(config)) / math.log(config.agreement))
+
+
+def _confidence(config: CascadeConfig) -> float:
+    """That of each walk."""
+    return 1 - (1 - config.confidence) / STARTS
+
+
+def lower_bound(agreeing: int, pieces: int, confidence: float) -> float:
+    """The exact lower bound of a share (Clopper and Pearson 1934), one-sided."""
+    from scipy.stats import beta
+
+    return float(beta.ppf(1 - confidence, agreeing, pieces - agreeing + 1)) if agreeing else 0.0
+
+
+def _sample(config: CascadeConfig, documents: Artifact, out: Output) -> list[Piece]:
+    scorer = ClassifierScorer(out.path, "cpu")  # for its tokenizer
+    found = []
+    for document in sample_documents(documents, (), config.sample, CHARACTERS, others=True):
+        pieces = scorer.pieces(document.text)
+        if pieces:
+            number = min(range(len(pieces)), key=lambda number: draw(f"{document.id}/{number}", "piece"))
+            found.append(Piece(document.id, pieces[number]))
+    return found
+
+
+def _train(config: CascadeConfig, examples: Sequence[Example], out: Output) -> dict[str, Any]:
+    """Train on examples into first/; what was counted."""
+    (out.path / FIRST).mkdir()
+    inner = replace(out, path=out.path / FIRST, scratch=out.scratch / FIRST, counts={}, facts={})
+    inner.scratch.mkdir(exist_ok=True)
+    try:
+        train_classifier(config.training, examples, inner)
+    except SourceError as error:
+        raise SourceError(
+            f"The first model of the cascade can't be trained on {len(examples):,} pieces: {error.message}",
+            "Raise first.sample, set first.cut where the classifier puts pieces on both sides, or leave `first` out.",
+        ) from error
+    return inner.counts
+
+
+def _odds(folder: Path, pieces: Sequence[Piece]) -> Float64:
+    return load_scorer(folder).log_odds(pa.array([piece.text for piece in pieces], pa.string()))[0]
+
+
+def _cut(config: CascadeConfig, sureness: Float64, agrees: Bool, scores: Float64, among: Bool) -> Side | None:
+    """How sure the first model must be on a side, and the mean score of what is settled there; None for never."""
+    sure, right, values = sureness[among], agrees[among], scores[among]
+    order = np.sort(sure)[::-1]
+    widest = 0
+    for start in range(STARTS):
+        size = least(config) << start
+        while size <= len(order):
+            inside = sure >= order[size - 1]
+            bound = lower_bound(int(right[inside].sum()), int(inside.sum()), _confidence(config))
+            if bound < config.agreement:
+                break
+            widest = max(widest, size)
+            size += max(1, len(order) // STEPS)
+    if not widest:
+        return None
+    threshold = order[widest - 1]
+    return Side(float(threshold), float(values[sure >= threshold].mean()))
+
+
+def _report(
+    config: CascadeConfig,
+    pieces: Sequence[Piece],
+    high: Bool,
+    made: dict[str, Any],
+    cuts: dict[str, Side | None],
+    out: Output,
+) -> None:
+    """Share settled and agreement on pieces that neither trained the model nor chose its cuts."""
+    _, settled = FirstModel(out.path / FIRST).settle([piece.text for piece in pieces])
+    as_high = _odds(out.path / FIRST, pieces) >= (cuts["high"].odds if cuts["high"] else math.inf)
+    rows = []
+    for name, side, reached in (("low", cuts["low"], settled & ~as_high), ("high", cuts["high"], settled & as_high)):
+        count, agreeing = int(reached.sum()), int((reached & (high == as_high)).sum())
+        rows.append(
+            {
+                "settled as": name,
+                "from log-odds": round(side.odds, 4) if side else None,
+                "score given": round(side.score, 4) if side else None,
+                "share of held-out pieces": round(count / max(1, len(pieces)), 4),
+                "agreement": round(agreeing / count, 4) if count else None,
+                "at least": round(lower_bound(agreeing, count, config.confidence), 4) if count else None,
+            }
+        )
+    out.table("Cascade", rows)
+    both = int(settled.sum())
+    out.count(
+        first_auc=made["auc"],
+        first_held_out=len(pieces),
+        first_settled=round(both / max(1, len(pieces)), 4),
+        **({"first_agreement": round(int((settled & (high == as_high)).sum()) / both, 4)} if both else {}),
+    )

@@ -1,0 +1,140 @@
+"""Scoring with a sequence classifier of transformers, after the first model of a cascade where there is one.
+
+Pieces are scored in batches of like length. A batch's composition hangs on the pieces that come together, which are
+those of a row group, and on nothing else; on a CPU one thread adds up in one order. So the scores don't depend on the
+number of workers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from models.pretrained import load_classifier, load_config
+from storage.shards.arrays import Bool, Float64, Int64
+from tasks.base.check import quietly
+from tasks.filter.classifier.config import ClassifierConfig
+from tasks.filter.classifier.first import FIRST, FirstModel
+from tasks.filter.classifier.pieces import pieces_of
+from tasks.filter.classifier.source import load_tokenizer, longest, sigmoid_of
+
+MODEL, CONFIG = "model", "scorer.json"
+
+
+class Scores(NamedTuple):
+    """The score of each piece, and whether the first model settled it."""
+
+    values: Float64
+    settled: Bool
+
+
+class ClassifierScorer:
+    """The classifier in a folder that `made.py` wrote, on a device. Raises ConfigError for settings that it can't
+    honour."""
+
+    def __init__(self, folder: Path, device: str) -> None:
+        import torch
+
+        self.config = ClassifierConfig.model_validate_json((folder / CONFIG).read_text())
+        known = load_config(folder / MODEL)
+        self.tokenizer = load_tokenizer(folder / MODEL)
+        self.limit = longest(self.config, known, self.tokenizer)
+        self.sigmoid = sigmoid_of(self.config, known)
+        self.column = list(known.id2label.values()).index(self.config.label) if self.config.label else 0
+        with quietly():
+            model: Any = load_classifier(folder / MODEL, dtype=getattr(torch, self.config.precision))
+        model.config.pad_token_id = self.tokenizer.pad_token_id
+        self.model = model.to(device).eval()
+        self.device = device
+        self.first = FirstModel(folder / FIRST) if (folder / FIRST).is_dir() else None
+
+    def pieces(self, text: str) -> list[str]:
+        """The pieces of a text, as the config cuts it; none of a text without words."""
+        room = self.limit - self.tokenizer.num_special_tokens_to_add()
+        return pieces_of(self.tokenizer, text, room, self.config.pieces)
+
+    def score(self, texts: pa.Array) -> tuple[Float64, Int64]:
+        """For each text the mean score of its pieces, weighted by their characters, and its number of pieces: 0 of a
+        text without words, whose score means nothing."""
+        cut = [self.pieces(text) for text in texts.to_pylist()]
+        scores = self.score_pieces([piece for pieces in cut for piece in pieces]).values
+        rows = np.repeat(np.arange(len(cut)), [len(pieces) for pieces in cut])
+        sizes = np.array([len(piece) for pieces in cut for piece in pieces], np.float64)
+        total = np.bincount(rows, sizes, len(cut))
+        means = np.bincount(rows, sizes * scores, len(cut)) / np.maximum(1, total)
+        return means, np.array([len(pieces) for pieces in cut], np.int64)
+
+    def score_pieces(self, pieces: Sequence[str]) -> Scores:
+        """The scores of pieces that came from `pieces`; longer ones are cut off."""
+        values = np.zeros(len(pieces))
+        settled = np.zeros(len(pieces), np.bool_)
+        if self.first is not None and pieces:
+            values, settled = self.first.settle(pieces)
+        left = np.flatnonzero(~settled).tolist()
+        if left:
+            values[left] = self._ask([pieces[place] for place in left])
+        return Scores(values, settled)
+
+    def _ask(self, pieces: list[str]) -> Float64:
+        import torch
+
+        encoded = self.tokenizer(pieces, truncation=True, max_length=self.limit, return_attention_mask=False)
+        ids = encoded["input_ids"]
+        scores = np.empty(len(pieces))
+        with _one_thread(self.device), torch.inference_mode():
+            for batch in self._batches(ids):
+                padded = self.tokenizer.pad({"input_ids": [ids[place] for place in batch]}, return_tensors="pt")
+                logits = self.model(**{name: tensor.to(self.device) for name, tensor in padded.items()}).logits
+                scores[batch] = self._scores(logits.double()).cpu().numpy()
+        return scores
+
+    def _batches(self, ids: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+        """Places of rows, the shortest first, as many as fit into a batch."""
+        batch: list[int] = []
+        for place in sorted(range(len(ids)), key=lambda place: (len(ids[place]), place)):
+            if batch and (len(batch) + 1) * len(ids[place]) > self.config.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(place)
+        if batch:
+            yield batch
+
+    def _scores(self, logits: Any) -> Any:
+        if self.config.output == "value":
+            return logits[:, 0]
+        chances = logits.sigmoid() if self.sigmoid else logits.softmax(-1)
+        if self.config.output == "probability":
+            return chances[:, self.column]
+        numbers = chances.new_tensor(range(chances.shape[1]))
+        return chances @ numbers / chances.sum(-1)
+
+
+@functools.lru_cache(maxsize=1)
+def open_classifier(folder: Path, device: str) -> ClassifierScorer:
+    """The classifier of an artifact, loaded once per process."""
+    return ClassifierScorer(folder, device)
+
+
+def is_classifier(folder: Path) -> bool:
+    """Whether this is a model that `open_classifier` reads."""
+    return (folder / CONFIG).is_file()
+
+
+@contextmanager
+def _one_thread(device: str) -> Iterator[None]:
+    """On a CPU one thread: workers are processes, and sums are added up in the same order whatever their number."""
+    import torch
+
+    threads = torch.get_num_threads()
+    if device == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,130 @@
+"""The files of a classifier: known by their digests, and refused where they would be code, pickles or half a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from models.finite import not_finite
+from models.pretrained import load_classifier, load_config
+from storage.errors import ConfigError, SourceError
+from storage.remembered import remembered_digest
+from tasks.base.check import check_format, loaded, quietly
+from tasks.base.config import BaseConfig
+from tasks.base.source import fingerprint
+from tasks.filter.classifier.config import ClassifierConfig
+
+SAFE = "Save it as AutoModelForSequenceClassification.from_pretrained(…).save_pretrained(…) does, with its tokenizer."
+VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model")
+UNLIMITED = 1_000_000  # tokens: transformers' mark for a tokenizer that names no limit is larger
+
+
+def source_of(config: ClassifierConfig) -> BaseConfig:
+    """Where the files come from, as models of others are named."""
+    return BaseConfig(folder=config.folder, repository=config.repository, revision=config.revision)
+
+
+def fingerprints(config: ClassifierConfig) -> dict[str, str]:
+    """Digests of the classifier's files, or its revision, and of the labelled files. Raises SourceError."""
+    if config.folder is not None and not (folder := Path(config.folder).expanduser()).is_dir():
+        raise SourceError(f"There is no folder {folder} with a classifier.", "Check the path under `filter`.")
+    found = {name.replace("base/", "classifier/", 1): one for name, one in fingerprint(source_of(config)).items()}
+    for file in config.labelled:
+        path = Path(file.path).expanduser()
+        if not path.is_file():
+            raise SourceError(f"There is no file {file.path} with labelled texts.", "Check the path under `filter`.")
+        found[file.path] = remembered_digest(path)
+    return found
+
+
+def check_classifier(folder: Path) -> Any:
+    """The config of a classifier that transformers builds from these files alone. Raises SourceError for any other: one
+    without its head too, for which transformers would draw random numbers."""
+    known = check_format(folder, "classifier", SAFE)
+    with quietly():
+        options = {"device_map": "meta", "output_loading_info": True, "ignore_mismatched_sizes": True}
+        _, report = loaded(lambda: load_classifier(folder, **options), "the classifier", SAFE)
+    for what in ("missing", "mismatched"):
+        names = sorted(str(name[0] if isinstance(name, tuple) else name) for name in report.get(f"{what}_keys", ()))
+        if names:
+            raise SourceError(
+                f"{folder.name} is no trained classifier: {what} are {', '.join(names[:3])}.",
+                "Take a model that was saved with its classification head.",
+            )
+    if found := not_finite(folder):
+        raise SourceError(f"The classifier computes nothing: {found}.", "Get it again, or choose another.")
+    # Without one transformers makes an empty vocabulary of its own, to which each word is unknown
+    if not any((folder / name).is_file() for name in VOCABULARIES):
+        raise SourceError(f"{folder.name} has no tokenizer.", "Save the classifier with its tokenizer.json.")
+    load_tokenizer(folder)
+    return known
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a classifier. Raises SourceError for one that can't say where its tokens stand, or can't pad."""
+    from transformers import AutoTokenizer
+
+    with quietly():
+        tokenizer: Any = loaded(
+            lambda: AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False),
+            "the tokenizer of the classifier",
+            SAFE,
+        )
+    if not tokenizer.is_fast:
+        raise SourceError("The tokenizer of the classifier is not a fast one.", "Save it with a tokenizer.json.")
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise SourceError(
+                "The tokenizer of the classifier has no pad_token.", "Name it in its tokenizer_config.json."
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "right"
+    return tokenizer
+
+
+def check_score(config: ClassifierConfig, folder: Path) -> None:
+    """Raises ConfigError where the model can't give the score that the config asks for."""
+    known = load_config(folder)
+    labels = list(known.id2label.values())
+    shown = ", ".join(map(str, labels))
+    if config.output == "probability":
+        if config.label not in labels:
+            raise ConfigError(f"{config.named} has no label {config.label}.", f"Its labels are {shown}.")
+        if known.problem_type == "regression":
+            raise ConfigError(f"{config.named} is a regression.", "Set output: value, and leave label out.")
+    if config.output == "value" and len(labels) != 1:
+        raise ConfigError(
+            f"{config.named} has {len(labels)} outputs, and output: value needs one.",
+            f"Set output: expected, or name one of its labels: {shown}.",
+        )
+    if config.output == "expected" and len(labels) < 2:
+        raise ConfigError(f"{config.named} has one output, and output: expected needs several.", "Set output: value.")
+    longest(config, known, load_tokenizer(folder))
+
+
+def sigmoid_of(config: ClassifierConfig, known: Any) -> bool:
+    """Whether the outputs become probabilities one by one, as transformers' own pipeline has it."""
+    if config.activation == "auto":
+        return bool(known.problem_type == "multi_label_classification" or len(known.id2label) == 1)
+    return config.activation == "sigmoid"
+
+
+def longest(config: ClassifierConfig, known: Any, tokenizer: Any) -> int:
+    """The most tokens of a piece, those that the tokenizer adds included. Raises ConfigError for more than the model
+    can read, and for a model that does not say."""
+    positions = getattr(known, "max_position_embeddings", None)
+    limits = [int(tokenizer.model_max_length)] if tokenizer.model_max_length < UNLIMITED else []
+    if isinstance(positions, int):
+        # RoBERTa and its like number positions from behind that of padding
+        offset = "roberta" in known.model_type or known.model_type in ("camembert", "longformer", "mpnet")
+        limits.append(positions - (known.pad_token_id + 1 if offset else 0))
+    if config.max_tokens is None and not limits:
+        raise ConfigError(f"{config.named} does not say how long a text may be.", "Set max_tokens.")
+    if config.max_tokens is not None and limits and config.max_tokens > min(limits):
+        raise ConfigError(
+            f"max_tokens is {config.max_tokens}, and {config.named} can read {min(limits)}.", "Lower max_tokens."
+        )
+    found = config.max_tokens or min(limits)
+    if found <= tokenizer.num_special_tokens_to_add():
+        raise ConfigError(f"{config.named} can read {found} tokens, which leaves none for text.", "Choose another.")
+    return found

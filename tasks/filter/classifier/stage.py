@@ -1,0 +1,28 @@
+"""The stage that takes the files of a classifier: once, however many signals and corpora it is for."""
+
+from __future__ import annotations
+
+from tasks.base.config import BaseConfig
+from tasks.base.source import fingerprint
+from tasks.stage import stage
+from tasks.stage.output import Output
+
+
+@stage(version=1, part_of="filter", sources=fingerprint)
+def classifier(config: BaseConfig, out: Output) -> None:
+    """Take a sequence classifier of transformers: its config, its weights and its tokenizer, byte for byte.
+
+    Raises SourceError for code, pickles, quantized weights, a missing head, and weights that are no numbers.
+    """
+    import shutil
+
+    from tasks.base.source import fetch, files_of
+    from tasks.filter.classifier.source import check_classifier
+
+    out.progress(0, 1, "models", "reading")
+    folder = fetch(config, out.scratch)
+    known = check_classifier(folder)
+    for path in files_of(folder):
+        shutil.copyfile(path, out.path / path.name)
+    labels = [str(label) for label in known.id2label.values()]
+    out.count(labels=labels, summary=f"{config.named}, {known.model_type}, {len(labels)} outputs")
