@@ -12,7 +12,9 @@ from storage.remembered import remembered_digest
 from tasks.base.check import check_format, loaded, quietly
 from tasks.base.config import BaseConfig
 from tasks.base.source import fingerprint
+from tasks.children.devices import check_device_here
 from tasks.filter.classifier.config import ClassifierConfig
+from tasks.stage.runtime import Runtime
 
 SAFE = "Save it as AutoModelForSequenceClassification.from_pretrained(…).save_pretrained(…) does, with its tokenizer."
 VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model")
@@ -35,6 +37,13 @@ def fingerprints(config: ClassifierConfig) -> dict[str, str]:
             raise SourceError(f"There is no file {file.path} with labelled texts.", "Check the path under `filter`.")
         found[file.path] = remembered_digest(path)
     return found
+
+
+def check_here(section: Any, runtime: Runtime) -> None:
+    """Raises a GristmillError where a family's section asks for a classifier, or a GPU for it, that is not here."""
+    if section is not None and isinstance(section.measure.model, ClassifierConfig):
+        fingerprints(section.measure.model)
+        check_device_here(runtime)
 
 
 def check_classifier(folder: Path) -> Any:

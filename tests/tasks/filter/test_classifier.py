@@ -139,7 +139,7 @@ def test_workers_and_the_order_in_a_batch_change_nothing(folder: Path, tmp_path:
 def test_pieces_follow_one_another_and_fit(words: list[str]) -> None:
     tokenizer, text = word_tokenizer(), "".join(words)
     for how in ("windows", "paragraphs"):
-        pieces = pieces_of(tokenizer, text, 8, how)  # type: ignore[arg-type]
+        pieces = pieces_of(tokenizer, text, 8, how)
         place = 0
         for piece in pieces:
             found = text.index(piece, place)
@@ -168,7 +168,7 @@ def test_a_score_is_a_probability_an_expectation_or_a_value(tmp_path: Path) -> N
         problem_type="multi_label_classification",
     )  # fmt: skip
     one = save_classifier(tmp_path / "one", steps=0, id2label={0: "value"}, problem_type="regression")
-    cases = [
+    cases: list[tuple[Path, dict[str, Any], Any]] = [
         (six, {"output": "expected", "label": None}, (logits(six).softmax(-1) * torch.arange(6)).sum(-1)),
         (six, {"label": "4"}, logits(six).softmax(-1)[:, 4]),
         (six, {"label": "4", "activation": "sigmoid"}, logits(six).sigmoid()[:, 4]),
@@ -209,7 +209,7 @@ def test_a_decoder_without_a_padding_token_scores_the_same_alone_and_in_a_batch(
 def cascade(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Output, Output]:
     """A cascade trained on 8,000 documents, and the signal of 2,000 others."""
     place = tmp_path_factory.mktemp("cascade")
-    config = {"folder": str(folder), "first": {"sample": 8000, "agreement": 0.98, "training": SMALL}}
+    config: dict[str, Any] = {"folder": str(folder), "first": {"sample": 8000, "agreement": 0.98, "training": SMALL}}
     model, _ = made(place / "trained", corpus(place / "in", texts(8000), 2), **config)
     _, out = made(
         place / "used", corpus(place / "other", texts(2000, seed=7), 1), model=Artifact.at(model.path), **config
@@ -267,7 +267,7 @@ def test_precision_by_threshold_is_held_out(folder: Path, tmp_path: Path) -> Non
     ]
     file = tmp_path / "labels.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = {"folder": str(folder), "labelled": [{"path": str(file), "positive": ["a"]}]}
+    config: dict[str, Any] = {"folder": str(folder), "labelled": [{"path": str(file), "positive": ["a"]}]}
     model, _ = made(tmp_path / "made", corpus(tmp_path / "in", texts(10), 1), **config)
     assert model.counts["labelled"] == 600
     assert 0.75 < model.counts["auc"] < 0.95, "a tenth of the labels is wrong, and a tenth of the texts is both"
@@ -287,7 +287,7 @@ def test_toxicity_and_quality_take_a_classifier_too(folder: Path, tmp_path: Path
     documents = corpus(tmp_path / "in", given, 1)
     model = {"kind": "classifier", "folder": str(folder), "label": "good"}
     runtime = runtime_of(workers=1, device="cpu")
-    quality, toxicity = QualityConfig(model=model), ToxicityConfig(model=model)  # type: ignore[arg-type]
+    quality, toxicity = QualityConfig(model=model), ToxicityConfig(model=model)
     found = {}
     for stage, scored, config in (
         (quality_model, quality_signals, quality), (toxicity_model, toxicity_signals, toxicity),
@@ -403,11 +403,13 @@ def test_a_config_that_can_not_be_meant_is_refused(config: dict[str, Any], why: 
 
 def test_a_value_is_no_probability_of_toxicity() -> None:
     with pytest.raises(ValidationError, match="put this classifier under filter"):
-        ToxicityConfig(model={"kind": "classifier", "folder": "a", "output": "value"})  # type: ignore[arg-type]
+        ToxicityConfig(model={"kind": "classifier", "folder": "a", "output": "value"})
 
 
 def test_a_folder_that_is_not_there_is_found_before_a_run(tmp_path: Path) -> None:
     measure = {"kind": "classifier", "folder": str(tmp_path / "none"), "label": "good"}
     config = FilterConfig.model_validate({"signals": {"mine": {"measure": measure}}})
-    with pytest.raises(SourceError, match=r"There is no folder .*none with a classifier"):
-        filter_documents.check_here(config, runtime_of(workers=1))
+    abusive = FilterConfig.model_validate({"toxicity": {"measure": {"model": measure}}})
+    for one in (config, abusive):
+        with pytest.raises(SourceError, match=r"There is no folder .*none with a classifier"):
+            filter_documents.check_here(one, runtime_of(workers=1))

@@ -33,7 +33,7 @@ def measure(texts):
     return {"capitals": [sum(c.isupper() for c in text) / max(1, len(text)) for text in texts],
             "long": [len(text) > 20 for text in texts]}
 """
-OFF = {
+OFF: dict[str, Any] = {
     "language": {"allowed": ["en", "und"], "min_score": None},
     "gopher_quality": None, "gopher_repetition": None, "c4": None, "fineweb": None, "toxicity": None,
     "pii": {"action": "keep"}, "pii_metadata": [],

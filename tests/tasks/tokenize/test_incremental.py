@@ -15,7 +15,7 @@ from storage.errors import ConfigError, DamagedArtifact
 from storage.manifest import Manifest
 from storage.shards.documents import Document, shard_name, write_documents
 from storage.store import Store
-from tasks.shards.incremental import _link
+from tasks.shards.incremental import link
 from tasks.stage.progress import Observer
 from tasks.stage.session import Session, open_session
 from tasks.tokenize.stage import TokenizeConfig, tokenize
@@ -252,11 +252,11 @@ def test_a_file_is_copied_where_it_cannot_be_linked(tmp_path: Path) -> None:
     source = elsewhere / f"gristmill-{os.getpid()}-{random.random()}"
     source.write_bytes(b"ids")
     try:
-        assert _link(source, tmp_path / "copy")
+        assert link(source, tmp_path / "copy")
     finally:
         source.unlink()
     assert (tmp_path / "copy").read_bytes() == b"ids"
-    assert not _link(source, tmp_path / "gone")
+    assert not link(source, tmp_path / "gone")
 
 
 def test_shards_stay_the_same_through_every_stage_when_a_source_is_appended(tokenizer: Path, tmp_path: Path) -> None:
