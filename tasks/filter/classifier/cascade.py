@@ -26,7 +26,7 @@ from storage.errors import SourceError
 from storage.shards.arrays import Bool, Float64
 from tasks.filter.classifier.config import CascadeConfig
 from tasks.filter.classifier.first import CUTS, FIRST, FirstModel, Side
-from tasks.filter.classifier.scorer import ClassifierScorer
+from tasks.filter.classifier.scorer import Cutter
 from tasks.filter.classifier.workers import score_pieces
 from tasks.filter.fasttext_model.sample import draw, sample_documents
 from tasks.filter.fasttext_model.scorer import load_scorer
@@ -94,10 +94,10 @@ def lower_bound(agreeing: int, pieces: int, confidence: float) -> float:
 
 
 def _sample(config: CascadeConfig, documents: Artifact, out: Output) -> list[Piece]:
-    scorer = ClassifierScorer(out.path, "cpu")  # for its tokenizer
+    cutter = Cutter(out.path)
     found = []
     for document in sample_documents(documents, (), config.sample, CHARACTERS, others=True):
-        pieces = scorer.pieces(document.text)
+        pieces = cutter.pieces(document.text)
         if pieces:
             number = min(range(len(pieces)), key=lambda number: draw(f"{document.id}/{number}", "piece"))
             found.append(Piece(document.id, pieces[number]))

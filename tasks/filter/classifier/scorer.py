@@ -34,30 +34,37 @@ class Scores(NamedTuple):
     settled: Bool
 
 
-class ClassifierScorer:
-    """The classifier in a folder that `made.py` wrote, on a device. Raises ConfigError for settings that it can't
-    honour."""
+class Cutter:
+    """How the classifier in a folder that `made.py` wrote cuts texts: its tokenizer, without its weights. Raises
+    ConfigError for settings that it can't honour."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config = ClassifierConfig.model_validate_json((folder / CONFIG).read_text())
+        self.known = load_config(folder / MODEL)
+        self.tokenizer = load_tokenizer(folder / MODEL)
+        self.limit = longest(self.config, self.known, self.tokenizer)
+
+    def pieces(self, text: str) -> list[str]:
+        """The pieces of a text, as the config cuts it; none of a text without words."""
+        room = self.limit - self.tokenizer.num_special_tokens_to_add()
+        return pieces_of(self.tokenizer, text, room, self.config.pieces)
+
+
+class ClassifierScorer(Cutter):
+    """The classifier in a folder that `made.py` wrote, on a device."""
 
     def __init__(self, folder: Path, device: str) -> None:
         import torch
 
-        self.config = ClassifierConfig.model_validate_json((folder / CONFIG).read_text())
-        known = load_config(folder / MODEL)
-        self.tokenizer = load_tokenizer(folder / MODEL)
-        self.limit = longest(self.config, known, self.tokenizer)
-        self.sigmoid = sigmoid_of(self.config, known)
-        self.column = list(known.id2label.values()).index(self.config.label) if self.config.label else 0
+        super().__init__(folder)
+        self.sigmoid = sigmoid_of(self.config, self.known)
+        self.column = list(self.known.id2label.values()).index(self.config.label) if self.config.label else 0
         with quietly():
             model: Any = load_classifier(folder / MODEL, dtype=getattr(torch, self.config.precision))
         model.config.pad_token_id = self.tokenizer.pad_token_id
         self.model = model.to(device).eval()
         self.device = device
         self.first = FirstModel(folder / FIRST) if (folder / FIRST).is_dir() else None
-
-    def pieces(self, text: str) -> list[str]:
-        """The pieces of a text, as the config cuts it; none of a text without words."""
-        room = self.limit - self.tokenizer.num_special_tokens_to_add()
-        return pieces_of(self.tokenizer, text, room, self.config.pieces)
 
     def score(self, texts: pa.Array) -> tuple[Float64, Int64]:
         """For each text the mean score of its pieces, weighted by their characters, and its number of pieces: 0 of a

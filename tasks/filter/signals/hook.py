@@ -24,9 +24,10 @@ Function = Callable[[list[Any]], Any]
 
 
 class Caught:
-    """Whatever the user's code raises within the block, in `error`: it may be anything, and is reported by name."""
+    """Whatever the user's code raises within the block, in `error`: it may be anything, and is reported by name. A
+    call of `exit` too, which would end the run in silence."""
 
-    error: Exception | None = None
+    error: Exception | SystemExit | None = None
 
     def __enter__(self) -> Caught:
         return self
@@ -34,7 +35,7 @@ class Caught:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        self.error = error if isinstance(error, Exception) else None
+        self.error = error if isinstance(error, Exception | SystemExit) else None
         return self.error is not None
 
     @property

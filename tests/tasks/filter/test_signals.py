@@ -62,7 +62,7 @@ def values(out: Output, *columns: str) -> list[Any]:
 
 def measured(folder: Path, documents: Artifact, *, workers: int = 1, **config: Any) -> Output:
     out = Output.at(folder, stage="signals", runtime=runtime_of(workers=workers))
-    signals.function(PythonSignalConfig.model_validate(config), documents, out)
+    signals.function(PythonSignalConfig.model_validate(config), documents, None, out)
     return out
 
 
@@ -185,6 +185,7 @@ BROKEN = {
     "{'score': [[1]] * 20}": r"returns a list as score of document",
     "{'score': [len(texts)] * len(texts)}": r"gives document \w+ 20.0 as score in its batch, and 1.0 alone",
     "1 / 0": rf"fails on each of 20 documents, the first of them {FIRST}: ZeroDivisionError: division by zero",
+    "exit(0)": r"fails on each of 20 documents.*SystemExit: 0",
     "measure.nothing": r"fails on each of 20 documents.*AttributeError",
 }
 
