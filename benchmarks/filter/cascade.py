@@ -30,20 +30,26 @@ from tasks.stage.output import Output
 from tasks.stage.runtime import ComputeRuntime, DataRuntime, Runtime
 
 PROSE = ("speeches", "encyclopedia-en")
-TOKENS, VOCABULARY, STEPS, BATCH = 128, 4096, 300, 32
-SAMPLE = 8000
+TOKENS, VOCABULARY, STEPS, BATCH = 128, 4096, 150, 16
+TAUGHT, SAMPLE = BATCH * STEPS, 6000  # documents
 RUNTIME = Runtime(data=DataRuntime(workers=1), compute=ComputeRuntime(device="cpu", threads=1))
 
 
 def main() -> None:
     """Read the options, train, measure, print."""
     parser = corpus_parser(__doc__, megabytes=40, runs="not used")
-    parser.add_argument("--scored", type=int, default=3000, help="documents scored by both (default 3000)")
+    parser.add_argument("--scored", type=int, default=800, help="documents scored by both (default 800)")
+    parser.add_argument("--agreement", type=float, default=0.97, help="asked of each side (default 0.97)")
     options = parser.parse_args()
+    first = {"sample": SAMPLE, "agreement": options.agreement}
     folder = corpus(options.data, options.megabytes).folder
     found = {doc.id: doc for path in sorted(folder.glob("*.parquet")) for doc in read_documents(path)}
     ordered = sorted(found.values(), key=lambda doc: draw(doc.id, "benchmark"))
-    taught, sampled, rest = ordered[:4000], ordered[4000 : 4000 + SAMPLE], ordered[4000 + SAMPLE :][: options.scored]
+    taught, sampled, rest = (
+        ordered[:TAUGHT],
+        ordered[TAUGHT : TAUGHT + SAMPLE],
+        ordered[TAUGHT + SAMPLE :][: options.scored],
+    )
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         train(place / "classifier", taught)
@@ -51,7 +57,7 @@ def main() -> None:
         write_documents(place / "rest" / shard_name(0), rest)
         config: dict[str, Any] = {"folder": str(place / "classifier"), "label": "prose"}
         alone, plain, plain_seconds = scored(place / "alone", config, place)
-        both, mixed, mixed_seconds = scored(place / "both", {**config, "first": {"sample": SAMPLE}}, place)
+        both, mixed, mixed_seconds = scored(place / "both", {**config, "first": first}, place)
         assert not alone.counts.get("first_settled")
         megabytes = sum(len(doc.text.encode()) for doc in rest) / 1e6
         agree = np.mean((np.array(plain["score"]) >= 0.5) == (np.array(mixed["score"]) >= 0.5))
@@ -102,7 +108,7 @@ def train(folder: Path, documents: list[Document]) -> None:
         optimizer.step()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    print(f"classifier: loss {float(loss):.4f} at the end", flush=True)
+    print(f"classifier: loss of the last batch {loss.item():.4f}", flush=True)
 
 
 def scored(folder: Path, config: dict[str, Any], place: Path) -> tuple[Output, dict[str, list[Any]], float]:
