@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
-from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -44,6 +43,10 @@ def zstd(data: bytes) -> bytes:
     return found
 
 
+def packed_as(ending: str, data: bytes) -> bytes:
+    return gzip.compress(data) if ending == ".gz" else zstd(data) if ending == ".zst" else data
+
+
 TABLE = 'id,text,note\n1,"One, with ""quotes""\nand a second line.",\n\n2,5" disks are old.,x\r\n3,"Ünder,",y'
 WANTED = [('One, with "quotes"\nand a second line.', {"id": "1", "note": ""}),
           ('5" disks are old.', {"id": "2", "note": "x"}), ("Ünder,", {"id": "3", "note": "y"})]  # fmt: skip
@@ -59,8 +62,7 @@ def test_a_table_has_a_document_a_row(kind: str, packed: str, tmp_path: Path) ->
         outside ^= character == '"'
         data += delimiter if character == "," and outside else character
     path = tmp_path / f"data.{'tsv' if kind == 'tsv' else 'csv'}{packed}"
-    pack: Callable[[bytes], bytes] = {"": bytes, ".gz": gzip.compress, ".zst": zstd}[packed]
-    path.write_bytes(pack(codecs.BOM_UTF8 + data.replace("^", '"').encode()))
+    path.write_bytes(packed_as(packed, codecs.BOM_UTF8 + data.replace("^", '"').encode()))
     out = run(tmp_path, source(path, delimiter=";") if kind == "semicolons" else source(path))
     assert [*zip(texts(out), metadata(out), strict=True)] == WANTED
 
@@ -124,9 +126,8 @@ def test_a_file_that_cant_be_read_says_what_it_is_and_what_to_do(
 
 @pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
 def test_a_text_may_be_packed_and_is_limited_as_it_is_unpacked(packed: str, tmp_path: Path) -> None:
-    pack: Callable[[bytes], bytes] = {"": bytes, ".gz": gzip.compress, ".zst": zstd}[packed]
-    (tmp_path / f"a.txt{packed}").write_bytes(pack(b"A text."))
-    (tmp_path / f"b.md{packed}").write_bytes(pack(b"x" * 2000))
+    (tmp_path / f"a.txt{packed}").write_bytes(packed_as(packed, b"A text."))
+    (tmp_path / f"b.md{packed}").write_bytes(packed_as(packed, b"x" * 2000))
     config = FileSource(name="mine", paths=[str(tmp_path / f"*{packed or '.[tm]*'}")])
     out = run(tmp_path, config, max_quarantined_share=0.5, max_document_bytes=1000)
     assert (texts(out), refused(out)) == (["A text."], [("too_long", f"b.md{packed}")])
@@ -148,7 +149,7 @@ def test_the_text_may_stand_within_a_column(tmp_path: Path) -> None:
 
 
 def test_nested_metadata_is_kept_as_it_is(tmp_path: Path) -> None:
-    pile = {"meta": {"url": "https://a.org", "sets": [{"name": "Pile-CC"}]}, "tags": ["a", None, 1.5]}
+    pile: dict[str, Any] = {"meta": {"url": "https://a.org", "sets": [{"name": "Pile-CC"}]}, "tags": ["a", None, 1.5]}
     dolma = {
         "id": "7",
         "source": "cc",
