@@ -102,14 +102,15 @@ class Lstm:
             directions += [inputs.astype(np.float32), arrays[f"{name}_recurrent"]]
         output = np.ascontiguousarray(arrays["output"][:, LABEL])
         layers = (arrays["hidden"], arrays["hidden_bias"], output, float(arrays["output_bias"][LABEL]))
-        self.model: tuple[Any, ...] = (_word_kinds(), *table, *directions, *layers)
+        self.model: Any = (_word_kinds(), *table, *directions, *layers)
 
     def log_odds(self, texts: pa.Array) -> Float64:
         """The log-odds that a text is toxic, at the share of toxic comments in the training set."""
         odds = np.zeros(len(texts))
         for part in fold(texts):
             found = np.empty(len(part.rows))
-            lstm_kernels.score_texts(*self.model, part.data, part.begins, part.ends, LONGEST, found)
+            arguments: tuple[Any, ...] = (*self.model, part.data, part.begins, part.ends, LONGEST, found)
+            lstm_kernels.score_texts(*arguments)
             odds[part.rows] = found
         return odds
 
