@@ -41,6 +41,7 @@ WITHOUT_LANGUAGE = ("gopher", "c4", "fineweb2")  # whose chain has no language f
 def ours(preset: Preset, texts: Sequence[str]) -> list[str]:
     """`kept DIGEST` or `removed RULE` of each text."""
     config = FilterConfig.model_validate({"preset": preset})
+    assert config.language is not None
     column = pa.array(texts, pa.string())
     families = [FORM] if preset in WITHOUT_LANGUAGE else [LANGUAGE, FORM]
     columns: dict[str, pa.Array] = {}

@@ -28,9 +28,10 @@ from tasks.filter.classifier.config import CascadeConfig
 from tasks.filter.classifier.first import CUTS, FIRST, FirstModel, Side
 from tasks.filter.classifier.scorer import Cutter
 from tasks.filter.classifier.workers import score_pieces
+from tasks.filter.fasttext_model.labelled import Example
 from tasks.filter.fasttext_model.sample import draw, sample_documents
 from tasks.filter.fasttext_model.scorer import load_scorer
-from tasks.filter.fasttext_model.train import Example, train_classifier
+from tasks.filter.fasttext_model.train import train_classifier
 from tasks.stage.output import Output
 
 CHARACTERS = 10_000  # at the beginning of a document, that its piece is from

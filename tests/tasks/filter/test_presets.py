@@ -51,11 +51,14 @@ def test_what_stands_beside_a_preset_has_the_last_word(tmp_path: Path) -> None:
     chosen = filter_of(profile=str(path))
     assert chosen.gopher_quality is not None
     assert (chosen.gopher_quality.min_words, chosen.gopher_quality.min_stop_words) == (7, 2)
+    assert chosen.language is not None
     assert (chosen.language.allowed, chosen.language.min_score) == (["de"], 0.65)
     overrides = ("filter.gopher_quality.min_words=9", "filter.preset=gopher")
     assert filter_of(*overrides) == filter_of(*reversed(overrides))
     assert filter_of("filter.preset=fineweb", "filter.c4=null").c4 is None
-    assert filter_of("filter.preset=c4").language.allowed == ["en"], "what a preset does not fill in is kept"
+    kept = filter_of("filter.preset=c4", "filter.language.allowed=[de]").language
+    assert kept is not None
+    assert kept.allowed == ["de"], "what a preset does not fill in is kept"
 
 
 def test_a_preset_that_there_is_not_is_refused_with_those_that_there_are() -> None:
