@@ -11,11 +11,14 @@ from typing import Any, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from tasks.filter.code.rules import CodeRules
 from tasks.filter.contamination.rules import ContaminationRules
 from tasks.filter.form.config import FormConfig
 from tasks.filter.form.languages import GROUPS, LanguageThresholds
 from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, GopherRepetitionRules
 from tasks.filter.language.rules import LanguageRules
+from tasks.filter.lists.rules import ListsRules
+from tasks.filter.mathematics.rules import MathematicsRules
 from tasks.filter.perplexity.rules import PerplexityRules
 from tasks.filter.pii.rules import PiiRules
 from tasks.filter.pii_metadata.config import Fields
@@ -63,6 +66,11 @@ class FilterConfig(StageConfig):
     c4: C4Rules | None = Field(default_factory=C4Rules, description="C4's page rules (Raffel et al. 2020, section 2.2)")
     fineweb: FineWebRules | None = Field(
         default_factory=FineWebRules, description="FineWeb's own rules (Penedo et al. 2024, section 3.6)"
+    )
+    lists: ListsRules | None = Field(None, description="hosts, addresses and words that you list")
+    code: CodeRules | None = Field(None, description="source code, by the rules of The Stack and StarCoder 2")
+    mathematics: MathematicsRules | None = Field(
+        None, description="formulas in LaTeX, and the rules that are not for documents with them"
     )
     quality: QualityRules | None = Field(None, description="quality classifier, trained on sources that you trust")
     perplexity: PerplexityRules | None = Field(

@@ -12,22 +12,37 @@ from typing import Any
 import pyarrow as pa
 
 from storage.artifact import Artifact
+from tasks.filter.code.family import FAMILY as CODE
 from tasks.filter.contamination.family import FAMILY as CONTAMINATION
-from tasks.filter.family import Family, Mender
+from tasks.filter.family import Family, Mender, Spared
 from tasks.filter.form.family import FAMILY as FORM
 from tasks.filter.language.family import FAMILY as LANGUAGE
+from tasks.filter.lists.family import FAMILY as LISTS
+from tasks.filter.mathematics.family import FAMILY as MATHEMATICS
 from tasks.filter.perplexity.family import FAMILY as PERPLEXITY
 from tasks.filter.pii.family import FAMILY as PII
 from tasks.filter.pii_metadata.family import FAMILY as METADATA
 from tasks.filter.quality.family import FAMILY as QUALITY
-from tasks.filter.rules import Rule
+from tasks.filter.rules import Rule, Where, belongs
 from tasks.filter.signals.family import named_families
 from tasks.filter.toxicity.family import FAMILY as TOXICITY
 from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 
-FAMILIES: tuple[Family, ...] = (LANGUAGE, FORM, QUALITY, PERPLEXITY, TOXICITY, PII, METADATA, CONTAMINATION)
+FAMILIES: tuple[Family, ...] = (
+    LANGUAGE,
+    FORM,
+    LISTS,
+    CODE,
+    MATHEMATICS,
+    QUALITY,
+    PERPLEXITY,
+    TOXICITY,
+    PII,
+    METADATA,
+    CONTAMINATION,
+)
 
 
 def families_of(config: StageConfig) -> tuple[Family, ...]:
@@ -64,7 +79,17 @@ def asked(config: StageConfig) -> dict[str, StageConfig]:
 def rules(config: StageConfig) -> list[Rule]:
     """Every rule of the config, in the order in which they are tried."""
     found = [rule for family in families_of(config) for rule in family.rules(*family.sections(config))]
+    for family in families_of(config):
+        spared = family.spares(*family.sections(config)) if family.spares else None
+        if spared is not None:
+            found = [_sparing(spared, rule) for rule in found]
     return sorted(found, key=lambda rule: rule.turn)
+
+
+def _sparing(spared: Spared, rule: Rule) -> Rule:
+    if not belongs(rule, spared.groups):
+        return rule
+    return Where(rule, lambda signals: ~spared.documents(signals))
 
 
 def menders(config: StageConfig) -> list[Mender]:

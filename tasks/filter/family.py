@@ -29,6 +29,13 @@ class Change(NamedTuple):
     detail: str
 
 
+class Spared(NamedTuple):
+    """Rules, or sections of them, that are not for the documents that `documents` marks."""
+
+    groups: tuple[str, ...]
+    documents: Callable[[pa.RecordBatch], Bool]
+
+
 class Mender(Protocol):
     """Changes the texts or the metadata of documents that are kept. One that changes measured places must take its
     turn first."""
@@ -66,6 +73,8 @@ class Family:
     fingerprints: Callable[..., Mapping[str, str]] | None = None
     # How texts that are kept change, None for not at all; made in the process that uses it
     mender: Callable[..., Mender | None] | None = None
+    # Rules that some documents are spared, as what replaces them judges those documents better
+    spares: Callable[..., Spared | None] | None = None
     # (text, signals, row) → the text as people may see it in reports
     redact: Callable[[str, pa.RecordBatch, int], str] | None = None
     # (sections…, the artifact of signals, out): what else the family adds to the filter's artifact

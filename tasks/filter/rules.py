@@ -6,7 +6,8 @@ not be measured, is quarantined by the first rule that needs the signal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple, Protocol
@@ -68,18 +69,13 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Bound:
-    """A document passes when its signal is at least (`min`) or at most (`max`) the threshold.
-
-    With `languages` the rule is about documents in these alone, or, with `others`, about all but those.
-    """
+    """A document passes when its signal is at least (`min`) or at most (`max`) the threshold."""
 
     name: str
     signal: str
     direction: str
     threshold: float
     turn: Turn = Turn.USUAL
-    languages: tuple[str, ...] = ()
-    others: bool = False
 
     def test(self, signals: pa.RecordBatch) -> Tested:
         """See `Rule`."""
@@ -87,10 +83,6 @@ class Bound:
         unknown = column.is_null().to_numpy(zero_copy_only=False)
         values = pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False)
         fails = values < self.threshold if self.direction == "min" else values > self.threshold
-        if self.languages:
-            inside = pc.is_in(signals["language"], pa.array(self.languages, pa.string())).to_numpy(zero_copy_only=False)
-            about = inside ^ self.others
-            return Tested(fails & ~unknown & about, unknown & about, values)
         return Tested(fails & ~unknown, unknown, values)
 
     def details(self, signals: pa.RecordBatch) -> pa.Array:
@@ -121,6 +113,50 @@ class Member:
         return signals[self.signal]
 
 
+@dataclass(frozen=True)
+class Where:
+    """A rule for some of the documents: those that `chosen` marks. The others pass, measured or not."""
+
+    rule: Rule
+    chosen: Callable[[pa.RecordBatch], Bool]
+
+    @property
+    def name(self) -> str:
+        """See `Rule`."""
+        return self.rule.name
+
+    @property
+    def threshold(self) -> float | None:
+        """See `Rule`."""
+        return self.rule.threshold
+
+    @property
+    def turn(self) -> Turn:
+        """See `Rule`."""
+        return self.rule.turn
+
+    def test(self, signals: pa.RecordBatch) -> Tested:
+        """See `Rule`."""
+        tested, chosen = self.rule.test(signals), self.chosen(signals)
+        return Tested(tested.fails & chosen, tested.unknown & chosen, tested.values)
+
+    def details(self, signals: pa.RecordBatch) -> pa.Array:
+        """See `Rule`."""
+        return self.rule.details(signals)
+
+
+def with_threshold(rule: Rule, threshold: float) -> Rule:
+    """The rule with another threshold."""
+    if isinstance(rule, Where):
+        return replace(rule, rule=with_threshold(rule.rule, threshold))
+    return replace(rule, threshold=threshold)  # type: ignore[type-var]
+
+
+def belongs(rule: Rule, groups: Sequence[str]) -> bool:
+    """Whether a rule is one of `groups`: names of rules (`fineweb.max_short_lines`) or of all of a section (`c4`)."""
+    return any(rule.name == group or rule.name.startswith(f"{group}.") for group in groups)
+
+
 def no_details(signals: pa.RecordBatch) -> pa.Array:
     """An empty string per document."""
     return pa.repeat(pa.scalar(""), signals.num_rows)
@@ -130,11 +166,16 @@ Thresholds = Mapping[str, float | None]
 
 
 def bounds(
-    group: str, config: StageConfig | None, prefix: str, languages: Mapping[str, Thresholds] | None = None
+    group: str,
+    config: StageConfig | None,
+    prefix: str,
+    languages: Mapping[str, Thresholds] | None = None,
+    signals: Mapping[tuple[str, str], str] | None = None,
 ) -> Iterator[Rule]:
     """The fields `min_SIGNAL` and `max_SIGNAL` of a group of thresholds as rules; a null field is none.
 
-    `languages` have thresholds of their own, in place of the group's: a rule GROUP.FIELD.LANGUAGE each.
+    `languages` have thresholds of their own, in place of the group's: a rule GROUP.FIELD.LANGUAGE each. `signals` are
+    those of a field that a language has of its own, by (field, language).
     """
     own = languages or {}
     for name in type(config).model_fields if config is not None else ():
@@ -145,11 +186,18 @@ def bounds(
         apart = tuple(sorted(language for language, thresholds in own.items() if name in thresholds))
         if threshold is not None:
             rule = Bound(f"{group}.{name}", prefix + signal, direction, float(threshold))
-            yield replace(rule, languages=apart, others=True) if apart else rule
+            yield Where(rule, functools.partial(written_in, apart, False)) if apart else rule
         for language in apart:
             if (other := own[language][name]) is not None:
-                named = f"{group}.{name}.{language}"
-                yield Bound(named, prefix + signal, direction, float(other), languages=(language,))
+                measured = (signals or {}).get((name, language), prefix + signal)
+                rule = Bound(f"{group}.{name}.{language}", measured, direction, float(other))
+                yield Where(rule, functools.partial(written_in, (language,), True))
+
+
+def written_in(languages: Sequence[str], inside: bool, signals: pa.RecordBatch) -> Bool:
+    """Which documents are in one of these languages, or in none of them."""
+    found: Bool = pc.is_in(signals["language"], pa.array(languages, pa.string())).to_numpy(zero_copy_only=False)
+    return found if inside else ~found
 
 
 def reason(rule: Rule, unmeasured: bool) -> str:

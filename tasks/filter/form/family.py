@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -59,23 +59,13 @@ def _rules(
     groups = {
         "gopher_quality": gopher_quality, "gopher_repetition": gopher_repetition, "c4": c4, "fineweb": fineweb,
     }  # fmt: skip
+    counted = {(STOP_WORDS, language): stop_words_in(language) for language in form.stop_words_of}
     for group, thresholds in groups.items():
         own = of_group(languages, group)
-        if group == "gopher_quality" and gopher_quality is not None:
-            own |= {
-                language: {STOP_WORDS: gopher_quality.min_stop_words, **own.get(language, {})}
-                for language in form.stop_words_of
-            }
-        for rule in bounds(group, thresholds, "", own):
-            yield _of_its_language(form, rule)
-
-
-def _of_its_language(form: FormConfig, rule: Rule) -> Rule:
-    """The rule on stop words of a language that has its own counts those."""
-    if not isinstance(rule, Bound) or rule.signal != "stop_words" or rule.others or not rule.languages:
-        return rule
-    (language,) = rule.languages
-    return replace(rule, signal=stop_words_in(language)) if language in form.stop_words_of else rule
+        if gopher_quality is not None and thresholds is gopher_quality:
+            usual = {STOP_WORDS: gopher_quality.min_stop_words}
+            own |= {language: {**usual, **own.get(language, {})} for language in form.stop_words_of}
+        yield from bounds(group, thresholds, "", own, counted)
 
 
 def _mender(form: FormConfig, _: Any, __: Any, c4: C4Rules | None, *___: Any) -> LineMender | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from storage.shards.documents import read_batches
 from tasks.filter.decide import decide
 from tasks.filter.families import redact
 from tasks.filter.look.measured import Measured
-from tasks.filter.rules import Rule
+from tasks.filter.rules import Rule, with_threshold
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
@@ -104,7 +104,7 @@ def look(
     rule = tests[at]
     if threshold is not None and rule.threshold is None:
         raise ConfigError(f"{name} compares no number, so it has no threshold to try.", "Leave --threshold out.")
-    asked = rule if threshold is None else replace(rule, threshold=threshold)  # type: ignore[type-var]
+    asked = rule if threshold is None else with_threshold(rule, threshold)
     others, moved = [*tests[:at], *tests[at + 1 :]], [*tests[:at], asked, *tests[at + 1 :]]
     found = Looked(asked)
     sides: tuple[list[_Place], list[_Place]] = ([], [])

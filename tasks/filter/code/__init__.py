@@ -1,0 +1,1 @@
+"""Source code: rules of The Stack and StarCoder 2."""

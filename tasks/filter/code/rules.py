@@ -1,0 +1,68 @@
+"""Which source code is kept: the thresholds of The Stack and of StarCoder 2.
+
+The Stack: `preprocessing/README.md` of github.com/bigcode-project/bigcode-dataset. StarCoder 2: Lozhkov et al. 2024,
+the section on preprocessing.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tasks.filter.code.config import CodeConfig
+from tasks.filter.rules import Section
+
+_STACK = "The Stack"
+_TWO = "StarCoder 2 (Lozhkov et al. 2024)"
+
+
+class CodeRules(Section):
+    """Rules for source code. They are for the documents whose language is known, and replace the rules of prose."""
+
+    measure: CodeConfig = Field(default_factory=CodeConfig, description="how code is measured")
+    instead_of: list[str] = Field(
+        ["language", "gopher_quality", "gopher_repetition", "c4", "fineweb", "quality", "perplexity"],
+        description="rules, or sections of them, that are not for source code",
+    )
+    languages: list[str] | None = Field(
+        None, min_length=1, description="programming languages to keep, by linguist's names; null: all"
+    )
+    max_lines: int | None = Field(100_000, ge=1, description=f"number of lines; {_TWO}")
+    max_mean_line: float | None = Field(100, gt=0, description=f"mean length of lines in characters; {_STACK}")
+    max_longest_line: int | None = Field(1000, ge=1, description=f"longest line in characters; {_STACK}")
+    long_line_languages: list[str] = Field(
+        ["HTML", "JSON", "Markdown", "Roff", "Roff Manpage", "SMT", "TeX", "Text", "XML"],
+        description=f"languages for which only `max_longest_line_of_text` bounds the lines; {_TWO}",
+    )
+    max_longest_line_of_text: int | None = Field(
+        100_000, ge=1, description=f"longest line in characters, in `long_line_languages`; {_TWO}"
+    )
+    min_alphanumeric: float | None = Field(0.25, ge=0, le=1, description=f"share of letters and digits; {_STACK}")
+    min_alphabetic: float | None = Field(0.25, ge=0, le=1, description=f"share of letters; {_TWO}")
+    numeric_languages: list[str] = Field(
+        ["Motorola 68K Assembly", "WebAssembly"],
+        description=f"languages for which only `min_alphanumeric` bounds the share of letters; {_TWO}",
+    )
+    max_encoded: float | None = Field(
+        0.5, ge=0, le=1, description=f"share of characters in base64, hexadecimal and \\u data; {_TWO}"
+    )
+    max_longest_encoded: int | None = Field(1024, ge=0, description=f"longest piece of such data in characters; {_TWO}")
+    max_numbers: float | None = Field(
+        None, ge=0, le=1, description="share of characters in lines of nothing but numbers: tables of data"
+    )
+    max_data_lines: int | None = Field(512, ge=1, description=f"number of lines in `data_languages`; {_TWO}")
+    data_languages: list[str] = Field(
+        ["Text", "JSON", "YAML", "Web Ontology Language", "Graphviz (DOT)"],
+        description=f"languages in which long files are data; {_TWO}",
+    )
+    min_visible: float | None = Field(
+        0.2, ge=0, le=1, description="share of HTML's characters that a reader sees; StarCoder (Li et al. 2023)"
+    )
+    min_visible_characters: int | None = Field(
+        100, ge=0, description="characters of HTML that a reader sees; StarCoder (Li et al. 2023)"
+    )
+    generated: bool = Field(False, description="keep generated files, those with a mark in their name or first lines")
+    licences: list[str] | None = Field(
+        None,
+        description="licences that a header may name, as SPDX identifiers, `proprietary` or `unknown`; files without a "
+        "header pass. null: all",
+    )

@@ -1,0 +1,1 @@
+"""Lists of the user: hosts, addresses and words that documents may not have."""

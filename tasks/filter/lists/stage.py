@@ -1,0 +1,54 @@
+"""The stage that looks up documents in lists."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+from storage.artifact import Artifact
+from storage.errors import EmptyOutput, SourceError
+from storage.remembered import remembered_digest
+from tasks.filter.lists.config import ListsConfig
+from tasks.filter.side_files import read_signals, write_signals
+from tasks.stage import stage
+from tasks.stage.output import Output
+
+
+def fingerprints(config: ListsConfig) -> dict[str, str]:
+    """Digests of the files. Raises SourceError for a missing one."""
+    files = [*config.hosts, *config.urls, *(each.file for each in config.url_words), *config.words.values()]
+    found = {}
+    for file in files:
+        path = Path(file).expanduser()
+        if not path.is_file():
+            raise SourceError(f"There is no file {file}.", "Check the paths under `lists`.")
+        found[file] = remembered_digest(path)
+    return found
+
+
+@stage(version=1, name="lists", part_of="filter", runtime=("data",), sources=fingerprints)
+def lists_signals(config: ListsConfig, documents: Artifact, out: Output) -> None:
+    """Look for listed hosts, addresses and words.
+
+    Columns: `listed_url_known` (whether the metadata has an address), `listed_host`, `listed_url`, `listed_url_words`
+    and, for each language that has a list, `listed_word_LANGUAGE`: the entry that a document has, "" for none; with
+    them `listed_draw`, a number from 0 to 1 by a hash of the text. Raises EmptyOutput where addresses are listed and no
+    document has one: the field is another.
+    """
+    from tasks.filter.lists.measure import measure_lists
+
+    write_signals(functools.partial(measure_lists, config), documents, out, columns=["text", "metadata"])
+    known = total = 0
+    for path in sorted(out.path.glob("*.parquet")):
+        for batch in read_signals(path, ["listed_url_known"]):
+            total += batch.num_rows
+            known += pc.sum(batch["listed_url_known"]).as_py() or 0
+    out.count(with_url=known)
+    if total and not known and (config.hosts or config.urls or config.url_words):
+        fields = ", ".join(config.url_fields)
+        raise EmptyOutput(
+            f"None of {total:,} documents has an address in its metadata ({fields}).",
+            "Name the field of your documents in filter.lists.measure.url_fields, or leave hosts and urls out.",
+        )

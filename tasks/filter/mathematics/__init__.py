@@ -1,0 +1,1 @@
+"""Mathematics in LaTeX, which rules of prose should not count as symbols."""

@@ -1,0 +1,56 @@
+"""Formulas in texts, in linear time.
+
+A single dollar opens a formula where no white space follows and closes one where none stands before and no digit
+follows, as in Pandoc's Markdown: "$5 and $10" is money. Two dollars, brackets with a backslash and environments are
+marks as well. One that is never closed is text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+_MARKS = re.compile(r"\\\\|\\\$|\$\$|\$|\\\(|\\\[|\\begin\{([A-Za-z]+)(\*?)\}")
+_CLOSING = {"\\(": "\\)", "\\[": "\\]", "$$": "$$"}
+_DOLLAR = re.compile(r"\\.|\$|\n\s*\n", re.DOTALL)
+
+
+def formulas(text: str, environments: Sequence[str], longest_inline: int) -> Iterator[tuple[int, int]]:
+    """(begin, end) of each formula with its marks, in order, none within another."""
+    known = frozenset(environments)
+    lost: set[str] = set()  # closing marks that do not occur again: not searched for from every opening one
+    at = 0
+    while mark := _MARKS.search(text, at):
+        at = mark.end()
+        if mark[0] == "$":
+            end = _dollar_end(text, at, longest_inline)
+        else:
+            if mark[1]:
+                closing = f"\\end{{{mark[1]}{mark[2]}}}" if mark[1] in known else ""
+            else:
+                closing = _CLOSING.get(mark[0], "")
+            if not closing or closing in lost:
+                continue
+            found = text.find(closing, at)
+            end = found + len(closing) if found >= 0 else -1
+            if found < 0:
+                lost.add(closing)
+        if end >= 0:
+            yield mark.start(), end
+            at = end
+
+
+def _dollar_end(text: str, at: int, longest: int) -> int:
+    """The end of a formula that a single dollar before `at` opens, -1 for none."""
+    if at >= len(text) or text[at].isspace():
+        return -1
+    stop = min(len(text), at + longest + 1)
+    while closing := _DOLLAR.search(text, at, stop):
+        if closing[0] == "$":
+            end = closing.end()
+            is_end = not text[end - 2].isspace() and not text[end : end + 1].isdigit()
+            return end if is_end else -1
+        if closing[0][0] == "\n":
+            return -1  # no formula goes beyond its paragraph
+        at = closing.end()
+    return -1
