@@ -22,6 +22,7 @@ from tasks.filter.fasttext_model.file import read_model
 from tasks.filter.fasttext_model.word_kernels import BREAK, LETTER
 from tasks.filter.language import kernels
 from tasks.filter.language.config import PACKAGE, LanguageConfig
+from tasks.filter.language.second import add_second
 from tasks.text.characters import SIZE
 from tasks.text.packages import package_file
 from tasks.text.scan import utf8
@@ -88,7 +89,7 @@ def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
     shares = by_language / np.maximum(1, total)[:, None]
     silent = np.add.reduceat(letters, firsts) == 0
     unplain = silent | (total == 0)
-    return pa.record_batch(
+    first = pa.record_batch(
         [
             pa.array([lid.labels[label] for label in labels[:, 0]], pa.string(), mask=silent),
             pa.array(scores[:, 0], mask=silent),
@@ -98,6 +99,7 @@ def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
         ],
         SCHEMA,
     )
+    return add_second(first, texts, config.second_characters) if config.second else first
 
 
 def likeliest(lid: Identifier, sums: Float32, counts: Int64, least: float = FASTTEXT_LEAST) -> tuple[Int64, Float64]:

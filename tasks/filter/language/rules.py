@@ -28,3 +28,6 @@ class LanguageRules(Section):
     min_share: float | None = Field(
         None, ge=0, le=1, description="share of the letters that are in pieces of the most likely language"
     )
+    agreement: bool = Field(
+        True, description="remove documents of which the second opinion, if `measure.second` asks for one, differs"
+    )

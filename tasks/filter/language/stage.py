@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from storage.artifact import Artifact
-from tasks.filter.language.config import PACKAGE, LanguageConfig
+from tasks.filter.language.config import PACKAGE, SECOND_PACKAGE, LanguageConfig
 from tasks.filter.side_files import write_signals
 from tasks.stage import stage
 from tasks.stage.output import Output
@@ -13,8 +13,8 @@ from tasks.text.packages import package_version
 
 
 def fingerprints(config: LanguageConfig) -> dict[str, str]:
-    """The version of the package with the model."""
-    return {PACKAGE: package_version(PACKAGE)}
+    """The versions of the packages with the models."""
+    return {package: package_version(package) for package in (PACKAGE, *([SECOND_PACKAGE] if config.second else []))}
 
 
 @stage(version=2, name="language", part_of="filter", runtime=("data",), sources=fingerprints)
@@ -25,6 +25,9 @@ def language_signals(config: LanguageConfig, documents: Artifact, out: Output) -
     `language_margin` (that minus the probability of the second), `language_share` (of the letters in pieces with a
     clear language, the share in the document's language), `languages` (the shares of all, as JSON, for reports). Null
     for texts without letters.
+
+    With `second` also `language_second` and `language_second_score`: the language that lingua finds at the beginning,
+    in the codes of the first, and its probability; null where it finds none or does not know the first's language.
     """
     from tasks.filter.language.measure import measure_language
 

@@ -20,7 +20,9 @@ from storage.errors import SourceError
 from storage.shards.documents import Document, shard_name, write_documents
 from tasks.filter.fasttext_model.file import read_model
 from tasks.filter.language.config import PACKAGE, LanguageConfig
+from tasks.filter.language.family import FAMILY
 from tasks.filter.language.measure import MODEL, SCHEMA, measure_language
+from tasks.filter.language.rules import LanguageRules
 from tasks.filter.language.stage import language_signals
 from tasks.stage.output import Output
 from tasks.text.packages import package_file
@@ -182,3 +184,29 @@ def test_articles_of_the_declaration_are_told_apart(shared_data: Callable[[str],
     right = sum(row["language"] == code for row, (code, _) in zip(found, lines, strict=True))
     assert len(lines) > 200
     assert right >= 0.99 * len(lines)
+
+
+def test_a_second_opinion_is_told_and_may_be_required(tmp_path: Path) -> None:
+    pytest.importorskip("lingua", reason="needs the extra lingua")
+    norwegian = "Elven begynner i åsene og renner mot havet, og folk har bodd langs den siden de første gårdene.\n"
+    latin = "Aeterna bona sunt. " * 3
+    texts = [ENGLISH * 3, FRENCH, norwegian * 2, "1234 !", BAD["Chinese"][:200], latin]
+    rows = measure(texts, second="lingua")
+    assert [row["language_second"] for row in rows[:5]] == ["en", "fr", "no", None, "zh"]
+    assert rows[3]["language_second_score"] is None
+    assert all(0 < row["language_second_score"] <= 1 for row in rows[:3])
+    assert [row.keys() - rows[0].keys() for row in measure(texts)] == [set()] * len(texts)
+    plain = [{name: value for name, value in row.items() if "second" not in name} for row in rows]
+    assert plain == measure(texts), "the first opinion stays as it is"
+    rules = list(FAMILY.rules(LanguageRules(measure=LanguageConfig(second="lingua"))))
+    (agreement,) = (rule for rule in rules if rule.name == "language.agreement")
+    signals = pa.record_batch(
+        {
+            "language": pa.array(["en", "en", "en", None]),
+            "language_second": pa.array(["en", "sco", None, None], pa.string()),
+            "language_second_score": pa.array([0.9, 0.8, None, None]),
+        }
+    )
+    tested = agreement.test(signals)
+    assert (tested.fails.tolist(), tested.unknown.tolist()) == ([False, True, False, False], [False] * 3 + [True])
+    assert "language.agreement" not in {rule.name for rule in FAMILY.rules(LanguageRules())}

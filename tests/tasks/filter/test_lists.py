@@ -144,7 +144,7 @@ def test_words_of_c4_are_found_in_real_text_where_its_expression_finds_them(
     entries = (shared_data("filters") / "badwords_ldnoobw" / "en").read_text().split("\n")
     entries = [entry for entry in entries if entry]
     words, whole = WordList(entries, whole=True), expression(entries, whole=True)
-    found = []
+    found: list[bool] = []
     with gzip.open(shared_data("pretrain") / "c4_demo" / "docs.jsonl.gz", "rt") as lines:
         for line in [*lines][:400]:
             text = json.loads(line)["text"]
