@@ -63,7 +63,7 @@ def row(name: str, pairs: list[Pair]) -> None:
     print(
         f"| {name} | {len(pairs):,} | {mean(right):.3f} | {mean(second):.3f} | {mean(agree):.3f} | {mean(both):.4f} "
         f"| {mean(sure):.3f} | {mean(above):.4f} | {english} of {wanted}, {len(called) - english} others "
-        f"| {sum(code == 'en' for code, _ in agreed)} of {wanted}, {sum(code != 'en' for code, _ in agreed)} others |"
+        f"| {agreed.count('en')} of {wanted}, {len(agreed) - agreed.count('en')} others |"
     )
 
 

@@ -19,6 +19,7 @@ from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, G
 from tasks.filter.language.rules import LanguageRules
 from tasks.filter.lists.rules import ListsRules
 from tasks.filter.mathematics.rules import MathematicsRules
+from tasks.filter.measures.config import MeasuresConfig
 from tasks.filter.perplexity.rules import PerplexityRules
 from tasks.filter.pii.rules import PiiRules
 from tasks.filter.pii_metadata.config import Fields
@@ -87,6 +88,9 @@ class FilterConfig(StageConfig):
         default_factory=ContaminationRules, description="overlap of the training text with benchmark questions"
     )
     signals: NamedSignals = Field({}, description="signals of your own, by name, each with its bounds")
+    measures: MeasuresConfig | None = Field(
+        None, description="a table of all signals by language, and the thresholds that it suggests; null for none"
+    )
     keep_removed: bool = Field(
         True,
         description="keep the removed documents in the artifact, in the folder removed/, which only its owner can read",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from storage.artifact import Artifact
 from tasks.filter.config import FilterConfig
 from tasks.filter.families import check_here as check_families_here
-from tasks.filter.families import fingerprints, finish, measure, sources
+from tasks.filter.families import fingerprints, finish, measure, rules, sources
 from tasks.filter.repair.stage import repair
 from tasks.shards.adopted import check_documents, check_rows
 from tasks.stage import stage
@@ -48,8 +48,10 @@ def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Arti
     Each family of signals is an artifact of its own, measured once; this stage only applies thresholds. Writes
     documents/, removed/ (the removed texts, for their owner only), ledger/ with the first failing rule, the value and
     the threshold of each removed document, contamination/ with the benchmark questions found in the text, report.md and
-    funnel.png with what each rule removed. With `repair`, texts are repaired before anything is measured.
+    funnel.png with what each rule removed; with `measures` also measures/, the spread of signals by language. With
+    `repair`, texts are repaired before anything is measured.
     """
+    from tasks.filter.measures.table import write_measures
     from tasks.filter.report import publish
     from tasks.filter.run import filter_shards
 
@@ -60,4 +62,6 @@ def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Arti
     measured = measure(config, documents, benchmarks, out)
     total = filter_shards(config, documents, repairs, measured, out)
     finish(config, measured, out)
+    if config.measures:
+        write_measures(config.measures, rules(config), documents, measured, out)
     publish(config, total, out)

@@ -161,7 +161,7 @@ def test_the_table_holds_each_folder_and_each_field_of_the_config() -> None:
     fields.remove("pii")  # its actions are those for metadata too
     assert len(fields) == len(set(fields)), "a section belongs to one family"
     own = {name for name, field in FilterConfig.model_fields.items() if field.annotation not in (bool, int, float)}
-    assert own - {"repair", "preset", "signals"} == set(fields)
+    assert own - {"repair", "preset", "signals", "measures"} == set(fields)
     assert isinstance(FilterConfig().form, FormConfig)
     assert FilterConfig.model_fields["repair"].annotation == RepairConfig | None
 
