@@ -54,11 +54,9 @@ def row(name: str, pairs: list[Pair]) -> None:
     sure = [(signal["language_score"] or 0) >= 0.65 for signal in signals]
     both = [hit for hit, same in zip(right, agree, strict=True) if same]
     above = [hit for hit, is_sure in zip(right, sure, strict=True) if is_sure]
-    called = [hit for hit, signal in zip(pairs, signals, strict=True) if signal["language"] == "en"]
+    called = [(code, same) for (code, _), s, same in zip(pairs, signals, agree, strict=True) if s["language"] == "en"]
     english = sum(code == "en" for code, _ in called)
-    agreed = [
-        pair for pair, signal, same in zip(pairs, signals, agree, strict=True) if signal["language"] == "en" and same
-    ]
+    agreed = [code for code, same in called if same]
     wanted = sum(code == "en" for code, _ in pairs)
     print(
         f"| {name} | {len(pairs):,} | {mean(right):.3f} | {mean(second):.3f} | {mean(agree):.3f} | {mean(both):.4f} "

@@ -45,8 +45,11 @@ def program() -> Any:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder as the current one, with the secret that a snippet names."""
+    """A folder as the current one, with the lists and the secret that snippets name."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "lists").mkdir()
+    for name in ("hosts", "urls", "words-in-addresses", "soft-words", "bad-words-en", "bad-words-de"):
+        (tmp_path / "lists" / f"{name}.txt").write_text("entry\n")
     monkeypatch.setenv("GRISTMILL_SALT", "a salt for tests")
     return tmp_path
 

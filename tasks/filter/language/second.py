@@ -6,6 +6,7 @@ It errs on other texts than fastText does, so what both say is right more often 
 from __future__ import annotations
 
 import functools
+import importlib
 from typing import Any
 
 import pyarrow as pa
@@ -20,10 +21,12 @@ def add_second(first: pa.RecordBatch, texts: pa.Array, characters: int) -> pa.Re
     scores: list[float | None] = []
     for text, language in zip(texts.to_pylist(), first["language"].to_pylist(), strict=True):
         likeliest = detector.compute_language_confidence_values(text[:characters])[0] if language in known else None
-        # Without any letter all languages are at 0
-        sure = likeliest is not None and likeliest.value > 0
-        found.append(_code(likeliest.language) if sure else None)
-        scores.append(likeliest.value if sure else None)
+        if likeliest is None or likeliest.value == 0:  # without any letter all languages are at 0
+            found.append(None)
+            scores.append(None)
+        else:
+            found.append(_code(likeliest.language))
+            scores.append(likeliest.value)
     columns = dict(zip(first.schema.names, first.columns, strict=True))
     columns["language_second"] = pa.array(found, pa.string())
     columns["language_second_score"] = pa.array(scores, pa.float64())
@@ -43,6 +46,5 @@ def _code(language: Any) -> str:
 @functools.cache
 def _detector() -> tuple[Any, frozenset[str]]:
     """lingua's detector of all its languages, and their codes."""
-    from lingua import Language, LanguageDetectorBuilder
-
-    return LanguageDetectorBuilder.from_all_languages().build(), frozenset(map(_code, Language.all()))
+    lingua = importlib.import_module("lingua")  # an extra
+    return lingua.LanguageDetectorBuilder.from_all_languages().build(), frozenset(map(_code, lingua.Language.all()))

@@ -93,6 +93,7 @@ def test_languages_and_licences_are_those_of_the_profile(tmp_path: Path) -> None
     }
 
 
+@pytest.mark.shadow("tasks.filter.code.kernels.count")
 @given(st.text(st.characters(codec="utf-8"), max_size=60) | st.text("a1 \n\r\t\v\x1c\x85\u2028é汉𝒳", max_size=40))
 @settings(max_examples=300, deadline=None)
 def test_lines_and_characters_are_counted_as_python_counts_them(text: str) -> None:
