@@ -1,7 +1,7 @@
 """Finding the words of a list in texts, as C4 does (`c4_utils.py` in tensorflow_datasets; the same in datatrove).
 
-C4 searches for all of them at once by a regular expression, which reads a text once for each of hundreds of words. Here
-the words of a text are looked up in a table first: an entry can only be where the first word of it is.
+C4 searches for all of them by one regular expression. Here the words of a text are looked up in a table, so that time
+does not grow with the list: an entry can only be where its first word is.
 """
 
 from __future__ import annotations
