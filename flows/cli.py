@@ -158,7 +158,7 @@ def explain(
     store: StoreUrl = None,
 ) -> None:
     """Tell a document's whole story: where it came from, what each stage decided, by which measure."""
-    from flows.commands.explain import explain_document, list_removed
+    from flows.commands.documents.explain import explain_document, list_removed
 
     if removed_by is None:
         explain_document(console, document, profile, settings(overrides, store))
@@ -275,7 +275,7 @@ def label(
     Texts come from every source, and with --by from every range of a score. Each label is on the disk before the next
     text is shown; run it again to go on.
     """
-    from flows.commands.label import Server, Source, label_texts
+    from flows.commands.documents.label import Server, Source, label_texts
 
     if (model is None or prompt is None) if endpoint else (model or prompt or api_key_env):
         raise typer.BadParameter("--endpoint, --model and --prompt go together")
@@ -347,8 +347,8 @@ def ui(
 
 
 def _add_groups() -> None:
-    from flows.commands import filter as filters
     from flows.commands import profile, release, store
+    from flows.commands.documents import filter as filters
 
     app.add_typer(filters.app, name="filter")
     app.add_typer(store.app, name="store")

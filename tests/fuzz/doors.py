@@ -325,7 +325,7 @@ def _documents(data: bytes, folder: Path) -> None:
 
 @door("explain", _shards, b"PAR1")
 def _explain(data: bytes, folder: Path) -> None:
-    from flows.commands.explain import find, story
+    from flows.commands.documents.explain import find, story
 
     for name in ("documents", "ledger"):
         written(data, folder / name / "00000.parquet")

@@ -1,0 +1,1 @@
+"""Commands that look at documents: their story, the rules that judge them, labels for them."""
