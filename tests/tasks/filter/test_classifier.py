@@ -302,7 +302,7 @@ def test_toxicity_and_quality_take_a_classifier_too(folder: Path, tmp_path: Path
     np.testing.assert_allclose([row["toxicity_score"] for row in found["toxicity"][:12]], plain, atol=1e-5)
     assert found["quality"][12] == {"quality_score": None}
     pair = plain_scores(folder, [texts(1)[0], texts(2)[1]])
-    assert found["toxicity"][13]["toxicity_paragraph"] == pytest.approx(max(pair), abs=1e-5)
+    assert found["toxicity"][13]["toxicity_piece"] == pytest.approx(max(pair), abs=1e-5)
 
 
 def test_only_what_changes_is_measured_anew(folder: Path, tmp_path: Path) -> None:

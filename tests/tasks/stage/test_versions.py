@@ -13,6 +13,7 @@ import pytest
 
 from flows import pipeline
 from tasks.evaluate.votes import stage as votes
+from tasks.filter.classifier import stage as classifiers
 from tasks.stage import source
 from tasks.stage.decorator import STAGES
 
@@ -21,9 +22,10 @@ NAMES = sorted(name for name, stage in STAGES.items() if stage.function.__module
 
 
 def current() -> dict[str, dict[str, object]]:
-    """Version and source digest of every stage of the pipeline, the nested ones too, and of the one beside it."""
+    """Version and source digest of every stage of the pipeline, the nested ones too, and of those beside it."""
     assert pipeline.pipeline.name == "pipeline"
     assert votes.votes.name == "votes"
+    assert classifiers.classifier.name == "classifier"
     return {name: {"version": STAGES[name].version, "source": STAGES[name].source} for name in NAMES}
 
 
