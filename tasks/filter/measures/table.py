@@ -22,6 +22,7 @@ from storage.errors import ConfigError
 from storage.shards.arrays import Float64
 from storage.shards.documents import read_batches
 from storage.shards.lines import write_json_lines
+from tasks.filter.form.languages import GROUPS
 from tasks.filter.measures.config import MeasuresConfig
 from tasks.filter.rules import Bound, Rule, Where
 from tasks.filter.side_files import read_signals
@@ -39,7 +40,7 @@ def write_measures(
     config: MeasuresConfig, tests: Sequence[Rule], documents: Artifact, measured: Mapping[str, Artifact], out: Output
 ) -> None:
     """Write measures/signals.jsonl (a line per language and signal), measures/thresholds.jsonl (a line per language and
-    rule with a number) and measures/thresholds.yaml, the thresholds at the reference's quantiles by language and group.
+    rule with a number) and measures/thresholds.yaml, the thresholds at the reference's quantiles as `filter.languages`.
 
     Raises ConfigError where languages are not measured, or the reference has too few documents.
     """
@@ -62,7 +63,7 @@ def write_measures(
     by_language: dict[str, dict[str, dict[str, float]]] = {}
     for line in thresholds:
         group, _, name = line["rule"].rpartition(".")
-        if group and line["language"] != config.reference:
+        if group in GROUPS and line["language"] != config.reference:
             by_language.setdefault(line["language"], {}).setdefault(group, {})[name] = line["same_quantile"]
     text = yaml.safe_dump(by_language, sort_keys=True, allow_unicode=True)
     (out.path / FOLDER / "thresholds.yaml").write_text(text, encoding="utf-8")

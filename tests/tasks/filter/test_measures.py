@@ -53,7 +53,11 @@ def test_thresholds_are_carried_over_by_their_quantile(tmp_path: Path) -> None:
     suggested = yaml.safe_load((out.path / "measures" / "thresholds.yaml").read_text())
     assert list(suggested) == ["fr"]
     assert suggested["fr"]["gopher_quality"]["min_words"] == words["fr"]["same_quantile"]
-    FilterConfig.model_validate({"gopher_quality": suggested["fr"]["gopher_quality"], "c4": suggested["fr"]["c4"]})
+    ready = {"languages": suggested, "language": {"allowed": ["en", "fr"]}, "gopher_repetition": None}
+    assert (
+        FilterConfig.model_validate(ready).languages["fr"].gopher_quality["min_words"]
+        == sorted(lengths["fr"])[round(share * 20)]
+    )
     stop_words = next(
         line for line in lines if (line["language"], line["rule"]) == ("fr", "gopher_quality.min_stop_words")
     )
