@@ -104,7 +104,7 @@ def is_other(name: str, signal: dict[str, Any], value: float) -> bool:
     """Whether a measure differs from the reference; pairs of hexadecimal digits may make a longer run."""
     if name == "code_longest_encoded":
         return bool(signal[name] < value)
-    return abs(signal[name] - value) > 1e-9 * max(1, value)
+    return bool(abs(signal[name] - value) > 1e-9 * max(1, value))
 
 
 if __name__ == "__main__":
