@@ -72,7 +72,7 @@ def measure(config: StageConfig, documents: Artifact, benchmarks: Artifact, out:
 
 def asked(config: StageConfig) -> dict[str, StageConfig]:
     """How the signals of every family that has a rule are measured, by the family's name."""
-    found = {family.name: family.measured_by(*family.sections(config)) for family in FAMILIES}
+    found = {family.name: family.measured_by(*family.sections(config)) for family in families_of(config)}
     return {name: measuring for name, measuring in found.items() if measuring is not None}
 
 

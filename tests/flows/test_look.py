@@ -117,3 +117,29 @@ def test_what_cannot_be_looked_at_is_said(store: Store, arguments: list[str], na
     done = gristmill("filter", "look", arguments[0], "tiny", f"--store={store.root}", *OFF, *arguments[1:])
     assert done.returncode == 1
     assert named in done.stderr.replace("\n", " ")
+
+
+def test_a_signal_of_the_users_own_is_looked_at_too(store: Store, tmp_path: Path) -> None:
+    hook = tmp_path / "rules.py"
+    hook.write_text("def measure(texts):\n    return {'length': [len(text) for text in texts]}\n")
+    config = FilterConfig.model_validate(
+        {
+            **SETTINGS,
+            "signals": {"long": {"measure": {"kind": "python", "file": str(hook), "columns": ["length"]}}},
+        }
+    )
+    with open_session(Session(store, runtime_of(workers=1), "own")):
+        inputs = [store.get(location) for location in store.locations() if not location.startswith("filter/")]
+        named = {artifact.location.partition("/")[0]: artifact for artifact in inputs}
+        filter_documents.materialize(config, [named["dedup"].part("documents"), named["download"].part("benchmarks")])
+    profile = tmp_path / "own.yaml"
+    profile.write_text(
+        "extends: tiny\nname: own\nfilter:\n  signals:\n    long:\n      measure: {kind: python, file: "
+        f"{hook}, columns: [length]}}\n      min: {{length: 1000}}\n"
+    )
+    done = gristmill(
+        "filter", "look", "signals.long.min_length", str(profile), *OFF, "--set=filter.gopher_quality.min_words=50",
+        f"--store={store.root}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "signals.long.min_length, threshold 1000" in done.stdout

@@ -53,6 +53,7 @@ def label_texts(
 ) -> None:  # fmt: skip
     """Label what has no label yet, then say what there is and how a profile names it. Raises ConfigError for a file of
     labels that is in use or another's, SourceError for an endpoint that fails."""
+    from tasks.filter.labels.ask import read_prompt
     from tasks.filter.labels.file import LabelFile, read_labels
     from tasks.filter.labels.sample import sample_items
 
@@ -66,7 +67,7 @@ def label_texts(
     with locks.hold_if_free(file.with_name(f".{file.name}.lock")) as free:
         if not free:
             raise ConfigError(f"Another `gristmill label` writes to {file}.", "End it, or choose another: --labels.")
-        labels = LabelFile(file, labeller)
+        labels = LabelFile(file, labeller, read_prompt(server.prompt) if server else question)
         left = [item for item in items if item.id not in labels.labelled]
         console.print(f"{len(items):,} texts, {len(items) - len(left):,} of them labelled", markup=False)
         with stoppable() as stopped:

@@ -1,7 +1,7 @@
 """The file of labels: JSON Lines, a line and a flush per answer, which `files` of a trained classifier read as it is.
 
-One labeller a file: a text would teach both classes otherwise. Undoing cuts the last line off. A line that a kill cut
-short is dropped.
+One labeller and one question a file: a text would teach both classes otherwise. Undoing cuts the last line off. A line
+that a kill cut short is dropped.
 """
 
 from __future__ import annotations
@@ -39,18 +39,22 @@ def read_labels(path: Path) -> list[dict[str, Any]]:
 
 
 class LabelFile:
-    """The file of one labeller. Raises ConfigError for the file of another one."""
+    """The file of one labeller's answers to a question. Raises ConfigError for the file of another one, or of answers
+    to another question."""
 
-    def __init__(self, path: Path, labeller: str) -> None:
+    def __init__(self, path: Path, labeller: str, question: str) -> None:
         if not labeller or len(labeller) > 120 or not labeller.isprintable():
             raise ConfigError("The labeller's name is no name.", "Give up to 120 letters: --labeller ann.")
-        self.path, self.labeller = path, labeller
+        self.path, self.labeller, self.question = path, labeller, question
         self.rows = read_labels(path)
         others = sorted({row["labeller"] for row in self.rows} - {labeller})
         if others:
             raise ConfigError(
                 f"{path} has the labels of {', '.join(others)}.", "Choose another file: --labels, or --labeller."
             )
+        asked = sorted({str(row.get("question", question)) for row in self.rows} - {question})
+        if asked:
+            raise ConfigError(f"{path} has answers to another question: {asked[0]}", "Choose another file: --labels.")
         path.parent.mkdir(parents=True, exist_ok=True)
         # So that the next label begins a line of its own
         whole = "".join(as_line(row) for row in self.rows).encode()
@@ -65,7 +69,7 @@ class LabelFile:
     def add(self, item: Item, label: Label, **more: str) -> None:
         """Write a label, and flush it to the disk."""
         row = {
-            **item._asdict(), "label": label, "labeller": self.labeller,
+            **item._asdict(), "label": label, "labeller": self.labeller, "question": self.question,
             "at": datetime.now(UTC).isoformat(timespec="seconds"), **more,
         }  # fmt: skip
         with self.path.open("ab") as file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from storage.shards.documents import read_batches
 from storage.store import Store
 from tasks.filter.config import FilterConfig
 from tasks.filter.families import asked
+from tasks.filter.family import column_of
 from tasks.filter.repair.stage import repair
 from tasks.filter.side_files import read_signals
 
@@ -23,18 +24,20 @@ COLUMNS = ["id", "source"]
 
 
 class Measured(NamedTuple):
-    """A shard of documents and its side files."""
+    """A shard of documents and its side files by family."""
 
     documents: Path
-    side_files: tuple[Path, ...]
+    side_files: Mapping[str, Path]
 
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch, pa.RecordBatch]]:
         """(first row, ids and sources, signals), a row group at a time; no text is read."""
-        readers = [read_signals(path) for path in self.side_files]
+        readers = {family: read_signals(path) for family, path in self.side_files.items()}
         for start, batch in read_batches(self.documents, COLUMNS):
             columns: dict[str, pa.Array] = {}
-            for signals in map(next, readers):
-                columns |= dict(zip(signals.schema.names, signals.columns, strict=True))
+            for family, reader in readers.items():
+                signals = next(reader)
+                names = (column_of(family, name) for name in signals.schema.names)
+                columns |= dict(zip(names, signals.columns, strict=True))
             yield start, batch, pa.record_batch(columns)
 
 
@@ -53,7 +56,7 @@ def measured(store: Store, profile: str, config: FilterConfig) -> list[Measured]
     )
     assert documents is not None
     shards = documents.files("*.parquet")
-    found: list[list[Path]] = []
+    found: dict[str, list[Path]] = {}
     for name, measuring in asked(config).items():
         origin = manifest.uses.get(name)
         signals = store.get(origin.location) if origin else None
@@ -61,8 +64,11 @@ def measured(store: Store, profile: str, config: FilterConfig) -> list[Measured]
             raise ConfigError(f"{name} was not measured.", again)
         if signals.manifest.payload.config != measuring.model_dump(mode="json"):
             raise ConfigError(f"{name} was measured in another way than this profile asks for.", again)
-        found.append(signals.files("*.parquet"))
-    return [Measured(shard, tuple(files)) for shard, *files in zip(shards, *found, strict=True)]
+        found[name] = signals.files("*.parquet")
+    return [
+        Measured(shard, {family: files[number] for family, files in found.items()})
+        for number, shard in enumerate(shards)
+    ]
 
 
 def _input(store: Store, origin: InputRef | None, part: str = "") -> Artifact | None:

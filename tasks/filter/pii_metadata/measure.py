@@ -1,17 +1,15 @@
 """Findings of personal data in the fields of metadata, a row per document.
 
-A field's name is put before its value while that is searched: in `{"phone": "415 555 2671"}` it is the word that says
-what the digits are; in a list that is the list's. Texts are looked at however deep they are nested. Numbers are left
+A value is searched as it is, and with its field's name before it: in `{"phone": "415 555 2671"}` that is the word that
+says what the digits are; in a list it is the list's. Texts are looked at however deep they are nested. Numbers are left
 alone, as most of them are identifiers.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 
-from tasks.filter.pii.findings import FINDING
+from tasks.filter.pii.findings import FINDING, Finding, in_order
 from tasks.filter.pii.measure import measure_pii
 from tasks.filter.pii_metadata.config import MetadataConfig
 from tasks.filter.pii_metadata.fields import fields_of, texts_of
@@ -27,14 +25,24 @@ def measure_metadata(config: MetadataConfig, metadata: pa.Array) -> pa.RecordBat
     for row, value in enumerate(metadata.to_pylist()):
         for text in texts_of(fields_of(value), config.fields):
             name = next((key for key in reversed(text.keys) if isinstance(key, str)), "")
-            said = f"{name.replace('_', ' ')}: " if name else ""
-            places.append((row, text.path, len(said)))
-            texts.append(said + text.value)
-    found: list[list[dict[str, Any]]] = [[] for _ in range(len(metadata))]
+            for said in _before(name):
+                places.append((row, text.path, len(said)))
+                texts.append(said + text.value)
+    by_field: list[dict[str, list[Finding]]] = [{} for _ in range(len(metadata))]
     findings = measure_pii(config.measure, pa.array(texts, pa.string()))["pii"].to_pylist()
-    for (row, name, begin), row_findings in zip(places, findings, strict=True):
-        for finding in row_findings:
-            if finding["start"] >= begin:
-                moved = {"start": finding["start"] - begin, "end": finding["end"] - begin}
-                found[row].append({"field": name, **finding, **moved})
+    for (row, path, begin), row_findings in zip(places, findings, strict=True):
+        for finding in (Finding(**each) for each in row_findings):
+            if finding.start >= begin:
+                moved = finding._replace(start=finding.start - begin, end=finding.end - begin)
+                by_field[row].setdefault(path, []).append(moved)
+    found = [
+        [{"field": path, **each._asdict()} for path, each_found in fields.items() for each in in_order(each_found)]
+        for fields in by_field
+    ]
     return pa.record_batch([pa.array(found, SCHEMA.field(0).type)], SCHEMA)
+
+
+def _before(name: str) -> list[str]:
+    """What a value is searched behind: nothing, its field's name as a word, and the name as it is: `api_key` is how
+    settings are written, and a setting must begin its line."""
+    return list(dict.fromkeys(["", *(f"{said}: " for said in (name.replace("_", " "), name) if name)]))

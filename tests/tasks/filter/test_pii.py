@@ -404,3 +404,18 @@ def test_neither_torch_nor_the_network_is_touched() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<p>(800) 235-7949</p>",
+        "<b>1-800-235-7949</b>",
+        "<h2>509-459-5382</h2>",
+        "**509-459-5382**",
+        "<td>+353 1 716 1987</td>",
+    ],
+)
+def test_a_telephone_number_may_begin_behind_markup(text: str) -> None:
+    found = measure_pii(PiiConfig(), pa.array([text])).to_pylist()[0]["pii"]
+    assert [finding["entity"] for finding in found] == ["PHONE_NUMBER"]

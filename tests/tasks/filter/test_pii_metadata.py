@@ -133,3 +133,20 @@ def test_metadata_of_any_form_is_measured() -> None:
 def test_metadata_that_is_no_object_is_changed_as_a_text(tmp_path: Path) -> None:
     (document,), _, _ = run(tmp_path, ["from jane.doe@mail.com"])
     assert document.metadata == "from <EMAIL_ADDRESS>"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "hidden"),
+    [
+        ("API_KEY", "f3Kq9ZpL2xWv7RtY8sBnM4cD", "f3Kq9ZpL2xWv7RtY8sBnM4cD"),
+        ("secret_key", "f3Kq9ZpL2xWv7RtY8sBnM4cD", "f3Kq9ZpL2xWv7RtY8sBnM4cD"),
+        ("content", "password: k9Tr4Wmz81Qp", "k9Tr4Wmz81Qp"),
+        ("dotenv", "DB_PASSWORD=k9Tr4Wmz81Qp\nDEBUG=1", "k9Tr4Wmz81Qp"),
+        ("phone_number", "415 555 2671", "415 555 2671"),
+    ],
+)
+def test_a_value_is_searched_with_its_fields_name_and_without(field: str, value: str, hidden: str) -> None:
+    found = measure_metadata(MetadataConfig(), pa.array([json.dumps({"meta": {field: value}})])).to_pylist()
+    (finding,) = found[0]["pii_metadata"]
+    assert value[finding["start"] : finding["end"]] == hidden
+    assert finding["field"] == f"meta.{field}"

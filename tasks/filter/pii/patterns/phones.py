@@ -58,6 +58,8 @@ _DATE = re.compile(
     r"|(?:1[5-9]|20)\d\d ?[-/ ] ?(?:1[5-9]|20)\d\d(?:\D.*)?|(?:19|20)\d{6}(?:[-. ]?\d{4,6})?|97[89](?:[- ]?\d){10}"
 )
 _DECIMAL = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|\d+\.\d+|\d+(?: \d{3})+\.\d+")
+# The end of a tag, or bold in Markdown: a number may begin there
+_MARKUP = re.compile(r"(?:(?:[A-Za-z\"'/]|[hH]\d)>|\*\*)\Z")
 _FICTION = re.compile(r"555[-. )]{0,2}01\d\d\Z")  # reserved for films and books, and for our surrogates
 _NANP = re.compile(
     r"(?:(?:\+?1|001|011 1)[-. ]?)?(?:\(\d{3}\) ?\d{3}[-. ]\d{4}|\d{3}([-.])\d{3}\1\d{4})"
@@ -130,6 +132,8 @@ def _judged(text: str, start: int, end: int) -> Finding | None:
     elif value.count("(") != value.count(")"):
         return None
     said = _said(before, after)
+    if _MARKUP.search(before):
+        before = ""
     if re.search(r"[\w/@.\-$€£#&%*^~<>\\,]\Z" if not said else r"[\w@#$€£]\Z", before) or (
         not said and before.endswith(("=", "["))
     ):

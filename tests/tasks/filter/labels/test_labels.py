@@ -42,6 +42,7 @@ from tests.flows.test_cli import gristmill
 from tests.runtimes import runtime_of
 from tests.tasks.endpoint.completions import Said, serve
 
+QUESTION = "Is it toxic?"
 NUMBER = re.compile(r"number (\d+)")
 
 
@@ -108,19 +109,21 @@ def item(number: int) -> Item:
 
 def test_labels_survive_a_kill_and_the_last_is_undone(tmp_path: Path) -> None:
     path = tmp_path / "labels.jsonl"
-    file = LabelFile(path, "ann")
+    file = LabelFile(path, "ann", QUESTION)
     for number, label in enumerate(LABELS):
         file.add(item(number), label)
         assert len(path.read_bytes().splitlines()) == number + 1
     with path.open("ab") as half:
         half.write(b'{"id": "id9", "te')
-    again = LabelFile(path, "ann")
+    again = LabelFile(path, "ann", QUESTION)
     assert again.labelled == {"id0", "id1", "id2"}
     assert again.undo() == file.rows[-1]
     again.add(item(3), "yes")
     assert [row["label"] for row in read_labels(path)] == ["yes", "no", "yes"]
+    with pytest.raises(ConfigError, match="answers to another question: Is it toxic"):
+        LabelFile(path, "ann", "Is it good prose?")
     with pytest.raises(ConfigError, match="has the labels of ann"):
-        LabelFile(path, "bob")
+        LabelFile(path, "bob", QUESTION)
     assert [again.undo() is None for _ in range(4)] == [False, False, False, True]
     assert path.read_bytes() == b""
 
@@ -129,7 +132,7 @@ def test_a_file_that_holds_no_labels_is_refused_and_left_alone(tmp_path: Path) -
     path = tmp_path / "notes.txt"
     path.write_text("my notes\nof today\n")
     with pytest.raises(SourceError, match="line 1 is no label"):
-        LabelFile(path, "ann")
+        LabelFile(path, "ann", QUESTION)
     assert path.read_text() == "my notes\nof today\n"
 
 
