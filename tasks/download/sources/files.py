@@ -49,7 +49,8 @@ def find_files(source: FileSource) -> list[Path]:
     found: set[Path] = set()
     seen: set[Path] = set()
     for pattern in source.paths:
-        met = [Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True)]
+        plain = Path(pattern).expanduser()  # a file's name may have brackets in it
+        met = [plain] if plain.is_file() else [Path(name) for name in glob.glob(str(plain), recursive=True)]
         matches = sorted((path for path in met if path.is_file()), key=lambda path: (len(path.parts), path))
         if not matches:
             raise _no_files(source, pattern, met)

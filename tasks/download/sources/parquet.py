@@ -44,7 +44,10 @@ def read_parquet(path: Path, name: str) -> Iterator[Row | Refused]:
 
 def _rows(batch: pa.RecordBatch, name: str, before: int) -> list[Row | Refused]:
     try:
-        return [Row(values, f"{name} row {row}") for row, values in enumerate(batch.to_pylist(), before + 1)]
+        return [
+            Row(values, f"{name} row {row}")
+            for row, values in enumerate(batch.to_pylist(maps_as_pydicts="strict"), before + 1)
+        ]
     except NO_VALUE as error:
         if batch.num_rows > 1:
             half = batch.num_rows // 2
@@ -55,7 +58,8 @@ def _rows(batch: pa.RecordBatch, name: str, before: int) -> list[Row | Refused]:
 
 
 def _readable(row: pa.RecordBatch) -> dict[str, Any]:
-    """The fields of a single row; those that Python has no value for as Arrow writes them."""
+    """The fields of a single row; those that Python has no value for as Arrow writes them, and a map that has a key
+    twice as pairs."""
     fields = {}
     for column, values in zip(row.schema.names, row.columns, strict=True):
         try:

@@ -65,7 +65,12 @@ def check_classifier(folder: Path) -> Any:
     # Without one transformers makes an empty vocabulary of its own, to which each word is unknown
     if not any((folder / name).is_file() for name in VOCABULARIES):
         raise SourceError(f"{folder.name} has no tokenizer.", "Save the classifier with its tokenizer.json.")
-    load_tokenizer(folder)
+    tokens, rows = len(load_tokenizer(folder)), getattr(known, "vocab_size", None)
+    if rows is not None and tokens > rows:
+        raise SourceError(
+            f"The tokenizer of {folder.name} has {tokens:,} tokens, and its model {rows:,}.",
+            "Save the model after `resize_token_embeddings`, or with the tokenizer that it was trained with.",
+        )
     return known
 
 

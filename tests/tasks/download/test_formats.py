@@ -186,7 +186,7 @@ def test_values_of_parquet_are_json_or_counted(tmp_path: Path) -> None:
     assert metadata(out) == [{
         "zoned": "2024-05-06T07:08:09+02:00", "plain": "2024-05-06T00:00:00",
         "nanoseconds": "2023-11-14T22:13:20.123456789", "day": "2024-05-06", "price": "12.30", "took": 90.0,
-        "tags": ["a", "b"], "map": [["k", 1]], "struct": {"n": 1}, "raws": [None, None],
+        "tags": ["a", "b"], "map": {"k": 1}, "struct": {"n": 1}, "raws": [None, None],
     }]  # fmt: skip
     assert out.counts["metadata_dropped"] == 3
     told = [{"source": "mine", "field": name, "why": "binary", "rows": 1} for name in ("image", "raws", "struct")]
@@ -236,3 +236,8 @@ def test_there_may_be_no_benchmarks(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(lines(GOOD))
     out = run(tmp_path, source(tmp_path / "a.jsonl"), benchmarks=[])
     assert [path.name for path in (out.path / "benchmarks").iterdir()] == ["none.json"]
+
+
+def test_a_path_that_exists_is_no_pattern(tmp_path: Path) -> None:
+    (tmp_path / "b[1].jsonl").write_bytes(lines(GOOD))
+    assert sorted(texts(run(tmp_path / "out", source(tmp_path / "b[1].jsonl")))) == sorted(GOOD)

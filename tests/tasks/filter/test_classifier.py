@@ -366,6 +366,12 @@ def test_what_is_no_classifier_is_refused_by_name(folder: Path, tmp_path: Path) 
     weights["classifier.bias"][0] = float("nan")
     save_file(weights, broken / "model.safetensors", {"format": "pt"})
     assert "computes nothing: classifier.bias has NaN" in refusal(broken)
+    longer = copy("longer")
+    vocabulary = json.loads((longer / "tokenizer.json").read_text())
+    ids = vocabulary["model"]["vocab"]
+    ids["a-word-too-many"] = max(ids.values()) + 1
+    (longer / "tokenizer.json").write_text(json.dumps(vocabulary))
+    assert "tokens, and its model" in refusal(longer)
     bare = copy("bare")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (bare / name).unlink()
