@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -64,8 +65,10 @@ def without_overlaps(findings: Iterable[Finding]) -> list[Finding]:
 def _settled(group: list[Finding]) -> list[Finding]:
     if len(group) == 1:
         return group
-    taken: list[Finding] = []
+    taken: list[Finding] = []  # by position, so that only the neighbours can overlap
     for finding in sorted(group, key=lambda f: (-f.score, f.start - f.end, f.start, f.entity)):
-        if all(finding.end <= other.start or other.end <= finding.start for other in taken):
-            taken.append(finding)
-    return sorted(taken, key=lambda f: f.start)
+        place = bisect_right(taken, finding.start, key=lambda f: f.start)
+        behind = place == 0 or taken[place - 1].end <= finding.start
+        if behind and (place == len(taken) or finding.end <= taken[place].start):
+            taken.insert(place, finding)
+    return taken

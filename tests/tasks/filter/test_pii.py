@@ -27,7 +27,7 @@ from tasks.filter.pii.name_places import Lexicon, places
 from tasks.filter.pii.names import PACKAGE
 from tasks.filter.pii.patterns.plausible import judged
 from tasks.filter.pii.patterns.recognisers import recognisers
-from tasks.filter.pii.replace import Replacement, replace
+from tasks.filter.pii.replace import Replacement, replace, without_overlaps
 from tasks.filter.pii.stage import pii_signals
 from tasks.filter.pii.surrogates import surrogate
 from tasks.filter.side_files import read_signals
@@ -419,3 +419,19 @@ def test_neither_torch_nor_the_network_is_touched() -> None:
 def test_a_telephone_number_may_begin_behind_markup(text: str) -> None:
     found = measure_pii(PiiConfig(), pa.array([text])).to_pylist()[0]["pii"]
     assert [finding["entity"] for finding in found] == ["PHONE_NUMBER"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9), st.sampled_from([0.4, 0.7, 1.0])), max_size=25))
+def test_of_overlapping_findings_the_surest_and_then_the_longest_is_taken(spans: list[tuple[int, int, float]]) -> None:
+    given_findings = [Finding("CRYPTO", start, start + length, score) for start, length, score in spans]
+    expected: list[Finding] = []
+    for finding in sorted(given_findings, key=lambda f: (-f.score, f.start - f.end, f.start)):
+        if all(finding.end <= other.start or other.end <= finding.start for other in expected):
+            expected.append(finding)
+    assert without_overlaps(given_findings) == sorted(expected, key=lambda f: f.start)
+
+
+def test_many_overlapping_findings_take_no_quadratic_time() -> None:
+    with linear_time():
+        taken = without_overlaps(Finding("CRYPTO", start, start + 3, 0.5) for start in range(200_000))
+    assert len(taken) > 60_000
