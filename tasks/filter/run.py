@@ -6,7 +6,7 @@ Documents and signals are read side by side, a row group at a time, so memory do
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,10 +19,9 @@ from storage.shards.documents import LEDGER_SCHEMA, BatchWriter, ledger_batches,
 from tasks.filter.config import FilterConfig
 from tasks.filter.decide import decide, ledger
 from tasks.filter.families import fingerprints, menders, rules
-from tasks.filter.family import column_of
 from tasks.filter.mend import mend
 from tasks.filter.report import Tally
-from tasks.filter.side_files import IdDigest, check_aligned, read_signals
+from tasks.filter.side_files import IdDigest, beside, check_aligned
 from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage.output import Output
 
@@ -85,7 +84,7 @@ def filter_shard(config: FilterConfig, outside: Mapping[str, str], shard: Shard,
         for _, batch in read_batches(shard.repairs, LEDGER_SCHEMA.names) if shard.repairs else ():
             verdicts.add(batch)
             tally.add_repairs(batch)
-        for batch, signals in _beside(shard.documents, shard.side_files):
+        for _, batch, signals in beside(shard.documents, shard.side_files):
             digest.update(batch["id"])
             decisions = decide(signals, tests)
             mask = pa.array(decisions.kept)
@@ -99,23 +98,6 @@ def filter_shard(config: FilterConfig, outside: Mapping[str, str], shard: Shard,
     for side_file in shard.side_files.values():
         check_aligned(side_file, digest)
     return tally.to_json()
-
-
-def _beside(path: Path, side_files: Mapping[str, Path]) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-    """(documents, all their signals), a row group at a time. Raises DamagedArtifact for signals that don't match."""
-    readers = {family: read_signals(side_file) for family, side_file in side_files.items()}
-    for _, batch in read_batches(path):
-        columns: dict[str, pa.Array] = {}
-        for family, reader in readers.items():
-            signals = next(reader, None)
-            if signals is None or signals.num_rows != batch.num_rows:
-                raise DamagedArtifact(
-                    f"The signals {family}/{path.name} are not of these documents.",
-                    f"Measure again: --refresh {family.partition('.')[0]} --refresh filter.",
-                )
-            names = (column_of(family, name) for name in signals.schema.names)
-            columns |= dict(zip(names, signals.columns, strict=True))
-        yield batch, pa.record_batch(columns)
 
 
 def _keep_private(folder: Path) -> None:

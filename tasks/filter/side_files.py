@@ -8,7 +8,7 @@ default that looks like a measurement.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,8 +16,9 @@ import xxhash
 
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact
-from storage.shards.documents import read_batches
+from storage.shards.documents import DOCUMENT_SCHEMA, read_batches
 from storage.shards.parquet import open_parquet, parquet_writer
+from tasks.filter.family import column_of
 from tasks.shards import collect, map_shards
 from tasks.stage.output import Output
 
@@ -69,6 +70,26 @@ def read_signals(path: Path, columns: Sequence[str] | None = None) -> Iterator[p
     with open_parquet(path) as file:
         for number in range(file.num_row_groups):
             yield from file.read_row_group(number, columns, use_threads=False).to_batches()
+
+
+def beside(
+    path: Path, side_files: Mapping[str, Path], columns: Sequence[str] = DOCUMENT_SCHEMA.names
+) -> Iterator[tuple[int, pa.RecordBatch, pa.RecordBatch]]:
+    """(first row, these columns of the documents, all their signals), a row group at a time; `side_files` by family.
+    Raises DamagedArtifact for signals that don't match."""
+    readers = {family: read_signals(side_file) for family, side_file in side_files.items()}
+    for start, batch in read_batches(path, columns):
+        found: dict[str, pa.Array] = {}
+        for family, reader in readers.items():
+            signals = next(reader, None)
+            if signals is None or signals.num_rows != batch.num_rows:
+                raise DamagedArtifact(
+                    f"The signals {family}/{path.name} are not of these documents.",
+                    f"Measure again: --refresh {family.partition('.')[0]} --refresh filter.",
+                )
+            names = (column_of(family, name) for name in signals.schema.names)
+            found |= dict(zip(names, signals.columns, strict=True))
+        yield start, batch, pa.record_batch(found)
 
 
 def check_aligned(path: Path, digest: IdDigest) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 from models.finite import not_finite
 from models.pretrained import load_classifier, load_config
 from storage.errors import ConfigError, SourceError
-from storage.remembered import remembered_digest
 from tasks.base.check import check_format, loaded, quietly
 from tasks.base.config import BaseConfig
 from tasks.base.source import fingerprint
 from tasks.children.devices import check_device_here
 from tasks.filter.classifier.config import ClassifierConfig
+from tasks.filter.fasttext_model.labelled import digests
 from tasks.stage.runtime import Runtime
 
 SAFE = "Save it as AutoModelForSequenceClassification.from_pretrained(…).save_pretrained(…) does, with its tokenizer."
@@ -31,12 +31,7 @@ def fingerprints(config: ClassifierConfig) -> dict[str, str]:
     if config.folder is not None and not (folder := Path(config.folder).expanduser()).is_dir():
         raise SourceError(f"There is no folder {folder} with a classifier.", "Check the path under `filter`.")
     found = {name.replace("base/", "classifier/", 1): one for name, one in fingerprint(source_of(config)).items()}
-    for file in config.labelled:
-        path = Path(file.path).expanduser()
-        if not path.is_file():
-            raise SourceError(f"There is no file {file.path} with labelled texts.", "Check the path under `filter`.")
-        found[file.path] = remembered_digest(path)
-    return found
+    return found | digests(config.labelled, "filter")
 
 
 def check_here(section: Any, runtime: Runtime) -> None:

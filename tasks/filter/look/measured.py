@@ -12,13 +12,11 @@ from storage import refs
 from storage.artifact import Artifact
 from storage.errors import ConfigError
 from storage.manifest import InputRef
-from storage.shards.documents import read_batches
 from storage.store import Store
 from tasks.filter.config import FilterConfig
 from tasks.filter.families import asked
-from tasks.filter.family import column_of
 from tasks.filter.repair.stage import repair
-from tasks.filter.side_files import read_signals
+from tasks.filter.side_files import beside
 
 COLUMNS = ["id", "source"]
 
@@ -31,14 +29,7 @@ class Measured(NamedTuple):
 
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch, pa.RecordBatch]]:
         """(first row, ids and sources, signals), a row group at a time; no text is read."""
-        readers = {family: read_signals(path) for family, path in self.side_files.items()}
-        for start, batch in read_batches(self.documents, COLUMNS):
-            columns: dict[str, pa.Array] = {}
-            for family, reader in readers.items():
-                signals = next(reader)
-                names = (column_of(family, name) for name in signals.schema.names)
-                columns |= dict(zip(names, signals.columns, strict=True))
-            yield start, batch, pa.record_batch(columns)
+        return beside(self.documents, self.side_files, COLUMNS)
 
 
 def measured(store: Store, profile: str, config: FilterConfig) -> list[Measured]:
