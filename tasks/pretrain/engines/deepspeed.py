@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from models.transformer import Transformer
 from storage.errors import TrainingError
 from tasks.pretrain.engines.base import Engine, MicroBatch
+from tasks.pretrain.engines.initial_weights import allocate, draw_weights, whole_sizes
 from tasks.pretrain.engines.universal import Topology, convert, load_whole
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
@@ -39,15 +41,51 @@ class DeepSpeedEngine(Engine):
         deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
         self.zero_stage = spec.runtime.pretrain.zero_stage
         self.clips = self.zero_stage == 0 and self.dtype == torch.float32
-        model = self.new_model()
-        self.sizes = {name: parameter.shape for name, parameter in model.named_parameters()}
-        optimizer = new_optimizer(self.config, model)
+        model = self._empty_model()
+        self.sizes = dict(whole_sizes(self.spec.shape))
+        self._initialise(model)
+        optimizer = new_optimizer(self.config, model, self.sizes)
         self.topology = Topology(
             self.zero_stage, world.size if self.zero_stage else 0, str(self.dtype), _names(model, optimizer)
         )
         self.deepspeed, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=self._settings())
         if self.zero_stage == 0 and not self.clips:
             self.deepspeed.optimizer.optimizer.state.clear()  # initialisation took an empty step, which Adam counted
+
+    def _empty_model(self) -> Transformer:
+        """The model without its weights. At stage 3 each parameter is divided as soon as its layer is made, so that no
+        rank ever has all of them."""
+        import deepspeed
+
+        if self.zero_stage == 3:
+            import torch._dynamo  # any operator may import it, which fails where Tensor.__new__ is replaced
+
+            with deepspeed.zero.Init(config_dict_or_path=self._settings()):
+                return self.new_model()
+        with torch.device("meta"):
+            model = self.new_model()
+        return allocate(model, self.world.device)
+
+    def _initialise(self, model: Transformer) -> None:
+        parameters = dict(model.named_parameters())
+
+        def keep(name: str, drawn: Tensor) -> None:
+            with self._whole(parameters[name], changed=True):
+                if self.zero_stage < 3 or self.world.first:  # gathered, the first rank's values are everyone's
+                    parameters[name].copy_(drawn)
+
+        draw_weights(self.spec.shape, self.config, keep)
+
+    def _whole(self, parameter: nn.Parameter, *, changed: bool = False) -> AbstractContextManager[object]:
+        """Within it a parameter has all its numbers, on every rank; `changed` on the first one."""
+        import deepspeed
+
+        if self.zero_stage < 3:
+            return nullcontext()
+        gathered: AbstractContextManager[object] = deepspeed.zero.GatheredParameters(
+            [parameter], modifier_rank=0 if changed else None
+        )
+        return gathered
 
     def _settings(self) -> dict[str, Any]:
         zero: dict[str, Any] = {"stage": self.zero_stage}
@@ -149,15 +187,16 @@ class DeepSpeedEngine(Engine):
         if path is None:
             raise TrainingError(f"DeepSpeed found no checkpoint in {folder}.", f"Delete {folder.parent} to start anew.")
 
+    @torch.no_grad()
     def whole_model(self) -> Transformer | None:
-        import deepspeed
-
-        with deepspeed.zero.GatheredParameters(list(self.model.parameters()), enabled=self.zero_stage == 3):
-            if not self.world.first:
-                return None
-            whole = Transformer(self.spec.shape)
-            whole.load_state_dict({name: value.float().cpu() for name, value in self.model.state_dict().items()})
-            return whole.eval()
+        """Gathered a parameter at a time."""
+        whole = Transformer(self.spec.shape) if self.world.first else None
+        places = dict(whole.named_parameters()) if whole is not None else {}
+        for name, parameter in self.model.named_parameters():
+            with self._whole(parameter):
+                if whole is not None:
+                    places[name].copy_(parameter)
+        return whole.eval() if whole is not None else None
 
 
 def _names(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[tuple[str, ...], ...]:

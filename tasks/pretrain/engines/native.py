@@ -6,20 +6,19 @@ Ranks form a mesh of data × pipeline × tensor; tensor-parallel ranks are conse
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from models.presets import ModelShape
 from models.transformer import Transformer
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.engines.compiled import compile_blocks
+from tasks.pretrain.engines.initial_weights import allocate, draw_weights, whole_sizes
 from tasks.pretrain.engines.shard_layout import ShardLayout, local
 from tasks.pretrain.engines.states import load_states, save_states, save_states_async
 from tasks.pretrain.engines.tensor import layout_of, shard_model
@@ -72,17 +71,18 @@ class NativeEngine(Engine):
 
         Parameters are drawn whole on the CPU, one after the other, and only this rank's shard of each is kept.
         """
-        self.model.to_empty(device=device)
-        ends = [getattr(self.model, name) for name in ("embedding", "head")]
-        if self.spec.shape.tie_embeddings and all(hasattr(end, "weight") for end in ends):
-            self.model.head.weight = self.model.embedding.weight  # to_empty has untied them
+        allocate(self.model, device)
         self.parameters = {
             self.whole_name(name): (parameter, self.held_layout(self.whole_name(name), parameter))
             for name, parameter in self.model.named_parameters()
         }
-        torch.manual_seed(self.config.seed)
-        whole = cast(Transformer, _FullWeights(self.spec.shape, self.parameters))
-        Transformer.initialise(whole, mup_base_width=self.config.mup_base_width)
+        draw_weights(self.spec.shape, self.config, self._keep)
+
+    def _keep(self, name: str, drawn: Tensor) -> None:
+        """Copy this rank's shard of a parameter, if it has one."""
+        if name in self.parameters:
+            parameter, layout = self.parameters[name]
+            local(parameter.detach()).copy_(layout.of(drawn))
 
     def whole_name(self, name: str) -> str:
         """The name in the whole model of a parameter of `self.model`."""
@@ -196,25 +196,3 @@ class NativeEngine(Engine):
             layout.fill(gathered, local(parameter.detach()).to(self.world.device))
         torch.distributed.reduce(gathered, 0)
         return gathered
-
-
-def whole_sizes(shape: ModelShape) -> list[tuple[str, torch.Size]]:
-    """Names and sizes of the whole model's parameters, in order, a tied one once."""
-    with torch.device("meta"):
-        return [(name, value.shape) for name, value in Transformer(shape).named_parameters()]
-
-
-class _FullWeights:
-    """Stands for the whole model in `initialise`: each parameter lives until its shard is copied."""
-
-    def __init__(self, shape: ModelShape, held: Mapping[str, tuple[nn.Parameter, ShardLayout]]) -> None:
-        self.shape, self.held = shape, held
-
-    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Names of parameters, and memory for their initial values."""
-        for name, size in whole_sizes(self.shape):
-            drawn = torch.empty(size)
-            yield name, drawn
-            if name in self.held:
-                parameter, layout = self.held[name]
-                local(parameter.detach()).copy_(layout.of(drawn))

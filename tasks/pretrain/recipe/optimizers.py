@@ -11,7 +11,7 @@ shrink with the width; the output multiplier is in the scale of the last norm (s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -23,9 +23,12 @@ from tasks.pretrain.config import PretrainConfig
 Group = dict[str, Any]
 
 
-def new_optimizer(config: PretrainConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer over the model's parameters; `set_learning_rate` sets the rate of each step."""
-    groups = parameter_groups(config, model)
+def new_optimizer(
+    config: PretrainConfig, model: nn.Module, sizes: Mapping[str, torch.Size] | None = None
+) -> torch.optim.Optimizer:
+    """The optimizer over the model's parameters; `set_learning_rate` sets the rate of each step. `sizes` are those of
+    the whole parameters, where they are divided in a way that doesn't show them."""
+    groups = parameter_groups(config, model, sizes)
     adam: dict[str, Any] = {"lr": 0.0, "betas": (config.beta1, config.beta2), "eps": config.epsilon, "fused": True}
     if config.optimizer == "adamw":
         return torch.optim.AdamW([group for _, group in groups], **adam)
@@ -42,7 +45,9 @@ def set_learning_rate(groups: Iterable[Group], rate: float) -> None:
         group["lr"] = rate * group["rate_scale"]
 
 
-def parameter_groups(config: PretrainConfig, model: nn.Module) -> list[tuple[str, Group]]:
+def parameter_groups(
+    config: PretrainConfig, model: nn.Module, sizes: Mapping[str, torch.Size] | None = None
+) -> list[tuple[str, Group]]:
     """(optimizer, group) pairs with weight decay, on matrices only, and learning-rate scale.
 
     Each parameter is in exactly one. Groups and their order follow from the config alone, whatever part of the model
@@ -52,7 +57,7 @@ def parameter_groups(config: PretrainConfig, model: nn.Module) -> list[tuple[str
     for kind in ("matrix", "vector", "matrix of a block", "last norm"):
         groups.setdefault(_treatment(config, kind), [])
     for name, parameter in model.named_parameters():
-        if parameter.dim() >= 2:
+        if len(sizes[name] if sizes else parameter.shape) >= 2:
             kind = "matrix of a block" if name.startswith("blocks.") else "matrix"
         else:
             kind = "last norm" if name.startswith("norm.") else "vector"
