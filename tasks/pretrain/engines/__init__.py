@@ -4,7 +4,7 @@ base.py          the interface, and what all engines share
 deepspeed.py     DeepSpeed's ZeRO 0 to 3
 universal.py     converts its states for another number of processes or another stage
 native.py        what the engines built on torch alone share
-initial_weights.py  the weights that all begin with, drawn a parameter at a time
+initialise.py    the weights that all begin with, drawn a parameter at a time
 compiled.py      torch.compile, block by block
 ddp.py           data parallelism (torch's DistributedDataParallel)
 fsdp.py          sharded data parallelism (torch's FSDP2)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from models.transformer import Transformer
 from storage.errors import TrainingError
 from tasks.pretrain.engines.base import Engine, MicroBatch
-from tasks.pretrain.engines.initial_weights import allocate, draw_weights, whole_sizes
+from tasks.pretrain.engines.initialise import allocate, draw_weights, whole_sizes
 from tasks.pretrain.engines.universal import Topology, convert, load_whole
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from models.transformer import Transformer
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.engines.compiled import compile_blocks
-from tasks.pretrain.engines.initial_weights import allocate, draw_weights, whole_sizes
+from tasks.pretrain.engines.initialise import allocate, draw_weights, whole_sizes
 from tasks.pretrain.engines.shard_layout import ShardLayout, local
 from tasks.pretrain.engines.states import load_states, save_states, save_states_async
 from tasks.pretrain.engines.tensor import layout_of, shard_model
