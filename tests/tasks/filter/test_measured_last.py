@@ -234,7 +234,7 @@ Marks = st.one_of(st.none(), st.lists(st.booleans(), min_size=ROWS, max_size=ROW
 
 
 @given(first=Marks, then=Marks)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_taken_is_what_would_have_been_measured(
     first: list[bool] | None, then: list[bool] | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
