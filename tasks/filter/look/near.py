@@ -23,8 +23,7 @@ from storage.shards.arrays import Bool, Float64, Int64
 from storage.shards.documents import read_batches
 from tasks.filter.config import FilterConfig
 from tasks.filter.decide import decide
-from tasks.filter.families import passes_the_first, redact, rules
-from tasks.filter.family import PASSED
+from tasks.filter.families import first_rules, passes_the_first, redact, rules
 from tasks.filter.rules import Rule, with_threshold
 from tasks.filter.side_files import Measured
 
@@ -104,7 +103,7 @@ def look(
     Only documents that every other rule keeps are shown, of one `source` if it is named; the counts are of all. Raises
     ConfigError for a rule that there is not, or that has no threshold to move.
     """
-    tests = rules(config)
+    tests, first = rules(config), len(first_rules(config))
     at = named_rule(tests, name)
     rule = tests[at]
     if threshold is not None and rule.threshold is None:
@@ -119,7 +118,7 @@ def look(
             before, after = decide(signals, tests).kept, decide(signals, moved).kept
             _count(found, batch["source"], before, after)
             found.unmeasured += int(tested.unknown.sum())
-            if PASSED in shard.side_files:
+            if len(tests) > first:
                 found.unasked += int((after & ~before & ~passes_the_first(signals)).sum())
             valued = ~tested.unknown & ~np.isnan(tested.values)
             _collect(found, batch["source"], tested.values, valued)
