@@ -185,7 +185,8 @@ class TerminalObserver(PrefectObserver):
         if cached:
             self._head()
         adopted = f", {escape(manifest.adopted)}" if manifest and manifest.adopted else ""
-        self._print(stage, f"{size}  {how} [dim]{artifact.location[: len(stage) + 9]}{adopted}[/]")
+        made, _, key = artifact.location.partition("/")
+        self._print(stage, f"{size}  {how} [dim]{made}/{key[:8]}{adopted}[/]")
         if not cached:
             self.working.remove(stage)
         self.named.discard(stage)

@@ -7,7 +7,7 @@ Each optional group of rules is switched off by null, and signals that no other 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -88,6 +88,11 @@ class FilterConfig(StageConfig):
         default_factory=ContaminationRules, description="overlap of the training text with benchmark questions"
     )
     signals: NamedSignals = Field({}, description="signals of your own, by name, each with its bounds")
+    measured_last: list[Literal["pii", "pii_metadata"]] = Field(
+        ["pii", "pii_metadata"],
+        description="signals that are measured only for the documents that pass the rules of all others, and whose "
+        "rules are tried last; []: every signal for every document, which keeps the same documents and takes longer",
+    )
     measures: MeasuresConfig | None = Field(
         None, description="a table of all signals by language, and the thresholds that it suggests; null for none"
     )

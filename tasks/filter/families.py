@@ -6,15 +6,16 @@ after those of the table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
 from storage.artifact import Artifact
+from storage.shards.arrays import Bool
 from tasks.filter.code.family import FAMILY as CODE
+from tasks.filter.config import FilterConfig
 from tasks.filter.contamination.family import FAMILY as CONTAMINATION
-from tasks.filter.family import Family, Mender, Spared
+from tasks.filter.family import PASSED, Family, Mender, Spared
 from tasks.filter.form.family import FAMILY as FORM
 from tasks.filter.language.family import FAMILY as LANGUAGE
 from tasks.filter.lists.family import FAMILY as LISTS
@@ -45,40 +46,46 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-def families_of(config: StageConfig) -> tuple[Family, ...]:
+def families_of(config: FilterConfig) -> tuple[Family, ...]:
     """Those of the table, and those that the config names."""
     return (*FAMILIES, *named_families(config))
 
 
-def measure(config: StageConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> dict[str, Artifact]:
-    """The signals of every family that has a rule, by the family's name; a table with the figures of their models."""
-    measured: dict[str, Artifact] = {}
-    figures: list[dict[str, Any]] = []
-    for family in families_of(config):
-        model, signals = family.measure(config, documents, benchmarks, out)
-        if signals is not None:
-            measured[family.name] = signals
-        if model is not None and model.manifest is not None:
-            counts = model.manifest.counts
-            figures += [
-                {"model": family.name, "figure": name.replace("_", " "), "value": value}
-                for name, value in counts.items()
-                if isinstance(value, int | float)
-            ]
-    if figures:
-        out.table("Models", figures)
-    return measured
+def in_two(config: FilterConfig) -> tuple[list[Family], list[Family]]:
+    """The families that are measured first, and those of `measured_last` that are switched on: they are measured for
+    the documents that pass the rules of the first."""
+    first = [family for family in families_of(config) if family.name not in config.measured_last]
+    last = [family for family in families_of(config) if family.name in config.measured_last]
+    return first, [family for family in last if family.measured_by(*family.sections(config)) is not None]
 
 
-def asked(config: StageConfig) -> dict[str, StageConfig]:
+def asked(config: FilterConfig) -> dict[str, StageConfig]:
     """How the signals of every family that has a rule are measured, by the family's name."""
     found = {family.name: family.measured_by(*family.sections(config)) for family in families_of(config)}
     return {name: measuring for name, measuring in found.items() if measuring is not None}
 
 
-def rules(config: StageConfig) -> list[Rule]:
-    """Every rule of the config, in the order in which they are tried."""
-    found = [rule for family in families_of(config) for rule in family.rules(*family.sections(config))]
+def first_rules(config: FilterConfig) -> list[Rule]:
+    """The rules of the families that are measured first, in the order in which they are tried."""
+    first, _ = in_two(config)
+    return _in_turn(config, first)
+
+
+def rules(config: FilterConfig) -> list[Rule]:
+    """Every rule of the config, in the order in which they are tried: those of families that are measured last come
+    last, and are for the documents that pass all others."""
+    first, last = in_two(config)
+    return [*_in_turn(config, first), *(Where(rule, passes_the_first) for rule in _in_turn(config, last))]
+
+
+def passes_the_first(signals: pa.RecordBatch) -> Bool:
+    """Which documents the families that are measured last have measured."""
+    found: Bool = signals[PASSED].to_numpy(zero_copy_only=False)
+    return found
+
+
+def _in_turn(config: FilterConfig, families: Iterable[Family]) -> list[Rule]:
+    found = [rule for family in families for rule in family.rules(*family.sections(config))]
     for family in families_of(config):
         spared = family.spares(*family.sections(config)) if family.spares else None
         if spared is not None:
@@ -92,13 +99,13 @@ def _sparing(spared: Spared, rule: Rule) -> Rule:
     return Where(rule, lambda signals: ~spared.documents(signals))
 
 
-def menders(config: StageConfig) -> list[Mender]:
+def menders(config: FilterConfig) -> list[Mender]:
     """What changes the texts that are kept, in the order in which it is applied."""
     made = [family.mender(*family.sections(config)) for family in families_of(config) if family.mender]
     return sorted((mender for mender in made if mender is not None), key=lambda mender: mender.turn)
 
 
-def fingerprints(config: StageConfig) -> dict[str, str]:
+def fingerprints(config: FilterConfig) -> dict[str, str]:
     """Digests of what deciding reads outside the store. Raises ConfigError for what can't be read."""
     return {
         name: digest
@@ -108,7 +115,7 @@ def fingerprints(config: StageConfig) -> dict[str, str]:
     }
 
 
-def sources(config: StageConfig) -> dict[str, str]:
+def sources(config: FilterConfig) -> dict[str, str]:
     """Digests of all that measuring and deciding read outside the store. Raises ConfigError, SourceError."""
     measuring = {
         f"{family.name} {name}": digest
@@ -118,22 +125,22 @@ def sources(config: StageConfig) -> dict[str, str]:
     return {**measuring, **fingerprints(config)}
 
 
-def check_here(config: StageConfig, runtime: Runtime) -> None:
+def check_here(config: FilterConfig, runtime: Runtime) -> None:
     """Raises a GristmillError for what measuring needs and this machine has not."""
     for family in families_of(config):
         if family.check_here:
             family.check_here(*family.sections(config), runtime)
 
 
-def redact(text: str, signals: pa.RecordBatch, row: int) -> str:
-    """A text as people may see it in reports, given the signals of its batch and its row there."""
-    for family in FAMILIES:
+def redact(config: FilterConfig, texts: list[str]) -> list[str]:
+    """Texts as people may see them in reports. They are measured for it, since nobody may have asked before."""
+    for family in families_of(config):
         if family.redact:
-            text = family.redact(text, signals, row)
-    return text
+            texts = family.redact(*family.sections(config), texts)
+    return texts
 
 
-def finish(config: StageConfig, measured: Mapping[str, Artifact], out: Output) -> None:
+def finish(config: FilterConfig, measured: Mapping[str, Artifact], out: Output) -> None:
     """Add to the filter's artifact what families add beside documents and ledger."""
     for family in families_of(config):
         if family.finish and family.name in measured:

@@ -19,6 +19,8 @@ from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
 from tasks.stage.protocol import AnyStage
 
+PASSED = "passed"  # which documents pass the rules of the families that are measured first: their signal's name
+
 
 class Change(NamedTuple):
     """A changed text and its ledger entry: the reason, the number of places, and a remark."""
@@ -60,7 +62,8 @@ class Family:
     """A family of signals. Functions with `...` get the config's sections named in `fields`, in that order.
 
     `measured_by` gives the config of `signals`, or None when the family is switched off; the config of `model` is its
-    field `model`. `signals` reads the documents, the benchmarks if `reads_benchmarks`, and the model if there is one.
+    field `model`. `signals` reads the documents, the benchmarks if `reads_benchmarks`, the model if there is one, and
+    if `can_be_last` the artifact of `passed`, which is None where it measures all documents.
     """
 
     fields: tuple[str, ...]
@@ -69,14 +72,16 @@ class Family:
     rules: Callable[..., Iterable[Rule]]
     model: AnyStage | None = None
     reads_benchmarks: bool = False
+    # Whether it can be measured for those documents only that pass the rules of the others: `filter.measured_last`
+    can_be_last: bool = False
     # Digests of what deciding reads outside the store; they enter the key of `filter`
     fingerprints: Callable[..., Mapping[str, str]] | None = None
     # How texts that are kept change, None for not at all; made in the process that uses it
     mender: Callable[..., Mender | None] | None = None
     # Rules that some documents are spared, as what replaces them judges those documents better
     spares: Callable[..., Spared | None] | None = None
-    # (text, signals, row) → the text as people may see it in reports
-    redact: Callable[[str, pa.RecordBatch, int], str] | None = None
+    # (sections…, texts) → the texts as people may see them in reports
+    redact: Callable[..., list[str]] | None = None
     # (sections…, the artifact of signals, out): what else the family adds to the filter's artifact
     finish: Callable[..., None] | None = None
     # (sections…, runtime): raises a GristmillError for what measuring needs and this machine has not
@@ -106,14 +111,19 @@ class Family:
         }
 
     def measure(
-        self, config: StageConfig, documents: Artifact, benchmarks: Artifact, out: Output
+        self, config: StageConfig, documents: Artifact, benchmarks: Artifact, passed: Artifact | None, out: Output
     ) -> tuple[Artifact | None, Artifact | None]:
         """The artifacts of the model and of the signals, each None where the config asks for none."""
         measuring = self.measured_by(*self.sections(config))
         if measuring is None:
             return None, None
         model = out.obtain(self.model, measuring.model, documents) if self.model else None
-        inputs = [documents, *([benchmarks] if self.reads_benchmarks else []), *([model] if model else [])]
+        inputs = [
+            documents,
+            *([benchmarks] if self.reads_benchmarks else []),
+            *([model] if model else []),
+            *([passed] if self.can_be_last else []),
+        ]
         return model, out.obtain(self.signals, measuring, *inputs)
 
 

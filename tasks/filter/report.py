@@ -2,7 +2,7 @@
 
 The tokenizer comes after the filter, so tokens are estimated at four bytes of UTF-8 each. Examples are those with the
 smallest IDs, so they don't depend on the order of shards, and personal data in them is always replaced, whatever the
-profile does with it elsewhere.
+profile does with it elsewhere. It is looked for once they are chosen, as removed documents may not have been searched.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from tasks.stage.pages import markdown_table
 
 EXAMPLES = 3  # per rule
 EXCERPT = 200  # characters per example
+SEARCHED = 10_000  # characters in which personal data is looked for, more than what is replaced by the excerpt can take
 BYTES_A_TOKEN = 4
 REPORT, PLOT = "report.md", "funnel.png"
 
 
 class Example(NamedTuple):
-    """One removed document."""
+    """One removed document, with the beginning of its text as it is."""
 
     id: str
     source: str
@@ -60,7 +61,6 @@ class Tally:
     def add(
         self,
         documents: pa.RecordBatch,
-        signals: pa.RecordBatch,
         decisions: Decisions,
         tests: Sequence[Rule],
         changes: Iterable[Verdict],
@@ -79,7 +79,7 @@ class Tally:
             name = reason(tests[number], unmeasured)
             self.stopped[name] += len(rows)
             self.stopped_bytes[name] += int(sizes[rows].sum())
-            self._show(name, documents, signals, decisions, rows)
+            self._show(name, documents, decisions, rows)
 
     def add_repairs(self, verdicts: pa.RecordBatch) -> None:
         """Count what the repair did, which may have removed documents that were empty afterwards."""
@@ -89,16 +89,13 @@ class Tally:
         self.sources.update(_counts(emptied["source"]))
         self.changed["repair"] += verdicts.num_rows - emptied.num_rows
 
-    def _show(
-        self, name: str, documents: pa.RecordBatch, signals: pa.RecordBatch, decisions: Decisions, rows: np.ndarray
-    ) -> None:
+    def _show(self, name: str, documents: pa.RecordBatch, decisions: Decisions, rows: np.ndarray) -> None:
         ids = documents["id"].take(pa.array(rows)).to_pylist()
         found = []
         for identity, row in sorted(zip(ids, rows.tolist(), strict=True))[:EXAMPLES]:
-            text = redact(documents["text"][row].as_py(), signals, row)
+            text = documents["text"][row].as_py()[:SEARCHED]
             value = None if decisions.unmeasured[row] else float(decisions.values[row])
-            excerpt = " ".join(text[: 2 * EXCERPT].split())[:EXCERPT]
-            found.append(Example(identity, documents["source"][row].as_py(), value, excerpt))
+            found.append(Example(identity, documents["source"][row].as_py(), value, text))
         self.examples[name] = sorted([*self.examples.get(name, []), *found])[:EXAMPLES]
 
     def merge(self, other: Tally) -> None:
@@ -135,13 +132,7 @@ def publish(config: FilterConfig, total: Tally, out: Output) -> None:
             {"source": source, "documents": count, "kept": total.kept_sources[source]}
             for source, count in sorted(total.sources.items())
         ],
-        "Examples": [
-            {"rule": name, "document": example.id[:12], "source": example.source,
-             "value": "" if example.value is None else f"{example.value:.4g}",
-             "begins": f"`{example.text.replace('`', ' ')}`"}
-            for name in order
-            for example in total.examples.get(name, [])
-        ],
+        "Examples": _examples(config, total, order),
     }  # fmt: skip
     for title, rows in tables.items():
         out.table(title, rows)
@@ -183,6 +174,18 @@ def _funnel(total: Tally, order: Iterable[str]) -> list[dict[str, Any]]:
                  "tokens left": size // BYTES_A_TOKEN}
             )  # fmt: skip
     return rows
+
+
+def _examples(config: FilterConfig, total: Tally, order: Iterable[str]) -> list[dict[str, str]]:
+    found = [(name, example) for name in order for example in total.examples.get(name, [])]
+    texts = redact(config, [example.text for _, example in found])
+    excerpts = [" ".join(text[: 2 * EXCERPT].split())[:EXCERPT] for text in texts]
+    return [
+        {"rule": name, "document": example.id[:12], "source": example.source,
+         "value": "" if example.value is None else f"{example.value:.4g}",
+         "begins": f"`{excerpt.replace('`', ' ')}`"}
+        for (name, example), excerpt in zip(found, excerpts, strict=True)
+    ]  # fmt: skip
 
 
 def _counts(column: pa.Array) -> dict[str, int]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -38,7 +39,8 @@ class Section(StageConfig):
 
 
 class Tested(NamedTuple):
-    """A rule's result per document: whether it fails, whether its signal is missing, and the measured value."""
+    """A rule's result per document: whether it fails, whether its signal is missing, and the measured value, which is
+    NaN where the rule is not for the document."""
 
     fails: Bool
     unknown: Bool
@@ -138,7 +140,7 @@ class Where:
     def test(self, signals: pa.RecordBatch) -> Tested:
         """See `Rule`."""
         tested, chosen = self.rule.test(signals), self.chosen(signals)
-        return Tested(tested.fails & chosen, tested.unknown & chosen, tested.values)
+        return Tested(tested.fails & chosen, tested.unknown & chosen, np.where(chosen, tested.values, np.nan))
 
     def details(self, signals: pa.RecordBatch) -> pa.Array:
         """See `Rule`."""

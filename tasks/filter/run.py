@@ -9,50 +9,35 @@ import functools
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
 from storage.artifact import Artifact
-from storage.errors import ConfigError, DamagedArtifact
+from storage.errors import ConfigError
 from storage.shards.documents import LEDGER_SCHEMA, BatchWriter, ledger_batches, read_batches
 from tasks.filter.config import FilterConfig
 from tasks.filter.decide import decide, ledger
 from tasks.filter.families import fingerprints, menders, rules
 from tasks.filter.mend import mend
 from tasks.filter.report import Tally
-from tasks.filter.side_files import IdDigest, beside, check_aligned
+from tasks.filter.side_files import IdDigest, Measured, check_aligned, measured_shards
 from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage.output import Output
 
 KEPT, REMOVED, LEDGER = "documents", "removed", "ledger"
 
 
-class Shard(NamedTuple):
-    """A shard of documents, its side files by family, and the ledger of its repair."""
-
-    documents: Path
-    side_files: Mapping[str, Path]
-    repairs: Path | None
+Job = tuple[Measured, Path | None]  # a shard, and the ledger of its repair
 
 
 def filter_shards(
     config: FilterConfig, documents: Artifact, repairs: Artifact | None, measured: Mapping[str, Artifact], out: Output
 ) -> Tally:
     """Decide on every document; write documents/, ledger/ and, if they are kept, removed/, and return the counts."""
-    shards = documents.files("*.parquet")
+    shards = measured_shards(documents, measured)
     repaired = repairs.files("*.parquet") if repairs else [None] * len(shards)
-    side_files = {family: artifact.files("*.parquet") for family, artifact in measured.items()}
-    for family, paths in side_files.items():
-        if len(paths) != len(shards):
-            raise DamagedArtifact(
-                f"{family} has {len(paths)} side files for {len(shards)} shards.",
-                f"Measure again: --refresh {family.partition('.')[0]} --refresh filter.",
-            )
-    jobs = [
-        Shard(shard, {family: paths[number] for family, paths in side_files.items()}, repaired[number])
-        for number, shard in enumerate(shards)
-    ]
+    jobs: list[Job] = list(zip(shards, repaired, strict=True))
     decided = map_shards(functools.partial(filter_shard, config, fingerprints(config)), jobs, out, "decide")
     for folder in (KEPT, LEDGER, *([REMOVED] if config.keep_removed else [])):
         collect(decided, f"{folder}.parquet", out.path / folder)
@@ -61,7 +46,7 @@ def filter_shards(
     return _sum(decided)
 
 
-def filter_shard(config: FilterConfig, outside: Mapping[str, str], shard: Shard, folder: Path) -> dict[str, Any]:
+def filter_shard(config: FilterConfig, outside: Mapping[str, str], job: Job, folder: Path) -> dict[str, Any]:
     """Decide on the documents of a shard; the counts of a `Tally`. Written: a Parquet file for each folder.
 
     `outside` are the fingerprints that the key holds. Raises ConfigError where this process reads something else, such
@@ -74,6 +59,7 @@ def filter_shard(config: FilterConfig, outside: Mapping[str, str], shard: Shard,
             f"A worker reads another {names} than the key was computed from.",
             "Give every worker the same environment and files, and run again.",
         )
+    shard, repairs = job
     tests, changers = rules(config), menders(config)
     tally = Tally()
     digest = IdDigest()
@@ -81,10 +67,10 @@ def filter_shard(config: FilterConfig, outside: Mapping[str, str], shard: Shard,
         kept = stack.enter_context(BatchWriter(folder / f"{KEPT}.parquet"))
         verdicts = stack.enter_context(BatchWriter(folder / f"{LEDGER}.parquet", LEDGER_SCHEMA))
         removed = stack.enter_context(BatchWriter(folder / f"{REMOVED}.parquet")) if config.keep_removed else None
-        for _, batch in read_batches(shard.repairs, LEDGER_SCHEMA.names) if shard.repairs else ():
+        for _, batch in read_batches(repairs, LEDGER_SCHEMA.names) if repairs else ():
             verdicts.add(batch)
             tally.add_repairs(batch)
-        for _, batch, signals in beside(shard.documents, shard.side_files):
+        for _, batch, signals in shard.batches():
             digest.update(batch["id"])
             decisions = decide(signals, tests)
             mask = pa.array(decisions.kept)
@@ -94,7 +80,7 @@ def filter_shard(config: FilterConfig, outside: Mapping[str, str], shard: Shard,
                 removed.add(batch.filter(pa.array(~decisions.kept)))
             for rows in (*ledger(batch, signals, decisions, tests), *ledger_batches(changes)):
                 verdicts.add(rows)
-            tally.add(batch, signals, decisions, tests, changes)
+            tally.add(batch, decisions, tests, changes)
     for side_file in shard.side_files.values():
         check_aligned(side_file, digest)
     return tally.to_json()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import xxhash
@@ -26,6 +27,48 @@ Measure = Callable[..., pa.RecordBatch]  # texts, or the columns asked for, of a
 
 FILE = "signals.parquet"
 IDS = b"ids"  # metadata key: the digest of the measured ids
+
+
+class Measured(NamedTuple):
+    """A shard of documents and its side files by family."""
+
+    documents: Path
+    side_files: Mapping[str, Path]
+
+    def batches(
+        self, columns: Sequence[str] = DOCUMENT_SCHEMA.names
+    ) -> Iterator[tuple[int, pa.RecordBatch, pa.RecordBatch]]:
+        """(first row, these columns of the documents, all their signals), a row group at a time. Raises
+        DamagedArtifact for signals that don't match."""
+        readers = {family: read_signals(side_file) for family, side_file in self.side_files.items()}
+        for start, batch in read_batches(self.documents, columns):
+            found: dict[str, pa.Array] = {}
+            for family, reader in readers.items():
+                signals = next(reader, None)
+                if signals is None or signals.num_rows != batch.num_rows:
+                    raise DamagedArtifact(
+                        f"The signals {family}/{self.documents.name} are not of these documents.",
+                        f"Measure again: --refresh {family.partition('.')[0]} --refresh filter.",
+                    )
+                names = (column_of(family, name) for name in signals.schema.names)
+                found |= dict(zip(names, signals.columns, strict=True))
+            yield start, batch, pa.record_batch(found)
+
+
+def measured_shards(documents: Artifact, signals: Mapping[str, Artifact]) -> list[Measured]:
+    """The shards of documents with their side files, given the signals by family. Raises DamagedArtifact."""
+    shards = documents.files("*.parquet")
+    side_files = {family: artifact.files("*.parquet") for family, artifact in signals.items()}
+    for family, paths in side_files.items():
+        if len(paths) != len(shards):
+            raise DamagedArtifact(
+                f"{family} has {len(paths)} side files for {len(shards)} shards.",
+                f"Measure again: --refresh {family.partition('.')[0]} --refresh filter.",
+            )
+    return [
+        Measured(shard, {family: paths[number] for family, paths in side_files.items()})
+        for number, shard in enumerate(shards)
+    ]
 
 
 class IdDigest:
@@ -72,26 +115,6 @@ def read_signals(path: Path, columns: Sequence[str] | None = None) -> Iterator[p
             yield from file.read_row_group(number, columns, use_threads=False).to_batches()
 
 
-def beside(
-    path: Path, side_files: Mapping[str, Path], columns: Sequence[str] = DOCUMENT_SCHEMA.names
-) -> Iterator[tuple[int, pa.RecordBatch, pa.RecordBatch]]:
-    """(first row, these columns of the documents, all their signals), a row group at a time; `side_files` by family.
-    Raises DamagedArtifact for signals that don't match."""
-    readers = {family: read_signals(side_file) for family, side_file in side_files.items()}
-    for start, batch in read_batches(path, columns):
-        found: dict[str, pa.Array] = {}
-        for family, reader in readers.items():
-            signals = next(reader, None)
-            if signals is None or signals.num_rows != batch.num_rows:
-                raise DamagedArtifact(
-                    f"The signals {family}/{path.name} are not of these documents.",
-                    f"Measure again: --refresh {family.partition('.')[0]} --refresh filter.",
-                )
-            names = (column_of(family, name) for name in signals.schema.names)
-            found |= dict(zip(names, signals.columns, strict=True))
-        yield start, batch, pa.record_batch(found)
-
-
 def check_aligned(path: Path, digest: IdDigest) -> None:
     """Raises DamagedArtifact unless a side file is of exactly these documents, in this order."""
     with open_parquet(path) as file:
@@ -103,9 +126,14 @@ def check_aligned(path: Path, digest: IdDigest) -> None:
         )
 
 
+def nothing_of(measure: Measure, columns: Sequence[str]) -> pa.RecordBatch:
+    """The signals of no document: their columns."""
+    return measure(*(pa.array([], pa.string()) for _ in columns))
+
+
 def _measure_shard(measure: Measure, columns: Sequence[str], shard: Path, folder: Path) -> dict[str, int]:
     digest = IdDigest()
-    empty = measure(*(pa.array([], pa.string()) for _ in columns))
+    empty = nothing_of(measure, columns)
     rows = 0
     with parquet_writer(folder / FILE, empty.schema, compression="zstd") as writer:
         for _, batch in read_batches(shard, list(dict.fromkeys(["id", *columns]))):

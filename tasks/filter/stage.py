@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from storage.artifact import Artifact
 from tasks.filter.config import FilterConfig
 from tasks.filter.families import check_here as check_families_here
-from tasks.filter.families import fingerprints, finish, measure, rules, sources
+from tasks.filter.families import fingerprints, finish, rules, sources
+from tasks.filter.measure import measure
 from tasks.filter.repair.stage import repair
 from tasks.shards.adopted import check_documents, check_rows
 from tasks.stage import stage
@@ -34,7 +35,7 @@ def check_adopted(config: FilterConfig, folder: Artifact, inputs: Mapping[str, A
 
 
 @stage(
-    version=4,
+    version=5,
     name="filter",
     runtime=("data", "compute"),
     sources=sources,
@@ -45,7 +46,8 @@ def check_adopted(config: FilterConfig, folder: Artifact, inputs: Mapping[str, A
 def filter_documents(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
     """Keep the documents that pass every rule, with personal data in them and in their metadata replaced.
 
-    Each family of signals is an artifact of its own, measured once; this stage only applies thresholds. Writes
+    Each family of signals is an artifact of its own, measured once, some of them for the documents alone that pass the
+    rules of the others (`measured_last`); this stage only applies thresholds. Writes
     documents/, removed/ (the removed texts, for their owner only), ledger/ with the first failing rule, the value and
     the threshold of each removed document, contamination/ with the benchmark questions found in the text, report.md and
     funnel.png with what each rule removed; with `measures` also measures/, the spread of signals by language. With

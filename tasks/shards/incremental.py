@@ -110,12 +110,20 @@ def _take_or_work(work: Work, job: Job, folder: Path) -> dict[str, Any]:
 def _take(made: Made, folder: Path) -> str:
     """Link the files of a shard into `folder`; the name of one that is not as it was, and none is linked then."""
     for file, (path, sha256) in made.files.items():
-        # Linked first: what is hashed is then what is kept, though the earlier artifact be collected meanwhile
-        if not link(path, folder / file) or file_digest(folder / file) != sha256:
+        if not link_same(path, folder / file, sha256):
             for other in made.files:
                 (folder / other).unlink(missing_ok=True)  # else the work would write into the earlier artifact
             return f"{made.location}/{path.parent.name}/{path.name}"
     return ""
+
+
+def link_same(path: Path, target: Path, sha256: str) -> bool:
+    """As `link`, of a file that must have this SHA-256; nothing is left of one that has not."""
+    # Linked first: what is hashed is then what is kept, though the earlier artifact be collected meanwhile
+    if link(path, target) and file_digest(target) == sha256:
+        return True
+    target.unlink(missing_ok=True)
+    return False
 
 
 def link(path: Path, target: Path) -> bool:

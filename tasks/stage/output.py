@@ -21,7 +21,7 @@ from tasks.stage.config import StageConfig
 from tasks.stage.progress import Observer, Progress
 from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.runtime import Runtime
-from tasks.stage.session import current
+from tasks.stage.session import current, told_as
 
 Row = Mapping[str, Any]
 FindEarlier = Callable[[Sequence[str]], Artifact | None]
@@ -127,13 +127,15 @@ class Output:
         """An intermediate artifact that this stage needs (signals, sketches), cached by its own key.
 
         Within a session it comes from the store; in a plain call it is made in the scratch folder. Who obtains several
-        of one stage gives each a `name`.
+        of one stage gives each a `name`, by which those who watch know it.
         """
+        name = name or stage.name
         if current() is not None:
-            artifact, _ = stage.materialize(config, inputs)
-            self.uses[name or stage.name] = artifact.origin
+            with told_as(stage.name, name):
+                artifact, _ = stage.materialize(config, inputs)
+            self.uses[name] = artifact.origin
             return artifact
-        nested = Output.at(self.scratch / (name or stage.name), stage=stage.name, runtime=self.runtime)
+        nested = Output.at(self.scratch / name, stage=stage.name, runtime=self.runtime)
         stage.function(config, *inputs, nested)
         return Artifact.at(nested.path)
 

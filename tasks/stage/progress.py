@@ -6,8 +6,8 @@ runs in a test or a notebook with nothing around it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from storage.artifact import Artifact
 
@@ -43,3 +43,37 @@ class Observer:
 
     def gathered(self, stage: str, *, made: int, cached: int, seconds: float) -> None:
         """A stage has all of many artifacts that it makes together: so many made now, so many found."""
+
+
+class Renamed(Observer):
+    """Tells another observer of a stage under another name: of a stage that makes several artifacts, which one."""
+
+    def __init__(self, observer: Observer, names: Mapping[str, str]) -> None:
+        self.observer, self.names = observer, names
+
+    def _named(self, stage: str) -> str:
+        return self.names.get(stage, stage)
+
+    def started(self, stage: str, why: str) -> None:
+        """See the base."""
+        self.observer.started(self._named(stage), why)
+
+    def progressed(self, progress: Progress) -> None:
+        """See the base."""
+        self.observer.progressed(replace(progress, stage=self._named(progress.stage)))
+
+    def paged(self, stage: str, name: str, write: Callable[[], str], *, last: bool) -> None:
+        """See the base."""
+        self.observer.paged(self._named(stage), name, write, last=last)
+
+    def noted(self, stage: str, message: str) -> None:
+        """See the base."""
+        self.observer.noted(self._named(stage), message)
+
+    def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
+        """See the base."""
+        self.observer.finished(self._named(stage), artifact, cached=cached, seconds=seconds)
+
+    def gathered(self, stage: str, *, made: int, cached: int, seconds: float) -> None:
+        """See the base."""
+        self.observer.gathered(self._named(stage), made=made, cached=cached, seconds=seconds)

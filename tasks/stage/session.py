@@ -15,7 +15,7 @@ from storage.artifact import Artifact
 from storage.leases import Lease
 from storage.store import Store
 from tasks.stage.config import StageConfig
-from tasks.stage.progress import Observer, Progress
+from tasks.stage.progress import Observer, Progress, Renamed
 from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.runtime import Runtime
 
@@ -60,6 +60,18 @@ _CURRENT: ContextVar[Session | None] = ContextVar("gristmill_session", default=N
 def current() -> Session | None:
     """The session that this code runs in, or None in a plain call."""
     return _CURRENT.get()
+
+
+@contextmanager
+def told_as(stage: str, name: str) -> Iterator[None]:
+    """Within the block whoever watches the current session is told of `stage` under `name`."""
+    session = current()
+    assert session is not None
+    token = _CURRENT.set(replace(session, observer=Renamed(session.observer, {stage: name})))
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
 
 
 @contextmanager

@@ -36,6 +36,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = Store(str(folder / "store"))
     documents = [Document.new(text(size, source), source) for source in ("hills", "coast") for size in SIZES]
     documents.append(Document.new(f"{FRENCH} {FRENCH} {FRENCH}", "coast"))
+    documents.append(Document.new(f"{text(1, 'letters')} Write to john.roe@mail.com.", "letters"))
     documents.append(Document.new(f"{text(9, 'letters')} Write to jane.doe@mail.com.", "letters"))
     files = {}
     for number in range(2):
@@ -89,9 +90,33 @@ def test_the_page_has_the_documents_in_full_and_no_personal_data(store: Store, t
     told = looked(store, "look", "language", "tiny", f"--page={page}", "--documents=50")
     assert "&lt;EMAIL_ADDRESS&gt;" in page.read_text()
     assert "jane.doe" not in page.read_text() + told
+    told = looked(store, "look", "gopher_quality.min_words", "tiny", f"--page={page}", "--documents=50")
+    removed = page.read_text().split("Removed by the rule")[1]
+    assert "Write to &lt;EMAIL_ADDRESS&gt;" in removed, "it was not searched before"
+    assert "john.roe" not in removed + told
     assert text(11, "coast") not in told
     looked(store, "look", "gopher_quality.min_words", "tiny", "--threshold=250", f"--page={page}")
     assert text(11, "coast") in page.read_text()
+
+
+def test_a_rule_over_what_is_measured_last_is_shown_on_what_was_measured(store: Store) -> None:
+    told = looked(store, "look", "pii.max_findings", "tiny", "--set=filter.pii.max_findings=0", "--documents=50")
+    passing, failing = told.split("Kept by the rule")[1].split("Removed by the rule")
+    assert failing.count(" from letters") == 1
+    shown = sum(passing.count(f" from {source}\n") for source in ("hills", "coast", "letters"))
+    assert shown == kept(store) - 1, "of those that other rules remove none was measured"
+    spread = [line.split() for line in told.splitlines() if line.startswith(("coast", "letters"))]
+    assert ["letters", *["1"] * 7] in spread
+    assert "could not be measured" not in told
+
+
+def test_documents_that_another_threshold_lets_in_were_not_measured_for_what_comes_last(store: Store) -> None:
+    lower = ("look", "gopher_quality.min_words", "tiny", "--threshold=40")
+    assert "were not measured" not in looked(store, *lower), "no rule asks for it"
+    told = looked(store, *lower, "--set=filter.pii.max_findings=5")
+    newly = next(line.split()[-1] for line in told.splitlines() if line.startswith("all"))
+    assert int(newly) > 0
+    assert f"{newly} of those newly kept were not measured for pii, pii_metadata" in " ".join(told.split())
 
 
 def test_rules_are_listed_with_their_thresholds(store: Store) -> None:
@@ -109,6 +134,7 @@ def test_rules_are_listed_with_their_thresholds(store: Store) -> None:
         (["language", "--source=nowhere"], "The sources are coast, hills, letters"),
         (["language", "--set=filter.language.measure.piece_bytes=300"], "in another way"),
         (["language", "--set=filter.perplexity={}"], "perplexity was not measured"),
+        (["language", "--set=filter.measured_last=[]"], "in another way"),
         (["language", "--set=name=other"], "other has no filtered documents"),
         (["language", "--set=filter=null"], "has no filter"),
     ],

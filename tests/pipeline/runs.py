@@ -14,8 +14,9 @@ from storage.store import Store
 
 ROOT = Path(__file__).parents[2]
 # In the order of the pipeline: what is killed in one stage has made those before it
-SIGNALS = ("language", "form", "toxicity_model", "toxicity", "pii", "pii_metadata", "contamination")
-DATA_STAGES = ("download", "sketches", "dedup", *SIGNALS, "filter", "tokenizer", "tokenize")
+FIRST, LAST = ("language", "form", "toxicity_model", "toxicity", "contamination"), ("pii", "pii_metadata")
+SIGNALS = (*FIRST, *LAST)
+DATA_STAGES = ("download", "sketches", "dedup", *FIRST, "passed", *LAST, "filter", "tokenizer", "tokenize")
 SMALL = "download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 200}]"  # where the text is not the point
 SECRETS = {  # as a user gives them, and as no run may keep or print them
     "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/aSecretOfTests",

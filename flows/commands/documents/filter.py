@@ -73,8 +73,8 @@ def look(
 ) -> None:
     """Show the documents just above and just below a rule's threshold, before you set it.
 
-    Shown are documents that all other rules keep, with personal data replaced. Nothing is changed or measured: the
-    signals are those of the profile's newest filter artifact.
+    Shown are documents that all other rules keep, with personal data replaced. Nothing is changed, and nothing measured
+    but the personal data in what is shown: the signals are those of the profile's newest filter artifact.
 
         gristmill filter look gopher_quality.min_words tiny
 
@@ -88,10 +88,9 @@ def look(
     from tasks.filter.look.page import page as page_of
 
     chosen, config = _loaded(profile, overrides, store)
-    tests = rules_of(config)
-    named_rule(tests, rule)  # a word misspelled is told before the store is asked
+    named_rule(rules_of(config), rule)  # a word misspelled is told before the store is asked
     shards = measured(session_of(chosen).store, chosen.name, config)
-    looked = look_at(tests, rule, shards, threshold=threshold, count=documents, source=source)
+    looked = look_at(config, rule, shards, threshold=threshold, count=documents, source=source)
     changes, spread = _changes(looked, threshold is not None), _spread(looked)
     if page is not None:
         page.write_text(page_of(looked, chosen.name, changes, spread), encoding="utf-8")
@@ -101,6 +100,9 @@ def look(
     _print_rows("The signal", spread)
     if looked.unmeasured:
         console.print(f"{looked.unmeasured:,} documents could not be measured.")
+    if looked.unasked:
+        last = ", ".join(config.measured_last)
+        console.print(f"{looked.unasked:,} of those newly kept were not measured for {last}, whose rules come after.")
     _print_documents("Kept by the rule, nearest first", looked.passing)
     _print_documents("Removed by the rule, nearest first", looked.failing)
     if page is not None:

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import NamedTuple
-
-import pyarrow as pa
-
 from storage import refs
 from storage.artifact import Artifact
 from storage.errors import ConfigError
 from storage.manifest import InputRef
 from storage.store import Store
 from tasks.filter.config import FilterConfig
-from tasks.filter.families import asked
+from tasks.filter.families import asked, in_two
+from tasks.filter.family import PASSED
 from tasks.filter.repair.stage import repair
-from tasks.filter.side_files import beside
-
-COLUMNS = ["id", "source"]
-
-
-class Measured(NamedTuple):
-    """A shard of documents and its side files by family."""
-
-    documents: Path
-    side_files: Mapping[str, Path]
-
-    def batches(self) -> Iterator[tuple[int, pa.RecordBatch, pa.RecordBatch]]:
-        """(first row, ids and sources, signals), a row group at a time; no text is read."""
-        return beside(self.documents, self.side_files, COLUMNS)
+from tasks.filter.side_files import Measured, measured_shards
 
 
 def measured(store: Store, profile: str, config: FilterConfig) -> list[Measured]:
@@ -46,20 +28,21 @@ def measured(store: Store, profile: str, config: FilterConfig) -> list[Measured]
         store, manifest.origins["documents"]
     )
     assert documents is not None
-    shards = documents.files("*.parquet")
-    found: dict[str, list[Path]] = {}
+    found: dict[str, Artifact] = {}
+    last = {family.name for family in in_two(config)[1]}
     for name, measuring in asked(config).items():
-        origin = manifest.uses.get(name)
-        signals = store.get(origin.location) if origin else None
+        signals = _input(store, manifest.uses.get(name))
         if signals is None or signals.manifest is None:
             raise ConfigError(f"{name} was not measured.", again)
-        if signals.manifest.payload.config != measuring.model_dump(mode="json"):
+        payload = signals.manifest.payload
+        if payload.config != measuring.model_dump(mode="json") or (PASSED in payload.inputs) != (name in last):
             raise ConfigError(f"{name} was measured in another way than this profile asks for.", again)
-        found[name] = signals.files("*.parquet")
-    return [
-        Measured(shard, {family: files[number] for family, files in found.items()})
-        for number, shard in enumerate(shards)
-    ]
+        found[name] = signals
+    if last:
+        marks = _input(store, manifest.uses[PASSED])
+        assert marks is not None
+        found[PASSED] = marks
+    return measured_shards(documents, found)
 
 
 def _input(store: Store, origin: InputRef | None, part: str = "") -> Artifact | None:

@@ -1,14 +1,15 @@
 """The documents nearest to a rule's threshold, of those on which no other rule decides; and the verdicts under another
 threshold.
 
-Signals are read first, for all documents; texts only for the few that are shown.
+Signals are read first, for all documents; texts only for the few that are shown, in which personal data is looked for
+then.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -20,11 +21,13 @@ import pyarrow.compute as pc
 from storage.errors import ConfigError
 from storage.shards.arrays import Bool, Float64, Int64
 from storage.shards.documents import read_batches
+from tasks.filter.config import FilterConfig
 from tasks.filter.decide import decide
-from tasks.filter.families import redact
-from tasks.filter.look.measured import Measured
+from tasks.filter.families import first_rules, passes_the_first, redact, rules
 from tasks.filter.rules import Rule, with_threshold
+from tasks.filter.side_files import Measured
 
+COLUMNS = ("id", "source")
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 
@@ -38,7 +41,7 @@ class Shown(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a document near the threshold stands, with its signals."""
+    """Where a document near the threshold stands."""
 
     distance: float
     id: str
@@ -46,7 +49,6 @@ class _Place(NamedTuple):
     value: float
     shard: int
     row: int
-    signals: pa.RecordBatch
 
     @property
     def order(self) -> tuple[float, str]:
@@ -57,7 +59,7 @@ class _Place(NamedTuple):
 @dataclass
 class Looked:
     """What looking found. `before` and `after` are documents kept by source, under the rule's own threshold and under
-    the one that was asked for."""
+    the one that was asked for. `unasked` of those newly kept were not met by the rules that are tried last."""
 
     rule: Rule
     documents: Counter[str] = field(default_factory=Counter)
@@ -66,6 +68,7 @@ class Looked:
     newly_removed: Counter[str] = field(default_factory=Counter)
     newly_kept: Counter[str] = field(default_factory=Counter)
     unmeasured: int = 0
+    unasked: int = 0
     values: defaultdict[str, list[Float64]] = field(default_factory=lambda: defaultdict(list))
     passing: list[Shown] = field(default_factory=list)
     failing: list[Shown] = field(default_factory=list)
@@ -87,7 +90,7 @@ def named_rule(tests: Sequence[Rule], name: str) -> int:
 
 
 def look(
-    tests: Sequence[Rule],
+    config: FilterConfig,
     name: str,
     shards: Sequence[Measured],
     *,
@@ -100,6 +103,7 @@ def look(
     Only documents that every other rule keeps are shown, of one `source` if it is named; the counts are of all. Raises
     ConfigError for a rule that there is not, or that has no threshold to move.
     """
+    tests, first = rules(config), len(first_rules(config))
     at = named_rule(tests, name)
     rule = tests[at]
     if threshold is not None and rule.threshold is None:
@@ -109,25 +113,28 @@ def look(
     found = Looked(asked)
     sides: tuple[list[_Place], list[_Place]] = ([], [])
     for number, shard in enumerate(shards):
-        for start, batch, signals in shard.batches():
+        for start, batch, signals in shard.batches(COLUMNS):
             tested = asked.test(signals)
             before, after = decide(signals, tests).kept, decide(signals, moved).kept
             _count(found, batch["source"], before, after)
             found.unmeasured += int(tested.unknown.sum())
-            _collect(found, batch["source"], tested.values, tested.unknown)
-            alone = decide(signals, others).kept & ~tested.unknown
+            if len(tests) > first:
+                found.unasked += int((after & ~before & ~passes_the_first(signals)).sum())
+            valued = ~tested.unknown & ~np.isnan(tested.values)
+            _collect(found, batch["source"], tested.values, valued)
+            alone = decide(signals, others).kept & valued
             if source:
                 alone &= pc.equal(batch["source"], source).to_numpy(zero_copy_only=False)
             distance = np.abs(tested.values - (asked.threshold or 0.0))
             for side, mask in zip(sides, (~tested.fails, tested.fails), strict=True):
                 rows = np.flatnonzero(alone & mask)
-                side += _nearest(rows, count, distance, tested.values, number, start, batch, signals)
+                side += _nearest(rows, count, distance, tested.values, number, start, batch)
                 # Copies of a text have one ID, and are shown once
                 distinct = {place.id: place for place in sorted(side, key=lambda place: place.order)}
                 side[:] = list(distinct.values())[:count]
     if source and source not in found.documents:
         raise ConfigError(f"No document is of {source}.", f"The sources are {', '.join(sorted(found.documents))}.")
-    found.passing, found.failing = ([*_read(side, shards)] for side in sides)
+    found.passing, found.failing = (_read(side, shards, config) for side in sides)
     return found
 
 
@@ -140,31 +147,29 @@ def _count(found: Looked, sources: pa.Array, before: Bool, after: Bool) -> None:
         counter.update({row["values"]: row["counts"] for row in chosen.value_counts().to_pylist()})
 
 
-def _collect(found: Looked, sources: pa.Array, values: Float64, unknown: Bool) -> None:
+def _collect(found: Looked, sources: pa.Array, values: Float64, valued: Bool) -> None:
     for name in pc.unique(sources).to_pylist():
         mine = pc.equal(sources, name).to_numpy(zero_copy_only=False)
-        found.values[name].append(values[mine & ~unknown])
+        found.values[name].append(values[mine & valued])
 
 
 def _nearest(
-    rows: Int64, count: int, distance: Float64, values: Float64, shard: int, start: int,
-    batch: pa.RecordBatch, signals: pa.RecordBatch,
-) -> list[_Place]:  # fmt: skip
+    rows: Int64, count: int, distance: Float64, values: Float64, shard: int, start: int, batch: pa.RecordBatch
+) -> list[_Place]:
     """The `count` nearest of some rows of a batch, and all that are as near as the last of them."""
     last = np.sort(distance[rows])[:count].max(initial=-1)
     return [
         _Place(
             float(distance[row]), batch["id"][row].as_py(), batch["source"][row].as_py(), float(values[row]),
-            shard, start + row, signals.slice(row, 1),
+            shard, start + row,
         )
         for row in rows[distance[rows] <= last].tolist()
     ]  # fmt: skip
 
 
-def _read(side: Iterable[_Place], shards: Sequence[Measured]) -> Iterable[Shown]:
-    for place in side:
-        text = _text(shards[place.shard].documents, place.row)
-        yield Shown(place.id, place.source, place.value, redact(text, place.signals, 0))
+def _read(side: Sequence[_Place], shards: Sequence[Measured], config: FilterConfig) -> list[Shown]:
+    texts = redact(config, [_text(shards[place.shard].documents, place.row) for place in side])
+    return [Shown(place.id, place.source, place.value, text) for place, text in zip(side, texts, strict=True)]
 
 
 def _text(path: Path, row: int) -> str:

@@ -71,7 +71,8 @@ def write_measures(
 
 
 def _bound(rule: Rule) -> Bound | None:
-    rule = rule.rule if isinstance(rule, Where) else rule
+    while isinstance(rule, Where):
+        rule = rule.rule
     return rule if isinstance(rule, Bound) and rule.name.count(".") == 1 else None
 
 

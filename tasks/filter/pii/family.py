@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -85,7 +86,8 @@ def describe(kinds: Counter[str]) -> str:
 
 
 def _rules(pii: PiiRules | None) -> Iterator[Rule]:
-    yield from bounds("pii", pii, "pii_")
+    for rule in bounds("pii", pii, "pii_"):
+        yield dataclasses.replace(rule, turn=Turn.LAST)  # type: ignore[type-var]
     if pii is None:
         return
     for entity in pii.kinds("drop"):
@@ -101,14 +103,24 @@ def fingerprints(pii: PiiRules | None) -> dict[str, str]:
     return {} if pii is None or pii.salt is None else {"pii.salt": salt_digest(read_salt(pii.salt))}
 
 
-def _redact(text: str, signals: pa.RecordBatch, row: int) -> str:
+def _redact(pii: PiiRules | None, texts: list[str]) -> list[str]:
     """Every finding as its placeholder, however unsure and whatever the profile does with its kind."""
-    if "pii" not in signals.schema.names:
-        return text
-    findings = [Finding(**finding) for finding in signals["pii"][row].as_py()]
-    return replace(text, findings, lambda finding: "redact", "")[0]
+    if pii is None:
+        return texts
+    from tasks.filter.pii.measure import measure_pii
+
+    rows = measure_pii(pii.measure, pa.array(texts, pa.string()))["pii"].to_pylist()
+    found = [[Finding(**finding) for finding in row] for row in rows]
+    return [replace(text, each, lambda finding: "redact", "")[0] for text, each in zip(texts, found, strict=True)]
 
 
 FAMILY = Family(
-    ("pii",), pii_signals, measuring_half, _rules, fingerprints=fingerprints, mender=_mender, redact=_redact
+    ("pii",),
+    pii_signals,
+    measuring_half,
+    _rules,
+    can_be_last=True,
+    fingerprints=fingerprints,
+    mender=_mender,
+    redact=_redact,
 )

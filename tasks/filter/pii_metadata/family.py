@@ -66,4 +66,4 @@ def _mender(pii: PiiRules | None, fields: Fields) -> MetadataMender | None:
     return MetadataMender(PiiMender(pii, read_salt(pii.salt), SIGNAL)) if pii and fields else None
 
 
-FAMILY = Family(("pii", "pii_metadata"), metadata_signals, _measured_by, _rules, mender=_mender)
+FAMILY = Family(("pii", "pii_metadata"), metadata_signals, _measured_by, _rules, can_be_last=True, mender=_mender)

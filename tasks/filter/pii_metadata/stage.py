@@ -5,20 +5,22 @@ from __future__ import annotations
 import functools
 
 from storage.artifact import Artifact
+from tasks.filter.passed.measure import write_passed
 from tasks.filter.pii_metadata.config import MetadataConfig
-from tasks.filter.side_files import write_signals
 from tasks.stage import stage
 from tasks.stage.output import Output
 
 
 @stage(version=3, name="pii_metadata", part_of="filter", runtime=("data",))
-def metadata_signals(config: MetadataConfig, documents: Artifact, out: Output) -> None:
+def metadata_signals(config: MetadataConfig, documents: Artifact, passed: Artifact | None, out: Output) -> None:
     """Find personal data in the documents' metadata, as the signals `pii` do in their texts.
 
     Column: `pii_metadata`, a list of (field, entity, start, end, score), in characters of the field's value; a field
-    within others is named by its path, as in `meta.url` and `tags[0]`.
+    within others is named by its path, as in `meta.url` and `tags[0]`. Null for documents that `passed` does not mark.
     """
     from tasks.filter.pii_metadata.measure import measure_metadata
 
     # In threads: metadata is so short that it is measured before worker processes would have started
-    write_signals(functools.partial(measure_metadata, config), documents, out, columns=["metadata"], threads=True)
+    write_passed(
+        functools.partial(measure_metadata, config), documents, passed, out, columns=["metadata"], threads=True
+    )

@@ -33,7 +33,7 @@ class NamedFamily(Family):
         return f"{FIELD}.{self.title}"
 
     def measure(
-        self, config: StageConfig, documents: Artifact, benchmarks: Artifact, out: Output
+        self, config: StageConfig, documents: Artifact, benchmarks: Artifact, passed: Artifact | None, out: Output
     ) -> tuple[Artifact | None, Artifact | None]:
         """See the base."""
         measuring = self.measured_by(*self.sections(config))

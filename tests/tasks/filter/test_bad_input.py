@@ -96,7 +96,7 @@ def measure(family: str, documents: Path, folder: Path, scratch: Path) -> Path:
     configs = importlib.import_module(f"tasks.filter.{family}.config")
     config = getattr(configs, f"{family.capitalize()}Config").model_validate(FAMILIES[family])
     signals = getattr(stages, f"{family}_signals")
-    inputs = [Artifact.at(documents)]
+    inputs: list[Artifact | None] = [Artifact.at(documents)]
     if "model" in signals.input_names:
         trained = Output.at(folder / family, stage=f"{family}_model", runtime=runtime_of(workers=1))
         if not any(trained.path.iterdir()):
@@ -104,6 +104,8 @@ def measure(family: str, documents: Path, folder: Path, scratch: Path) -> Path:
         inputs.append(Artifact.at(trained.path))
     if "benchmarks" in signals.input_names:
         inputs.append(Artifact.at(folder / "benchmarks"))
+    if "passed" in signals.input_names:
+        inputs.append(None)  # for all documents
     out = Output.at(scratch, stage=family, runtime=runtime_of(workers=1))
     signals.function(config, *inputs, out)
     return out.path

@@ -109,7 +109,7 @@ def shouting(monkeypatch: pytest.MonkeyPatch) -> Family:
         shout_rules,
         fingerprints=lambda shout: {"shout": "digest"},
         mender=lambda shout: Quiet() if shout else None,
-        redact=lambda text, signals, row: text.replace("SECRET", "<hidden>"),
+        redact=lambda shout, texts: [text.replace("SECRET", "<hidden>") for text in texts],
         finish=note_shouts,
     )
     monkeypatch.setattr(families, "FAMILIES", (*families.FAMILIES, family))
@@ -150,7 +150,7 @@ def test_a_family_that_is_added_measures_only_itself_and_enters_the_key(shouting
     with open_session(Session(store, runtime_of(workers=1))):
         off = WithShouts.model_validate({**RULES, "shout": None})
         assert "shout" not in made(off)
-        assert made(WithShouts.model_validate(RULES)) == {"shout", "filter"}
+        assert made(WithShouts.model_validate(RULES)) == {"shout", "passed", "filter"}
     assert filter_documents.payload(off, inputs).inputs["source:shout"] == "digest"
 
 
@@ -161,7 +161,7 @@ def test_the_table_holds_each_folder_and_each_field_of_the_config() -> None:
     fields.remove("pii")  # its actions are those for metadata too
     assert len(fields) == len(set(fields)), "a section belongs to one family"
     own = {name for name, field in FilterConfig.model_fields.items() if field.annotation not in (bool, int, float)}
-    assert own - {"repair", "preset", "signals", "measures"} == set(fields)
+    assert own - {"repair", "preset", "signals", "measures", "measured_last"} == set(fields)
     assert isinstance(FilterConfig().form, FormConfig)
     assert FilterConfig.model_fields["repair"].annotation == RepairConfig | None
 

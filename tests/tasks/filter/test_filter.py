@@ -17,7 +17,7 @@ from storage.errors import AccountingError, DamagedArtifact, EmptyOutput
 from storage.shards.documents import Document, Verdict, read_documents, read_ledger, shard_name, write_documents
 from storage.store import Store
 from tasks.filter import FilterConfig, filter_documents
-from tasks.filter.families import measure
+from tasks.filter.measure import measure
 from tasks.filter.run import filter_shards
 from tasks.stage.output import Output
 from tasks.stage.session import Session, open_session
@@ -230,12 +230,13 @@ def test_a_changed_threshold_measures_nothing_and_a_new_family_only_itself(tmp_p
 
     with open_session(Session(store, runtime_of(workers=1))):
         families = {"form", "language", "pii", "pii_metadata", "contamination", "toxicity_model", "toxicity"}
-        assert made() == {*families, "filter"}
+        assert made() == {*families, "passed", "filter"}
         assert made(pii={"action": "surrogate"}) == {"filter"}
-        assert made(toxicity={"max_score": 0.5}) == {"filter"}
+        assert made(toxicity={"max_score": 0.5}) == {"passed", "filter"}, "the same documents pass"
         assert made(perplexity={"measure": {"model": {"order": 2}}}) == {
             "perplexity_model",
             "perplexity",
+            "passed",
             "filter",
         }
 

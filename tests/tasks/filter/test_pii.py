@@ -381,7 +381,7 @@ def test_what_a_text_holds_does_not_depend_on_its_neighbours() -> None:
 def test_the_stage_writes_findings_beside_the_documents(tmp_path: Path) -> None:
     write_documents(tmp_path / "in" / shard_name(0), [Document.new(t, "test") for t in ("a@corp.com", "nothing")])
     out = Output.at(tmp_path, stage="pii", runtime=runtime_of(workers=1))
-    pii_signals.function(PiiConfig(), Artifact.at(tmp_path / "in"), out)
+    pii_signals.function(PiiConfig(), Artifact.at(tmp_path / "in"), None, out)
     (path,) = out.path.glob("*.parquet")
     assert [count for batch in read_signals(path) for count in batch["pii_findings"].to_pylist()] == [1, 0]
     assert out.counts["measured"] == 2

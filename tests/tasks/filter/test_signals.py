@@ -24,6 +24,7 @@ from tasks.filter.signals.functions import measure_with
 from tasks.filter.signals.hook import fingerprints
 from tasks.filter.signals.stage import signals
 from tasks.stage.output import Output
+from tasks.stage.progress import Observer, Progress
 from tasks.stage.session import Session, open_session
 from tests.runtimes import runtime_of
 from tests.tasks.filter.test_filter import questions
@@ -281,3 +282,40 @@ def test_a_profile_that_can_not_be_meant_is_refused(signal: dict[str, Any], why:
 def test_a_name_with_a_dot_is_refused() -> None:
     with pytest.raises(ValidationError, match="small letters"):
         FilterConfig.model_validate({"signals": {"my.own": {"measure": {"kind": "python", "file": "a.py"}}}})
+
+
+class Watching(Observer):
+    """Keeps the names of stages that start and finish."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def started(self, stage: str, why: str) -> None:
+        """See the base."""
+        self.told.append(f"{stage} starts")
+
+    def progressed(self, progress: Progress) -> None:
+        """See the base."""
+        if progress.unit == "shards":
+            self.told.append(f"{progress.stage} works")
+
+    def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
+        """See the base."""
+        self.told.append(f"{stage} ends")
+
+
+def test_who_watches_is_told_of_each_signal_by_its_name(tmp_path: Path) -> None:
+    file = written(tmp_path, SHOUTING)
+    measure = {"kind": "python", "file": file, "columns": ["capitals", "long"]}
+    config = FilterConfig.model_validate(
+        {**OFF, "signals": {name: {"measure": measure | {"function": "measure"}} for name in ("loud", "wide")}}
+    )
+    inputs = [corpus(tmp_path / "in", [QUIET]), questions(tmp_path / "benchmarks")]
+    watching = Watching()
+    with open_session(Session(Store(str(tmp_path / "store")), runtime_of(workers=1), observer=watching)):
+        filter_documents.materialize(config, inputs)
+    told = [line for line in dict.fromkeys(watching.told) if line.startswith("signals")]
+    assert told == [
+        *(f"signals.loud {what}" for what in ("starts", "works", "ends")),
+        "signals.wide ends",
+    ], "the second is the artifact of the first"

@@ -1,0 +1,56 @@
+"""The measuring half: the signals of each family from the store, those that are measured last only where needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from storage.artifact import Artifact
+from tasks.filter.config import FilterConfig
+from tasks.filter.families import in_two
+from tasks.filter.family import PASSED, Family
+from tasks.filter.passed.stage import passed
+from tasks.stage.output import Output
+
+
+def measure(config: FilterConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> dict[str, Artifact]:
+    """The signals of every family that has a rule, by the family's name; a table with the figures of their models.
+
+    Where some are measured last, `passed` is among them: the documents that these have measured.
+    """
+    measured: dict[str, Artifact] = {}
+    models: dict[str, Artifact] = {}
+
+    def obtain(families: Iterable[Family]) -> None:
+        marks = measured.get(PASSED)
+        for family in families:
+            model, signals = family.measure(config, documents, benchmarks, marks, out)
+            measured.update({family.name: signals} if signals is not None else {})
+            models.update({family.name: model} if model is not None else {})
+
+    first, last = in_two(config)
+    obtain(first)
+    if last:
+        measured[PASSED] = out.obtain(passed, _read_by(first, config), documents, dict(measured))
+    obtain(last)
+    _tabulate(models, out)
+    return measured
+
+
+def _read_by(first: Iterable[Family], config: FilterConfig) -> FilterConfig:
+    """The config with the defaults in place of all that these families do not read, so that the key of `passed` holds
+    what decides and no more."""
+    read = {"measured_last", *(field for family in first for field in family.fields)}
+    fields = type(config).model_fields
+    others = {name: field.get_default(call_default_factory=True) for name, field in fields.items() if name not in read}
+    return config.model_copy(update=others)
+
+
+def _tabulate(models: dict[str, Artifact], out: Output) -> None:
+    figures = [
+        {"model": family, "figure": name.replace("_", " "), "value": value}
+        for family, model in models.items()
+        for name, value in (model.manifest.counts if model.manifest is not None else {}).items()
+        if isinstance(value, int | float)
+    ]
+    if figures:
+        out.table("Models", figures)

@@ -1,0 +1,158 @@
+"""Side files of signals that are measured for marked documents only; the others are null, which means not asked.
+
+When a threshold moves, other documents are marked. Those that the newest earlier artifact of the same documents and
+config has measured are taken from there, a row at a time, and only the new ones are measured. What is taken is what
+would have been measured, so the bytes are the same with it and without (law 4). A side file that is not as it was made
+is no error: its shard is measured anew, and a note says so.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.artifact import Artifact
+from storage.shards.arrays import Bool
+from storage.shards.documents import read_batches
+from storage.shards.parquet import parquet_writer
+from tasks.filter.family import PASSED
+from tasks.filter.side_files import (
+    FILE,
+    IDS,
+    IdDigest,
+    Measure,
+    Measured,
+    check_aligned,
+    measured_shards,
+    nothing_of,
+)
+from tasks.shards import ShardResult, collect, map_shards
+from tasks.shards.incremental import link_same
+from tasks.stage.output import Output
+
+EARLIER = "earlier"
+
+
+class Earlier(NamedTuple):
+    """The side file of a shard in an earlier artifact: its place, its SHA-256, and its name for people."""
+
+    path: Path
+    sha256: str
+    name: str
+
+
+class Group(NamedTuple):
+    """A row group: which of its documents are asked for, which of these are new, and what is known of the others."""
+
+    asked: Bool
+    new: Bool
+    known: pa.RecordBatch | None
+
+
+def write_passed(
+    measure: Measure,
+    documents: Artifact,
+    passed: Artifact | None,
+    out: Output,
+    *,
+    columns: Sequence[str] = ("text",),
+    threads: bool = False,
+) -> None:
+    """As `write_signals`, for the documents that `passed` marks; None for all.
+
+    For signals whose rows hang each on its own document, the config and the source code, and on nothing else.
+    """
+    shards = measured_shards(documents, {} if passed is None else {PASSED: passed})
+    earlier = out.earlier("documents")
+    work = functools.partial(_measure_shard, measure, tuple(columns))
+    measured = map_shards(
+        work, list(zip(shards, _side_files(earlier, len(shards)), strict=True)), out, "measure", threads=threads
+    )
+    collect(measured, FILE, out.path)
+    out.count(measured=sum(shard.counts["measured"] for shard in measured))
+    _tell(measured, earlier, out)
+
+
+def _side_files(artifact: Artifact | None, shards: int) -> list[Earlier | None]:
+    """Those of an artifact of the same documents, which has one for each shard under its number."""
+    if artifact is None or artifact.manifest is None:
+        return [None] * shards
+    files = artifact.manifest.files
+    names = [f"{number:05d}.parquet" for number in range(shards)]
+    return [Earlier(artifact.path / name, files[name].sha256, f"{artifact.location}/{name}") for name in names]
+
+
+def _measure_shard(
+    measure: Measure, columns: Sequence[str], job: tuple[Measured, Earlier | None], folder: Path
+) -> dict[str, Any]:
+    shard, earlier = job
+    link = folder / f"{EARLIER}.parquet"
+    damaged = earlier is not None and not link_same(earlier.path, link, earlier.sha256)
+    nothing = nothing_of(measure, columns)
+    known = {} if earlier is None or damaged else {EARLIER: link}
+    digest, groups = _groups(shard._replace(side_files={**shard.side_files, **known}), nothing.schema.names)
+    new = np.flatnonzero(np.concatenate([group.new for group in groups] or [np.zeros(0, np.bool_)])).tolist()
+    batches = (batch for _, batch in read_batches(shard.documents, columns, holding=new))
+    with parquet_writer(folder / FILE, nothing.schema, compression="zstd") as writer:
+        for group in groups:
+            measured = nothing
+            if group.new.any():
+                wanted = next(batches).filter(pa.array(group.new))
+                measured = measure(*(wanted[column] for column in columns))
+            writer.write_batch(_rows(group, measured))
+        writer.add_key_value_metadata({IDS: digest.hex()})
+    link.unlink(missing_ok=True)
+    asked = sum(int(group.asked.sum()) for group in groups)
+    return {"measured": asked, "taken": asked - len(new), **({"damaged": earlier.name} if damaged and earlier else {})}
+
+
+def _groups(shard: Measured, names: Sequence[str]) -> tuple[IdDigest, list[Group]]:
+    """The row groups of a shard, whose earlier signals have these names, and the digest of its IDs. Raises
+    DamagedArtifact for side files of other documents."""
+    digest = IdDigest()
+    groups = []
+    for _, batch, found in shard.batches(["id"]):
+        digest.update(batch["id"])
+        asked = np.ones(batch.num_rows, np.bool_)
+        if PASSED in shard.side_files:
+            asked = found[PASSED].to_numpy(zero_copy_only=False)
+        known = found.select(names) if EARLIER in shard.side_files else None
+        groups.append(Group(asked, asked if known is None else asked & ~_measured(known), known))
+    for side_file in shard.side_files.values():
+        check_aligned(side_file, digest)
+    return digest, groups
+
+
+def _measured(signals: pa.RecordBatch) -> Bool:
+    """Which rows have a value. One without was not asked for, or could not be measured and can't be again."""
+    valid = (pc.is_valid(column).to_numpy(zero_copy_only=False) for column in signals.columns)
+    found: Bool = functools.reduce(np.logical_or, valid)
+    return found
+
+
+def _rows(group: Group, measured: pa.RecordBatch) -> pa.RecordBatch:
+    """A row for each document of a group: what is measured now, what is known, or null."""
+    places = np.zeros(len(group.asked), np.int64)
+    places[group.new] = np.arange(measured.num_rows)
+    if group.known is not None:
+        known = group.asked & ~group.new
+        places[known] = measured.num_rows + np.flatnonzero(known)
+        measured = pa.concat_batches([measured, group.known])
+    return measured.take(pa.array(places, mask=~group.asked))
+
+
+def _tell(measured: Sequence[ShardResult], earlier: Artifact | None, out: Output) -> None:
+    taken = sum(shard.counts["taken"] for shard in measured)
+    if earlier is not None and taken:
+        out.note(f"{taken:,} of {out.counts['measured']:,} documents taken from {earlier.location}")
+    damaged = [shard.counts["damaged"] for shard in measured if "damaged" in shard.counts]
+    if damaged:
+        more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+        out.note(f"{damaged[0]}{more} can't be taken, missing or with changed bytes: measured anew")
+    out.fact(documents_reused=taken)
