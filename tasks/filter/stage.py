@@ -34,7 +34,7 @@ def check_adopted(config: FilterConfig, folder: Artifact, inputs: Mapping[str, A
 
 
 @stage(
-    version=4,
+    version=5,
     name="filter",
     runtime=("data", "compute"),
     sources=sources,

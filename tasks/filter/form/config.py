@@ -36,9 +36,9 @@ class FormConfig(StageConfig):
         False,
         description="count exactly as datatrove 0.10 does: the most frequent n-gram counts even if it occurs once, a "
         "line that ends in a closing quotation mark or in white space has no terminal punctuation, and blank lines are "
-        "duplicates of each other. Short texts and dialogue are removed for that, so it is off by default",
+        "duplicates of each other; words are cut at white space alone. Short texts and dialogue are removed for that, "
+        "so it is off by default",
     )
-
     stop_words: list[Word] = Field(
         ["the", "be", "to", "of", "and", "that", "have", "with"],
         min_length=1,
@@ -56,3 +56,8 @@ class FormConfig(StageConfig):
     )
     short_line_length: int = Field(30, ge=0, description="a line of at most this many characters is short (FineWeb)")
     c4: C4LineRules = Field(default_factory=C4LineRules, description="which lines C4 keeps")
+
+    @property
+    def part_unspaced(self) -> bool:
+        """Whether each letter of a script without spaces is a word."""
+        return not self.as_datatrove

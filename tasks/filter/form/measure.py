@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage.shards.arrays import Int32, Int64
+from storage.shards.arrays import Bool, Int32, Int64, UInt64
 from tasks.filter.form.c4 import keep_c4_lines
 from tasks.filter.form.characters import character_classes
 from tasks.filter.form.config import FormConfig, stop_words_in
@@ -50,7 +50,7 @@ def measure_form(config: FormConfig, texts: pa.Array) -> pa.RecordBatch:
     columns = _measure(config, texts)
     columns["text_lines"] = columns["nonblank_lines"]
     if config.fineweb_after_c4:
-        left = pa.array([keep_c4_lines(text, config.c4) for text in texts.to_pylist()], pa.string())
+        left = pa.array([keep_c4_lines(text, config.c4, config.part_unspaced) for text in texts.to_pylist()], pa.string())
         columns |= {name: column for name, column in _measure(config, left).items() if name in FINEWEB}
     return pa.record_batch(columns)
 
@@ -63,10 +63,12 @@ def _measure(config: FormConfig, texts: pa.Array) -> dict[str, pa.Array]:
     longest = int(np.diff(offsets).max(initial=0))
     lists = {"stop_words": config.stop_words}
     lists |= {stop_words_in(language): words for language, words in sorted(config.stop_words_of.items())}
-    stop_words, stops = _stop_words(tuple(map(tuple, lists.values()))), np.zeros((len(texts), len(lists)), np.int64)
+    tables = _tables(config.part_unspaced)
+    stop_words = _stop_words(tuple(map(tuple, lists.values())), config.part_unspaced)
+    stops = np.zeros((len(texts), len(lists)), np.int64)
     rules = LineRules(**config.c4.model_dump())
     count_form(
-        data, offsets, _tables(), rules, stop_words, config.short_line_length, config.as_datatrove,
+        data, offsets, tables, rules, stop_words, config.short_line_length, config.as_datatrove,
         _workspace(longest), rows, top, duplicates, stops,
     )  # fmt: skip
     stopped = {name: pa.array(counts) for name, counts in zip(lists, stops.T, strict=True)}
@@ -109,22 +111,35 @@ def _share(part: Int64, whole: Int64) -> pa.Array:
 
 
 @functools.cache
-def _tables() -> Tables:
-    classes = character_classes()
+def _tables(part_unspaced: bool) -> Tables:
+    classes = character_classes(part_unspaced)
     return Tables(classes.codes, classes.bytes, phrase_tables())
 
 
 @functools.cache
-def _stop_words(lists: tuple[tuple[str, ...], ...]) -> StopWords:
-    hashes, numbers = [np.empty(0, np.uint64)], list[int]()
-    for number, words in enumerate(lists):
-        text = " ".join(dict.fromkeys(words)).encode()
-        hashes.append(hash_words(np.frombuffer(text, np.uint8), _tables(), _workspace(len(text)), np.zeros(1, COUNTS)))
-        numbers += [number] * len(hashes[-1])
-    joined = np.concatenate(hashes)
+def _stop_words(lists: tuple[tuple[str, ...], ...], part_unspaced: bool) -> StopWords:
+    hashed = [(number, _hash_words(word, part_unspaced)) for number, words in enumerate(lists) for word in dict.fromkeys(words)]
+    single = [(number, hashes) for number, hashes in hashed if len(hashes) == 1]
+    several = [(number, hashes) for number, hashes in hashed if len(hashes) > 1]
+    words = np.array([hashes[0] for _, hashes in single], np.uint64)
+    firsts = np.array([hashes[0] for _, hashes in several], np.uint64)
+    return StopWords(
+        words, np.array([number for number, _ in single], np.int64), _low_bits(words),
+        np.concatenate([np.empty(0, np.uint64), *(hashes for _, hashes in several)]),
+        np.cumsum([0, *(len(hashes) for _, hashes in several)]),
+        np.array([number for number, _ in several], np.int64), _low_bits(firsts),
+    )  # fmt: skip
+
+
+def _hash_words(text: str, part_unspaced: bool) -> UInt64:
+    data = np.frombuffer(text.encode(), np.uint8)
+    return hash_words(data, _tables(part_unspaced), _workspace(len(data)), np.zeros(1, COUNTS))
+
+
+def _low_bits(hashes: UInt64) -> Bool:
     perhaps = np.zeros(int(STOPPED) + 1, np.bool_)
-    perhaps[joined & STOPPED] = True
-    return StopWords(joined, np.array(numbers, np.int64), perhaps)
+    perhaps[hashes & STOPPED] = True
+    return perhaps
 
 
 def _workspace(size: int) -> Workspace:

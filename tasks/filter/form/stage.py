@@ -11,7 +11,7 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=3, name="form", part_of="filter", runtime=("data",))
+@stage(version=4, name="form", part_of="filter", runtime=("data",))
 def form_signals(config: FormConfig, documents: Artifact, out: Output) -> None:
     """Measure the signals of Gopher's quality and repetition rules, C4 and FineWeb; see `rules.py` for each.
 
