@@ -10,7 +10,7 @@ import re
 
 from tasks.filter.form.config import C4LineRules
 from tasks.filter.form.phrases import JAVASCRIPT, PHRASES, POLICY
-from tasks.filter.form.words import ends_sentence, has_unspaced, words_of
+from tasks.filter.form.words.plain import ends_sentence, has_unspaced, words_of
 
 CITATION = re.compile(r"\[\d*]|\[edit]|\[citation needed]")
 END_MARKS = (".", "?", "!", '"', "'")
@@ -19,7 +19,7 @@ ELLIPSIS = "..."
 
 def keep_c4_lines(text: str, rules: C4LineRules, part_unspaced: bool) -> str:
     """The lines of a text that C4 keeps, stripped and without citations, joined by newlines. Words, here and below, are
-    those of `words.py`."""
+    those of `words/plain.py`."""
     return "\n".join(c4_lines(text, rules, part_unspaced)).strip()
 
 

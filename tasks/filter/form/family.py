@@ -14,7 +14,7 @@ from storage.shards.arrays import Bool
 from tasks.filter.family import Change, Family
 from tasks.filter.form.c4 import keep_c4_lines
 from tasks.filter.form.config import FormConfig, stop_words_in
-from tasks.filter.form.languages import Languages, of_group
+from tasks.filter.form.languages.thresholds import Languages, of_group
 from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, GopherRepetitionRules
 from tasks.filter.form.stage import form_signals
 from tasks.filter.rules import Bound, Rule, Turn, bounds

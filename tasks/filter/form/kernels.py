@@ -118,8 +118,8 @@ class LineRules(NamedTuple):
 def read_words(data, begin, end, tables, work, row):
     """Find the words and lines of a text: (words, lines, newlines, continuation bytes).
 
-    Words are those of `words.py`. A word's hash is FNV-1a over its code points, with a final mix. Its classes are the
-    union over its characters.
+    Words are those of `words/plain.py`. A word's hash is FNV-1a over its code points, with a final mix. Its classes are
+    the union over its characters.
     """
     codes, classes = tables.codes, tables.bytes
     hashes, starts, ends, kinds, lengths = (

@@ -50,7 +50,9 @@ def measure_form(config: FormConfig, texts: pa.Array) -> pa.RecordBatch:
     columns = _measure(config, texts)
     columns["text_lines"] = columns["nonblank_lines"]
     if config.fineweb_after_c4:
-        left = pa.array([keep_c4_lines(text, config.c4, config.part_unspaced) for text in texts.to_pylist()], pa.string())
+        left = pa.array(
+            [keep_c4_lines(text, config.c4, config.part_unspaced) for text in texts.to_pylist()], pa.string()
+        )
         columns |= {name: column for name, column in _measure(config, left).items() if name in FINEWEB}
     return pa.record_batch(columns)
 
@@ -118,7 +120,11 @@ def _tables(part_unspaced: bool) -> Tables:
 
 @functools.cache
 def _stop_words(lists: tuple[tuple[str, ...], ...], part_unspaced: bool) -> StopWords:
-    hashed = [(number, _hash_words(word, part_unspaced)) for number, words in enumerate(lists) for word in dict.fromkeys(words)]
+    hashed = [
+        (number, _hash_words(word, part_unspaced))
+        for number, words in enumerate(lists)
+        for word in dict.fromkeys(words)
+    ]
     single = [(number, hashes) for number, hashes in hashed if len(hashes) == 1]
     several = [(number, hashes) for number, hashes in hashed if len(hashes) > 1]
     words = np.array([hashes[0] for _, hashes in single], np.uint64)

@@ -27,7 +27,7 @@ from tasks.filter.form.config import C4LineRules, FormConfig
 from tasks.filter.form.measure import measure_form
 from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, GopherRepetitionRules
 from tasks.filter.form.stage import form_signals
-from tasks.filter.form.words import ends_sentence, words_of
+from tasks.filter.form.words.plain import ends_sentence, words_of
 from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
 from tasks.text.characters import UNSPACED
@@ -39,7 +39,8 @@ PARTS = [
     "中文", "😀", "שלום", "ß", "ǅ", "İ", "\x00", "\u200b", "1", "٣", "²", "the", "of", " the ", " be ", "word word. ",
     ".", ". ", "...", "…", "#", "-", "•", "*", "[", "]", "[1]", "[٣]", "[edit]", "[citation needed]", "{", "}",
     '"', "'", "”", "»", "。", "!", "?)", "javascript", "JavaScript", "Lorem Ipsum", "lorem", " ipsum", "use cookies",
-    "u\u017fe cookies", "use coo\u212aies", "Privacy Policy", "的", "的的", "。」", "「", "ที่", "การ", "ក្នុង", "〇", "２", "」)",
+    "u\u017fe cookies", "use coo\u212aies", "Privacy Policy", "的", "的的", "。」", "「", "ที่", "การ", "ក្នុង", "〇",
+    "２", "」)",
 ]  # fmt: skip
 TEXTS = st.lists(st.sampled_from(PARTS) | st.text(max_size=2), max_size=40).map("".join)
 LINE_RULES = st.builds(
@@ -208,15 +209,17 @@ def test_the_kernels_measure_what_plain_python_does(texts: list[str], config: Fo
         assert set(row) - set(expected) <= {"c4_removed_lines", "c4_citations"}
 
 
+UNSPACED_LETTERS = {chr(code) for block in UNSPACED for code in block if chr(code).isalpha()}
+
+
 def cut_by_hand(text: str) -> list[str]:
     """Each letter of a script without spaces begins a word; what is no letter stays with the one before it."""
-    unspaced = {chr(code) for block in UNSPACED for code in block if chr(code).isalpha()}
     words: list[str] = []
     for run in text.split():
         words.append("")
         for character in run:
             begun = any(map(str.isalnum, words[-1]))
-            if character.isalnum() and begun and (character in unspaced or unspaced.intersection(words[-1])):
+            if character.isalnum() and begun and UNSPACED_LETTERS.intersection(words[-1] + character):
                 words.append("")
             words[-1] += character
     return words
