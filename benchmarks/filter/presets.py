@@ -90,21 +90,24 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="*")
     parser.add_argument("--documents", type=int, default=2000, help="at most (default 2000)")
     parser.add_argument("--data", type=Path, default=DATA, help="where the corpus lies")
+    parser.add_argument("--spacy", action="store_true", help="words by spaCy on both sides, as datatrove comes")
     options = parser.parse_args()
+    words = "spacy" if options.spacy else "plain"
+    form = {"form": {"spacy": "en"}} if options.spacy else {}
     versions = PEERS.ensure()
     texts = texts_of(options.files, options.data.resolve(), options.documents)
     with tempfile.TemporaryDirectory() as folder:
         source, judged = Path(folder) / "texts.jsonl", Path(folder) / "verdicts.json"
         source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
-        places = [str(source), str(judged), str(package_file(PACKAGE, MODEL))]
+        places = [str(source), str(judged), str(package_file(PACKAGE, MODEL)), words]
         measure([str(PEERS.python), str(PEER), *places], environment(1) | {"PYTHONPATH": str(ROOT.parent)})
         theirs = json.loads(judged.read_text())
     print(f"{len(texts):,} documents, {np.mean([len(text) for text in texts]):,.0f} characters; ", end="")
-    print(f"datatrove {versions['datatrove']}, plain words\n")
+    print(f"datatrove {versions['datatrove']}, {words} words\n")
     print("| preset | kept by it | kept by ours | same verdict and text | disagreements |\n|---|---|---|---|---|")
     for preset in get_args(Preset):
         families = [FORM] if preset in WITHOUT_LANGUAGE else [LANGUAGE, FORM]
-        mine, other = verdicts(FilterConfig.model_validate({"preset": preset}), families, texts), theirs[preset]
+        mine, other = verdicts(FilterConfig.model_validate({"preset": preset} | form), families, texts), theirs[preset]
         same = sum(a == b or a[:7] == b[:7] == "removed" for a, b in zip(mine, other, strict=True))
         apart = Counter(
             f"{b.split('t ')[0] if b.startswith('kept') else b} / {a.split('t ')[0] if a.startswith('kept') else a}"

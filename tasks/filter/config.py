@@ -58,7 +58,8 @@ class FilterConfig(StageConfig):
         {},
         description="thresholds of a language in place of the usual ones, such as "
         "{de: {gopher_quality: {max_mean_word_length: 15}}}, by the language that is identified. Chinese, Japanese, "
-        "Thai, Lao, Khmer and Burmese have theirs, unless `form.as_datatrove`; what you say of one has the last word",
+        "Thai, Lao, Khmer and Burmese have theirs ready, unless `form.as_datatrove` or `form.spacy`; what you say of a "
+        "threshold has the last word",
     )
     gopher_quality: GopherQualityRules | None = Field(
         default_factory=GopherQualityRules, description="Gopher's quality rules (Rae et al. 2021, appendix A.1.1)"

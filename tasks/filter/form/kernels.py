@@ -39,7 +39,7 @@ from tasks.filter.form.repeat_kernels import (
     number_words,
     top_characters,
 )
-from tasks.text.kernels import FNV_OFFSET, decode, fnv, mix64
+from tasks.text.kernels import FNV_OFFSET, code_point, decode, fnv, mix64
 
 TOP = (2, 3, 4)  # n of the n-grams of which the most frequent one counts
 DUPLICATE = (5, 6, 7, 8, 9, 10)  # n of the n-grams of which every repeat counts
@@ -227,9 +227,9 @@ def ends_line(c):
 
 
 @njit(cache=True, nogil=True)
-def count_repetition(work, words, stop_words, once, top, duplicates, stops):
+def count_repetition(work, words, stop_words, as_datatrove, top, duplicates, stops):
     """Count stop words, and characters in repeated word n-grams: `top` for n in TOP, `duplicates` for n in DUPLICATE.
-    With `once`, an n-gram that occurs once may be the most frequent one.
+    `as_datatrove` is explained at `top_characters`.
 
     Gopher, table A1 (Rae et al. 2021).
     """
@@ -239,7 +239,7 @@ def count_repetition(work, words, stop_words, once, top, duplicates, stops):
         count_stop_sequences(work, words, stop_words, stops)
     for k in range(len(top)):
         places, distinct = number_ngrams(work, places)
-        top[k] = top_characters(work, words, k + 2, distinct, once)
+        top[k] = top_characters(work, words, k + 2, distinct, as_datatrove)
     for k in range(len(duplicates)):
         # No n-gram repeats, so no longer one does
         if not places:
@@ -268,6 +268,40 @@ def count_form(
         count_lines(data, begin, work, lines, rules, tables, row)
         count_newline_lines(data, begin, end, work, newlines, words, continued, short, as_datatrove, row)
         count_paragraphs(data, begin, work, newlines, words, row)
+        count_repetition(work, words, stop_words, as_datatrove, top[d], duplicates[d], stops[d])
+
+
+@njit(cache=True, nogil=True)
+def count_tokens(
+    data: UInt8, starts: Int64, ends: Int64, firsts: Int64, tables: Tables, stop_words: StopWords,
+    as_datatrove: bool, work: Workspace, rows: npt.NDArray[np.void], top: Int64, duplicates: Int64, stops: Int64,
+) -> None:  # fmt: skip
+    """Count words that are given in place of those that `count_form` finds: those of text d are
+    `data[starts[w]:ends[w]]` for w in `firsts[d]:firsts[d + 1]`. Overwritten are the counts of words in `rows`; `top`,
+    `duplicates` and `stops` are as for `count_form`, zeroed."""
+    for d in range(len(firsts) - 1):
+        row = rows[d]
+        words = firsts[d + 1] - firsts[d]
+        row.words = words
+        row.content_words, row.content_characters, row.alphabetic_words = 0, 0, 0
+        work.lengths[0] = 0
+        for w in range(words):
+            start, end = starts[firsts[d] + w], ends[firsts[d] + w]
+            seen, length, h = np.uint16(0), 0, FNV_OFFSET
+            i = start
+            while i < end:
+                c, used = code_point(data, i, end)
+                h = fnv(h, c)
+                seen |= tables.codes[c] if c < SIZE else np.uint16(CONTENT)
+                length += 1
+                i += used
+            row.alphabetic_words += (seen & ALPHABETIC) != 0
+            row.content_words += (seen & CONTENT) != 0
+            row.content_characters += length if seen & CONTENT else 0
+            work.word_hashes[w] = mix64(h)
+            work.word_starts[w] = start - starts[firsts[d]]
+            work.word_ends[w] = end - starts[firsts[d]]
+            work.lengths[w + 1] = work.lengths[w] + length
         count_repetition(work, words, stop_words, as_datatrove, top[d], duplicates[d], stops[d])
 
 

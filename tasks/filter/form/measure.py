@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage.shards.arrays import Bool, Int32, Int64, UInt64
-from tasks.filter.form.c4 import keep_c4_lines
+from tasks.filter.form.c4 import c4_lines, keep_c4_lines
 from tasks.filter.form.characters import character_classes
 from tasks.filter.form.config import FormConfig, stop_words_in
 from tasks.filter.form.kernels import (
@@ -25,10 +25,12 @@ from tasks.filter.form.kernels import (
     Tables,
     Workspace,
     count_form,
+    count_tokens,
     hash_words,
 )
 from tasks.filter.form.phrases import phrase_tables
 from tasks.filter.form.repeat_kernels import STOPPED
+from tasks.filter.form.words.tokens import count_sentences, tokenize
 from tasks.text.scan import utf8
 
 COUNTED = (
@@ -49,6 +51,9 @@ def measure_form(config: FormConfig, texts: pa.Array) -> pa.RecordBatch:
     """
     columns = _measure(config, texts)
     columns["text_lines"] = columns["nonblank_lines"]
+    if config.spacy:
+        lines = [c4_lines(text, config.c4, config.part_unspaced) for text in texts.to_pylist()]
+        columns["c4_sentences"] = pa.array([count_sentences(config.spacy, kept) for kept in lines], pa.int64())
     if config.fineweb_after_c4:
         left = pa.array(
             [keep_c4_lines(text, config.c4, config.part_unspaced) for text in texts.to_pylist()], pa.string()
@@ -73,6 +78,13 @@ def _measure(config: FormConfig, texts: pa.Array) -> dict[str, pa.Array]:
         data, offsets, tables, rules, stop_words, config.short_line_length, config.as_datatrove,
         _workspace(longest), rows, top, duplicates, stops,
     )  # fmt: skip
+    if config.spacy:
+        for counts in (top, duplicates, stops):
+            counts[:] = 0
+        count_tokens(
+            data, *tokenize(config.spacy, data, offsets), tables, stop_words, config.as_datatrove,
+            _workspace(2 * longest), rows, top, duplicates, stops,  # a token may be a single byte beside another
+        )  # fmt: skip
     stopped = {name: pa.array(counts) for name, counts in zip(lists, stops.T, strict=True)}
     return _columns(rows, top, duplicates) | stopped
 

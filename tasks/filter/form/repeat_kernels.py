@@ -149,11 +149,12 @@ def number_ngrams(work, left):
 
 
 @njit(cache=True, nogil=True)
-def top_characters(work, words, n, distinct, once):
+def top_characters(work, words, n, distinct, as_datatrove):
     """Characters in all occurrences of the most frequent n-gram, the first on a tie, with one space where white space
     separates its words.
 
-    Where no n-gram repeats, that is 0, or with `once` the first one of the text.
+    Where no n-gram repeats, that is 0. With `as_datatrove` it is the first one of the text, and there is a space
+    between any two words.
     """
     if words < n:
         return 0
@@ -163,12 +164,12 @@ def top_characters(work, words, n, distinct, once):
     for number in range(distinct):
         if counts[number] > count:
             first, count = work.firsts[number], counts[number]
-    if count == 1 and not once:
+    if count == 1 and not as_datatrove:
         return 0
     # `lengths` is a running sum without white space
     size = work.lengths[first + n] - work.lengths[first]
     for w in range(first + 1, first + n):
-        size += work.word_starts[w] > work.word_ends[w - 1]
+        size += as_datatrove or work.word_starts[w] > work.word_ends[w - 1]
     return size * count
 
 

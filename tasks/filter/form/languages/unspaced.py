@@ -80,10 +80,11 @@ UNSPACED: Mapping[str, Unspaced] = {
 
 def ready(section: Mapping[str, Any]) -> dict[str, Any]:
     """What a section `filter` leaves unsaid of those of its languages that are written without spaces: `languages` and
-    `form.stop_words_of`. Empty where it has none, or counts as datatrove does."""
+    `form.stop_words_of`. Empty where it has none, or letters are no words."""
     language, form = section.get("language"), section.get("form")
     allowed = language.get("allowed") if isinstance(language, Mapping) else None
-    if not isinstance(allowed, Sequence) or (isinstance(form, Mapping) and form.get("as_datatrove")):
+    others = isinstance(form, Mapping) and (form.get("as_datatrove") or form.get("spacy"))
+    if not isinstance(allowed, Sequence) or others:
         return {}
     codes = [code for code in allowed if isinstance(code, str) and code in UNSPACED]
     own = {
