@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from tasks.filter.mathematics.config import MathematicsConfig
 from tasks.stage.config import StageConfig
 
 Word = Annotated[str, StringConstraints(pattern=r"^\S+$")]
@@ -45,6 +46,11 @@ class FormConfig(StageConfig):
         description="cut words and sentences by spaCy's tokenizer of this language, such as en, in all documents, as "
         "datatrove does by default, which takes thirty times as long; null: words are what white space separates and, "
         "unless `as_datatrove`, each letter of a script without spaces",
+    )
+    formulas: MathematicsConfig | None = Field(
+        None,
+        description="formulas in LaTeX that counts of words and n-grams leave out, {} for the usual ones: rules over "
+        "words then judge the prose, and `mathematics` spares no document those of Gopher; null: all text counts",
     )
     stop_words: list[Word] = Field(
         ["the", "be", "to", "of", "and", "that", "have", "with"],

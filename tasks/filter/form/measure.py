@@ -6,6 +6,7 @@ A share is null where its whole is zero: no line, no word, no character.
 from __future__ import annotations
 
 import functools
+import re
 import threading
 
 import numpy as np
@@ -31,12 +32,14 @@ from tasks.filter.form.kernels import (
 from tasks.filter.form.phrases import phrase_tables
 from tasks.filter.form.repeat_kernels import STOPPED
 from tasks.filter.form.words.tokens import count_sentences, tokenize
+from tasks.filter.mathematics.find import without_formulas
 from tasks.text.scan import utf8
 
 COUNTED = (
     "c4_lorem_ipsum_lines", "c4_curly_bracket_lines", "c4_sentences", "c4_lines", "c4_removed_lines", "c4_citations",
     "nonblank_lines",
 )  # fmt: skip
+WORDED = re.compile(r"words|mean_word|alphabetic|hashes|ellipses|stop_words|top_|duplicate_\d+gram")
 FINEWEB = ("nonblank_lines", "punctuated_lines", "short_lines", "repeated_line_characters", "newlines_per_word")
 LARGE = 1 << 22  # bytes; workspaces for longer texts are not kept
 TURNS = 1 << 31  # rounds after which a workspace is replaced: its table numbers them with 32 bits
@@ -51,6 +54,9 @@ def measure_form(config: FormConfig, texts: pa.Array) -> pa.RecordBatch:
     """
     columns = _measure(config, texts)
     columns["text_lines"] = columns["nonblank_lines"]
+    if config.formulas:
+        prose = pa.array([without_formulas(text, config.formulas) for text in texts.to_pylist()], pa.string())
+        columns |= {name: column for name, column in _measure(config, prose).items() if WORDED.match(name)}
     if config.spacy:
         lines = [c4_lines(text, config.c4, config.part_unspaced) for text in texts.to_pylist()]
         columns["c4_sentences"] = pa.array([count_sentences(config.spacy, kept) for kept in lines], pa.int64())
