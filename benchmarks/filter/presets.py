@@ -30,7 +30,8 @@ from tasks.filter.form.family import FAMILY as FORM
 from tasks.filter.form.measure import measure_form
 from tasks.filter.language.config import PACKAGE
 from tasks.filter.language.family import FAMILY as LANGUAGE
-from tasks.filter.language.measure import MODEL, measure_language
+from tasks.filter.language.identify import MODEL
+from tasks.filter.language.measure import measure_language
 from tasks.filter.mend import mend
 from tasks.filter.presets import Preset
 from tasks.text.packages import package_file
