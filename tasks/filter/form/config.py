@@ -44,8 +44,8 @@ class FormConfig(StageConfig):
         None,
         pattern=r"^[a-z]{2,3}$",
         description="cut words and sentences by spaCy's tokenizer of this language, such as en, in all documents, as "
-        "datatrove does by default, which takes thirty times as long; null: words are what white space separates and, "
-        "unless `as_datatrove`, each letter of a script without spaces",
+        "datatrove does by default, which takes hundreds of times as long; null: words are what white space separates "
+        "and, unless `as_datatrove`, each letter of a script without spaces",
     )
     formulas: MathematicsConfig | None = Field(
         None,
