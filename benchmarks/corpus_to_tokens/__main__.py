@@ -63,7 +63,7 @@ def ours(text: Path, tokenizer: Path) -> Run:
 def theirs(text: Path, tokenizer: Path, *arguments: str) -> Run:
     """One run of datatrove's."""
     from tasks.filter.language.config import PACKAGE
-    from tasks.filter.language.measure import MODEL
+    from tasks.filter.language.identify import MODEL
     from tasks.text.packages import package_file
 
     with tempfile.TemporaryDirectory(dir=text.parent) as folder:

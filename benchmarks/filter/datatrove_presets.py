@@ -1,9 +1,9 @@
 """datatrove's chains by the name of the data set, run by the peers' own environment: nothing of the project
 but the benchmarks' own words is imported.
 
-`datatrove_presets.py IN.jsonl OUT.json LID.ftz`: for each preset and document, the first filter that removes it and its
-reason, or a digest of the text that the chain leaves. Words and sentences are cut plainly, as by `--plain` of
-`datatrove_filters.py`.
+`datatrove_presets.py IN.jsonl OUT.json LID.ftz plain|spacy`: for each preset and document, the first filter that
+removes it and its reason, or a digest of the text that the chain leaves. Words and sentences are cut plainly, as by
+`--plain` of `datatrove_filters.py`, or by its own choice, spaCy.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def judged(filters: list[Any], text: str) -> str:
 def main() -> None:
     """Read the arguments, judge every document by every chain."""
     source, out, model = map(Path, sys.argv[1:4])
-    use_plain_tokenizer()
+    if sys.argv[4] == "plain":
+        use_plain_tokenizer()
     texts = [json.loads(line)["text"] for line in source.read_text(encoding="utf-8").split("\n") if line]
     verdicts = {name: [judged(filters, text) for text in texts] for name, filters in chains(model).items()}
     out.write_text(json.dumps(verdicts))

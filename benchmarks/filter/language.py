@@ -70,7 +70,7 @@ def bare(lines: Sequence[str]) -> tuple[list[Decision], float]:
     import fasttext
 
     from tasks.filter.language.config import PACKAGE
-    from tasks.filter.language.measure import MODEL
+    from tasks.filter.language.identify import MODEL
     from tasks.text.packages import package_file
 
     fasttext.FastText.eprint = lambda *args: None  # it warns on standard error at every load
@@ -154,7 +154,7 @@ def sentences(folder: Path) -> Iterator[tuple[str, str]]:
 
 def labelled(folder: Path) -> None:
     """Precision, recall and F1 on labelled texts, as averages over languages, and English alone."""
-    from tasks.filter.language.measure import identifier
+    from tasks.filter.language.identify import identifier
 
     known = set(identifier().labels)
     documents = [pair for pair in declaration(folder) if pair[0] in known]

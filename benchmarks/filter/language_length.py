@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="folder with langid_udhr and langid_lingua")
     parser.add_argument("--pieces", type=int, default=20, help="pieces of each language and length")
     options = parser.parse_args()
-    from tasks.filter.language.measure import identifier
+    from tasks.filter.language.identify import identifier
     from tasks.filter.language.second import known_languages
 
     known = set(identifier().labels) & known_languages()

@@ -25,11 +25,13 @@ from benchmarks.peer_environment import PEERS
 from storage.shards.documents import read_documents
 from tasks.filter.config import FilterConfig
 from tasks.filter.decide import KEPT, decide
+from tasks.filter.family import Family
 from tasks.filter.form.family import FAMILY as FORM
 from tasks.filter.form.measure import measure_form
 from tasks.filter.language.config import PACKAGE
 from tasks.filter.language.family import FAMILY as LANGUAGE
-from tasks.filter.language.measure import MODEL, measure_language
+from tasks.filter.language.identify import MODEL
+from tasks.filter.language.measure import measure_language
 from tasks.filter.mend import mend
 from tasks.filter.presets import Preset
 from tasks.text.packages import package_file
@@ -38,12 +40,10 @@ PEER = Path(__file__).with_name("datatrove_presets.py")
 WITHOUT_LANGUAGE = ("gopher", "c4", "fineweb2")  # whose chain has no language filter, or another
 
 
-def ours(preset: Preset, texts: Sequence[str]) -> list[str]:
-    """`kept DIGEST` or `removed RULE` of each text."""
-    config = FilterConfig.model_validate({"preset": preset})
+def verdicts(config: FilterConfig, families: Sequence[Family], texts: Sequence[str]) -> list[str]:
+    """`kept DIGEST` or `removed RULE` of each text, by the rules of form and perhaps language."""
     assert config.language is not None
     column = pa.array(texts, pa.string())
-    families = [FORM] if preset in WITHOUT_LANGUAGE else [LANGUAGE, FORM]
     columns: dict[str, pa.Array] = {}
     for measured in (measure_form(config.form, column), measure_language(config.language.measure, column)):
         columns |= dict(zip(measured.schema.names, measured.columns, strict=True))
@@ -69,7 +69,7 @@ def texts_of(files: Sequence[Path], data: Path, count: int) -> list[str]:
         whole = corpus(data, 20)
         found = [document.text for path in sorted(whole.folder.glob("*.parquet")) for document in read_documents(path)]
         return found[:: max(1, len(found) // count)][:count]
-    turns = zip_longest_of([_lines(path) for path in files])
+    turns = zip_longest_of([lines_of(path) for path in files])
     return list(itertools.islice(turns, count))
 
 
@@ -79,7 +79,8 @@ def zip_longest_of(readers: Sequence[Iterator[str]]) -> Iterator[str]:
         yield from (text for text in row if text is not None)
 
 
-def _lines(path: Path) -> Iterator[str]:
+def lines_of(path: Path) -> Iterator[str]:
+    """The texts of a file."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         yield from (json.loads(line)["text"] for line in file)
 
@@ -90,20 +91,24 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="*")
     parser.add_argument("--documents", type=int, default=2000, help="at most (default 2000)")
     parser.add_argument("--data", type=Path, default=DATA, help="where the corpus lies")
+    parser.add_argument("--spacy", action="store_true", help="words by spaCy on both sides, as datatrove comes")
     options = parser.parse_args()
+    words = "spacy" if options.spacy else "plain"
+    form = {"form": {"spacy": "en"}} if options.spacy else {}
     versions = PEERS.ensure()
     texts = texts_of(options.files, options.data.resolve(), options.documents)
     with tempfile.TemporaryDirectory() as folder:
-        source, verdicts = Path(folder) / "texts.jsonl", Path(folder) / "verdicts.json"
+        source, judged = Path(folder) / "texts.jsonl", Path(folder) / "verdicts.json"
         source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
-        places = [str(source), str(verdicts), str(package_file(PACKAGE, MODEL))]
+        places = [str(source), str(judged), str(package_file(PACKAGE, MODEL)), words]
         measure([str(PEERS.python), str(PEER), *places], environment(1) | {"PYTHONPATH": str(ROOT.parent)})
-        theirs = json.loads(verdicts.read_text())
+        theirs = json.loads(judged.read_text())
     print(f"{len(texts):,} documents, {np.mean([len(text) for text in texts]):,.0f} characters; ", end="")
-    print(f"datatrove {versions['datatrove']}, plain words\n")
+    print(f"datatrove {versions['datatrove']}, {words} words\n")
     print("| preset | kept by it | kept by ours | same verdict and text | disagreements |\n|---|---|---|---|---|")
     for preset in get_args(Preset):
-        mine, other = ours(preset, texts), theirs[preset]
+        families = [FORM] if preset in WITHOUT_LANGUAGE else [LANGUAGE, FORM]
+        mine, other = verdicts(FilterConfig.model_validate({"preset": preset} | form), families, texts), theirs[preset]
         same = sum(a == b or a[:7] == b[:7] == "removed" for a, b in zip(mine, other, strict=True))
         apart = Counter(
             f"{b.split('t ')[0] if b.startswith('kept') else b} / {a.split('t ')[0] if a.startswith('kept') else a}"

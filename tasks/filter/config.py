@@ -14,7 +14,8 @@ from pydantic import BaseModel, Field, model_validator
 from tasks.filter.code.rules import CodeRules
 from tasks.filter.contamination.rules import ContaminationRules
 from tasks.filter.form.config import FormConfig
-from tasks.filter.form.languages import GROUPS, LanguageThresholds
+from tasks.filter.form.languages.thresholds import GROUPS, LanguageThresholds
+from tasks.filter.form.languages.unspaced import ready
 from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, GopherRepetitionRules
 from tasks.filter.language.rules import LanguageRules
 from tasks.filter.lists.rules import ListsRules
@@ -23,7 +24,7 @@ from tasks.filter.measures.config import MeasuresConfig
 from tasks.filter.perplexity.rules import PerplexityRules
 from tasks.filter.pii.rules import PiiRules
 from tasks.filter.pii_metadata.config import Fields
-from tasks.filter.presets import Preset, expanded
+from tasks.filter.presets import Preset, expanded, laid_over
 from tasks.filter.quality.rules import QualityRules
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.rules import Section
@@ -56,7 +57,9 @@ class FilterConfig(StageConfig):
     languages: dict[str, LanguageThresholds] = Field(
         {},
         description="thresholds of a language in place of the usual ones, such as "
-        "{de: {gopher_quality: {max_mean_word_length: 15}}}, by the language that is identified",
+        "{de: {gopher_quality: {max_mean_word_length: 15}}}, by the language that is identified. Chinese, Japanese, "
+        "Thai, Lao, Khmer and Burmese have theirs ready, unless `form.as_datatrove` or `form.spacy`; what you say of a "
+        "threshold has the last word",
     )
     gopher_quality: GopherQualityRules | None = Field(
         default_factory=GopherQualityRules, description="Gopher's quality rules (Rae et al. 2021, appendix A.1.1)"
@@ -117,11 +120,16 @@ class FilterConfig(StageConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in_the_preset(cls, data: Any) -> Any:
-        preset = data.get("preset") if isinstance(data, Mapping) else None
-        if not isinstance(preset, str):
+    def _fill_in_what_is_ready(cls, data: Any) -> Any:
+        """The groups of a preset; the thresholds of languages that are written without spaces."""
+        if not isinstance(data, Mapping):
             return data
-        return expanded(preset, {name: _plain(value) for name, value in data.items()})
+        section = {name: _plain(value) for name, value in data.items()}
+        preset = section.get("preset")
+        if isinstance(preset, str):
+            section = expanded(preset, section)
+        own = ready(section)
+        return laid_over(own, section) if own or isinstance(preset, str) else data
 
     @model_validator(mode="after")
     def _bounds_leave_something(self) -> Self:

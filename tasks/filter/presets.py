@@ -52,7 +52,7 @@ def expanded(preset: str, given: Mapping[str, Any]) -> dict[str, Any]:
     a preset that there is not."""
     if preset not in get_args(Preset):
         raise ValueError(f"there is no preset {preset}; there are {', '.join(get_args(Preset))}")
-    return _over(PRESETS[preset], given)  # type: ignore[index]
+    return laid_over(PRESETS[preset], given)  # type: ignore[index]
 
 
 def without_groups(section: Mapping[str, Any], preset: object) -> dict[str, Any]:
@@ -62,9 +62,10 @@ def without_groups(section: Mapping[str, Any], preset: object) -> dict[str, Any]
     return {key: value for key, value in section.items() if key not in filled}
 
 
-def _over(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def laid_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with what is `given`, key by key, which has the last word."""
     merged = dict(base)
     for key, value in given.items():
         below = merged.get(key)
-        merged[key] = _over(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        merged[key] = laid_over(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
     return merged

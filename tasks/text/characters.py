@@ -60,9 +60,13 @@ def characters(ignore_case: bool, ignore_white_space: bool, part_unspaced: bool 
     kinds[[ord(text) for text in texts if _is_hard(text, ignore_case, second)]] |= HARD
     kinds[[ord(text) for text in second | JAMO]] |= COMPOSES
     if part_unspaced:
-        unspaced = [code for block in UNSPACED for code in block if chr(code).isalpha()]
-        kinds[unspaced] |= ALONE
+        kinds[unspaced_letters()] |= ALONE
     return Characters(kinds, folded)
+
+
+def unspaced_letters() -> list[int]:
+    """The code points of the letters of scripts that are written without spaces between words, in order."""
+    return [code for block in UNSPACED for code in block if chr(code).isalpha()]
 
 
 def _is_hard(text: str, ignore_case: bool, second: set[str]) -> bool:

@@ -48,7 +48,7 @@ def fineweb2(
     """
     import yaml
 
-    from tasks.filter.form.fineweb2 import read_language_file, section
+    from tasks.filter.form.languages.fineweb2 import read_language_file, section
 
     given = [file.partition("=") for file in files]
     for code, separator, path in given:

@@ -8,40 +8,48 @@ from __future__ import annotations
 
 import re
 
-from tasks.filter.form.characters import CLOSERS, TERMINALS
 from tasks.filter.form.config import C4LineRules
 from tasks.filter.form.phrases import JAVASCRIPT, PHRASES, POLICY
+from tasks.filter.form.words.plain import ends_sentence, has_unspaced, words_of
 
 CITATION = re.compile(r"\[\d*]|\[edit]|\[citation needed]")
 END_MARKS = (".", "?", "!", '"', "'")
 ELLIPSIS = "..."
 
 
-def keep_c4_lines(text: str, rules: C4LineRules) -> str:
-    """The lines of a text that C4 keeps, stripped and without citations, joined by newlines."""
-    return "\n".join(c4_lines(text, rules)).strip()
+def keep_c4_lines(text: str, rules: C4LineRules, part_unspaced: bool) -> str:
+    """The lines of a text that C4 keeps, stripped and without citations, joined by newlines. Words, here and below, are
+    those of `words/plain.py`."""
+    return "\n".join(c4_lines(text, rules, part_unspaced)).strip()
 
 
-def c4_lines(text: str, rules: C4LineRules) -> list[str]:
+def c4_lines(text: str, rules: C4LineRules, part_unspaced: bool) -> list[str]:
     """The lines of `keep_c4_lines` as a list."""
-    return [line for whole in text.splitlines() if (line := _cut(whole, rules)) is not None]
+    return [line for whole in text.splitlines() if (line := _cut(whole, rules, part_unspaced)) is not None]
 
 
-def count_sentences(line: str) -> int:
+def count_sentences(line: str, part_unspaced: bool) -> int:
     """Sentences of a line: one ends with a word that ends in terminal punctuation, ignoring closing quotation marks and
     brackets; words after the last such word are a sentence, too."""
-    ends = [word.rstrip(CLOSERS).endswith(tuple(TERMINALS)) for word in line.split()]
+    ends = [ends_sentence(word, part_unspaced) for word in words_of(line, part_unspaced)]
     return sum(ends) + (bool(ends) and not ends[-1])
 
 
-def _cut(line: str, rules: C4LineRules) -> str | None:
+def ends_line(line: str, part_unspaced: bool) -> bool:
+    """Whether a stripped line ends as C4 wants it; in scripts without spaces, with their own terminal punctuation."""
+    if line.endswith(END_MARKS):
+        return not line.endswith(ELLIPSIS)
+    return part_unspaced and has_unspaced(line) and ends_sentence(line, part_unspaced)
+
+
+def _cut(line: str, rules: C4LineRules, part_unspaced: bool) -> str | None:
     line = line.strip()
-    words = line.split()
+    words = words_of(line, part_unspaced)
     if any(len(word) > rules.max_word_length for word in words):
         return None
     if rules.citations:
         line = CITATION.sub("", line)
-    if rules.terminal_punctuation and (not line.endswith(END_MARKS) or line.endswith(ELLIPSIS)):
+    if rules.terminal_punctuation and not ends_line(line, part_unspaced):
         return None
     if len(words) < rules.min_words:
         return None

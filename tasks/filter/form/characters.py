@@ -1,7 +1,8 @@
 """Unicode for the byte kernels: the classes of every code point, as bits.
 
 White space and letters are Python's (`str.isspace`, `str.isalpha`). Symbols and terminal punctuation are the sets of
-datatrove 0.10 (utils/text.py), with which FineWeb was made.
+datatrove 0.10 (utils/text.py), with which FineWeb was made. Letters of scripts without spaces are those of
+`tasks/text/characters.py`, as in deduplication.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.shards.arrays import UInt16
+from tasks.text.characters import unspaced_letters
 
 SIZE = 0x40000  # no letter, white space or digit is assigned beyond; a test checks
 
@@ -26,8 +28,12 @@ DECIMAL = 128  # \d
 SPECIAL = 256  # of bytes: the kernel must take a closer look
 ENDS_SENTENCE = 512  # of words: terminal punctuation at the end, ignoring closing marks
 PUNCTUATED = 1024  # of words: terminal punctuation at the very end
+ALPHANUMERIC = 2048
+UNSPACED = 4096  # a letter of a script without spaces, which begins a word
+WIDE_CLOSER = 8192  # a CLOSER of words with such a letter
 
 CLOSERS = "\"')]’”"
+WIDE_CLOSERS = "」』）］】〉》〕｝＂＇｣"
 SYMBOLS = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~«´»–—’“”„…∶━►、。〈〉《》「」【】！％（），．１：；？～"
 CONTROLS = [*range(9), *range(11, 32), *range(127, 160)]  # symbols too
 TERMINAL_CODES = (
@@ -51,12 +57,17 @@ class CharacterClasses(NamedTuple):
 
 
 @functools.cache
-def character_classes() -> CharacterClasses:
-    """The tables, built once per process from Python's own Unicode data (about 0.1 s)."""
+def character_classes(part_unspaced: bool) -> CharacterClasses:
+    """The tables, built once per process from Python's own Unicode data (about 0.1 s). Without `part_unspaced` no
+    character is UNSPACED."""
     texts = list(map(chr, range(SIZE)))
     codes = np.fromiter(map(str.isalpha, texts), np.uint16, SIZE) * ALPHABETIC
     codes |= np.fromiter(map(str.isspace, texts), np.uint16, SIZE) * SPACE
     codes |= np.fromiter(map(str.isdecimal, texts), np.uint16, SIZE) * DECIMAL
+    codes |= np.fromiter(map(str.isalnum, texts), np.uint16, SIZE) * ALPHANUMERIC
+    if part_unspaced:
+        codes[unspaced_letters()] |= UNSPACED
+        codes[list(map(ord, WIDE_CLOSERS))] |= WIDE_CLOSER
     codes |= CONTENT
     codes[[*CONTROLS, *map(ord, SYMBOLS + TERMINALS)]] &= ~np.uint16(CONTENT)
     codes[list(map(ord, TERMINALS))] |= TERMINAL

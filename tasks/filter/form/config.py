@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from tasks.filter.mathematics.config import MathematicsConfig
 from tasks.stage.config import StageConfig
 
 Word = Annotated[str, StringConstraints(pattern=r"^\S+$")]
@@ -36,9 +37,21 @@ class FormConfig(StageConfig):
         False,
         description="count exactly as datatrove 0.10 does: the most frequent n-gram counts even if it occurs once, a "
         "line that ends in a closing quotation mark or in white space has no terminal punctuation, and blank lines are "
-        "duplicates of each other. Short texts and dialogue are removed for that, so it is off by default",
+        "duplicates of each other; words are cut at white space alone. Short texts and dialogue are removed for that, "
+        "so it is off by default",
     )
-
+    spacy: str | None = Field(
+        None,
+        pattern=r"^[a-z]{2,3}$",
+        description="cut words and sentences by spaCy's tokenizer of this language, such as en, in all documents, as "
+        "datatrove does by default, which takes hundreds of times as long; null: words are what white space separates "
+        "and, unless `as_datatrove`, each letter of a script without spaces",
+    )
+    formulas: MathematicsConfig | None = Field(
+        None,
+        description="formulas in LaTeX that counts of words and n-grams leave out, {} for the usual ones: rules over "
+        "words then judge the prose, and `mathematics` spares no document those of Gopher; null: all text counts",
+    )
     stop_words: list[Word] = Field(
         ["the", "be", "to", "of", "and", "that", "have", "with"],
         min_length=1,
@@ -56,3 +69,8 @@ class FormConfig(StageConfig):
     )
     short_line_length: int = Field(30, ge=0, description="a line of at most this many characters is short (FineWeb)")
     c4: C4LineRules = Field(default_factory=C4LineRules, description="which lines C4 keeps")
+
+    @property
+    def part_unspaced(self) -> bool:
+        """Whether each letter of a script without spaces is a word."""
+        return not self.as_datatrove and self.spacy is None

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from storage.shards.arrays import Bool
 from tasks.filter.family import Change, Family
 from tasks.filter.form.c4 import keep_c4_lines
-from tasks.filter.form.config import C4LineRules, FormConfig, stop_words_in
-from tasks.filter.form.languages import Languages, of_group
+from tasks.filter.form.config import FormConfig, stop_words_in
+from tasks.filter.form.languages.thresholds import Languages, of_group
 from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, GopherRepetitionRules
 from tasks.filter.form.stage import form_signals
 from tasks.filter.rules import Bound, Rule, Turn, bounds
@@ -25,24 +25,23 @@ LINES, CITATIONS = "c4_removed_lines", "c4_citations"  # signals
 
 @dataclass(frozen=True)
 class LineMender:
-    """Removes the lines that C4 would not keep. `everywhere`: a text that loses no line loses its blank lines and the
-    white space around lines, too."""
+    """Removes the lines that C4 would not keep. With `as_datatrove` a text that loses no line loses its blank lines and
+    the white space around lines, too."""
 
-    lines: C4LineRules
-    everywhere: bool
+    form: FormConfig
     turn: Turn = Turn.USUAL
     column: str = "text"
 
     def touches(self, signals: pa.RecordBatch) -> Bool:
         """See `Mender`."""
-        if self.everywhere:
+        if self.form.as_datatrove:
             return np.ones(signals.num_rows, np.bool_)
         found: Bool = pc.greater(pc.add(signals[LINES], signals[CITATIONS]), 0).to_numpy(zero_copy_only=False)
         return found
 
     def mend(self, text: str, signals: pa.RecordBatch, row: int) -> Change:
         """See `Mender`."""
-        left = keep_c4_lines(text, self.lines)
+        left = keep_c4_lines(text, self.form.c4, self.form.part_unspaced)
         removed = text.count("\n") - left.count("\n")
         return Change(left, "c4.lines", removed, f"{len(text):,} → {len(left):,} characters")
 
@@ -69,7 +68,7 @@ def _rules(
 
 
 def _mender(form: FormConfig, _: Any, __: Any, c4: C4Rules | None, *___: Any) -> LineMender | None:
-    return LineMender(form.c4, form.as_datatrove) if c4 is not None and c4.remove_lines else None
+    return LineMender(form) if c4 is not None and c4.remove_lines else None
 
 
 def _measured_by(form: FormConfig, *_: Any) -> FormConfig:

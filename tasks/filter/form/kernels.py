@@ -17,8 +17,8 @@ from numba import njit
 from storage.shards.arrays import Bool, Int32, Int64, UInt8, UInt16, UInt64
 from tasks.filter.form.characters import (
     ALPHABETIC,
+    ALPHANUMERIC,
     BRACKET,
-    CLOSER,
     CONTENT,
     CURLY,
     ENDS_SENTENCE,
@@ -27,17 +27,19 @@ from tasks.filter.form.characters import (
     SPACE,
     SPECIAL,
     TERMINAL,
+    UNSPACED,
 )
-from tasks.filter.form.line_kernels import count_lines, count_newline_lines, ends_sentence
+from tasks.filter.form.line_kernels import closers_of, count_lines, count_newline_lines, cuts_word, ends_sentence
 from tasks.filter.form.phrases import PhraseTables
 from tasks.filter.form.repeat_kernels import (
     count_paragraphs,
+    count_stop_sequences,
     duplicate_characters,
     number_ngrams,
     number_words,
     top_characters,
 )
-from tasks.text.kernels import FNV_OFFSET, decode, fnv, mix64
+from tasks.text.kernels import FNV_OFFSET, code_point, decode, fnv, mix64
 
 TOP = (2, 3, 4)  # n of the n-grams of which the most frequent one counts
 DUPLICATE = (5, 6, 7, 8, 9, 10)  # n of the n-grams of which every repeat counts
@@ -86,11 +88,19 @@ class Tables(NamedTuple):
 
 
 class StopWords(NamedTuple):
-    """Lists of stop words: hashes of words, the list of each, and whether a word with these low bits may be one."""
+    """Lists of stop words: hashes of words, the list of each, and whether a word with these low bits may be one.
+
+    One that is cut into several words, such as any of more than one letter in a script without spaces, is a sequence:
+    number s is `sequences[begins[s]:begins[s + 1]]` of list `sequence_lists[s]`.
+    """
 
     hashes: UInt64
     lists: Int64
     perhaps: Bool
+    sequences: UInt64
+    begins: Int64
+    sequence_lists: Int64
+    perhaps_begins: Bool
 
 
 class LineRules(NamedTuple):
@@ -108,7 +118,8 @@ class LineRules(NamedTuple):
 def read_words(data, begin, end, tables, work, row):
     """Find the words and lines of a text: (words, lines, newlines, continuation bytes).
 
-    A word's hash is FNV-1a over its code points, with a final mix. Its classes are the union over its characters.
+    Words are those of `words/plain.py`. A word's hash is FNV-1a over its code points, with a final mix. Its classes are
+    the union over its characters.
     """
     codes, classes = tables.codes, tables.bytes
     hashes, starts, ends, kinds, lengths = (
@@ -126,10 +137,12 @@ def read_words(data, begin, end, tables, work, row):
         h = FNV_OFFSET
         used = 1
         c = np.uint32(0)
+        slow = SPECIAL
+        cut = False
         while i < end:  # one word, up to the next white space; none where white space follows white space
             b = data[i]
             kind = classes[b]
-            if not kind & SPECIAL:  # fast path: an ASCII character that neither ends a word nor is counted
+            if not kind & slow:  # fast path: an ASCII character that neither ends a word nor is counted
                 h = fnv(h, b)
                 seen |= kind
                 last = kind
@@ -148,6 +161,11 @@ def read_words(data, begin, end, tables, work, row):
                 row.hashes += 1
             if kind & SPACE:
                 break
+            if (kind | seen) & UNSPACED:
+                cut = cuts_word(kind, seen)
+                if cut:
+                    break
+                slow = SPECIAL | ALPHANUMERIC
             continued += used - 1
             h = fnv(h, c)
             seen |= kind
@@ -167,6 +185,8 @@ def read_words(data, begin, end, tables, work, row):
             words += 1
         if i == end:
             break
+        if cut:
+            continue
         if c != 0x20:  # the white space that ended the word; a plain space, the usual case, ends no line
             if ends_line(c):
                 # \r\n is one line end, counted at the \r
@@ -190,11 +210,12 @@ def read_words(data, begin, end, tables, work, row):
 @njit(cache=True, nogil=True, inline="always")
 def word_classes(data, start, end, seen, last, codes):
     """The classes of a word, from the union of its characters' classes (`seen`) and those of the last one (`last`)."""
-    seen &= ALPHABETIC | CONTENT | CURLY | BRACKET
+    closers = closers_of(seen)
+    seen &= ALPHABETIC | CONTENT | CURLY | BRACKET | UNSPACED
     # Only a closing mark at the end makes the backward search for terminal punctuation necessary
     if last & TERMINAL:
         seen |= PUNCTUATED | ENDS_SENTENCE
-    elif last & CLOSER and ends_sentence(data, start, end, codes):
+    elif last & closers and ends_sentence(data, start, end, closers, codes):
         seen |= ENDS_SENTENCE
     return seen
 
@@ -206,17 +227,19 @@ def ends_line(c):
 
 
 @njit(cache=True, nogil=True)
-def count_repetition(work, words, stop_words, once, top, duplicates, stops):
+def count_repetition(work, words, stop_words, as_datatrove, top, duplicates, stops):
     """Count stop words, and characters in repeated word n-grams: `top` for n in TOP, `duplicates` for n in DUPLICATE.
-    With `once`, an n-gram that occurs once may be the most frequent one.
+    `as_datatrove` is explained at `top_characters`.
 
     Gopher, table A1 (Rae et al. 2021).
     """
     # `places` is the number of positions left, where a longer n-gram can still repeat; each round shrinks it
     places = number_words(work, words, stop_words, stops)
+    if len(stop_words.sequence_lists):
+        count_stop_sequences(work, words, stop_words, stops)
     for k in range(len(top)):
         places, distinct = number_ngrams(work, places)
-        top[k] = top_characters(work, words, k + 2, distinct, once)
+        top[k] = top_characters(work, words, k + 2, distinct, as_datatrove)
     for k in range(len(duplicates)):
         # No n-gram repeats, so no longer one does
         if not places:
@@ -245,6 +268,40 @@ def count_form(
         count_lines(data, begin, work, lines, rules, tables, row)
         count_newline_lines(data, begin, end, work, newlines, words, continued, short, as_datatrove, row)
         count_paragraphs(data, begin, work, newlines, words, row)
+        count_repetition(work, words, stop_words, as_datatrove, top[d], duplicates[d], stops[d])
+
+
+@njit(cache=True, nogil=True)
+def count_tokens(
+    data: UInt8, starts: Int64, ends: Int64, firsts: Int64, tables: Tables, stop_words: StopWords,
+    as_datatrove: bool, work: Workspace, rows: npt.NDArray[np.void], top: Int64, duplicates: Int64, stops: Int64,
+) -> None:  # fmt: skip
+    """Count words that are given in place of those that `count_form` finds: those of text d are
+    `data[starts[w]:ends[w]]` for w in `firsts[d]:firsts[d + 1]`. Overwritten are the counts of words in `rows`; `top`,
+    `duplicates` and `stops` are as for `count_form`, zeroed."""
+    for d in range(len(firsts) - 1):
+        row = rows[d]
+        words = firsts[d + 1] - firsts[d]
+        row.words = words
+        row.content_words, row.content_characters, row.alphabetic_words = 0, 0, 0
+        work.lengths[0] = 0
+        for w in range(words):
+            start, end = starts[firsts[d] + w], ends[firsts[d] + w]
+            seen, length, h = np.uint16(0), 0, FNV_OFFSET
+            i = start
+            while i < end:
+                c, used = code_point(data, i, end)
+                h = fnv(h, c)
+                seen |= tables.codes[c] if c < SIZE else np.uint16(CONTENT)
+                length += 1
+                i += used
+            row.alphabetic_words += (seen & ALPHABETIC) != 0
+            row.content_words += (seen & CONTENT) != 0
+            row.content_characters += length if seen & CONTENT else 0
+            work.word_hashes[w] = mix64(h)
+            work.word_starts[w] = start - starts[firsts[d]]
+            work.word_ends[w] = end - starts[firsts[d]]
+            work.lengths[w + 1] = work.lengths[w] + length
         count_repetition(work, words, stop_words, as_datatrove, top[d], duplicates[d], stops[d])
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 from tasks.filter.form.characters import (
+    ALPHANUMERIC,
     BRACKET,
     CLOSER,
     CONTENT,
@@ -21,6 +22,8 @@ from tasks.filter.form.characters import (
     SIZE,
     SPACE,
     TERMINAL,
+    UNSPACED,
+    WIDE_CLOSER,
 )
 from tasks.filter.form.phrases import JAVASCRIPT, LOREM_IPSUM, LOW, POLICY, REACH
 from tasks.filter.form.repeat_kernels import hash_span, next_turn, seen_before, table_shift
@@ -47,8 +50,20 @@ def starts_with_bullet(data, start, end):
     return end - start >= 3 and data[start] == 0xE2 and data[start + 1] == 0x80 and data[start + 2] == 0xA2
 
 
+@njit(cache=True, nogil=True, inline="always")
+def cuts_word(kind, seen):
+    """Whether a character of class `kind` begins a word within a run whose word so far has the classes `seen`."""
+    return ((kind | seen) & UNSPACED) != 0 and (kind & ALPHANUMERIC) != 0 and (seen & ALPHANUMERIC) != 0
+
+
+@njit(cache=True, nogil=True, inline="always")
+def closers_of(seen):
+    """The classes of the closing marks of a word or line with the classes `seen`."""
+    return CLOSER | WIDE_CLOSER if seen & UNSPACED else CLOSER
+
+
 @njit(cache=True, nogil=True)
-def ends_sentence(data, start, end, codes):
+def ends_sentence(data, start, end, closers, codes):
     """Whether the word `data[start:end]` ends in terminal punctuation, ignoring closing marks after it."""
     while end > start:
         # Back over continuation bytes to the start of the last character
@@ -57,7 +72,7 @@ def ends_sentence(data, start, end, codes):
             last -= 1
         c, _ = code_point(data, last, end)
         kind = codes[c] if c < SIZE else CONTENT
-        if not kind & CLOSER:
+        if not kind & closers:
             return (kind & TERMINAL) != 0
         end = last
     return False
@@ -140,19 +155,23 @@ def count_sentences(data, end, codes):
     open_end = False
     i = 0
     start = -1
+    seen = np.uint16(0)
     # One step past the end, where a space is assumed, so that the last word is closed like all others
     while i <= end:
         c, used = np.uint32(0x20), 1
         if i < end:
             c, used = code_point(data, i, end)
-        if c < SIZE and codes[c] & SPACE:
+        kind = codes[c] if c < SIZE else np.uint16(CONTENT)
+        if kind & SPACE or cuts_word(kind, seen):
             if start >= 0:
-                closed = ends_sentence(data, start, i, codes)
+                closed = ends_sentence(data, start, i, closers_of(seen), codes)
                 sentences += closed
                 open_end = not closed
             start = -1
-        elif start < 0:
-            start = i
+            seen = np.uint16(0)
+        if not kind & SPACE:
+            start = i if start < 0 else start
+            seen |= kind
         i += used
     # Words after the last sentence end are a sentence, too
     return sentences + open_end
@@ -180,15 +199,8 @@ def count_c4_line(data, start, end, words, longest, marks, sentences, rules, tab
 @njit(cache=True, nogil=True, inline="always")
 def test_c4_line(data, start, end, words, marks, sentences, rules, tables, row):
     """The tests that follow the cutting of citations; returns whether the line stays."""
-    # END_MARKS of `c4.py`: . ? ! " '
-    if rules.terminal_punctuation:
-        if end == start:
-            return False
-        b = data[end - 1]
-        if not (b == 0x2E or b == 0x3F or b == 0x21 or b == 0x22 or b == 0x27):
-            return False
-        if b == 0x2E and ends_with_ellipsis(data, start, end):
-            return False
+    if rules.terminal_punctuation and not ends_c4_line(data, start, end, marks, tables.codes):
+        return False
     if words < rules.min_words:
         return False
     found = find_phrases(data, start, end, tables.phrases)
@@ -204,6 +216,20 @@ def test_c4_line(data, start, end, words, marks, sentences, rules, tables, row):
     row.c4_removed_lines -= words > 0
     row.c4_sentences += sentences
     return True
+
+
+@njit(cache=True, nogil=True, inline="always")
+def ends_c4_line(data, start, end, marks, codes):
+    """Whether a line ends as C4 wants it, as `c4.ends_line` says; `marks` is the union of its characters' classes."""
+    if end == start:
+        return False
+    b = data[end - 1]
+    if b == 0x2E and ends_with_ellipsis(data, start, end):
+        return False
+    # END_MARKS of `c4.py`: . ? ! " '
+    if b == 0x2E or b == 0x3F or b == 0x21 or b == 0x22 or b == 0x27:
+        return True
+    return (marks & UNSPACED) != 0 and ends_sentence(data, start, end, closers_of(marks), codes)
 
 
 @njit(cache=True, nogil=True)

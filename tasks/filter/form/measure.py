@@ -6,14 +6,15 @@ A share is null where its whole is zero: no line, no word, no character.
 from __future__ import annotations
 
 import functools
+import re
 import threading
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage.shards.arrays import Int32, Int64
-from tasks.filter.form.c4 import keep_c4_lines
+from storage.shards.arrays import Bool, Int32, Int64, UInt64
+from tasks.filter.form.c4 import c4_lines, keep_c4_lines
 from tasks.filter.form.characters import character_classes
 from tasks.filter.form.config import FormConfig, stop_words_in
 from tasks.filter.form.kernels import (
@@ -25,16 +26,20 @@ from tasks.filter.form.kernels import (
     Tables,
     Workspace,
     count_form,
+    count_tokens,
     hash_words,
 )
 from tasks.filter.form.phrases import phrase_tables
 from tasks.filter.form.repeat_kernels import STOPPED
+from tasks.filter.form.words.tokens import count_sentences, tokenize
+from tasks.filter.mathematics.find import without_formulas
 from tasks.text.scan import utf8
 
 COUNTED = (
     "c4_lorem_ipsum_lines", "c4_curly_bracket_lines", "c4_sentences", "c4_lines", "c4_removed_lines", "c4_citations",
     "nonblank_lines",
 )  # fmt: skip
+WORDED = re.compile(r"words|mean_word|alphabetic|hashes|ellipses|stop_words|top_|duplicate_\d+gram")
 FINEWEB = ("nonblank_lines", "punctuated_lines", "short_lines", "repeated_line_characters", "newlines_per_word")
 LARGE = 1 << 22  # bytes; workspaces for longer texts are not kept
 TURNS = 1 << 31  # rounds after which a workspace is replaced: its table numbers them with 32 bits
@@ -49,8 +54,16 @@ def measure_form(config: FormConfig, texts: pa.Array) -> pa.RecordBatch:
     """
     columns = _measure(config, texts)
     columns["text_lines"] = columns["nonblank_lines"]
+    if config.formulas:
+        prose = pa.array([without_formulas(text, config.formulas) for text in texts.to_pylist()], pa.string())
+        columns |= {name: column for name, column in _measure(config, prose).items() if WORDED.match(name)}
+    if config.spacy:
+        lines = [c4_lines(text, config.c4, config.part_unspaced) for text in texts.to_pylist()]
+        columns["c4_sentences"] = pa.array([count_sentences(config.spacy, kept) for kept in lines], pa.int64())
     if config.fineweb_after_c4:
-        left = pa.array([keep_c4_lines(text, config.c4) for text in texts.to_pylist()], pa.string())
+        left = pa.array(
+            [keep_c4_lines(text, config.c4, config.part_unspaced) for text in texts.to_pylist()], pa.string()
+        )
         columns |= {name: column for name, column in _measure(config, left).items() if name in FINEWEB}
     return pa.record_batch(columns)
 
@@ -63,12 +76,21 @@ def _measure(config: FormConfig, texts: pa.Array) -> dict[str, pa.Array]:
     longest = int(np.diff(offsets).max(initial=0))
     lists = {"stop_words": config.stop_words}
     lists |= {stop_words_in(language): words for language, words in sorted(config.stop_words_of.items())}
-    stop_words, stops = _stop_words(tuple(map(tuple, lists.values()))), np.zeros((len(texts), len(lists)), np.int64)
+    tables = _tables(config.part_unspaced)
+    stop_words = _stop_words(tuple(map(tuple, lists.values())), config.part_unspaced)
+    stops = np.zeros((len(texts), len(lists)), np.int64)
     rules = LineRules(**config.c4.model_dump())
     count_form(
-        data, offsets, _tables(), rules, stop_words, config.short_line_length, config.as_datatrove,
+        data, offsets, tables, rules, stop_words, config.short_line_length, config.as_datatrove,
         _workspace(longest), rows, top, duplicates, stops,
     )  # fmt: skip
+    if config.spacy:
+        for counts in (top, duplicates, stops):
+            counts[:] = 0
+        count_tokens(
+            data, *tokenize(config.spacy, data, offsets), tables, stop_words, config.as_datatrove,
+            _workspace(2 * longest), rows, top, duplicates, stops,  # a token may be a single byte beside another
+        )  # fmt: skip
     stopped = {name: pa.array(counts) for name, counts in zip(lists, stops.T, strict=True)}
     return _columns(rows, top, duplicates) | stopped
 
@@ -109,22 +131,39 @@ def _share(part: Int64, whole: Int64) -> pa.Array:
 
 
 @functools.cache
-def _tables() -> Tables:
-    classes = character_classes()
+def _tables(part_unspaced: bool) -> Tables:
+    classes = character_classes(part_unspaced)
     return Tables(classes.codes, classes.bytes, phrase_tables())
 
 
 @functools.cache
-def _stop_words(lists: tuple[tuple[str, ...], ...]) -> StopWords:
-    hashes, numbers = [np.empty(0, np.uint64)], list[int]()
-    for number, words in enumerate(lists):
-        text = " ".join(dict.fromkeys(words)).encode()
-        hashes.append(hash_words(np.frombuffer(text, np.uint8), _tables(), _workspace(len(text)), np.zeros(1, COUNTS)))
-        numbers += [number] * len(hashes[-1])
-    joined = np.concatenate(hashes)
+def _stop_words(lists: tuple[tuple[str, ...], ...], part_unspaced: bool) -> StopWords:
+    hashed = [
+        (number, _hash_words(word, part_unspaced))
+        for number, words in enumerate(lists)
+        for word in dict.fromkeys(words)
+    ]
+    single = [(number, hashes) for number, hashes in hashed if len(hashes) == 1]
+    several = [(number, hashes) for number, hashes in hashed if len(hashes) > 1]
+    words = np.array([hashes[0] for _, hashes in single], np.uint64)
+    firsts = np.array([hashes[0] for _, hashes in several], np.uint64)
+    return StopWords(
+        words, np.array([number for number, _ in single], np.int64), _low_bits(words),
+        np.concatenate([np.empty(0, np.uint64), *(hashes for _, hashes in several)]),
+        np.cumsum([0, *(len(hashes) for _, hashes in several)]),
+        np.array([number for number, _ in several], np.int64), _low_bits(firsts),
+    )  # fmt: skip
+
+
+def _hash_words(text: str, part_unspaced: bool) -> UInt64:
+    data = np.frombuffer(text.encode(), np.uint8)
+    return hash_words(data, _tables(part_unspaced), _workspace(len(data)), np.zeros(1, COUNTS))
+
+
+def _low_bits(hashes: UInt64) -> Bool:
     perhaps = np.zeros(int(STOPPED) + 1, np.bool_)
-    perhaps[joined & STOPPED] = True
-    return StopWords(joined, np.array(numbers, np.int64), perhaps)
+    perhaps[hashes & STOPPED] = True
+    return perhaps
 
 
 def _workspace(size: int) -> Workspace:

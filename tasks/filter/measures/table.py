@@ -22,7 +22,7 @@ from storage.errors import ConfigError
 from storage.shards.arrays import Float64
 from storage.shards.documents import read_batches
 from storage.shards.lines import write_json_lines
-from tasks.filter.form.languages import GROUPS
+from tasks.filter.form.languages.thresholds import GROUPS
 from tasks.filter.measures.config import MeasuresConfig
 from tasks.filter.rules import Bound, Rule, Where
 from tasks.filter.side_files import read_signals

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.filter.pii.absent import without_torch
 from tasks.filter.pii.findings import Finding, in_order
 from tasks.filter.pii.name_places import Lexicon, places
 from tasks.filter.pii.patterns.find import windows
 from tasks.text.packages import package_file, package_version
+from tasks.text.torchless import without_torch
 
 if TYPE_CHECKING:
     from spacy.language import Language

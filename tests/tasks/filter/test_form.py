@@ -22,13 +22,15 @@ from storage.artifact import Artifact
 from storage.shards.documents import Document, shard_name, write_documents
 from tasks.filter.form import measure as measuring
 from tasks.filter.form.c4 import c4_lines, count_sentences, keep_c4_lines
-from tasks.filter.form.characters import CLOSERS, SIZE, SYMBOLS, TERMINALS
+from tasks.filter.form.characters import SIZE, SYMBOLS, TERMINALS
 from tasks.filter.form.config import C4LineRules, FormConfig
 from tasks.filter.form.measure import measure_form
 from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, GopherRepetitionRules
 from tasks.filter.form.stage import form_signals
+from tasks.filter.form.words.plain import ends_sentence, words_of
 from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
+from tasks.text.characters import UNSPACED
 from tests.runtimes import runtime_of
 from tests.tasks.filter.linear import linear_time
 
@@ -37,7 +39,8 @@ PARTS = [
     "中文", "😀", "שלום", "ß", "ǅ", "İ", "\x00", "\u200b", "1", "٣", "²", "the", "of", " the ", " be ", "word word. ",
     ".", ". ", "...", "…", "#", "-", "•", "*", "[", "]", "[1]", "[٣]", "[edit]", "[citation needed]", "{", "}",
     '"', "'", "”", "»", "。", "!", "?)", "javascript", "JavaScript", "Lorem Ipsum", "lorem", " ipsum", "use cookies",
-    "u\u017fe cookies", "use coo\u212aies", "Privacy Policy",
+    "u\u017fe cookies", "use coo\u212aies", "Privacy Policy", "的", "的的", "。」", "「", "ที่", "การ", "ក្នុង", "〇",
+    "２", "」)",
 ]  # fmt: skip
 TEXTS = st.lists(st.sampled_from(PARTS) | st.text(max_size=2), max_size=40).map("".join)
 LINE_RULES = st.builds(
@@ -45,7 +48,11 @@ LINE_RULES = st.builds(
     terminal_punctuation=st.booleans(), min_words=st.integers(0, 3), max_word_length=st.sampled_from([5, 12, 1000]),
     javascript=st.booleans(), policy=st.booleans(), citations=st.booleans(),
 )  # fmt: skip
-CONFIGS = st.builds(FormConfig, as_datatrove=st.booleans(), short_line_length=st.integers(0, 30), c4=LINE_RULES)
+CONFIGS = st.builds(
+    FormConfig,
+    as_datatrove=st.booleans(), short_line_length=st.integers(0, 30), c4=LINE_RULES,
+    stop_words=st.just(["the", "be", "of", "的", "การ", "中文", "ก"]),
+)  # fmt: skip
 ORDER = (GopherQualityRules, GopherRepetitionRules, C4Rules, FineWebRules)
 BOUNDS = ("min_", "max_")
 STORY = (
@@ -74,9 +81,29 @@ def repeats(parts: Sequence[str]) -> list[str]:
     return repeated
 
 
-def top(words: Sequence[str], n: int, least: int) -> int:
-    grams = Counter(" ".join(words[k : k + n]) for k in range(len(words) - n + 1))
-    return sum(len(gram) * count for gram, count in grams.most_common(1) if count >= least)
+def spans(text: str, words: Sequence[str]) -> list[tuple[int, int]]:
+    found, at = [], 0
+    for word in words:
+        start = text.index(word, at)
+        at = start + len(word)
+        found.append((start, at))
+    return found
+
+
+def top(text: str, words: Sequence[str], n: int, least: int) -> int:
+    grams = Counter(tuple(words[k : k + n]) for k in range(len(words) - n + 1))
+    if not grams or grams.most_common(1)[0][1] < least:
+        return 0
+    gram, count = grams.most_common(1)[0]
+    first = next(k for k in range(len(words)) if tuple(words[k : k + n]) == gram)
+    places = spans(text, words)[first : first + n]
+    spaces = sum(start > end for (_, end), (start, _) in itertools.pairwise(places))
+    return (sum(map(len, gram)) + spaces) * count
+
+
+def stopped(words: Sequence[str], config: FormConfig) -> int:
+    sequences = {tuple(words_of(word, config.part_unspaced)) for word in config.stop_words}
+    return sum(any(tuple(words[k : k + len(s)]) == s for k in range(len(words))) for s in sequences)
 
 
 def duplicate(words: Sequence[str], n: int) -> int:
@@ -95,7 +122,7 @@ def symbol(character: str) -> bool:
 
 
 def quality_by_python(text: str, config: FormConfig) -> dict[str, Any]:
-    words, lines = text.split(), text.splitlines()
+    words, lines = words_of(text, config.part_unspaced), text.splitlines()
     content = [word for word in words if not all(map(symbol, word))]
     return {
         "words": len(content),
@@ -105,12 +132,12 @@ def quality_by_python(text: str, config: FormConfig) -> dict[str, Any]:
         "bullet_lines": share(sum(line.lstrip().startswith(("•", "-")) for line in lines), len(lines)),
         "ellipsis_lines": share(sum(line.rstrip().endswith(("...", "…")) for line in lines), len(lines)),
         "alphabetic_words": share(sum(any(map(str.isalpha, word)) for word in words), len(words)),
-        "stop_words": len(set(config.stop_words).intersection(words)),
+        "stop_words": stopped(words, config),
     }
 
 
 def repetition_by_python(text: str, config: FormConfig) -> dict[str, Any]:
-    words, size = text.split(), len(text)
+    words, size = words_of(text, config.part_unspaced), len(text)
     paragraphs = re.split(r"\n{2,}", text.strip()) if words else []
     lines = re.split(r"\n+", text) if text else []
     if not config.as_datatrove:
@@ -123,19 +150,19 @@ def repetition_by_python(text: str, config: FormConfig) -> dict[str, Any]:
         "duplicate_lines": share(len(repeats(lines)), len(lines)),
         "duplicate_line_characters": share(len("".join(repeats(lines))), size),
     }
-    found |= {f"top_{n}gram_characters": share(top(words, n, least), size) for n in (2, 3, 4)}
+    found |= {f"top_{n}gram_characters": share(top(text, words, n, least), size) for n in (2, 3, 4)}
     return found | {f"duplicate_{n}gram_characters": share(duplicate(words, n), size) for n in range(5, 11)}
 
 
-def c4_by_python(text: str, rules: C4LineRules) -> dict[str, Any]:
-    kept = c4_lines(text, rules)
-    with_javascript = c4_lines(text, rules.model_copy(update={"javascript": False, "policy": False}))
-    with_policy = c4_lines(text, rules.model_copy(update={"policy": False}))
-    uncut = c4_lines(text, rules.model_copy(update={"citations": False}))
+def c4_by_python(text: str, rules: C4LineRules, part: bool) -> dict[str, Any]:
+    kept = c4_lines(text, rules, part)
+    with_javascript = c4_lines(text, rules.model_copy(update={"javascript": False, "policy": False}), part)
+    with_policy = c4_lines(text, rules.model_copy(update={"policy": False}), part)
+    uncut = c4_lines(text, rules.model_copy(update={"citations": False}), part)
     found = {
         "c4_lorem_ipsum_lines": sum("lorem ipsum" in line.lower() for line in with_javascript),
         "c4_curly_bracket_lines": sum("{" in line for line in with_policy),
-        "c4_sentences": sum(map(count_sentences, kept)),
+        "c4_sentences": sum(count_sentences(line, part) for line in kept),
         "c4_lines": len(kept),
     }
     nonblank = sum(bool(line.strip()) for line in text.splitlines())
@@ -153,7 +180,9 @@ def fineweb_by_python(text: str, config: FormConfig) -> dict[str, Any]:
     repeated = len("".join(repeats(lines)))
 
     def ends(line: str) -> bool:
-        return (line if config.as_datatrove else line.rstrip().rstrip(CLOSERS)).endswith(tuple(TERMINALS))
+        if config.as_datatrove:
+            return line.endswith(tuple(TERMINALS))
+        return ends_sentence(words_of(line, True)[-1], True)
 
     return {
         "nonblank_lines": len(lines),
@@ -161,14 +190,14 @@ def fineweb_by_python(text: str, config: FormConfig) -> dict[str, Any]:
         "punctuated_lines": share(sum(map(ends, lines)), len(lines)),
         "short_lines": share(sum(len(line) <= config.short_line_length for line in lines), len(lines)),
         "repeated_line_characters": share(repeated, len(text.replace("\n", ""))),
-        "newlines_per_word": share(text.count("\n"), len(text.split())),
+        "newlines_per_word": share(text.count("\n"), len(words_of(text, config.part_unspaced))),
     }
 
 
 def by_python(text: str, config: FormConfig) -> dict[str, Any]:
     """What the kernels measure, read off the filters' descriptions."""
     measured = quality_by_python(text, config) | repetition_by_python(text, config)
-    return measured | c4_by_python(text, config.c4) | fineweb_by_python(text, config)
+    return measured | c4_by_python(text, config.c4, config.part_unspaced) | fineweb_by_python(text, config)
 
 
 @pytest.mark.shadow("tasks.filter.form.kernels.count_form", "tasks.filter.form.kernels.hash_words")
@@ -178,6 +207,48 @@ def test_the_kernels_measure_what_plain_python_does(texts: list[str], config: Fo
         expected = by_python(text, config)
         assert {name: row[name] for name in expected} == expected
         assert set(row) - set(expected) <= {"c4_removed_lines", "c4_citations"}
+
+
+UNSPACED_LETTERS = {chr(code) for block in UNSPACED for code in block if chr(code).isalpha()}
+
+
+def cut_by_hand(text: str) -> list[str]:
+    """Each letter of a script without spaces begins a word; what is no letter stays with the one before it."""
+    words: list[str] = []
+    for run in text.split():
+        words.append("")
+        for character in run:
+            begun = any(map(str.isalnum, words[-1]))
+            if character.isalnum() and begun and UNSPACED_LETTERS.intersection(words[-1] + character):
+                words.append("")
+            words[-1] += character
+    return words
+
+
+@given(TEXTS)
+def test_letters_of_scripts_without_spaces_are_words(text: str) -> None:
+    assert words_of(text, True) == cut_by_hand(text)
+    assert words_of(text, False) == text.split()
+
+
+@given(TEXTS)
+def test_a_text_without_such_letters_is_measured_as_before(text: str) -> None:
+    spaced = "".join(" " if words_of(character * 2, True) != [character * 2] else character for character in text)
+    plain, (row,) = by_white_space(spaced), measure(spaced)
+    assert {name: row[name] for name in plain} == plain
+
+
+def by_white_space(text: str) -> dict[str, Any]:
+    """Word signals by `str.split` alone."""
+    words = text.split()
+    content = [word for word in words if not all(map(symbol, word))]
+    found = {"words": len(content), "mean_word_length": share(sum(map(len, content)), len(content))}
+    for n in (2, 3, 4):
+        grams = Counter(" ".join(words[k : k + n]) for k in range(len(words) - n + 1))
+        found[f"top_{n}gram_characters"] = share(
+            sum(len(gram) * count for gram, count in grams.most_common(1) if count > 1), len(text)
+        )
+    return found
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c", "dd", "\n"]), max_size=80).map(" ".join))
@@ -228,6 +299,16 @@ def test_real_text_is_measured_as_plain_python_does(shared_data: Callable[[str],
         ("short_lines", "a" * 30 + "\n" + "a" * 31 + "\n \n", 0.5),
         ("repeated_line_characters", "ab\nab\n \n c", 2 / 7),
         ("newlines_per_word", "a\n\nb", 1.0),
+        ("words", "我能吞下玻璃，而不伤身体。", 11),
+        ("words", "用Python 3写程序", 6),
+        ("words", "「２０２６年」", 2),
+        ("words", "ประเทศไทย", 9),
+        ("mean_word_length", "ที่นี่", 3.0),
+        ("top_2gram_characters", "中国中国 中国", 6 / 7),
+        ("c4_sentences", "「他来了。」她说：他走了！为什么？", 3),
+        ("c4_sentences", "他来了", 0),
+        ("c4_lines", "他来了。[1]\n他走了\n「她来了。」\n等等……", 2),
+        ("punctuated_lines", "「他来了。」\n他走了\n好！）\n等", 0.5),
     ],
 )  # fmt: skip
 def test_a_signal_is_what_its_paper_says(signal: str, text: str, value: float | None) -> None:
@@ -280,13 +361,13 @@ def test_odd_text_is_measured_in_linear_time(kind: str) -> None:
 @given(TEXTS, LINE_RULES)
 def test_what_c4_leaves_is_what_was_counted(text: str, rules: C4LineRules) -> None:
     config = FormConfig(c4=rules)
-    kept = c4_lines(text, rules)
+    kept = c4_lines(text, rules, True)
     (row,) = measure(text, config=config)
     assert row["c4_lines"] == len(kept)
-    assert row["c4_sentences"] == sum(map(count_sentences, kept))
+    assert row["c4_sentences"] == sum(count_sentences(line, True) for line in kept)
     if not row["c4_removed_lines"] and not row["c4_citations"]:
-        assert keep_c4_lines(text, rules).split() == text.split(), "what has nothing to remove loses nothing"
-    again = keep_c4_lines(text, rules)
+        assert keep_c4_lines(text, rules, True).split() == text.split(), "what has nothing to remove loses nothing"
+    again = keep_c4_lines(text, rules, True)
     assert all(line.strip() in text or row["c4_citations"] for line in again.splitlines())
 
 
@@ -295,7 +376,7 @@ def test_c4_keeps_sentences_and_drops_the_rest() -> None:
         "Home | About\nThe river is long.[1] It is wide.\n\n  We use cookies on this page.\n"
         "Enable JavaScript to go on.\nAnd so on...\nYes, it is!"
     )
-    assert keep_c4_lines(page, C4LineRules()) == "The river is long. It is wide.\nYes, it is!"
+    assert keep_c4_lines(page, C4LineRules(), True) == "The river is long. It is wide.\nYes, it is!"
 
 
 def test_rules_bound_signals_that_are_measured() -> None:

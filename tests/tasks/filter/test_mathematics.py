@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.shards.documents import Document
+from tasks.filter.form.config import FormConfig
+from tasks.filter.form.measure import measure_form
 from tasks.filter.mathematics.config import MathematicsConfig
-from tasks.filter.mathematics.find import formulas
+from tasks.filter.mathematics.find import formulas, without_formulas
 from tasks.filter.mathematics.measure import measure_mathematics
 from tests.tasks.filter.linear import linear_time
 from tests.tasks.filter.test_code import run
@@ -76,3 +78,30 @@ def test_time_is_linear() -> None:
     with linear_time():
         for mark in ("$a ", "$$", r"\(", r"\begin{math}", "$a", r"\[ $", "\\"):
             found(mark * 300_000)
+
+
+def test_words_are_those_of_the_prose_where_formulas_are_left_out() -> None:
+    text = r"Let $x + y = 3$ be a sum of $$ \# 4 5 6 7 $$ numbers: \(1\)-dimensional."
+    prose = "Let   be a sum of   numbers:  -dimensional."
+    assert without_formulas(text, CONFIG) == prose
+    (left_out,) = measure_form(FormConfig(formulas=CONFIG), pa.array([text])).to_pylist()
+    (plain,) = measure_form(FormConfig(), pa.array([prose])).to_pylist()
+    (whole,) = measure_form(FormConfig(), pa.array([text])).to_pylist()
+    apart = {name for name in whole if left_out[name] != whole[name]}
+    assert apart == {"words", "mean_word_length", "hashes_per_word", "alphabetic_words"}
+    assert {name: left_out[name] for name in apart} == {name: plain[name] for name in apart}
+
+
+def test_rules_over_words_judge_the_prose_of_mathematics(tmp_path: Path) -> None:
+    formula = r"$\sum_{i} 1 = 2 + 3 = 4 - 5$. "
+    dressed = Document.new(f"{GOOD} {formula * 12}", "a")
+    bad = Document.new(f"{GOOD} {'= 1 2 3 ' * 60} {formula * 12}", "a")
+    rules = {"gopher_repetition": None, "c4": {}, "fineweb": None, "pii": {"action": "keep"}, "mathematics": {}}
+    given = [dressed, bad, Document.new(GOOD, "a")]
+    kept, _, _ = run(tmp_path / "spared", given, **(rules | {"gopher_quality": {"min_stop_words": None}}))
+    assert {dressed.id, bad.id} <= set(kept), "spared whatever its prose is"
+    kept, verdicts, _ = run(
+        tmp_path / "left out", given, form={"formulas": {}}, **(rules | {"gopher_quality": {"min_stop_words": None}})
+    )
+    assert dressed.id in kept
+    assert verdicts[bad.id].reason.startswith("gopher_quality.")

@@ -71,7 +71,7 @@ def test_in_the_chain_fineweb_sees_what_c4_leaves(text: str, config: FormConfig)
     chained = config.model_copy(update={"fineweb_after_c4": True})
     (row,) = measure_form(chained, pa.array([text])).to_pylist()
     (raw,) = measure_form(config, pa.array([text])).to_pylist()
-    (left,) = measure_form(config, pa.array([keep_c4_lines(text, config.c4)])).to_pylist()
+    (left,) = measure_form(config, pa.array([keep_c4_lines(text, config.c4, config.part_unspaced)])).to_pylist()
     assert {name: row[name] for name in FINEWEB} == {name: left[name] for name in FINEWEB}
     assert {name: row[name] for name in set(row) - set(FINEWEB)} == {
         name: raw[name] for name in set(row) - set(FINEWEB)

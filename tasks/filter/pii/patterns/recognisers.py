@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tasks.filter.pii.absent import without_torch
+from tasks.text.torchless import without_torch
 
 if TYPE_CHECKING:
     from presidio_analyzer import EntityRecognizer

@@ -1,7 +1,7 @@
 """FineWeb-2's file of a language (configs/deu_Latn.yml in its repository) as sections of a profile.
 
-Its thresholds were measured on words that spaCy or another library cuts; in scripts without spaces ours are letters, so
-that lengths of words and shares of n-grams are others there.
+Its thresholds were measured on words that spaCy or another library cuts. The preset cuts at white space, by which a
+clause of a language without spaces is a word: files of such languages are refused.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from storage.errors import ConfigError
+from tasks.filter.form.languages.unspaced import UNSPACED
 from tasks.stage.config import StageConfig
 
 
@@ -44,8 +45,15 @@ def read_language_file(path: Path) -> LanguageFile:
 
 
 def section(files: Mapping[str, LanguageFile]) -> dict[str, Any]:
-    """The section `filter` of a profile with the thresholds and stop words of languages, by their codes."""
+    """The section `filter` of a profile with the thresholds and stop words of languages, by their codes. Raises
+    ConfigError for a language without spaces."""
     codes = sorted(files)
+    unspaced = sorted(UNSPACED.keys() & files.keys())
+    if unspaced:
+        raise ConfigError(
+            f"FineWeb-2 cuts words of {', '.join(unspaced)} by a library of the language, and we don't.",
+            "Leave it out: without a preset, allowing the language in `filter.language` brings thresholds of its own.",
+        )
     return {
         "preset": "fineweb2",
         "language": {"allowed": codes, "scores": {code: files[code].language_score for code in codes}},
