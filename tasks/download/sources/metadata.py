@@ -1,8 +1,8 @@
 """What a row says beside its text, as JSON: nested values stay nested, and what JSON has no form for becomes text.
 
 Timestamps, dates and times are ISO 8601, with the zone where the source has one; durations are seconds; decimals keep
-their digits. Left out and counted are binary values, what the reader could not read, fields nested deeper than `DEPTH`, and
-the largest fields of a row with too much of it. NaN and the infinities are null, and counted with them.
+their digits. Left out and counted are binary values, what the reader could not read, fields nested deeper than
+`DEPTH`, and the largest fields of a row with too much of it. NaN and the infinities are null, and counted with them.
 """
 
 from __future__ import annotations

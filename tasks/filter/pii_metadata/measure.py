@@ -1,8 +1,8 @@
 """Findings of personal data in the fields of metadata, a row per document.
 
 A value is searched as it is, and behind the name of its field and of each that the field is within: in
-`{"phone": {"home": "415 555 2671"}}` that is what says what the digits are. Texts are looked at however deep they are nested. Numbers are left
-alone, as most of them are identifiers.
+`{"phone": {"home": "415 555 2671"}}` that is what says what the digits are. Texts are looked at however deep they are
+nested. Numbers are left alone, as most of them are identifiers.
 """
 
 from __future__ import annotations
