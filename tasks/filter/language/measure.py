@@ -22,8 +22,8 @@ from tasks.filter.fasttext_model.file import read_model
 from tasks.filter.fasttext_model.word_kernels import BREAK, LETTER
 from tasks.filter.language import kernels
 from tasks.filter.language.config import PACKAGE, LanguageConfig
+from tasks.filter.language.plain import alphabetic, plain_texts
 from tasks.filter.language.second import add_second
-from tasks.text.characters import SIZE
 from tasks.text.packages import package_file
 from tasks.text.scan import utf8
 
@@ -59,15 +59,14 @@ def identifier() -> Identifier:
     model = read_model(package_file(PACKAGE, MODEL))
     kinds = np.full(256, LETTER, np.uint8)
     kinds[list(SEPARATORS)] = BREAK
-    alphabetic = np.fromiter((chr(code).isalpha() for code in range(SIZE)), np.bool_, SIZE)
     classifier = Classifier(model, model.rows, kinds)
-    return Identifier(classifier, model.labels, model.output, label_tree(model.label_counts), alphabetic)
+    return Identifier(classifier, model.labels, model.output, label_tree(model.label_counts), alphabetic())
 
 
 def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
     """The languages of each text; see `stage.py` for the columns."""
     lid = identifier()
-    data, offsets = utf8(texts)
+    data, offsets = utf8(plain_texts(texts))
     limit = int(offsets[-1] - offsets[0]) // config.piece_bytes + len(texts)
     begins, ends, letters = (np.empty(limit, np.int64) for _ in range(3))
     firsts = np.empty(len(texts), np.int64)
