@@ -269,7 +269,7 @@ def _nearest(location: Sequence[int | str]) -> str:
         f"{name}.{last}"
         for model in known
         for name, field in model.model_fields.items()
-        for inner in _models_in(field.annotation)
+        for inner in models_in(field.annotation)
         if last in inner.model_fields
     ]
     beside = sorted({name for model in known for name in model.model_fields})
@@ -286,14 +286,15 @@ def _models_at(location: Sequence[int | str]) -> list[type[BaseModel]]:
             for known in models
             for name, field in known.model_fields.items()
             if name == part
-            for model in _models_in(field.annotation)
+            for model in models_in(field.annotation)
         ]
         models = inner or models  # an index or a union's tag does not lead deeper
     return models
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The groups of keys in an annotation, through unions, lists and mappings."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):
-        yield from _models_in(argument)
+        yield from models_in(argument)

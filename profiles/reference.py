@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from profiles.load import models_in
 from profiles.schema import Profile
 
 INTRODUCTION = """\
@@ -33,8 +34,9 @@ runtime:
     workers: 4
 ```
 
-Mappings are merged with the parent's; everything else, lists included, replaces the parent's value. On the command
-line, `--set` overrides a single key and `--store` sets `runtime.store`:
+Mappings are merged with the parent's; everything else, lists included, replaces the parent's value. In mappings whose
+keys are yours, `null` drops what the parent says: `languages: {de: null}` its German thresholds, `languages: null` all.
+On the command line, `--set` overrides a single key and `--store` sets `runtime.store`:
 
 ```
 gristmill plan tiny --set pretrain.steps=4000 --set dpo=null
@@ -62,7 +64,7 @@ def markdown() -> str:
     """The whole page."""
     lines = [INTRODUCTION, *_table(Profile, "", {})]
     for name, field in Profile.model_fields.items():
-        groups = list(_models(field.annotation))
+        groups = list(models_in(field.annotation))
         if groups:
             lines += [f"\n## {name}", *(line for group in groups for line in _group(group, name))]
     return "\n".join(lines) + "\n"
@@ -82,16 +84,8 @@ def _group(model: type[BaseModel], path: str) -> Iterator[str]:
 
 
 def _below(model: type[BaseModel], path: str) -> dict[str, list[type[BaseModel]]]:
-    found = {name: list(_models(field.annotation)) for name, field in model.model_fields.items()}
+    found = {name: list(models_in(field.annotation)) for name, field in model.model_fields.items()}
     return {name: groups for name, groups in found.items() if groups}
-
-
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The groups of keys in an annotation, through unions, lists and mappings."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _models(argument)
 
 
 def _summary(model: type[BaseModel]) -> str:
@@ -107,7 +101,7 @@ def _table(model: type[BaseModel], path: str, below: Mapping[str, list[type[Base
     for name, field in model.model_fields.items():
         if name == "kind":
             continue
-        groups = below.get(name, []) if path else list(_models(field.annotation))
+        groups = below.get(name, []) if path else list(models_in(field.annotation))
         told = schema["properties"][name]
         shown = f"[`{name}`](#{_anchor(f'{path}.{name}' if path else name, groups)})" if groups else f"`{name}`"
         kind = _type(told, schema.get("$defs", {}))

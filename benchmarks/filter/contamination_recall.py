@@ -71,12 +71,39 @@ def _wrapped(row: Row) -> str:
     return "\n".join("> " + " ".join(words[at : at + 5]) for at in range(0, len(words), 5))
 
 
+def _asked(row: Row) -> str:
+    return f"{_bare(row)[0]} {_bare(row)[2]}"
+
+
+def _every(row: Row, number: int, put: Callable[[int, str], str]) -> str:
+    """Query and answer, with every so-manieth word as `put(index, word)` gives it."""
+    return " ".join(put(n, word) if n % number == number - 1 else word for n, word in enumerate(_asked(row).split()))
+
+
+def _in_the_middle(sign: str) -> Callable[[int, str], str]:
+    return lambda _, word: f"{word[: len(word) // 2]}{sign}{word[len(word) // 2 :]}" if len(word) > 3 else word
+
+
+def _numbered(row: Row) -> str:
+    words = _asked(row).split()
+    return "\n".join(f"{at // 6 + 1:4} {' '.join(words[at : at + 6])}" for at in range(0, len(words), 6))
+
+
+def _json_in_json(row: Row) -> str:
+    query, choices, answer = _bare(row)
+    return json.dumps({"text": json.dumps({"prompt": f"Question:\n{query}\n{answer}", "all": choices})})
+
+
+def _wide(row: Row) -> str:
+    return "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in _asked(row))
+
+
 def _paraphrase(row: Row) -> str:
     return " ".join(w for n, w in enumerate(f"{_bare(row)[0]} {_bare(row)[2]}".split()) if n % 3 != 2)
 
 
 RENDERINGS: dict[str, Callable[[Row], str]] = {
-    "query and answer": lambda row: f"{_bare(row)[0]} {_bare(row)[2]}",
+    "query and answer": _asked,
     "Question: … Answer: …": lambda row: f"Question: {_bare(row)[0]}\nAnswer: {_bare(row)[2]}",
     "Q: … A: …": lambda row: f"Q: {_bare(row)[0]}\n\nA: {_bare(row)[2]}",
     "capitals": lambda row: f"Question: {_bare(row)[0]}\nAnswer: {_bare(row)[2]}".upper(),
@@ -91,6 +118,26 @@ RENDERINGS: dict[str, Callable[[Row], str]] = {
     "Markdown check list": _markdown,
     "HTML list": _html,
     "JSON": lambda row: json.dumps({"question": _bare(row)[0], "choices": _bare(row)[1], "answer": row["gold"]}),
+    "JSON in JSON": _json_in_json,
+    "JSON, a word a line": lambda row: json.dumps("\n".join(_asked(row).split())),
+    "JSON, PIQA's keys": lambda row: json.dumps(
+        {"goal": _bare(row)[0]} | {f"sol{n}": choice for n, choice in enumerate(_bare(row)[1], 1)}
+    ),
+    "JSON, the hub's keys": lambda row: json.dumps(
+        {"question": _bare(row)[0], "choices": {"text": _bare(row)[1], "label": [*LETTERS[: len(_bare(row)[1])]]}}
+    ),
+    "soft hyphens": lambda row: _every(row, 2, _in_the_middle("\u00ad")),
+    "zero-width spaces": lambda row: _every(row, 2, _in_the_middle("\u200b")),
+    "_ for blanks": lambda row: "_".join(_asked(row).split()),
+    "%20 for blanks": lambda row: "%20".join(_asked(row).split()),
+    "entities": lambda row: _asked(row).replace(" ", "&nbsp;").replace("'", "&rsquo;").replace("e", "&#101;"),
+    "tags around words": lambda row: _every(row, 4, lambda _, word: f'<a href="/wiki/{word}">{word}</a>'),
+    "tags within words": lambda row: _every(row, 3, lambda _, word: f"<b>{word[:1]}</b>{word[1:]}"),
+    "footnotes [1]": lambda row: _every(row, 5, lambda n, word: f"{word}[{n}]"),
+    "footnotes ¹": lambda row: _every(row, 5, lambda n, word: f"{word}{'¹²³⁴⁵'[n % 5]}"),
+    "hyphens at lines' ends": lambda row: _every(row, 5, _in_the_middle("-\n")),
+    "line numbers": _numbered,
+    "full width": _wide,
     "answer first": lambda row: f"{_bare(row)[2]}\n\nThat answers: {_bare(row)[0]}",
     "query only": lambda row: _bare(row)[0],
     "answer only": lambda row: _bare(row)[2],

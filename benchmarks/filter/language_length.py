@@ -3,13 +3,14 @@
 FOLDER holds langid_lingua (single sentences, where settings were chosen) and langid_udhr (the Universal Declaration of
 Human Rights, which is reported): its text is cut at blanks into pieces of so many characters, at most `--pieces` of
 each language. Fractions are of pieces in the languages that the data, lid.176 and lingua share; the second opinion
-needs the extra `lingua`. lingua's own test sentences are its training's neighbours, so its figure there flatters it.
+needs the extra `lingua`. Pieces of `RENDERED` characters also stand in capitals, among addresses of pages, and with
+every fourth word in a tag. lingua's own test sentences are its training's neighbours, so its figure there flatters it.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pyarrow as pa
 from benchmarks.filter.language import declaration, sentences
 
 LENGTHS = (30, 60, 120, 300, 1000, 3000)
+RENDERED = (120, 300)
 Pair = tuple[str, str]  # language, text
 
 
@@ -39,6 +41,23 @@ def cut(documents: list[Pair], size: int, most: int) -> list[Pair]:
     return [
         (code, piece) for code, each in sorted(found.items()) for piece in each[:: max(1, len(each) // most)][:most]
     ]
+
+
+def linked(text: str) -> str:
+    """With an address behind every fifth word."""
+    words = text.split(" ")
+    return " ".join(f"{word} https://www.example.org/{n}/page?id={n * 7919:x}" if n % 5 == 4 else word
+                    for n, word in enumerate(words))  # fmt: skip
+
+
+def tagged(text: str) -> str:
+    """With every fourth word in a tag."""
+    return " ".join(
+        f'<span class="w{n}">{word}</span>' if n % 4 == 0 else word for n, word in enumerate(text.split(" "))
+    )
+
+
+RENDERINGS: dict[str, Callable[[str], str]] = {"capitals": str.upper, "addresses": linked, "tags": tagged}
 
 
 def row(name: str, pairs: list[Pair]) -> None:
@@ -91,6 +110,10 @@ def main() -> None:
     row("sentences", single)
     for size in LENGTHS:
         row(f"Declaration, {size:,}", cut(documents, size, options.pieces))
+    for size in RENDERED:
+        for name, render in RENDERINGS.items():
+            pairs = [(code, render(text)) for code, text in cut(documents, size, options.pieces)]
+            row(f"Declaration, {size:,}, {name}", pairs)
 
 
 if __name__ == "__main__":

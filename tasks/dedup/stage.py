@@ -36,7 +36,7 @@ def check_adopted(config: DedupConfig, folder: Artifact, inputs: Mapping[str, Ar
     check_documents(folder)
 
 
-@stage(version=5, runtime=("data",), sources=earlier_digests, forecast=forecast, adopted=check_adopted)
+@stage(version=6, runtime=("data",), sources=earlier_digests, forecast=forecast, adopted=check_adopted)
 def dedup(config: DedupConfig, documents: Artifact, out: Output) -> None:
     """Remove exact and near-duplicates, keeping one of each cluster.
 

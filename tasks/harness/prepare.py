@@ -34,8 +34,8 @@ PACKED = (".gz", ".zst", ".xz", ".bz2")
 
 def prepare(source: HarnessSource, folder: Path, scratch: Path) -> list[dict[str, Any]]:
     """Write data/, task.json, definition/ where the profile has it in a folder, and sentences/ for code that asks where
-    they end; the questions as rows of a benchmark: {"id", "query", "choices", "gold"}, of which the right answer is the
-    only choice.
+    they end; the questions as rows of a benchmark: {"id", "query", "choices", "gold"}. Where a task has no options, the
+    right answer is the only choice.
 
     Raises ConfigError for a task that there is not and for code that fails, SourceError for data that are missing or
     not what it needs.
@@ -80,13 +80,14 @@ def _questions(source: HarnessSource, name: str, task: Task) -> list[dict[str, A
         if choices is not None and task.config.process_results is None:  # else it says itself what is right
             check_right(name, number, query if isinstance(query, int) else answer, choices)
         if isinstance(query, int) and choices:  # as in WinoGrande: the choices stand before what is asked
-            query, answer = choices[query], answer if isinstance(answer, str) else ""
-        if isinstance(answer, int) and choices:
-            answer = choices[answer]
-        if isinstance(answer, list):
-            answer = " ".join(map(str, answer))
+            query, answer, choices = choices[query], answer if isinstance(answer, str) else "", None
+        if choices and isinstance(answer, str) and choices.count(answer) == 1:
+            answer = choices.index(answer)
+        if not choices or not isinstance(answer, int):
+            choices, answer = [" ".join(map(str, answer)) if isinstance(answer, list) else answer], 0
         identity = f"{number}" if name == source.task else f"{name}/{number}"
-        rows.append({"id": identity, "query": str(query), "choices": [f" {str(answer).lstrip()}"], "gold": 0})
+        listed = [f" {str(choice).lstrip()}" for choice in choices]
+        rows.append({"id": identity, "query": str(query), "choices": listed, "gold": int(answer)})
     if not rows:
         raise SourceError(f"The task {name} has no question.", "Look at its files.")
     return rows

@@ -300,8 +300,10 @@ def test_explain_names_the_origin_of_each_copy(tmp_path: Path) -> None:
     dedup.function(config, Artifact.at(tmp_path / "in"), out)
     store = Store(str(tmp_path / "store"))
     at = f"--set=runtime.store={store.root}"
+    publish(store, "download", {f"documents/{shard_name(0)}": (tmp_path / "in" / shard_name(0)).read_bytes()})
     publish(store, "dedup", {str(p.relative_to(out.path)): p.read_bytes() for p in out.path.glob("*/*.parquet")})
-    told = gristmill("explain", documents[0].id[:12], "tiny", at).stdout
+    told = gristmill("explain", documents[0].id[:12].upper(), "tiny", at).stdout
+    assert told.startswith(f'{documents[0].id} from books {{"page": 1}}'), "the copy that was kept"
     assert "2 copies, one kept (1 from books, 1 from web)" in told
     assert "stands for 2 by exact_duplicate:" in told
     assert all(one in told for one in ("https://a", "https://b", documents[2].id))

@@ -124,6 +124,11 @@ def test_rules_are_listed_with_their_thresholds(store: Store) -> None:
     assert ["gopher_quality.min_words", "50"] in listed
     assert ["language"] in listed
     assert not any(line[0].startswith("c4.") for line in listed)
+    own = "filter.languages={en: {gopher_quality: {max_words: null, min_words: 9}}}"
+    listed = [line.split() for line in looked(store, "rules", "tiny", f"--set={own}").splitlines()]
+    place = listed.index(["gopher_quality.max_words", "100000"])
+    assert listed[place + 1] == ["gopher_quality.max_words.en", "off"]
+    assert ["gopher_quality.min_words.en", "9"] in listed
 
 
 @pytest.mark.parametrize(

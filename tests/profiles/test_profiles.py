@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from flows.arithmetic import pretraining_of, training_plan
 from flows.plan import plan
 from models.presets import count_parameters, derive
 from models.transformer import Transformer
-from profiles.load import FOLDER, load, names
+from profiles.load import FOLDER, load, models_in, names
 from profiles.schema import FROM_BASE, STAGE_NAMES, Profile
 from storage.errors import ConfigError, SourceError
+from tasks.filter.config import FilterConfig
+from tasks.filter.form.languages import GROUPS
 from tasks.stage.decorator import STAGES
 from tasks.training.links import LINKS
 
@@ -105,6 +109,75 @@ def test_every_key_of_the_schema_is_described() -> None:
         return found
 
     assert undescribed(Profile, "") == []
+
+
+def numbers(model: type[BaseModel], path: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """The path of each key that takes a number, its description, and its schema."""
+    schema = model.model_json_schema()
+    for name, field in model.model_fields.items():
+        for told in schema["properties"][name].get("anyOf", [schema["properties"][name]]):
+            inner = told.get("additionalProperties") or told.get("items") or told
+            if inner is not True and inner.get("type") == "number":
+                yield f"{path}.{name}", field.description or "", inner
+        for below in models_in(field.annotation):
+            yield from numbers(below, f"{path}.{name}")
+
+
+def test_every_share_and_probability_is_between_0_and_1() -> None:
+    found = {
+        path: told
+        for path, said, told in numbers(Profile, "")
+        if re.search(r"\bshare of\b|(?<!-)\bprobability\b", said)
+    }
+    assert len(found) > 50
+    bounds = {
+        path: (told.get("minimum", told.get("exclusiveMinimum")), told.get("maximum", told.get("exclusiveMaximum")))
+        for path, told in found.items()
+    }
+    wrong = {path for path, (least, most) in bounds.items() if None in (least, most) or least < 0 or most > 1}
+    assert wrong == set()
+
+
+def test_no_bound_on_form_is_negative() -> None:
+    for group in GROUPS.values():
+        for name in group.model_fields:
+            if name.startswith(("min_", "max_")):
+                with pytest.raises(ValidationError, match="greater than or equal to 0"):
+                    group(**{name: -1})
+
+
+@pytest.mark.parametrize("group", ["gopher_quality", "languages.de.gopher_quality"])
+def test_a_bound_that_no_text_can_meet_is_refused_by_name(group: str) -> None:
+    with pytest.raises(ConfigError, match=r"gopher_quality\.max_bullet_lines = 3.*less than or equal to 1"):
+        load("tiny", ["filter.language.allowed=[en, de]", f"filter.{group}.max_bullet_lines=3"])
+
+
+def test_null_drops_what_a_parent_says_in_a_mapping(tmp_path: Path) -> None:
+    filter_ = {
+        "language": {"allowed": ["en", "de"], "scores": {"en": 0.5, "de": 0.82}},
+        "languages": {
+            "de": {"gopher_quality": {"max_words": None}, "c4": {}}, "en": {"gopher_quality": {"min_words": 3}},
+        },
+        "pii": {"actions": {"EMAIL_ADDRESS": "drop"}},
+    }  # fmt: skip
+    write(tmp_path / "mine.yaml", {"extends": "tiny", "filter": filter_})
+
+    def of_child(filter_: dict[str, Any]) -> FilterConfig:
+        write(tmp_path / "next.yaml", {"extends": "mine.yaml", "filter": filter_})
+        found = load(str(tmp_path / "next.yaml")).filter
+        assert found is not None
+        return found
+
+    parent = of_child({})
+    assert parent.languages["de"].gopher_quality == {"max_words": None}, "a null that is a value stays"
+    assert of_child({"languages": {}}) == parent, "nothing merged is nothing changed"
+    bare = of_child({"languages": None, "language": {"scores": None}, "pii": {"actions": None}})
+    assert (bare.languages, bare.language and bare.language.scores, bare.pii and bare.pii.actions) == ({}, {}, {})
+    some = of_child({"languages": {"de": None}, "language": {"scores": {"en": None}}})
+    assert [*some.languages] == ["en"]
+    assert some.language
+    assert some.language.scores == {"de": 0.82}
+    assert of_child({"languages": {"de": {"gopher_quality": None}}}).languages["de"].gopher_quality == {}
 
 
 def test_on_and_off_are_words_and_true_and_false_are_none() -> None:

@@ -63,14 +63,14 @@ def explain_document(console: Console, start: str, profile_name: str, overrides:
     name, artifacts = _artifacts(profile_name, overrides)
     found = {stage: find(folder, start) for stage, folder in artifacts}
     identity = _only_id(name, start, found)
-    met = False
+    # Of several copies of a text the kept one, as the first stage has it that has the fewest
+    having = [of_stage for of_stage in found.values() if identity in of_stage.documents]
+    if having:
+        document = min(having, key=lambda of_stage: of_stage.sources[identity].total()).documents[identity]
+        console.print(f"[bold]{document.id}[/] from {document.source} {escape(harmless(document.metadata))}")
+        console.print(f"  [dim]{escape(harmless(document.text[:PREVIEW]))}[/]")
     for stage, of_stage in found.items():
-        document = of_stage.documents.get(identity)
-        if document and not met:
-            console.print(f"[bold]{document.id}[/] from {document.source} {escape(harmless(document.metadata))}")
-            console.print(f"  [dim]{escape(harmless(document.text[:PREVIEW]))}[/]")
         for line in story(of_stage, identity):
-            met = True
             console.print(f"  [bold]{stage:<10}[/] {escape(harmless(line))}")
 
 
@@ -156,7 +156,7 @@ def tell(verdict: Verdict) -> str:
 
 
 def find(folder: Path, start: str) -> Found:
-    """What an artifact has on the ids that start with `start`."""
+    """What an artifact has on the ids that start with `start`, in any case."""
     documents: dict[str, Document] = {}
     sources: dict[str, Counter[str]] = {}
     kept = (Document(**row) for row in _rows(folder / "documents", "id", start, DOCUMENT_SCHEMA.names))
@@ -173,7 +173,7 @@ def _pairs(folder: Path, start: str) -> Iterator[Document]:
     for role in PAIR_ROLES:
         for path in sorted((folder / role).glob("*.jsonl")):
             for pair in read_json_lines(path):
-                if str(pair["id"]).startswith(start):
+                if str(pair["id"]).lower().startswith(start.lower()):
                     yield Document(pair["id"], "\n".join(texts_of(pair)), pair["source"], f'{{"role": "{role}"}}')
 
 
@@ -183,7 +183,8 @@ def _rows(folder: Path, key: str, start: str, columns: list[str]) -> Iterator[di
         wanted: list[int] = []
         for first, batch in read_batches(path, [key]):
             wanted += (
-                first + np.flatnonzero(pc.starts_with(batch[key], start).to_numpy(zero_copy_only=False))
+                first
+                + np.flatnonzero(pc.starts_with(batch[key], start, ignore_case=True).to_numpy(zero_copy_only=False))
             ).tolist()
         yield from _taken(path, columns, wanted)
 

@@ -30,11 +30,15 @@ Row = Mapping[str, str]
 def rules(profile: ProfileName = "tiny", overrides: Overrides = None, store: StoreUrl = None) -> None:
     """List every rule of a profile in the order in which they are tried, with its threshold."""
     from tasks.filter.families import rules as rules_of
+    from tasks.filter.form.languages import switched_off
 
     _, config = _loaded(profile, overrides, store)
+    off = switched_off(config.languages)
     table = new_table("rule", "threshold", right=["threshold"])
     for rule in rules_of(config):
         table.add_row(rule.name, "" if rule.threshold is None else f"{rule.threshold:g}")
+        for language in off.get(rule.name, ()):
+            table.add_row(f"{rule.name}.{language}", "off")
     console.print(table)
 
 

@@ -223,7 +223,7 @@ def cut_spans(
         for number, (kind, some) in enumerate(cut):
             verdict: Literal["changed", "removed"] = "changed" if kept[row] or number else "removed"
             units = float(sum(span["units"] for span in some))
-            verdicts.append(Verdict(id_, source, verdict, kind.reason, units, float(kind.threshold), _owners(some)))
+            verdicts.append(Verdict(id_, source, verdict, kind.reason, units, float(kind.size), _standing(kind, some)))
     column = pc.replace_with_mask(batch["text"], pa.array(changed), pa.array(texts, pa.string()))
     batch = batch.set_column(batch.schema.get_field_index("text"), "text", column)
     return batch.filter(pa.array(kept)), verdicts
@@ -239,7 +239,9 @@ def _without(text: bytes, cut: list[dict[str, Any]]) -> str:
     return b"".join([*left, text[done:]]).decode()
 
 
-def _owners(cut: list[dict[str, Any]]) -> str:
+def _standing(kind: Kind, cut: list[dict[str, Any]]) -> str:
+    """What the ledger's value counts, and where it still stands."""
+    shared = f" of {kind.documents} documents or more" if kind.documents > 1 else ""
     owners = list(dict.fromkeys(span["owner"] for span in cut))
     more = f" and {len(owners) - OWNERS_NAMED} more" if len(owners) > OWNERS_NAMED else ""
-    return f"stands in {', '.join(owners[:OWNERS_NAMED])}{more}"
+    return f"{kind.unit}s{shared} that stand in {', '.join(owners[:OWNERS_NAMED])}{more}"

@@ -39,12 +39,11 @@ URLS = ("url", "uri", "source_url", "warc_target_uri", "WARC-Target-URI", "link"
 @dataclass(frozen=True)
 class Kind:
     """Windows of `size` consecutive `unit`s. With `scope`, only those of one host or source are compared, and those of
-    fewer than `documents` documents are let be. `threshold` is what the ledger shows."""
+    fewer than `documents` documents are let be. The ledger compares units with `size`."""
 
     unit: Literal["word", "sentence", "line"]
     reason: str
     size: int
-    threshold: int
     tables: Characters
     scope: Literal["host", "source"] | None = None
     documents: int = 1
@@ -74,13 +73,12 @@ def kinds_of(config: DedupConfig) -> Sequence[Kind]:
     words = characters(case, white_space, part_unspaced=True)
     kinds = []
     if config.sentences:
-        count = config.sentences.count
-        kinds.append(Kind("sentence", "repeated_sentences", count, count, characters(case, True)))
+        kinds.append(Kind("sentence", "repeated_sentences", config.sentences.count, characters(case, True)))
     if config.lines:
         least = config.lines.documents
-        kinds.append(Kind("line", "repeated_line", 1, least, characters(case, True), config.lines.by, least))
+        kinds.append(Kind("line", "repeated_line", 1, characters(case, True), config.lines.by, least))
     if config.spans:
-        kinds.append(Kind("word", "repeated_span", config.spans.min_words, config.spans.min_words, words))
+        kinds.append(Kind("word", "repeated_span", config.spans.min_words, words))
     return kinds
 
 

@@ -1,8 +1,8 @@
 """What a row says beside its text, as JSON: nested values stay nested, and what JSON has no form for becomes text.
 
 Timestamps, dates and times are ISO 8601, with the zone where the source has one; durations are seconds; decimals keep
-their digits. A number that is none, or is beyond all numbers, is null. Left out and counted are binary values, what the
-reader could not read, what is nested deeper than `DEPTH`, and the largest fields of a row with too much of it.
+their digits. Left out and counted are binary values, what the reader could not read, fields nested deeper than
+`DEPTH`, and the largest fields of a row with too much of it. NaN and the infinities are null, and counted with them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 DEPTH = 32
+TOO_DEEP = "nested too deep"
 UNREADABLE = object()  # stands for a value that the source has and Python has not
 SHOWN = 40  # characters of a field's name
 
@@ -35,7 +36,7 @@ def to_json(row: Mapping[str, Any], limit: int, source: str, dropped: Counter[No
     for name, value in row.items():
         reasons: set[str] = set()
         found = _value(value, DEPTH, reasons)
-        if found is not UNREADABLE:
+        if found is not UNREADABLE and TOO_DEEP not in reasons:  # what is left of such a field would be empty brackets
             kept[name] = found
         dropped.update(NotKept(source, _shown(name), why) for why in reasons)
     sizes = {name: _size(name, value) for name, value in kept.items()}
@@ -54,7 +55,10 @@ def _value(value: Any, depth: int, reasons: set[str]) -> Any:
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        if math.isfinite(value):
+            return value
+        reasons.add("not a finite number")
+        return None
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, timedelta):
@@ -69,7 +73,7 @@ def _value(value: Any, depth: int, reasons: set[str]) -> Any:
 
 def _nested(value: Mapping[Any, Any] | list[Any] | tuple[Any, ...], depth: int, reasons: set[str]) -> Any:
     if not depth:
-        reasons.add("nested too deep")
+        reasons.add(TOO_DEEP)
         return UNREADABLE
     if isinstance(value, Mapping):
         members = {str(key): _value(member, depth - 1, reasons) for key, member in value.items()}

@@ -23,6 +23,7 @@ from storage.shards.lines import write_json_lines
 from storage.shards.parquet import parquet_writer
 from tasks.filter.contamination import kernels
 from tasks.filter.contamination.config import PHRASES, QUESTIONS, SHOWN, ContaminationConfig
+from tasks.filter.contamination.plain import unwrapped
 from tasks.filter.contamination.questions import Index, index_questions, phrase, read_questions, unique_pairs
 from tasks.filter.side_files import FILE, IDS, IdDigest
 from tasks.shards import ShardResult, collect, map_shards
@@ -73,7 +74,15 @@ class Matcher:
         self.texts, self.ngrams = np.empty(1024, np.int64), np.empty(1024, np.int64)
 
     def match(self, texts: pa.Array) -> tuple[Int64, Int64]:
-        """(rows, n-grams) of all matches, each pair once."""
+        """(rows, n-grams) of all matches in the texts as they are and as they read, each pair once."""
+        rows, ngrams = self._match(texts)
+        hidden, plain = unwrapped(texts)
+        if not len(hidden):
+            return rows, ngrams
+        again, more = self._match(plain)
+        return unique_pairs(np.concatenate((rows, hidden[again])), np.concatenate((ngrams, more)))
+
+    def _match(self, texts: pa.Array) -> tuple[Int64, Int64]:
         rows, ngrams = np.empty(0, np.int64), np.empty(0, np.int64)
         for scanned in self.scanner.scan(texts):
             found = self._find(scanned.words, scanned.word_ends)

@@ -5,8 +5,9 @@ Nobody copies a question as one prompt has it. So its query is looked for alone,
 ("Question:", an activity, a passage) and without the options below it; so is the right answer. Wrong answers alone are
 left out: they give nothing away, and are often true sentences about something else. Where the query is too short to be
 looked for, it is searched for as the usual prompts write it on: with the answer behind "Answer:", and with all options
-plain, lettered or numbered (lm-evaluation-harness, MMLU's and PIQA's among others). A document with other words between
-query and answer is found by either.
+plain, lettered or numbered (lm-evaluation-harness, MMLU's and PIQA's among others), and as the rows of data sets name
+them. A document with other words between query and answer is found by either. A text that hides words (`plain.py`) is
+looked for as it is and as it reads.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tasks.filter.contamination.config import ContaminationConfig
+from tasks.filter.contamination.plain import plain
 
 LABEL = re.compile(r"^\s*(?:Question|Q|Problem|Goal):\s*", re.IGNORECASE)
 PROMPT_END = re.compile(r"\s*\b(?:Answer|A):\s*$", re.IGNORECASE)
 BEFORE = re.compile(r"^[^:?!.\n]{1,60}:\s+(?=\S)")  # a title or an activity
 OPTION = re.compile(r"^\s*\(?(?:[A-Za-z]|\d{1,2})[.):]\s")
 WORD = re.compile(r"\w+")
+MAY_HIDE = re.compile(r"[^\x00-\x7f]|[\\&%_\[<\n-]")
 
 
 class Part(NamedTuple):
@@ -48,6 +51,7 @@ def parts_of(row: Mapping[str, Any], config: ContaminationConfig) -> list[Part]:
     ]
     if not _long_enough(query, config):
         found += _written_out(query, choices, answer)
+    found += [part._replace(text=plain(part.text)) for part in found if MAY_HIDE.search(part.text)]
     distinct: dict[tuple[str, ...], Part] = {}
     for part in found:
         distinct.setdefault(tuple(WORD.findall(part.text.casefold())), part)
@@ -77,10 +81,12 @@ def _written_out(query: str, choices: Sequence[str], answer: str) -> Iterator[Pa
     if len(choices) > 1:
         letters = [chr(ord("A") + number % 26) for number in range(len(choices))]
         numbers = [str(number) for number in range(1, len(choices) + 1)]
-        for labels in (letters, numbers):
+        keys = [f"sol{number}" for number in numbers]  # PIQA's
+        for labels in (letters, numbers, keys):
             listed = " ".join(f"{label}. {choice}" for label, choice in zip(labels, choices, strict=True))
             yield Part("query and options", f"{query} {listed}", asks=True)
-        yield Part("query and options", " ".join((query, *choices)), asks=True)
+        for between in ("", "choices", "choices text"):
+            yield Part("query and options", " ".join((query, between, *choices)), asks=True)
 
 
 def _long_enough(query: str, config: ContaminationConfig) -> bool:

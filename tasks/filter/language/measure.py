@@ -6,18 +6,17 @@ document: one pass reads the whole text without truncation and detects documents
 
 from __future__ import annotations
 
-import functools
 import json
 
 import numpy as np
 import pyarrow as pa
 
-from storage.shards.arrays import Bool, Float64
+from storage.shards.arrays import Float64
 from tasks.filter.language import kernels
 from tasks.filter.language.config import LanguageConfig
 from tasks.filter.language.identify import identifier, likeliest
+from tasks.filter.language.plain import alphabetic, plain_texts
 from tasks.filter.language.second import add_fasttext, add_lingua
-from tasks.text.characters import SIZE
 from tasks.text.scan import utf8
 
 SHOWN_SHARE = 0.01  # languages below this share are not listed
@@ -33,19 +32,14 @@ SCHEMA = pa.schema(
 )
 
 
-@functools.cache
-def _alphabetic() -> Bool:
-    return np.fromiter((chr(code).isalpha() for code in range(SIZE)), np.bool_, SIZE)
-
-
 def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
     """The languages of each text; see `stage.py` for the columns."""
     lid = identifier()
-    data, offsets = utf8(texts)
+    data, offsets = utf8(plain_texts(texts))
     limit = int(offsets[-1] - offsets[0]) // config.piece_bytes + len(texts)
     begins, ends, letters = (np.empty(limit, np.int64) for _ in range(3))
     firsts = np.empty(len(texts), np.int64)
-    pieces = kernels.cut(data, offsets, config.piece_bytes, _alphabetic(), begins, ends, letters, firsts)
+    pieces = kernels.cut(data, offsets, config.piece_bytes, alphabetic(), begins, ends, letters, firsts)
     letters = letters[:pieces]
     parts = lid.classifier.sum(data, begins[:pieces], ends[:pieces])
     part_labels, part_scores = likeliest(lid, parts.sums, parts.counts, config.piece_score)

@@ -30,9 +30,10 @@ def fingerprints(config: LanguageConfig) -> dict[str, str]:
     return found
 
 
-@stage(version=2, name="language", part_of="filter", runtime=("data",), sources=fingerprints)
+@stage(version=3, name="language", part_of="filter", runtime=("data",), sources=fingerprints)
 def language_signals(config: LanguageConfig, documents: Artifact, out: Output) -> None:
-    """The language of each document, by fastText's lid.176 (Joulin et al. 2016) on its whole text.
+    """The language of each document, by fastText's lid.176 (Joulin et al. 2016) on its whole text, but for addresses
+    and tags; lines of capitals are read in lower case.
 
     Columns: `language` (the model's code, ISO 639-1 where it exists), `language_score` (its probability),
     `language_margin` (that minus the probability of the second), `language_share` (of the letters in pieces with a

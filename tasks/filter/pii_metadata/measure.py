@@ -1,8 +1,8 @@
 """Findings of personal data in the fields of metadata, a row per document.
 
-A value is searched as it is, and with its field's name before it: in `{"phone": "415 555 2671"}` that is the word that
-says what the digits are; in a list it is the list's. Texts are looked at however deep they are nested. Numbers are left
-alone, as most of them are identifiers.
+A value is searched as it is, and behind the name of its field and of each that the field is within: in
+`{"phone": {"home": "415 555 2671"}}` that is what says what the digits are. Texts are looked at however deep they are
+nested. Numbers are left alone, as most of them are identifiers.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ def measure_metadata(config: MetadataConfig, metadata: pa.Array) -> pa.RecordBat
     texts: list[str] = []
     for row, value in enumerate(metadata.to_pylist()):
         for text in texts_of(fields_of(value), config.fields):
-            name = next((key for key in reversed(text.keys) if isinstance(key, str)), "")
-            for said in _before(name):
+            for said in _before(text.keys):
                 places.append((row, text.path, len(said)))
                 texts.append(said + text.value)
     by_field: list[dict[str, list[Finding]]] = [{} for _ in range(len(metadata))]
@@ -42,7 +41,8 @@ def measure_metadata(config: MetadataConfig, metadata: pa.Array) -> pa.RecordBat
     return pa.record_batch([pa.array(found, SCHEMA.field(0).type)], SCHEMA)
 
 
-def _before(name: str) -> list[str]:
-    """What a value is searched behind: nothing, its field's name as a word, and the name as it is: `api_key` is how
+def _before(keys: tuple[str | int, ...]) -> list[str]:
+    """What a value is searched behind: nothing, and each name of its path as words, and as it is: `api_key` is how
     settings are written, and a setting must begin its line."""
-    return list(dict.fromkeys(["", *(f"{said}: " for said in (name.replace("_", " "), name) if name)]))
+    names = [key for key in reversed(keys) if isinstance(key, str) and key]
+    return list(dict.fromkeys(["", *(f"{said}: " for name in names for said in (name.replace("_", " "), name))]))

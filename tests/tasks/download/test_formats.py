@@ -200,9 +200,7 @@ def test_of_metadata_that_is_too_large_or_too_deep_the_rest_is_kept(tmp_path: Pa
     rows = [{"text": GOOD[0], "html": "x" * 900, "url": "u" * 50, "id": 1}, {"text": GOOD[1], "deep": deep, "id": 2}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = run(tmp_path, source(tmp_path / "a.jsonl"), max_metadata_bytes=200)
-    first, second = metadata(out)
-    assert first == {"url": "u" * 50, "id": 1}
-    assert second["id"] == 2
+    assert metadata(out) == [{"url": "u" * 50, "id": 1}, {"id": 2}]
     told = out.counts["tables"]["Metadata left out"]
     assert [(row["field"], row["why"]) for row in told] == [("deep", "nested too deep"), ("html", "too large")]
 
@@ -224,6 +222,21 @@ def test_odd_json_is_read_or_refused_by_line(tmp_path: Path) -> None:
     assert texts(out) == ["new", "n", "i", GOOD[0]]
     assert [reason for reason, _ in refused(out)] == ["broken_json", "nested_too_deep", "broken_json"]
     assert metadata(out)[1:3] == [{"big": int("9" * 400)}, {"x": None}]
+
+
+def test_numbers_that_json_has_no_form_for_are_null_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        json.dumps({"text": GOOD[0], "x": float("nan"), "list": [1.5, float("-inf"), float("inf")], "y": 0.5})
+        + "\n"
+        + json.dumps({"text": GOOD[1], "x": float("inf"), "y": None})
+    )
+    out = run(tmp_path, source(tmp_path / "a.jsonl"))
+    assert metadata(out) == [{"x": None, "list": [1.5, None, None], "y": 0.5}, {"x": None, "y": None}]
+    assert out.counts["metadata_dropped"] == 3
+    assert out.counts["tables"]["Metadata left out"] == [
+        {"source": "mine", "field": "x", "why": "not a finite number", "rows": 2},
+        {"source": "mine", "field": "list", "why": "not a finite number", "rows": 1},
+    ]
 
 
 def test_a_delimiter_is_one_character_of_ascii() -> None:

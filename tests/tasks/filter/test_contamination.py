@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from storage.artifact import Artifact
 from storage.shards.documents import Document, read_batches, shard_name, write_documents
 from tasks.filter.contamination.config import ContaminationConfig
+from tasks.filter.contamination.plain import plain
 from tasks.filter.contamination.questions import read_questions
 from tasks.filter.contamination.stage import contamination_signals
 from tasks.filter.side_files import IDS, IdDigest
@@ -86,6 +87,14 @@ ASKED, WORDS = (len(re.findall(r"\w+", text)) for text in (LONG, f"{LONG} {ANSWE
         f"{LONG} {ANSWER}".replace(" ", ", ").replace("?", ""),
         f"{FILLER} {LONG} {ANSWER}. {FILLER}",
         f"{FILLER * 50} {LONG} {ANSWER}",
+        f"{LONG} {ANSWER}".replace(" ", "_"),
+        f"{LONG} {ANSWER}".replace(" ", "\\n"),
+        f"{LONG} {ANSWER}".replace(" ", "%20"),
+        f"{LONG} {ANSWER}".replace("n", "n\u00ad").replace("t", "\u200bt"),
+        f"{LONG} {ANSWER}".replace("e", "&#101;").replace(" ", "&nbsp;"),
+        f"{LONG} {ANSWER}".replace(" the ", " the[12] <b>").replace("birds", "birds²"),
+        f"{LONG} {ANSWER}".replace("ground", "gro-\nund").replace(" grass", "\n  12 grass"),
+        "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in f"{LONG} {ANSWER}"),
     ],
 )
 def test_a_question_is_found_at_any_place_in_any_case_and_punctuation(tmp_path: Path, planted: str) -> None:
@@ -248,12 +257,23 @@ def test_the_same_documents_give_the_same_bytes_whatever_the_workers_and_the_sha
     assert found[0][1:] == found[2][1:]
 
 
+def test_a_short_question_is_found_in_the_rows_of_data_sets(tmp_path: Path) -> None:
+    choices = ["boil it", "salt it"]
+    rows = [
+        {"goal": "To keep fish,", "sol1": choices[0], "sol2": choices[1]},
+        {"question": "To keep fish,", "choices": choices, "answer": 1},
+        {"question": "To keep fish,", "choices": {"text": choices, "label": ["A", "B"]}},
+    ]
+    write(tmp_path, [json.dumps(row) for row in rows], {"piqa": [("To keep fish,", choices, 1)]})
+    assert [names for _, names in signals(run(tmp_path))] == ["piqa"] * 3
+
+
 def tuples_of_words(text: str, n: int) -> set[tuple[str, ...]]:
     words = re.findall(r"\w+", text.casefold())
     return {tuple(words[at : at + n]) for at in range(len(words) - n + 1)}
 
 
-TEXT = st.lists(st.sampled_from(["a", "b", "C", "d,", "e\n"]), max_size=30).map(" ".join)
+TEXT = st.lists(st.sampled_from(["a", "b", "C", "d,", "e\n", "b_a", "a\u00ada"]), max_size=30).map(" ".join)
 
 
 @pytest.mark.shadow(
@@ -279,7 +299,10 @@ def test_counts_are_those_of_sets_of_tuples(
         asked.append([(p.asks, tuples_of_words(p.text, size)) for p, size in zip(question.parts, sizes, strict=True)])
     wanted = {gram for found in asked for _, grams in found for gram in grams}
     lengths = range(shortest, n + 1)
-    held = [set().union(*(tuples_of_words(text, size) for size in lengths)) & wanted for text in texts]
+    held = [
+        set().union(*(tuples_of_words(text, size) for text in (each, plain(each)) for size in lengths)) & wanted
+        for each in texts
+    ]
     rare = {gram for gram in wanted if sum(gram in grams for grams in held) <= most}
     whole = [{g for found in asked for asks, grams in found if asks and grams <= has for g in grams} for has in held]
     counted = [has & (rare | of_queries) for has, of_queries in zip(held, whole, strict=True)]

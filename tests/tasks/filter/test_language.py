@@ -23,6 +23,7 @@ from tasks.filter.language.config import PACKAGE, LanguageConfig
 from tasks.filter.language.family import FAMILY
 from tasks.filter.language.identify import MODEL
 from tasks.filter.language.measure import SCHEMA, measure_language
+from tasks.filter.language.plain import plain_texts
 from tasks.filter.language.rules import LanguageRules
 from tasks.filter.language.stage import language_signals
 from tasks.stage.output import Output
@@ -57,7 +58,8 @@ def library() -> Any:
 
 
 def assert_as_the_library(texts: Sequence[str]) -> None:
-    for text, row in zip(texts, measure(texts), strict=True):
+    read = plain_texts(pa.array(texts, pa.string())).to_pylist()
+    for text, row in zip(read, measure(texts), strict=True):
         if row["language"] is None:
             assert not any(map(str.isalpha, text))
             continue

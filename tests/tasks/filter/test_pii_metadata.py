@@ -150,3 +150,17 @@ def test_a_value_is_searched_with_its_fields_name_and_without(field: str, value:
     (finding,) = found[0]["pii_metadata"]
     assert value[finding["start"] : finding["end"]] == hidden
     assert finding["field"] == f"meta.{field}"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "path"),
+    [
+        ({"phone": {"home": "415 555 2671"}}, "phone.home"),
+        ({"phone": {"numbers": [{"main": "415 555 2671"}]}}, "phone.numbers[0].main"),
+        ({"password": {"value": "k9Tr4Wmz81Qp"}}, "password.value"),
+        ({"id": {"home": "415 555 2671"}}, None),
+    ],
+)
+def test_a_value_is_searched_behind_every_name_of_its_path(metadata: dict[str, Any], path: str | None) -> None:
+    found = measure_metadata(MetadataConfig(), pa.array([json.dumps(metadata)])).to_pylist()
+    assert [(each["field"], each["start"]) for each in found[0]["pii_metadata"]] == ([(path, 0)] if path else [])

@@ -150,8 +150,11 @@ def test_a_file_of_fineweb_2_becomes_a_section_of_a_profile(tmp_path: Path) -> N
     assert tests["language.min_score.de"] == 0.821
     assert "gopher_quality.min_mean_word_length.de" not in tests, "0 is off"
     assert chosen.form.stop_words_of == {"de": ["der", "und", "die"]}
-    (tmp_path / "bad.yml").write_text("a: b\n")
-    assert "is no file of a language" in gristmill("filter", "fineweb2", f"de={tmp_path / 'bad.yml'}").stderr
+    (tmp_path / "bad.yml").write_text(FILE.replace("0.263", "3").replace("[5, 0.141]", "[5, high]"))
+    told = " ".join(gristmill("filter", "fineweb2", f"de={tmp_path / 'bad.yml'}").stderr.split())
+    assert "bad.yml is no file of a language" in told
+    assert "dup_line_frac: Input should be less than or equal to 1" in told
+    assert "dup_n_grams.0.1: Input should be a valid number" in told
     assert "Write CODE=FILE" in gristmill("filter", "fineweb2", "deu.yml").stderr
 
 

@@ -23,7 +23,8 @@ def test_data_and_questions_of_a_task(tmp_path: Path) -> None:
     source = sources(tmp_path)["arc_easy"]
     questions = prepare(source, tmp_path / "benchmarks" / "arc_easy", tmp_path / "scratch")
     assert questions[1] == {
-        "id": "1", "query": "Question: Where does the hen live?\nAnswer:", "choices": [" in the yard"], "gold": 0,
+        "id": "1", "query": "Question: Where does the hen live?\nAnswer:", "gold": 1,
+        "choices": [f" in the {place}" for place in ("wood", "yard", "tree", "house")],
     }  # fmt: skip
     assert len((tmp_path / "benchmarks" / "arc_easy.jsonl").read_text().splitlines()) == len(choices())
     about = json.loads((tmp_path / "benchmarks" / "arc_easy" / "task.json").read_text())
@@ -52,7 +53,10 @@ def test_a_group_is_asked_for_the_tasks_whose_files_there_are(tmp_path: Path) ->
     some = HarnessSource(task="blimp", only=["blimp_causative", "blimp_passive_2"], files=files)
     questions = prepare(some, tmp_path / "out" / "blimp", tmp_path / "scratch")
     assert [row["id"] for row in questions] == ["blimp_causative/0", "blimp_passive_2/0"]
-    assert [row["choices"] for row in questions] == [[" causative good."], [" passive_2 good."]]
+    assert [row["choices"] for row in questions] == [
+        [" causative good.", " causative bad."], [" passive_2 good.", " passive_2 bad."],
+    ]  # fmt: skip
+    assert [row["gold"] for row in questions] == [0, 0]
     with pytest.raises(SourceError, match=r"blimp reads .*adjunct_island\.jsonl, and there is no such file"):
         prepare(HarnessSource(task="blimp", files=files), tmp_path / "all" / "blimp", tmp_path / "scratch")
 
@@ -69,7 +73,7 @@ def test_a_definition_of_ones_own_goes_with_its_data(tmp_path: Path) -> None:
     write_rows(tmp_path / "mine.jsonl", [{"about": "hens", "options": ["lay", "read"], "right": 0}])
     source = HarnessSource(task="my_word", folder=str(folder), files={"test": str(tmp_path / "mine.jsonl")})
     (question,) = prepare(source, tmp_path / "out" / "my_word", tmp_path / "scratch")
-    assert question["query"] == "Which? hens"
+    assert question == {"id": "0", "query": "Which? hens", "choices": [" lay", " read"], "gold": 0}
     assert (tmp_path / "out" / "my_word" / "definition" / "how.py").is_file()
     first = fingerprint(source)
     (folder / "how.py").write_text("def ask(doc):\n    return 'What? ' + doc['about']\n")
@@ -128,7 +132,7 @@ def test_a_column_that_the_definition_names_is_there_or_the_task_is_refused(tmp_
         prepare(HarnessSource(task="boolq", files=files), tmp_path / "out" / "boolq", tmp_path / "scratch")
     made = HarnessSource(task="boolq", files=files, columns={"label": "{{answer | int}}"})
     (question,) = prepare(made, tmp_path / "out" / "boolq", tmp_path / "scratch")
-    assert question["choices"] == [" yes"]
+    assert (question["choices"], question["gold"]) == ([" no", " yes"], 1)
 
 
 @pytest.mark.parametrize("right", [-1, 2])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, ValidationError
@@ -17,31 +17,37 @@ from storage.errors import ConfigError
 from tasks.filter.form.languages.unspaced import UNSPACED
 from tasks.stage.config import StageConfig
 
+Share = Annotated[float, Field(ge=0, le=1)]
+
 
 class LanguageFile(StageConfig):
     """The keys of such a file."""
 
-    dup_line_frac: float = Field(description="largest share of duplicate lines")
-    dup_n_grams: list[tuple[int, float]] = Field(description="largest share of characters in duplicate n-grams, by n")
-    top_n_grams: list[tuple[int, float]] = Field(description="largest share of characters in the top n-gram, by n")
-    language_score: float = Field(description="smallest probability of the language")
-    line_punct_thr: float = Field(description="smallest share of lines that end in terminal punctuation")
-    new_line_ratio: float = Field(description="most newlines per word")
-    min_avg_word_length: float = Field(description="smallest mean length of words")
-    max_avg_word_length: float = Field(description="largest mean length of words")
-    max_non_alpha_words_ratio: float = Field(description="smallest share of words with a letter, despite its name")
+    dup_line_frac: Share = Field(description="largest share of duplicate lines")
+    dup_n_grams: list[tuple[int, Share]] = Field(description="largest share of characters in duplicate n-grams, by n")
+    top_n_grams: list[tuple[int, Share]] = Field(description="largest share of characters in the top n-gram, by n")
+    language_score: Share = Field(description="smallest probability of the language")
+    line_punct_thr: Share = Field(description="smallest share of lines that end in terminal punctuation")
+    new_line_ratio: float = Field(ge=0, description="most newlines per word")
+    min_avg_word_length: float = Field(ge=0, description="smallest mean length of words")
+    max_avg_word_length: float = Field(ge=0, description="largest mean length of words")
+    max_non_alpha_words_ratio: Share = Field(description="smallest share of words with a letter, despite its name")
     stopwords: list[str] = Field(min_length=1, description="stop words")
 
 
 def read_language_file(path: Path) -> LanguageFile:
-    """The file. Raises ConfigError for one that is not of this kind."""
+    """The file. Raises ConfigError, which names the key, for one that is not of this kind."""
     try:
         return LanguageFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
-        first = str(error).splitlines()[0]
-        raise ConfigError(
-            f"{path} is no file of a language of FineWeb-2: {first}.", "Take one of its configs/."
-        ) from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        wrong = str(error).splitlines()[0]
+    except ValidationError as error:
+        wrong = "; ".join(": ".join(filter(None, (_place(one["loc"]), one["msg"]))) for one in error.errors())
+    raise ConfigError(f"{path} is no file of a language of FineWeb-2: {wrong}.", "Take one of its configs/.")
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location)
 
 
 def section(files: Mapping[str, LanguageFile]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from tasks.filter.form.rules import C4Rules, FineWebRules, GopherQualityRules, GopherRepetitionRules
 from tasks.filter.rules import DIRECTIONS, Thresholds
@@ -34,6 +34,11 @@ class LanguageThresholds(StageConfig):
             unknown = sorted(set(getattr(self, group)) - set(known))
             if unknown:
                 raise ValueError(f"{group} has no threshold {', '.join(unknown)}; it has {', '.join(known)}")
+            try:
+                rules.model_validate(getattr(self, group))
+            except ValidationError as error:
+                told = "; ".join(f"{group}.{one['loc'][0]} = {one['input']!r}: {one['msg']}" for one in error.errors())
+                raise ValueError(told) from error
         return self
 
 
@@ -43,3 +48,14 @@ Languages = Mapping[str, LanguageThresholds]
 def of_group(languages: Languages, group: str) -> dict[str, Thresholds]:
     """The thresholds of a group by language."""
     return {language: getattr(own, group) for language, own in languages.items()}
+
+
+def switched_off(languages: Languages) -> dict[str, list[str]]:
+    """By the name of a rule, the languages that do without it."""
+    found: dict[str, list[str]] = {}
+    for language, own in sorted(languages.items()):
+        for group in GROUPS:
+            for name, threshold in getattr(own, group).items():
+                if threshold is None:
+                    found.setdefault(f"{group}.{name}", []).append(language)
+    return found

@@ -108,7 +108,7 @@ def test_a_paragraph_in_five_documents_stays_in_one_and_all_five_documents_remai
             assert document.id not in result.verdicts
         else:
             assert result.text(document) == before + after.removeprefix("\n\n“")  # up to the next word
-            detail = f"stands in {keeper.id}"
+            detail = f"words that stand in {keeper.id}"
             assert result.verdicts[document.id] == Verdict(
                 document.id, "web", "changed", "repeated_span", 60.0, 50.0, detail
             )
@@ -144,7 +144,7 @@ def test_a_span_that_stands_twice_in_one_document_goes_once(tmp_path: Path) -> N
     document = Document.new(f"{shared}; {between}: {shared}!", "a")
     result = run(tmp_path, [document])
     assert result.text(document) == f"{shared}; {between}: "
-    assert result.verdicts[document.id].detail == f"stands in {document.id}"
+    assert result.verdicts[document.id].detail == f"words that stand in {document.id}"
 
 
 def test_of_a_repetition_without_end_one_span_stays_whole(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_overlapping_spans_are_joined_and_each_part_names_its_owner(tmp_path: Pa
     assert result.text(better) == f"two {last}"
     assert result.text(worse) == "three four"
     assert result.verdicts[worse.id].value == 36
-    assert result.verdicts[worse.id].detail == f"stands in {trusted.id}, {better.id}"
+    assert result.verdicts[worse.id].detail == f"words that stand in {trusted.id}, {better.id}"
     found = pa.concat_tables(result.spans).to_pylist()
     assert [span["units"] for span in found if span["owner"] == better.id] == [12]
 
@@ -182,7 +182,7 @@ def test_a_verdict_names_three_owners_and_counts_the_rest(tmp_path: Path) -> Non
     owners = [Document.new(f"{part} {seed}", "good") for seed, part in enumerate(parts)]
     everything = Document.new(" stop. ".join(parts), "bad")
     verdict = run(tmp_path, [everything, *owners], source_order=["good"]).verdicts[everything.id]
-    assert verdict.detail == f"stands in {', '.join(owner.id for owner in owners[:3])} and 2 more"
+    assert verdict.detail == f"words that stand in {', '.join(owner.id for owner in owners[:3])} and 2 more"
 
 
 def test_what_an_earlier_artifact_holds_is_kept_there_whatever_its_source(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_what_an_earlier_artifact_holds_is_kept_there_whatever_its_source(tmp_pa
     document = Document.new(f"new {shared} end", "good")
     result = run(tmp_path, [document], earlier=earlier, source_order=["good"])
     assert result.text(document) == "new end"
-    assert result.verdicts[document.id].detail == f"stands in {min(old.id for old in earlier)}"
+    assert result.verdicts[document.id].detail == f"words that stand in {min(old.id for old in earlier)}"
 
 
 def test_removed_documents_take_no_part(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_removed_documents_take_no_part(tmp_path: Path) -> None:
     rows = [documents[0], documents[2], documents[1], documents[3]]  # of two shards
     result = run(tmp_path, documents, removed=[1, 2], source_order=list("abcd"), shards=2)
     assert [result.text(document) for document in rows] == [document.text for document in rows[:3]] + ["d"]
-    assert result.verdicts[documents[3].id].detail == f"stands in {documents[0].id}"
+    assert result.verdicts[documents[3].id].detail == f"words that stand in {documents[0].id}"
 
 
 def test_what_dedup_removed_is_left_out_with_the_spans(tmp_path: Path) -> None:
@@ -226,7 +226,9 @@ def test_three_sentences_that_occurred_before_go_and_the_documents_stay(tmp_path
     assert result.text(first) == first.text
     assert result.text(second) == "Another\nNo more.\n"
     assert result.text(two) == two.text
-    verdict = Verdict(second.id, "bad", "changed", "repeated_sentences", 6.0, 3.0, f"stands in {first.id}")
+    verdict = Verdict(
+        second.id, "bad", "changed", "repeated_sentences", 6.0, 3.0, f"sentences that stand in {first.id}"
+    )
     assert result.verdicts == {second.id: verdict}
 
 
@@ -256,6 +258,8 @@ def test_a_line_that_a_host_repeats_stays_once_and_other_hosts_keep_theirs(tmp_p
     assert changed == {document.id for document in (*many, *bare)} - keepers
     assert result.text(max(many, key=lambda document: document.id)).endswith(" of a.org\n  ")
     assert {v.reason for v in result.verdicts.values()} == {"repeated_line"}
+    told = {(v.value, v.threshold, v.detail) for v in result.verdicts.values()}
+    assert told == {(1.0, 1.0, f"lines of 3 documents or more that stand in {keeper}") for keeper in keepers}
     by_source = run(tmp_path / "2", documents, asked={"lines": {"documents": 9, "by": "source"}})
     assert len(by_source.verdicts) == 8
     assert not run(tmp_path / "3", documents, asked={"lines": {"documents": 10, "by": "source"}}).verdicts

@@ -1,0 +1,255 @@
+"""The hot loop of `plain.py`, compiled by numba: a pass over the bytes of a text that stops at few of them.
+
+What is to be replaced is found left to right and does not overlap. Nothing becomes longer, so the output fits into as
+many bytes as the input has, and a text in which nothing is replaced is not written at all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from tasks.text.kernels import decode, encode
+
+KEEP, BLANK, DROP = -1, -2, -3  # what a place becomes, if no code point
+LONGEST_TAG, LONGEST_NAME, LONGEST_MARK = 300, 10, 12  # bytes of a tag, of its name, of a footnote's mark
+INLINE = np.array(
+    [int.from_bytes(name, "big") for name in (
+        b"a", b"abbr", b"b", b"cite", b"code", b"em", b"font", b"i", b"mark", b"q", b"s", b"small", b"span", b"strong",
+        b"sub", b"sup", b"tt", b"u", b"wbr",
+    )],
+    np.uint64,
+)  # fmt: skip
+ZERO_WIDTH = np.array([int.from_bytes(name, "big") for name in (b"shy", b"zwj", b"zwnj")], np.uint64)
+STOPS = np.zeros(256, np.bool_)  # bytes that may begin something
+STOPS[128:] = True
+STOPS[[*b"\\&%_[<-\n"]] = True
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _is_digit(b):
+    return 48 <= b <= 57
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _is_letter(b):
+    return 97 <= (b | 32) <= 122
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _is_word(b):
+    return _is_digit(b) or _is_letter(b) or b >= 128
+
+
+@njit(cache=True, nogil=True)
+def _number(data, i, end, base, most):
+    """(value, end) of the digits at `i`, up to `most` of them."""
+    value = 0
+    last = min(end, i + most)
+    while i < last:
+        b = data[i]
+        if _is_digit(b):
+            digit = np.int64(b) - 48
+        elif base == 16 and 97 <= (b | 32) <= 102:
+            digit = np.int64(b | 32) - 87
+        else:
+            break
+        value = value * base + digit
+        i += 1
+    return value, i
+
+
+@njit(cache=True, nogil=True)
+def _name(data, i, end):
+    """(number, end) of the letters and digits at `i`, in lower case as a big-endian number; longer ones lose their
+    beginning."""
+    code = np.uint64(0)
+    while i < end and (_is_letter(data[i]) or _is_digit(data[i])):
+        code = (code << np.uint64(8)) | np.uint64(data[i] | 32)
+        i += 1
+    return code, i
+
+
+@njit(cache=True, nogil=True)
+def _backslash(data, i, end):
+    r"""\n, \t, \r, \u2019 and other escapes of JSON, also where they were escaped again."""
+    j = i
+    while j < end and data[j] == 92:
+        j += 1
+    if j < end and data[j] == 117:
+        value, after = _number(data, j + 1, end, 16, 4)
+        if after == j + 5:
+            return (value if value < 0xD800 or value > 0xDFFF else BLANK), after
+    # Behind several backslashes, \\text is a command of LaTeX in JSON
+    command = j > i + 1 and j + 1 < end and 97 <= data[j + 1] <= 122
+    if j < end and data[j] in (110, 114, 116) and not command:
+        return BLANK, j + 1
+    return BLANK, j
+
+
+@njit(cache=True, nogil=True)
+def _ampersand(data, i, end):
+    """&#8217;, &#x2019;, &shy; and other entities; named ones are taken for signs."""
+    if i + 1 < end and data[i + 1] == 35:
+        hexadecimal = i + 2 < end and data[i + 2] | 32 == 120
+        first = i + 3 if hexadecimal else i + 2
+        value, after = _number(data, first, end, 16 if hexadecimal else 10, 6 if hexadecimal else 7)
+        if after > first and after < end and data[after] == 59:
+            good = value < 0xD800 or 0xDFFF < value <= 0x10FFFF
+            return (value if good else BLANK), after + 1
+        return KEEP, i + 1
+    code, after = _name(data, i + 1, end)
+    if after - i > 2 and after - i - 1 <= 8 and after < end and data[after] == 59 and _is_letter(data[i + 1]):
+        return (DROP if np.any(code == ZERO_WIDTH) else BLANK), after + 1
+    return KEEP, i + 1
+
+
+@njit(cache=True, nogil=True)
+def _percent(data, i, end):
+    """%20 and the like, as in a URL."""
+    value, after = _number(data, i + 1, end, 16, 2)
+    if after != i + 3:
+        return KEEP, i + 1
+    return (value if 32 < value < 127 else BLANK), after
+
+
+@njit(cache=True, nogil=True)
+def _underscores(data, begin, i, end):
+    """Those beside a letter or digit are blanks or markup; others are a gap to be filled."""
+    j = i
+    while j < end and data[j] == 95:
+        j += 1
+    beside = (i > begin and _is_word(data[i - 1])) or (j < end and _is_word(data[j]))
+    return (BLANK if beside else KEEP), j
+
+
+@njit(cache=True, nogil=True)
+def _footnote(data, i, end):
+    """[1], [2, 3] and [a]."""
+    if i + 2 < end and 97 <= data[i + 1] <= 122 and data[i + 2] == 93:
+        return BLANK, i + 3
+    if i + 1 < end and _is_digit(data[i + 1]):
+        j = i + 1
+        while j < end and j - i < LONGEST_MARK and (_is_digit(data[j]) or data[j] in (32, 44, 45, 59)):
+            j += 1
+        if j < end and data[j] == 93:
+            return BLANK, j + 1
+    return KEEP, i + 1
+
+
+@njit(cache=True, nogil=True)
+def _tag(data, i, end):
+    """A tag of HTML or XML: nothing where it may stand within a word, else a blank."""
+    first = i + 2 if i + 1 < end and data[i + 1] == 47 else i + 1
+    if first >= end or not _is_letter(data[first]):
+        return KEEP, i + 1
+    code, j = _name(data, first, end)
+    if j - first > LONGEST_NAME or j >= end or data[j] not in (62, 32, 47, 9, 10, 13):
+        return KEEP, i + 1
+    last = min(end, j + LONGEST_TAG)
+    while j < last and data[j] != 62 and data[j] != 60:
+        j += 1
+    if j >= last or data[j] != 62:
+        return KEEP, i + 1
+    return (DROP if np.any(code == INLINE) else BLANK), j + 1
+
+
+@njit(cache=True, nogil=True)
+def _hyphen(data, begin, i, end):
+    """A hyphen at the end of a line within a word."""
+    j = i + 1
+    if j < end and data[j] == 13:
+        j += 1
+    if j >= end or data[j] != 10 or i == begin or not (_is_letter(data[i - 1]) or data[i - 1] >= 128):
+        return KEEP, i + 1
+    j += 1
+    while j < end and (data[j] == 32 or data[j] == 9):
+        j += 1
+    if j < end and 97 <= data[j] <= 122:
+        return DROP, j
+    return KEEP, i + 1
+
+
+@njit(cache=True, nogil=True)
+def _line_number(data, i, end):
+    """A number at the beginning of a line: `12 `, `12. `, `12: `, `12) ` or `12| `."""
+    j = i + 1
+    while j < end and (data[j] == 32 or data[j] == 9):
+        j += 1
+    _, after = _number(data, j, end, 10, 4)
+    if after == j:
+        return KEEP, i + 1
+    if after < end and data[after] in (46, 58, 41, 124):
+        after += 1
+    if after < end and (data[after] == 32 or data[after] == 9):
+        return BLANK, after + 1
+    return KEEP, i + 1
+
+
+@njit(cache=True, nogil=True)
+def _at(data, begin, i, end):
+    """(what the place at `i` becomes, its end)."""
+    b = data[i]
+    if b >= 128:
+        c, used = decode(data, i, end)
+        return np.int64(c), i + used
+    if b == 92:
+        return _backslash(data, i, end)
+    if b == 38:
+        return _ampersand(data, i, end)
+    if b == 37:
+        return _percent(data, i, end)
+    if b == 95:
+        return _underscores(data, begin, i, end)
+    if b == 91:
+        return _footnote(data, i, end)
+    if b == 60:
+        return _tag(data, i, end)
+    if b == 45:
+        return _hyphen(data, begin, i, end)
+    return _line_number(data, i, end)
+
+
+@njit(cache=True, nogil=True)
+def unwrap(data, offsets, stops, folds, pool_ends, pool, out, out_ends):
+    """Write each of D texts in which something is replaced to `out`, ending at `out_ends[d]`; of others, nothing.
+
+    Text d is `data[offsets[d]:offsets[d + 1]]`. Where `folds[c]` is above 0, code point c becomes
+    `pool[pool_ends[folds[c] - 1]:pool_ends[folds[c]]]`. `out` has room for all of `data`.
+    """
+    at = 0
+    for d in range(len(offsets) - 1):
+        begin, end = offsets[d], offsets[d + 1]
+        done = i = begin  # what is before `done` has been written
+        first = at
+        while i < end:
+            if not stops[data[i]]:
+                i += 1
+                continue
+            found, after = _at(data, begin, i, end)
+            plain = data[i] >= 128
+            fold = np.int64(folds[found]) if 0 <= found < len(folds) else 0
+            if found == KEEP or (plain and not fold):
+                i = after
+                continue
+            for place in range(done, i):
+                out[at] = data[place]
+                at += 1
+            if found == BLANK:
+                out[at] = 32
+                at += 1
+            elif fold:
+                for place in range(pool_ends[fold - 1], pool_ends[fold]):
+                    out[at] = pool[place]
+                    at += 1
+            elif found != DROP:
+                at = encode(np.uint32(found), out, at)
+            done = i = after
+        if done > begin:
+            for place in range(done, end):
+                out[at] = data[place]
+                at += 1
+            if at == first:  # all of it was dropped
+                out[at] = 32
+                at += 1
+        out_ends[d] = at

@@ -1,0 +1,148 @@
+"""Texts as languages are identified on, compiled by numba: without addresses and tags, lines of capitals in lower case.
+
+fastText's vector of a text is a mean over its n-grams, and those of `https://`, `href` and `RIVER` say little of a
+language, or that it is another. Addresses are `scheme://…`, `www.…` and `name@host.tld`. A line is in capitals where
+they are more than four fifths of the letters that have a case.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from tasks.text.kernels import code_point, encode
+
+LONGEST_TAG = 300  # bytes
+NONE, NAME, STOP, ALNUM = (
+    0,
+    1,
+    2,
+    4,
+)  # of bytes: in the name of an address of e-mail, behind an address, letter or digit
+KINDS = np.zeros(256, np.uint8)
+KINDS[[*b'\t\n\v\f\r <>"']] = STOP
+KINDS[[*b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"]] = NAME | ALNUM
+KINDS[[*b"._+-"]] = NAME
+SIGNS = np.zeros(256, np.bool_)
+SIGNS[[*b"<:wW@"]] = True
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _is_letter(b):
+    return 97 <= (b | 32) <= 122
+
+
+@njit(cache=True, nogil=True)
+def _address_end(data, i, end, kinds):
+    while i < end and not kinds[data[i]] & STOP:
+        i += 1
+    return i
+
+
+@njit(cache=True, nogil=True)
+def _found(data, begin, i, end, out, first, at, kinds):
+    """(end in `data`, start in `out[first:at]`) of the tag or address that the sign at `i` shows; (i, at) for none."""
+    b = data[i]
+    if b == 60:
+        j = i + 2 if i + 1 < end and data[i + 1] == 47 else i + 1
+        if j < end and _is_letter(data[j]):
+            last = min(end, j + 2 + LONGEST_TAG)
+            j += 1
+            while j < last and data[j] != 62 and data[j] != 60:
+                j += 1
+            if j < last and data[j] == 62:
+                return j + 1, at
+        return i, at
+    start = at
+    if b == 58:
+        if i + 3 < end and data[i + 1] == 47 and data[i + 2] == 47 and not kinds[data[i + 3]] & STOP:
+            while start > first and _is_letter(out[start - 1]):
+                start -= 1
+            if start < at:
+                return _address_end(data, i, end, kinds), start
+        return i, at
+    if b == 64:
+        j = i + 1
+        while j < end and (kinds[data[j]] & ALNUM or data[j] == 45):
+            j += 1
+        if j == i + 1 or j + 1 >= end or data[j] != 46 or not (kinds[data[j + 1]] & ALNUM or data[j + 1] in (45, 46)):
+            return i, at
+        while start > first and kinds[out[start - 1]] & NAME:
+            start -= 1
+        if start == at:
+            return i, at
+        while j < end and (kinds[data[j]] & ALNUM or data[j] == 45 or data[j] == 46):
+            j += 1
+        return j, start
+    www = i + 4 < end and data[i + 1] | 32 == 119 and data[i + 2] | 32 == 119 and data[i + 3] == 46
+    if www and (i == begin or not kinds[data[i - 1]] & NAME) and not kinds[data[i + 4]] & STOP:
+        return _address_end(data, i, end, kinds), at
+    return i, at
+
+
+@njit(cache=True, nogil=True)
+def _lower(out, first, at, lowered):
+    """Put `out[first:at]` in lower case if it is in capitals."""
+    small = capitals = 0
+    i = first
+    while i < at:
+        c, used = code_point(out, i, at)
+        if c < len(lowered):
+            capitals += lowered[c] > 1
+            small += lowered[c] == 1
+        i += used
+    if capitals > 4 * small:
+        i = first
+        while i < at:
+            c, used = code_point(out, i, at)
+            if c < len(lowered) and lowered[c] > 1:
+                encode(lowered[c], out, i)
+            i += used
+
+
+@njit(cache=True, nogil=True)
+def plain(data, offsets, lowered, alphabetic, kinds, signs, out, out_ends):
+    """Write D texts, text d `data[offsets[d]:offsets[d + 1]]`, as this module's docstring says to `out`, ending at
+    `out_ends[d]`; one of which no letter would stay, as it is.
+
+    `lowered[c]` is a capital's small letter, 1 for a letter that has a capital, and 0 for others. `out` needs room for
+    all of `data`.
+    """
+    at = 0
+    for d in range(len(offsets) - 1):
+        begin, end = offsets[d], offsets[d + 1]
+        start = at
+        i = begin
+        while i < end:
+            line = line_end = i
+            while line_end < end and data[line_end] != 10:
+                line_end += 1
+            first = at
+            while i < line_end:
+                if signs[data[i]]:
+                    after, place = _found(data, line, i, line_end, out, first, at, kinds)
+                    if after > i:
+                        out[place] = 32
+                        at = place + 1
+                        i = after
+                        continue
+                out[at] = data[i]
+                at += 1
+                i += 1
+            _lower(out, first, at, lowered)
+            if i < end:
+                out[at] = 10
+                at += 1
+                i += 1
+        letters = False
+        i = start
+        while i < at and not letters:
+            c, used = code_point(out, i, at)
+            letters = c < len(alphabetic) and alphabetic[c]
+            i += used
+        if not letters:
+            at = start
+            for i in range(begin, end):
+                out[at] = data[i]
+                at += 1
+        out_ends[d] = at
