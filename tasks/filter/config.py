@@ -28,6 +28,7 @@ from tasks.filter.quality.rules import QualityRules
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.rules import Section
 from tasks.filter.signals.rules import NamedSignals
+from tasks.filter.templates.rules import TemplatesRules
 from tasks.filter.toxicity.rules import ToxicityRules
 from tasks.stage.config import StageConfig
 
@@ -73,6 +74,7 @@ class FilterConfig(StageConfig):
     mathematics: MathematicsRules | None = Field(
         None, description="formulas in LaTeX, and the rules that are not for documents with them"
     )
+    templates: TemplatesRules | None = Field(None, description="text that a host fills into templates")
     quality: QualityRules | None = Field(None, description="quality classifier, trained on sources that you trust")
     perplexity: PerplexityRules | None = Field(
         None, description="n-gram language model, trained on sources that you trust"

@@ -25,6 +25,7 @@ from tasks.filter.pii_metadata.family import FAMILY as METADATA
 from tasks.filter.quality.family import FAMILY as QUALITY
 from tasks.filter.rules import Rule, Where, belongs
 from tasks.filter.signals.family import named_families
+from tasks.filter.templates.family import FAMILY as TEMPLATES
 from tasks.filter.toxicity.family import FAMILY as TOXICITY
 from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
@@ -36,6 +37,7 @@ FAMILIES: tuple[Family, ...] = (
     LISTS,
     CODE,
     MATHEMATICS,
+    TEMPLATES,
     QUALITY,
     PERPLEXITY,
     TOXICITY,
