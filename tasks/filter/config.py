@@ -27,6 +27,7 @@ from tasks.filter.presets import Preset, expanded
 from tasks.filter.quality.rules import QualityRules
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.rules import Section
+from tasks.filter.semantic.rules import SemanticRules
 from tasks.filter.signals.rules import NamedSignals
 from tasks.filter.templates.rules import TemplatesRules
 from tasks.filter.toxicity.rules import ToxicityRules
@@ -88,6 +89,9 @@ class FilterConfig(StageConfig):
     )
     contamination: ContaminationRules | None = Field(
         default_factory=ContaminationRules, description="overlap of the training text with benchmark questions"
+    )
+    semantic: SemanticRules | None = Field(
+        None, description="documents that say the same as another, by embeddings; null for none"
     )
     signals: NamedSignals = Field({}, description="signals of your own, by name, each with its bounds")
     measures: MeasuresConfig | None = Field(

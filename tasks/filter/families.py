@@ -24,6 +24,7 @@ from tasks.filter.pii.family import FAMILY as PII
 from tasks.filter.pii_metadata.family import FAMILY as METADATA
 from tasks.filter.quality.family import FAMILY as QUALITY
 from tasks.filter.rules import Rule, Where, belongs
+from tasks.filter.semantic.family import FAMILY as SEMANTIC
 from tasks.filter.signals.family import named_families
 from tasks.filter.templates.family import FAMILY as TEMPLATES
 from tasks.filter.toxicity.family import FAMILY as TOXICITY
@@ -44,6 +45,7 @@ FAMILIES: tuple[Family, ...] = (
     PII,
     METADATA,
     CONTAMINATION,
+    SEMANTIC,
 )
 
 

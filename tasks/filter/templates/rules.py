@@ -14,7 +14,7 @@ class TemplatesRules(Section):
 
     measure: TemplatesConfig = Field(default_factory=TemplatesConfig, description="what counts as a host's template")
     max_template_share: float | None = Field(
-        0.8,
+        0.6,
         ge=0,
         le=1,
         description="share of the characters in sentences whose template enough documents of the host have, those that "

@@ -60,7 +60,7 @@ def find_sentences(config: TemplateCountsConfig, texts: pa.Array, salts: UInt64,
     documents = np.repeat(np.arange(len(texts)), np.diff(ends, prepend=0))
     salted = salts[documents]
     whole = np.flatnonzero(words >= config.words)
-    filled = np.flatnonzero((words >= config.words) & (gaps > 0) & (left >= config.words))
+    filled = np.flatnonzero((gaps > 0) & (left >= config.words))
     opened = np.flatnonzero(kept >= config.words)
     firsts = ends - np.diff(ends, prepend=0)
     found = {
