@@ -27,6 +27,8 @@ SHOWN, OF_A_HOST = 20, 3  # in a table
 CHARACTERS = 160
 TITLES = {"sentences": "Repeated sentences", "templates": "Templates", "openings": "Openings"}
 
+Key = tuple[str, int]  # a kind and a key of it
+
 
 class Frequent(NamedTuple):
     """Keys, ascending; how many documents have each, and how many its host has; the row of one that has it."""
@@ -66,7 +68,8 @@ def write_shown(
     """Write templates.jsonl with the LISTED most frequent of each kind, and show some of each host as tables."""
     chosen = {kind: _most(found) for kind, found in frequent.items()}
     wanted = np.unique(np.concatenate([frequent[kind].rows[chosen[kind]] for kind in COUNTED]))
-    read = _read(config, shards, starts, wanted)
+    keys = {(kind, key) for kind in COUNTED for key in frequent[kind].keys[chosen[kind]].tolist()}
+    read = _read(config, shards, starts, wanted, keys)
     listed = []
     for kind in COUNTED:
         found = frequent[kind]
@@ -94,9 +97,9 @@ def _most(found: Frequent) -> Int64:
 
 
 def _read(
-    config: TemplateCountsConfig, shards: Sequence[Path], starts: Sequence[int], wanted: Int64
-) -> dict[int, tuple[str, dict[tuple[str, int], str]]]:
-    """By row, the host of a document and what is counted of it, as people read it, by kind and key."""
+    config: TemplateCountsConfig, shards: Sequence[Path], starts: Sequence[int], wanted: Int64, keys: set[Key]
+) -> dict[int, tuple[str, dict[Key, str]]]:
+    """By row, the host of a document, and what it has of these keys as people read it."""
     read = {}
     for shard, first in zip(shards, starts, strict=True):
         after = wanted[wanted >= first] - first
@@ -105,22 +108,23 @@ def _read(
             for place in inside.tolist():
                 row = batch.slice(place, 1)
                 host = scope_of(row["source"][0].as_py(), row["metadata"][0].as_py(), config.by)
-                read[first + start + place] = host, _texts(config, row)
+                read[first + start + place] = host, _texts(config, row, keys)
     return read
 
 
-def _texts(config: TemplateCountsConfig, row: pa.RecordBatch) -> dict[tuple[str, int], str]:
+def _texts(config: TemplateCountsConfig, row: pa.RecordBatch, keys: set[Key]) -> dict[Key, str]:
     salts = salts_of(row["source"], row["metadata"], config.by)
     text = pa.array(row["text"].to_pylist(), pa.string())  # whose bytes begin at 0, as sentences do
     sentences = find_sentences(config, text, salts, mark=True)
     written = text[0].as_py().encode()
-    found = {}
-    for kind in COUNTED:
-        for place, key in zip(sentences.found[kind].places.tolist(), sentences.found[kind].keys.tolist(), strict=True):
-            begin, end = int(sentences.starts[place]), int(sentences.starts[place + 1])
-            end = len(written) if kind == "openings" else end
-            found.setdefault((kind, key), _with_gaps(written[begin:end], sentences.marks[begin:end].tobytes()))
-    return found
+    texts: dict[Key, str] = {}
+    for kind, found in sentences.found.items():
+        columns = (found.places, found.stops, found.keys)
+        for place, stop, key in zip(*(column.tolist() for column in columns), strict=True):
+            if (kind, key) in keys and (kind, key) not in texts:
+                part = slice(int(sentences.starts[place]), int(sentences.starts[stop]))
+                texts[kind, key] = _with_gaps(written[part], sentences.marks[part].tobytes())
+    return texts
 
 
 def _with_gaps(text: bytes, marks: bytes) -> str:

@@ -213,9 +213,9 @@ def _visible(data, i, stop, kinds):
 
 
 @njit(cache=True, nogil=True)
-def find_openings(hashes: UInt64, rows: Int64, ends: Int64, least: int, openings: UInt64) -> Int64:
-    """The words left in the opening of each of D documents, whose hash is written to `openings` (D): the templates of
-    as many first sentences as it takes for `least` words, or of all."""
+def find_openings(hashes: UInt64, rows: Int64, ends: Int64, least: int, openings: UInt64, stops: Int64) -> Int64:
+    """The words left in the opening of each of D documents, the templates of as many first sentences as it takes for
+    `least` words, or of all. Its hash is written to `openings` (D), the sentence behind it to `stops` (D)."""
     kept = np.zeros(len(ends), np.int64)
     first = 0
     for d in range(len(ends)):
@@ -226,5 +226,6 @@ def find_openings(hashes: UInt64, rows: Int64, ends: Int64, least: int, openings
             kept[d] += rows[s, KEPT]
             s += 1
         openings[d] = mix64(h)
+        stops[d] = s
         first = ends[d]
     return kept

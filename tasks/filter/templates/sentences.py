@@ -26,10 +26,11 @@ SENTENCES, TEMPLATES, OPENINGS = COUNTED = ("sentences", "templates", "openings"
 
 
 class Found(NamedTuple):
-    """What of one kind is counted: the documents' numbers, the sentences' numbers (of an opening its first), keys."""
+    """What of one kind is counted: the documents' numbers, the sentences from `places` up to `stops`, and the keys."""
 
     documents: Int64
     places: Int64
+    stops: Int64
     keys: UInt64
 
 
@@ -54,8 +55,8 @@ def find_sentences(config: TemplateCountsConfig, texts: pa.Array, salts: UInt64,
     hashes, rows = np.empty(count, np.uint64), np.zeros((count, kernels.COLUMNS), np.int64)
     marks = np.zeros(len(data), np.uint8) if mark else NOT_MARKED
     kernels.find_templates(data, offsets, starts, ends, *template_characters(), hashes, rows, marks)
-    openings = np.zeros(len(texts), np.uint64)
-    kept = kernels.find_openings(hashes, rows, ends, config.opening_words, openings)
+    openings, after = np.zeros(len(texts), np.uint64), np.zeros(len(texts), np.int64)
+    kept = kernels.find_openings(hashes, rows, ends, config.opening_words, openings, after)
     words, left, gaps, sizes = rows.T
     documents = np.repeat(np.arange(len(texts)), np.diff(ends, prepend=0))
     salted = salts[documents]
@@ -64,8 +65,8 @@ def find_sentences(config: TemplateCountsConfig, texts: pa.Array, salts: UInt64,
     opened = np.flatnonzero(kept >= config.words)
     firsts = ends - np.diff(ends, prepend=0)
     found = {
-        SENTENCES: Found(documents[whole], whole, exact[whole] ^ salted[whole]),
-        TEMPLATES: Found(documents[filled], filled, hashes[filled] ^ salted[filled]),
-        OPENINGS: Found(opened, firsts[opened], openings[opened] ^ salts[opened]),
+        SENTENCES: Found(documents[whole], whole, whole + 1, exact[whole] ^ salted[whole]),
+        TEMPLATES: Found(documents[filled], filled, filled + 1, hashes[filled] ^ salted[filled]),
+        OPENINGS: Found(opened, firsts[opened], after[opened], openings[opened] ^ salts[opened]),
     }
     return Sentences(documents, sizes, found, starts, marks)
