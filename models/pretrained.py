@@ -47,6 +47,19 @@ def load_classifier(folder: Path, **options: Any) -> PreTrainedModel:
     return model
 
 
+def load_encoder(folder: Path, **options: Any) -> PreTrainedModel:
+    """The model of a folder without any head, as `load_pretrained`."""
+    import torch
+    from transformers import AutoModel
+
+    check_shards(folder)
+    options = {"dtype": torch.float32, **options}
+    model: PreTrainedModel = AutoModel.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, **options
+    )
+    return model
+
+
 def open_pretrained(folder: Path, device: torch.device | str, **options: Any) -> PreTrainedModel:
     """The model of a folder on a device, to be asked. One that is quantized is placed as it is loaded."""
     if getattr(load_config(folder), "quantization_config", None) is not None:

@@ -34,6 +34,7 @@ ACROSS = {  # the imports from one stage into another
     ("export", "evaluate"),  # the model card shows the scores
     ("base", "tokenizer"),  # a tokenizer of others is loaded with the same care
     ("filter", "base"),  # a classifier of others is read with the same care
+    ("filter", "dedup"),  # sentences of a host are found, and counted in bounded memory, as repeated ones are
     ("evaluate", "base"),  # models of others are a yardstick
     ("evaluate", "export"),  # and links in formats of a release are measured too
     ("evaluate", "posttrain"),  # a reward model judges answers, side by side

@@ -21,10 +21,12 @@ BYTES_A_KEY = 48  # key, row, order and their sorted copies while a partition is
 
 
 class Groups(NamedTuple):
-    """Rows that share a key: group g is `members[ends[g - 1]:ends[g]]`, two or more rows in no particular order."""
+    """Rows that share a key: group g is `members[ends[g - 1]:ends[g]]`, two or more rows in no particular order, of the
+    key `keys[g]`."""
 
     members: Int64
     ends: Int64
+    keys: UInt64
 
 
 def ranges_needed(keys: int, memory: int) -> int:
@@ -65,7 +67,7 @@ def group(keys: UInt64, rows: Int64) -> Groups:
     shared[:-1] |= same
     members, ordered = rows[order[shared]], ordered[shared]
     ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], len(ordered) > 0)) + 1
-    return Groups(members, ends)
+    return Groups(members, ends, ordered[ends - 1])
 
 
 def _order(keys: UInt64) -> Int64:

@@ -28,7 +28,9 @@ from tasks.filter.presets import Preset, expanded, laid_over
 from tasks.filter.quality.rules import QualityRules
 from tasks.filter.repair.config import RepairConfig
 from tasks.filter.rules import Section
+from tasks.filter.semantic.rules import SemanticRules
 from tasks.filter.signals.rules import NamedSignals
+from tasks.filter.templates.rules import TemplatesRules
 from tasks.filter.toxicity.rules import ToxicityRules
 from tasks.stage.config import StageConfig
 
@@ -76,6 +78,7 @@ class FilterConfig(StageConfig):
     mathematics: MathematicsRules | None = Field(
         None, description="formulas in LaTeX, and the rules that are not for documents with them"
     )
+    templates: TemplatesRules | None = Field(None, description="text that a host fills into templates")
     quality: QualityRules | None = Field(None, description="quality classifier, trained on sources that you trust")
     perplexity: PerplexityRules | None = Field(
         None, description="n-gram language model, trained on sources that you trust"
@@ -89,6 +92,9 @@ class FilterConfig(StageConfig):
     )
     contamination: ContaminationRules | None = Field(
         default_factory=ContaminationRules, description="overlap of the training text with benchmark questions"
+    )
+    semantic: SemanticRules | None = Field(
+        None, description="documents that say the same as another, by embeddings; null for none"
     )
     signals: NamedSignals = Field({}, description="signals of your own, by name, each with its bounds")
     measured_last: list[Literal["pii", "pii_metadata"]] = Field(

@@ -25,7 +25,9 @@ from tasks.filter.pii.family import FAMILY as PII
 from tasks.filter.pii_metadata.family import FAMILY as METADATA
 from tasks.filter.quality.family import FAMILY as QUALITY
 from tasks.filter.rules import Rule, Where, belongs
+from tasks.filter.semantic.family import FAMILY as SEMANTIC
 from tasks.filter.signals.family import named_families
+from tasks.filter.templates.family import FAMILY as TEMPLATES
 from tasks.filter.toxicity.family import FAMILY as TOXICITY
 from tasks.stage.config import StageConfig
 from tasks.stage.output import Output
@@ -37,12 +39,14 @@ FAMILIES: tuple[Family, ...] = (
     LISTS,
     CODE,
     MATHEMATICS,
+    TEMPLATES,
     QUALITY,
     PERPLEXITY,
     TOXICITY,
     PII,
     METADATA,
     CONTAMINATION,
+    SEMANTIC,
 )
 
 

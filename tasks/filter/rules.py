@@ -93,6 +93,18 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class NamedBound(Bound):
+    """A bound whose ledger entries also say what stands in the column `remark`: who scored, why nobody could, which
+    document is alike."""
+
+    remark: str = ""
+
+    def details(self, signals: pa.RecordBatch) -> pa.Array:
+        """See `Rule`."""
+        return signals[self.remark]
+
+
+@dataclass(frozen=True)
 class Member:
     """A document passes when its signal is one of `allowed`. The ledger's value is that of the signal `score`."""
 

@@ -108,7 +108,7 @@ def _find_repeated(
         columns.append((key, place + np.int64(starts[shard]), word))
     keys, rows, words = (np.concatenate(column) for column in zip(*columns, strict=True))
     chosen = word_kernels.may_repeat(keys)
-    members, ends = group(keys[chosen], np.flatnonzero(chosen))
+    members, ends, _ = group(keys[chosen], np.flatnonzero(chosen))
     if least > 1:
         members, ends = _of_documents(least, rows, members, ends)
     documents = np.unique(rows[members])

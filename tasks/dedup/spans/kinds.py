@@ -58,13 +58,9 @@ class Kind:
         """For each document of a shard what its keys are combined with, so that only equal scopes are compared."""
         if self.scope is None:
             return None
-        parts = [np.empty(0, np.uint64)]
-        for _, batch in read_batches(path, ["source", "metadata"]):
-            rows = zip(batch["source"].to_pylist(), batch["metadata"].to_pylist(), strict=True)
-            names = (scope_of(source, metadata, self.scope) for source, metadata in rows)
-            hashes = [xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass")) for name in names]
-            parts.append(np.array(hashes, np.uint64))
-        return np.concatenate(parts)
+        batches = (batch for _, batch in read_batches(path, ["source", "metadata"]))
+        parts = [salts_of(batch["source"], batch["metadata"], self.scope) for batch in batches]
+        return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
 def kinds_of(config: DedupConfig) -> Sequence[Kind]:
@@ -90,6 +86,13 @@ def stops(sentences: bool) -> UInt8:
         for some, mark in ((STOPS, word_kernels.STOP), (FULL_STOPS, word_kernels.FULL), (CLOSERS, word_kernels.CLOSER)):
             table[[ord(character) for character in some]] = mark
     return table
+
+
+def salts_of(sources: pa.Array, metadata: pa.Array, scope: Literal["host", "source"]) -> UInt64:
+    """A hash of each document's scope."""
+    rows = zip(sources.to_pylist(), metadata.to_pylist(), strict=True)
+    names = (scope_of(source, known, scope).encode("utf-8", "surrogatepass") for source, known in rows)
+    return np.array([xxhash.xxh3_64_intdigest(name) for name in names], np.uint64)
 
 
 def scope_of(source: str, metadata: str | None, scope: Literal["host", "source"]) -> str:

@@ -42,7 +42,7 @@ class Cutter:
         self.config = ClassifierConfig.model_validate_json((folder / CONFIG).read_text())
         self.known = load_config(folder / MODEL)
         self.tokenizer = load_tokenizer(folder / MODEL)
-        self.limit = longest(self.config, self.known, self.tokenizer)
+        self.limit = longest(self.config.max_tokens, self.config.named, self.known, self.tokenizer)
 
     def pieces(self, text: str) -> list[str]:
         """The pieces of a text, as the config cuts it; none of a text without words."""
@@ -94,23 +94,12 @@ class ClassifierScorer(Cutter):
         encoded = self.tokenizer(pieces, truncation=True, max_length=self.limit, return_attention_mask=False)
         ids = encoded["input_ids"]
         scores = np.empty(len(pieces))
-        with _one_thread(self.device), torch.inference_mode():
-            for batch in self._batches(ids):
+        with one_thread(self.device), torch.inference_mode():
+            for batch in batches_of(ids, self.config.batch_tokens):
                 padded = self.tokenizer.pad({"input_ids": [ids[place] for place in batch]}, return_tensors="pt")
                 logits = self.model(**{name: tensor.to(self.device) for name, tensor in padded.items()}).logits
                 scores[batch] = self._scores(logits.double()).cpu().numpy()
         return scores
-
-    def _batches(self, ids: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-        """Places of rows, the shortest first, as many as fit into a batch."""
-        batch: list[int] = []
-        for place in sorted(range(len(ids)), key=lambda place: (len(ids[place]), place)):
-            if batch and (len(batch) + 1) * len(ids[place]) > self.config.batch_tokens:
-                yield batch
-                batch = []
-            batch.append(place)
-        if batch:
-            yield batch
 
     def _scores(self, logits: Any) -> Any:
         if self.config.output == "value":
@@ -133,8 +122,20 @@ def is_classifier(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
+def batches_of(ids: Sequence[Sequence[int]], most: int) -> Iterator[list[int]]:
+    """Places of rows, the shortest first, as many as fit into a batch of at most so many tokens."""
+    batch: list[int] = []
+    for place in sorted(range(len(ids)), key=lambda place: (len(ids[place]), place)):
+        if batch and (len(batch) + 1) * len(ids[place]) > most:
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch
+
+
 @contextmanager
-def _one_thread(device: str) -> Iterator[None]:
+def one_thread(device: str) -> Iterator[None]:
     """On a CPU one thread: workers are processes, and sums are added up in the same order whatever their number."""
     import torch
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,16 @@ from models.pretrained import load_classifier, load_config
 from storage.errors import ConfigError, SourceError
 from tasks.base.check import check_format, loaded, quietly
 from tasks.base.config import BaseConfig
-from tasks.base.source import fingerprint
+from tasks.base.source import fetch, files_of, fingerprint
 from tasks.children.devices import check_device_here
 from tasks.filter.classifier.config import ClassifierConfig
 from tasks.filter.fasttext_model.labelled import digests
+from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 
 SAFE = "Save it as AutoModelForSequenceClassification.from_pretrained(…).save_pretrained(…) does, with its tokenizer."
 VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model")
+Load = Callable[..., Any]
 UNLIMITED = 1_000_000  # tokens: transformers' mark for a tokenizer that names no limit is larger
 
 
@@ -41,26 +45,43 @@ def check_here(section: Any, runtime: Runtime) -> None:
         check_device_here(runtime)
 
 
+def take_files(config: BaseConfig, check: Callable[[Path], Any], out: Output) -> Any:
+    """Copy the files of a model that `check` accepts, and return what it says of it. Raises SourceError."""
+    out.progress(0, 1, "models", "reading")
+    folder = fetch(config, out.scratch)
+    known = check(folder)
+    for path in files_of(folder):
+        shutil.copyfile(path, out.path / path.name)
+    return known
+
+
 def check_classifier(folder: Path) -> Any:
     """The config of a classifier that transformers builds from these files alone. Raises SourceError for any other: one
     without its head too, for which transformers would draw random numbers."""
-    known = check_format(folder, "classifier", SAFE)
+    return check_saved(folder, "classifier", load_classifier, SAFE)
+
+
+def check_saved(folder: Path, what: str, load: Load, remedy: str, unneeded: str = "") -> Any:
+    """The config of a model, of `what` it is, whose weights are all there, those that begin with `unneeded` apart, and
+    finite, with its own tokenizer. Raises SourceError."""
+    known = check_format(folder, what, remedy)
     with quietly():
         options = {"device_map": "meta", "output_loading_info": True, "ignore_mismatched_sizes": True}
-        _, report = loaded(lambda: load_classifier(folder, **options), "the classifier", SAFE)
-    for what in ("missing", "mismatched"):
-        names = sorted(str(name[0] if isinstance(name, tuple) else name) for name in report.get(f"{what}_keys", ()))
+        _, report = loaded(lambda: load(folder, **options), f"the {what}", remedy)
+    for fault in ("missing", "mismatched"):
+        names = sorted(str(name[0] if isinstance(name, tuple) else name) for name in report.get(f"{fault}_keys", ()))
+        names = [name for name in names if not unneeded or not name.startswith(unneeded)]
         if names:
             raise SourceError(
-                f"{folder.name} is no trained classifier: {what} are {', '.join(names[:3])}.",
-                "Take a model that was saved with its classification head.",
+                f"{folder.name} is no trained {what}: {fault} are {', '.join(names[:3])}.",
+                "Take a model that was saved whole: a classifier with its classification head.",
             )
     if found := not_finite(folder):
-        raise SourceError(f"The classifier computes nothing: {found}.", "Get it again, or choose another.")
+        raise SourceError(f"The {what} computes nothing: {found}.", "Get it again, or choose another.")
     # Without one transformers makes an empty vocabulary of its own, to which each word is unknown
     if not any((folder / name).is_file() for name in VOCABULARIES):
-        raise SourceError(f"{folder.name} has no tokenizer.", "Save the classifier with its tokenizer.json.")
-    tokens, rows = len(load_tokenizer(folder)), getattr(known, "vocab_size", None)
+        raise SourceError(f"{folder.name} has no tokenizer.", f"Save the {what} with its tokenizer.json.")
+    tokens, rows = len(load_tokenizer(folder, what)), getattr(known, "vocab_size", None)
     if rows is not None and tokens > rows:
         raise SourceError(
             f"The tokenizer of {folder.name} has {tokens:,} tokens, and its model {rows:,}.",
@@ -69,23 +90,22 @@ def check_classifier(folder: Path) -> Any:
     return known
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a classifier. Raises SourceError for one that can't say where its tokens stand, or can't pad."""
+def load_tokenizer(folder: Path, what: str = "classifier") -> Any:
+    """The tokenizer of a classifier, or of `what` else. Raises SourceError for one that can't say where its tokens
+    stand, or can't pad."""
     from transformers import AutoTokenizer
 
     with quietly():
         tokenizer: Any = loaded(
             lambda: AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False),
-            "the tokenizer of the classifier",
+            f"the tokenizer of the {what}",
             SAFE,
         )
     if not tokenizer.is_fast:
-        raise SourceError("The tokenizer of the classifier is not a fast one.", "Save it with a tokenizer.json.")
+        raise SourceError(f"The tokenizer of the {what} is not a fast one.", "Save it with a tokenizer.json.")
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
-            raise SourceError(
-                "The tokenizer of the classifier has no pad_token.", "Name it in its tokenizer_config.json."
-            )
+            raise SourceError(f"The tokenizer of the {what} has no pad_token.", "Name it in its tokenizer_config.json.")
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "right"
     return tokenizer
@@ -108,7 +128,7 @@ def check_score(config: ClassifierConfig, folder: Path) -> None:
         )
     if config.output == "expected" and len(labels) < 2:
         raise ConfigError(f"{config.named} has one output, and output: expected needs several.", "Set output: value.")
-    longest(config, known, load_tokenizer(folder))
+    longest(config.max_tokens, config.named, known, load_tokenizer(folder))
 
 
 def sigmoid_of(config: ClassifierConfig, known: Any) -> bool:
@@ -118,7 +138,7 @@ def sigmoid_of(config: ClassifierConfig, known: Any) -> bool:
     return config.activation == "sigmoid"
 
 
-def longest(config: ClassifierConfig, known: Any, tokenizer: Any) -> int:
+def longest(max_tokens: int | None, named: str, known: Any, tokenizer: Any) -> int:
     """The most tokens of a piece, those that the tokenizer adds included. Raises ConfigError for more than the model
     can read, and for a model that does not say."""
     positions = getattr(known, "max_position_embeddings", None)
@@ -127,13 +147,11 @@ def longest(config: ClassifierConfig, known: Any, tokenizer: Any) -> int:
         # RoBERTa and its like number positions from behind that of padding
         offset = "roberta" in known.model_type or known.model_type in ("camembert", "longformer", "mpnet")
         limits.append(positions - (known.pad_token_id + 1 if offset else 0))
-    if config.max_tokens is None and not limits:
-        raise ConfigError(f"{config.named} does not say how long a text may be.", "Set max_tokens.")
-    if config.max_tokens is not None and limits and config.max_tokens > min(limits):
-        raise ConfigError(
-            f"max_tokens is {config.max_tokens}, and {config.named} can read {min(limits)}.", "Lower max_tokens."
-        )
-    found = config.max_tokens or min(limits)
+    if max_tokens is None and not limits:
+        raise ConfigError(f"{named} does not say how long a text may be.", "Set max_tokens.")
+    if max_tokens is not None and limits and max_tokens > min(limits):
+        raise ConfigError(f"max_tokens is {max_tokens}, and {named} can read {min(limits)}.", "Lower max_tokens.")
+    found = max_tokens or min(limits)
     if found <= tokenizer.num_special_tokens_to_add():
-        raise ConfigError(f"{config.named} can read {found} tokens, which leaves none for text.", "Choose another.")
+        raise ConfigError(f"{named} can read {found} tokens, which leaves none for text.", "Choose another.")
     return found

@@ -14,15 +14,8 @@ def classifier(config: BaseConfig, out: Output) -> None:
 
     Raises SourceError for code, pickles, quantized weights, a missing head, and weights that are no numbers.
     """
-    import shutil
+    from tasks.filter.classifier.source import check_classifier, take_files
 
-    from tasks.base.source import fetch, files_of
-    from tasks.filter.classifier.source import check_classifier
-
-    out.progress(0, 1, "models", "reading")
-    folder = fetch(config, out.scratch)
-    known = check_classifier(folder)
-    for path in files_of(folder):
-        shutil.copyfile(path, out.path / path.name)
+    known = take_files(config, check_classifier, out)
     labels = [str(label) for label in known.id2label.values()]
     out.count(labels=labels, summary=f"{config.named}, {known.model_type}, {len(labels)} outputs")

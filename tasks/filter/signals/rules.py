@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Self
 
-import pyarrow as pa
 from pydantic import AfterValidator, Field, model_validator
 
-from tasks.filter.rules import DIRECTIONS, Bound, Rule, Section
+from tasks.filter.rules import DIRECTIONS, NamedBound, Rule, Section
 from tasks.filter.signals.config import NAME, SignalConfig
 
 
@@ -40,17 +38,6 @@ def _named(signals: dict[str, SignalRules]) -> dict[str, SignalRules]:
 
 
 NamedSignals = Annotated[dict[str, SignalRules], AfterValidator(_named)]
-
-
-@dataclass(frozen=True)
-class NamedBound(Bound):
-    """A bound whose ledger entries also say what stands in the column `remark`: who scored, or why nobody could."""
-
-    remark: str = ""
-
-    def details(self, signals: pa.RecordBatch) -> pa.Array:
-        """See `Rule`."""
-        return signals[self.remark]
 
 
 def signal_rules(name: str, rules: SignalRules) -> Iterator[Rule]:
