@@ -122,14 +122,11 @@ def read_words(data, begin, end, tables, work, row):
     the union over its characters.
     """
     codes, classes = tables.codes, tables.bytes
-    hashes, starts, ends, kinds, lengths = (
-        work.word_hashes, work.word_starts, work.word_ends, work.word_kinds, work.lengths,
-    )  # fmt: skip
     words, lines, newlines = 0, 0, 0
     continued = 0
     fresh = begin  # start of the current line
     dots = 0  # consecutive dots, of which every third makes an ellipsis
-    lengths[0] = 0
+    work.lengths[0] = 0
     i = begin
     while i < end:
         first, seen, last = i, np.uint16(0), np.uint16(0)
@@ -172,16 +169,8 @@ def read_words(data, begin, end, tables, work, row):
             last = kind
             i += used
         if i > first:  # a word ended; its characters are its bytes without continuation bytes
-            length = i - first - (continued - before)
             seen = word_classes(data, first, i, seen, last, codes)
-            row.alphabetic_words += seen & ALPHABETIC
-            row.content_words += (seen & CONTENT) != 0
-            row.content_characters += length if seen & CONTENT else 0
-            hashes[words] = mix64(h)
-            starts[words] = first - begin
-            ends[words] = i - begin
-            kinds[words] = seen
-            lengths[words + 1] = lengths[words] + length
+            add_word(work, row, words, first - begin, i - begin, i - first - (continued - before), seen, h)
             words += 1
         if i == end:
             break
@@ -205,6 +194,19 @@ def read_words(data, begin, end, tables, work, row):
         work.line_words[lines] = words
         lines += 1
     return words, lines, newlines, continued
+
+
+@njit(cache=True, nogil=True, inline="always")
+def add_word(work, row, number, start, end, length, seen, h):
+    """Note a word of so many characters and these classes, with the hash `h` before its final mix, and count it."""
+    row.alphabetic_words += seen & ALPHABETIC
+    row.content_words += (seen & CONTENT) != 0
+    row.content_characters += length if seen & CONTENT else 0
+    work.word_hashes[number] = mix64(h)
+    work.word_starts[number] = start
+    work.word_ends[number] = end
+    work.word_kinds[number] = seen
+    work.lengths[number + 1] = work.lengths[number] + length
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -295,13 +297,7 @@ def count_tokens(
                 seen |= tables.codes[c] if c < SIZE else np.uint16(CONTENT)
                 length += 1
                 i += used
-            row.alphabetic_words += (seen & ALPHABETIC) != 0
-            row.content_words += (seen & CONTENT) != 0
-            row.content_characters += length if seen & CONTENT else 0
-            work.word_hashes[w] = mix64(h)
-            work.word_starts[w] = start - starts[firsts[d]]
-            work.word_ends[w] = end - starts[firsts[d]]
-            work.lengths[w + 1] = work.lengths[w] + length
+            add_word(work, row, w, start - starts[firsts[d]], end - starts[firsts[d]], length, seen, h)
         count_repetition(work, words, stop_words, as_datatrove, top[d], duplicates[d], stops[d])
 
 

@@ -18,7 +18,7 @@ from tasks.text.characters import unspaced_letters
 
 def words_of(text: str, part_unspaced: bool) -> list[str]:
     """The words of a text."""
-    return _pattern().findall(text) if part_unspaced else text.split()
+    return _pattern().findall(text) if part_unspaced and has_unspaced(text) else text.split()
 
 
 def ends_sentence(word: str, part_unspaced: bool) -> bool:
@@ -29,7 +29,7 @@ def ends_sentence(word: str, part_unspaced: bool) -> bool:
 
 def has_unspaced(text: str) -> bool:
     """Whether a text has a letter of a script without spaces."""
-    return _unspaced().search(text) is not None
+    return not text.isascii() and _unspaced().search(text) is not None
 
 
 @functools.cache
