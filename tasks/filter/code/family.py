@@ -64,6 +64,7 @@ def _rules(code: CodeRules | None) -> Iterator[Rule]:
         yield Where(Named("code.licences", LICENCE, tuple(code.licences)), is_code)
     long_lines = functools.partial(_written_in, code.long_line_languages)
     numeric = functools.partial(_written_in, code.numeric_languages)
+    commented = functools.partial(_written_in, code.comment_languages, True)
     pages = functools.partial(_written_in, ["HTML"], True)
     for field, signal, chosen in (
         ("max_lines", "lines", is_code),
@@ -76,6 +77,8 @@ def _rules(code: CodeRules | None) -> Iterator[Rule]:
         ("max_longest_encoded", "longest_encoded", is_code),
         ("max_encoded", "encoded", is_code),
         ("max_numbers", "numbers", is_code),
+        ("min_comments", "comments", commented),
+        ("max_comments", "comments", commented),
         ("min_visible_characters", "visible_characters", pages),
         ("min_visible", "visible", pages),
     ):

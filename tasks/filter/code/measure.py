@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from storage.shards.arrays import Int64, UInt8
 from tasks.filter.code import kernels
+from tasks.filter.code.comment_kernels import count_comments
+from tasks.filter.code.comments import FAMILIES
 from tasks.filter.code.config import CodeConfig
 from tasks.filter.code.html import visible
 from tasks.filter.code.languages import generated_name, language_of
@@ -31,6 +33,7 @@ SCHEMA = pa.schema(
         ("code_encoded", pa.float64()),
         ("code_longest_encoded", pa.int64()),
         ("code_numbers", pa.float64()),
+        ("code_comments", pa.float64()),
         ("code_visible", pa.float64()),
         ("code_visible_characters", pa.int64()),
         ("code_generated", pa.string()),
@@ -47,6 +50,9 @@ def measure_code(config: CodeConfig, texts: pa.Array, metadata: pa.Array) -> pa.
     paths = first_texts(metadata, config.path_fields)
     named = first_texts(metadata, config.language_fields)
     languages = [name or language_of(path) or config.language for name, path in zip(named, paths, strict=True)]
+    families = np.array([FAMILIES.get(language or "", 0) for language in languages], np.int64)
+    commented = np.zeros(len(texts), np.int64)
+    count_comments(data, offsets, families, commented)
     generated, licences, seen = _read(config, texts, paths, languages)
     characters = rows[:, kernels.CHARACTERS]
     page = np.array([each is None for each in seen], np.bool_)
@@ -63,6 +69,7 @@ def measure_code(config: CodeConfig, texts: pa.Array, metadata: pa.Array) -> pa.
             _share(np.minimum(rows[:, kernels.ENCODED], characters), characters),
             pa.array(rows[:, kernels.LONGEST_ENCODED]),
             _share(rows[:, kernels.NUMBERS], characters),
+            pa.array(commented / np.maximum(1, characters), mask=families == 0),
             pa.array(shown / np.maximum(1, characters), mask=page),
             pa.array(shown, mask=page),
             pa.array(generated, pa.string()),

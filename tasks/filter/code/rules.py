@@ -6,8 +6,11 @@ the section on preprocessing.
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
 
+from pydantic import Field, model_validator
+
+from tasks.filter.code.comments import FAMILIES
 from tasks.filter.code.config import CodeConfig
 from tasks.filter.rules import Section
 
@@ -49,6 +52,16 @@ class CodeRules(Section):
     max_numbers: float | None = Field(
         None, ge=0, le=1, description="share of characters in lines of nothing but numbers: tables of data"
     )
+    min_comments: float | None = Field(
+        None, ge=0, le=1, description="share of characters in comments, in `comment_languages`; SantaCoder: 0.01"
+    )
+    max_comments: float | None = Field(
+        None, ge=0, le=1, description="share of characters in comments, in `comment_languages`; SantaCoder: 0.8"
+    )
+    comment_languages: list[str] = Field(
+        ["Python", "Java", "JavaScript"],
+        description="languages for which these bounds are; SantaCoder (Ben Allal et al. 2023)",
+    )
     max_data_lines: int | None = Field(512, ge=1, description=f"number of lines in `data_languages`; {_TWO}")
     data_languages: list[str] = Field(
         ["Text", "JSON", "YAML", "Web Ontology Language", "Graphviz (DOT)"],
@@ -66,3 +79,12 @@ class CodeRules(Section):
         description="licences that a header may name, as SPDX identifiers, `proprietary` or `unknown`; files without a "
         "header pass. null: all",
     )
+
+    @model_validator(mode="after")
+    def _comments_are_known(self) -> Self:
+        unknown = sorted(set(self.comment_languages) - set(FAMILIES))
+        if unknown:
+            raise ValueError(
+                f"comments of {', '.join(unknown)} are not known; those of {', '.join(sorted(FAMILIES))} are"
+            )
+        return self
