@@ -4,7 +4,7 @@ Abbas et al. 2023, as their code has it (`semdedup.py`): the documents of a clus
 its centre, the farthest first, and the signal of each is its highest cosine to one before it. Whether that one is kept
 itself does not matter, so the signal hangs on no threshold.
 
-In memory are 40 bytes for each document, and one cluster for each worker.
+In memory are 80 bytes for each document, and one cluster for each worker.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How many documents of a host have each sentence, each template and each opening, over all documents.
 
 Keys are spilled by range and counted range by range, as dedup does it: 12 bytes on disk for each, about a fifth of the
-text. In memory are one range, within the memory limit, and 40 bytes for each document.
+text. In memory are one range, within the memory limit, and 48 bytes for each document.
 """
 
 from __future__ import annotations
