@@ -1,5 +1,5 @@
-"""Personal data as people write it: passwords in sentences and commands, telephone numbers in tables, addresses that hide
-their @; and beside each what looks like it. Hostile texts take linear time."""
+"""Personal data as people write it: passwords in sentences and commands, telephone numbers in tables, addresses that
+hide their @; and beside each what looks like it. Hostile texts take linear time."""
 
 from __future__ import annotations
 
@@ -281,7 +281,8 @@ def test_every_character_is_read() -> None:
 
 PIECES = st.sampled_from(
     ["password", "key", "пароль", "=", ": ", "：", ",", '"', "'", "<", ">", "--", "-p", "-u ", "a1B2c3D4!", "@", "%40",
-     "&#64;", " [at] ", " at ", " dot ", "corp", ".com", "\u00ad", "\u200b", "+1 ", "650", " 253 ", "(0)", "/", "\n", "é"]
+     "&#64;", " [at] ", " at ", " dot ", "corp", ".com", "\u00ad", "\u200b", "+1 ", "650", " 253 ", "(0)", "/", "\n",
+     "é"]
 )  # fmt: skip
 
 

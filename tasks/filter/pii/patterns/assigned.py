@@ -79,7 +79,7 @@ def assigned_at(text: str, start: int, end: int) -> Finding | None:
 
 
 def flag_at(text: str, start: int, end: int) -> Finding | None:
-    """The secret behind the flag of a command that begins at `start`: `--token …`, `-p…` of MySQL, `-u user:…` of curl."""
+    """The secret behind the flag that begins at `start`: `--token …`, `-p…` of MySQL, `-u user:…` of curl."""
     match = _FLAG.match(text, start, min(end + 400, len(text)))
     if match is not None:
         if not (match["after"] in ('"', "'", "\\", "`") or match["after"].isspace() or not match["after"]):

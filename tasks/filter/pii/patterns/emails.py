@@ -37,9 +37,10 @@ _SAYS = re.compile(
     r"(?:\A|[\n<(:\"'|,;]|\b(?:e-?mail|mail|contact|write|reach|address|to|is|from|by))[ \t]{0,2}\Z", re.IGNORECASE
 )
 _NO_NAME = frozenset(
-    "us me him her them it you look see shop visit online site website available here more is are was be page find order"
-    " if elif while for return and or not in assert".split()
-)
+    {"us", "me", "him", "her", "them", "it", "you", "look", "see", "shop", "visit", "online", "site", "website",
+     "available", "here", "more", "is", "are", "was", "be", "page", "find", "order", "if", "elif", "while", "for", "return",
+     "and", "or", "not", "in", "assert"}
+)  # fmt: skip
 _PROGRAMS = frozenset({"git", "hg", "svn", "ssh", "gitlab", "gitea", "aur", "cvs", "anonymous", "anoncvs"})
 _NOBODY = re.compile(
     r"(?:no|do[-_.]?not|donot|dont)[-_.]?reply(?:[-_+.].*)?|mailer[-_]daemon|nobody|noemail|your?[-_.]?(?:e?mail|name|user(?:name)?)"

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from storage.shards.arrays import Bool, Int64, UInt8
-from tasks.filter.pii.patterns.name_kernels import CLASSES, DIGIT, HEX, LETTER, STOP, WORD, assignment, flag
+from tasks.filter.pii.patterns.name_kernels import DIGIT, HEX, LETTER, STOP, WORD, assignment, flag
 
 AT, DIGITS, DOTTED, COLONS, CODE, TOKEN, PEM, USERINFO, ASSIGNED, FLAG = range(10)  # kinds of candidates
 FIELDS = 4  # document, kind, first character, character after the last
@@ -29,6 +29,27 @@ LONGEST_USERINFO = 200  # bytes between the scheme of a URL and its @
 IN_WORDS, DOT, DECIMAL, HEXADECIMAL, ENTITY = (
     np.array([ord(letter) | 32 for letter in word], np.uint8) for word in ("at", "dot", "#64;", "#x40;", "commat;")
 )
+
+
+def _table() -> UInt8:
+    table = np.zeros(256, np.uint8)
+    for code in range(128):
+        letter = chr(code)
+        if letter.isalnum() or letter == "_":
+            table[code] |= WORD
+        if letter.isdigit():
+            table[code] |= DIGIT | STOP
+        if letter in "0123456789abcdefABCDEF":
+            table[code] |= HEX
+        if letter in "@:=B_-K,>%&([{<":
+            table[code] |= STOP
+        if letter.isalpha():
+            table[code] |= LETTER
+    table[0xEF] |= STOP  # the first byte of a full-width colon
+    return table
+
+
+CLASSES = _table()
 
 
 @njit(cache=True, nogil=True)
@@ -260,10 +281,10 @@ def _is_word(data, i, end, word):
     """Whether the word, in any case, is at `i`."""
     if i + len(word) > end:
         return False
+    same = 0
     for k in range(len(word)):
-        if data[i + k] | 32 != word[k]:
-            return False
-    return True
+        same += (data[i + k] | 32) == word[k]
+    return same == len(word)
 
 
 @njit(cache=True, nogil=True)

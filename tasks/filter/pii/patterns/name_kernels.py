@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from storage.shards.arrays import Bool, UInt8
+from storage.shards.arrays import Bool
 
 WORD, DIGIT, HEX, STOP, LETTER = 1, 2, 4, 8, 16
 LONGEST_NAME = 48  # bytes of a name that a secret is assigned to
@@ -23,24 +23,6 @@ HINTS = (
 )  # fmt: skip
 
 
-def _table() -> UInt8:
-    table = np.zeros(256, np.uint8)
-    for code in range(128):
-        letter = chr(code)
-        if letter.isalnum() or letter == "_":
-            table[code] |= WORD
-        if letter.isdigit():
-            table[code] |= DIGIT | STOP
-        if letter in "0123456789abcdefABCDEF":
-            table[code] |= HEX
-        if letter in "@:=B_-K,>%&([{<":
-            table[code] |= STOP
-        if letter.isalpha():
-            table[code] |= LETTER
-    table[0xEF] |= STOP  # the first byte of a full-width colon
-    return table
-
-
 def _hinted() -> Bool:
     hinted = np.zeros(1 << 15, np.bool_)
     for a, b, c in (map(ord, hint) for hint in HINTS):
@@ -48,15 +30,15 @@ def _hinted() -> Bool:
     return hinted
 
 
-CLASSES = _table()
 HINTED = _hinted()  # by five bits of each letter, which is its place in the alphabet
 
 
 @njit(cache=True, nogil=True)
 def assignment(data, begin, i, end, classes):
-    """(characters from the name to the sign, characters from behind the sign to the end of the value) where a secret may
-    be assigned by the sign at `i`: `=`, a colon (full-width, too), a comma behind a quote, or the end of a tag. Else zeros.
+    """(characters from the name to the sign, characters from behind the sign to the end of the value), or zeros where no
+    secret can be assigned by the sign at `i`.
 
+    A sign is `=`, a colon (full-width, too), a comma behind a quote, or the end of a tag.
     The value has a digit and at least SHORTEST_SECRET bytes without white space; all bytes between are ASCII.
     """
     width = 1
@@ -108,8 +90,10 @@ def assignment(data, begin, i, end, classes):
 
 @njit(cache=True, nogil=True)
 def flag(data, begin, i, end, classes):
-    """Bytes, all of them ASCII, of the flag of a command and its secret where one may begin with the hyphen at `i`, else
-    0: `--token VALUE`, `-pVALUE`, `-u USER:VALUE`, `--user=USER:VALUE`."""
+    """Bytes, all of them ASCII, of a command's flag and its secret that may begin with the hyphen at `i`, else 0.
+
+    Forms are `--token VALUE`, `-pVALUE`, `-u USER:VALUE` and `--user=USER:VALUE`.
+    """
     if i + 2 >= end or not classes[data[i + 1]] & LETTER:
         return 0
     if i > begin and (classes[data[i - 1]] & WORD or data[i - 1] >= 128):

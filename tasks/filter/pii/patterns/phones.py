@@ -183,8 +183,7 @@ def _judged(text: str, start: int, end: int) -> Finding | None:
 
 
 def _is_row(text: str, value: str, end: int) -> bool:
-    """Whether digits in equal groups are several numbers: those that a slash parts, or two-digit ones in a table, or one
-    larger than the other."""
+    """Whether digits in equal groups are several numbers: parted by slashes, in a table, or in ascending order."""
     if _LIST.fullmatch(value):
         return True
     if not _PAIRS.fullmatch(value):

@@ -1,4 +1,4 @@
-"""Whether a value is a secret: as random as a key, or a password that somebody chose; not code, words, a placeholder."""
+"""Whether a value is a secret: as random as a key, or a password that somebody chose, and no code or placeholder."""
 
 from __future__ import annotations
 
