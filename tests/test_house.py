@@ -282,3 +282,12 @@ def test_every_dependency_is_pinned_and_has_a_reason() -> None:
     for line in text.splitlines():
         if re.match(r'\s+"[\w\-\[\]]+[<>=~]', line):
             assert "#" in line, f"no reason: {line.strip()}"
+
+
+def test_every_benchmark_of_the_filter_is_run_with_the_others() -> None:
+    commands = {
+        path.stem
+        for path in (ROOT / "benchmarks" / "filter").glob("*.py")
+        if path.read_text().startswith(f'"""`python -m benchmarks.filter.{path.stem}')
+    }
+    assert set(FAMILIES) == commands - {"pii_tools"}  # which runs one tool, for `pii`

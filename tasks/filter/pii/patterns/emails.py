@@ -38,8 +38,8 @@ _SAYS = re.compile(
 )
 _NO_NAME = frozenset(
     {"us", "me", "him", "her", "them", "it", "you", "look", "see", "shop", "visit", "online", "site", "website",
-     "available", "here", "more", "is", "are", "was", "be", "page", "find", "order", "if", "elif", "while", "for", "return",
-     "and", "or", "not", "in", "assert"}
+     "available", "here", "more", "is", "are", "was", "be", "page", "find", "order", "if", "elif", "while", "for",
+     "return", "and", "or", "not", "in", "assert"}
 )  # fmt: skip
 _PROGRAMS = frozenset({"git", "hg", "svn", "ssh", "gitlab", "gitea", "aur", "cvs", "anonymous", "anoncvs"})
 _NOBODY = re.compile(
@@ -58,9 +58,12 @@ _RESERVED = re.compile(
 def find_emails(text: str, spans: Iterable[Span]) -> Iterator[Finding]:
     """The e-mail addresses at these @, however they are written."""
     for at, _ in spans:
-        spaced = text[at] in "[({<" and text[at - 1 : at] == " "
-        sign = _AT_SIGN.match(text, at - spaced)
-        found = _around(text, sign) if sign is not None else None
+        if text[at] == "@":
+            found = _around(text, "@", at)
+        else:
+            spaced = text[at] in "[({<" and text[at - 1 : at] == " "
+            sign = _AT_SIGN.match(text, at - spaced)
+            found = _around(text, sign[0], sign.start()) if sign is not None else None
         if found is not None:
             yield found
 
@@ -73,18 +76,22 @@ def spoken(text: str) -> Iterator[Span]:
             yield at.start(), at.end()
 
 
-def _around(text: str, sign: re.Match[str]) -> Finding | None:
-    at, behind = sign.span()
-    start = _plain_start(text, at, escaped=sign[0] == "%40") if sign[0][0] in "@%&" else _spelled_start(text, sign)
-    end = _end(text, behind, spoken=sign[0].lower() == " at ")
+def _around(text: str, sign: str, at: int) -> Finding | None:
+    behind, spoken = at + len(sign), sign.lower() == " at "
+    start = _plain_start(text, at, escaped=sign == "%40") if sign[0] in "@%&" else _spelled_start(text, at, spoken)
+    end = _end(text, behind, spoken)
     if start is None or end is None:
         return None
-    name, host = spelled_plainly(text[start:at]), spelled_plainly(text[behind:end])
-    if not re.search(r"\w", name) or (sign[0] == "@" and _is_remote(text, start, end)):
+    name, host = _plain(text[start:at]), _plain(text[behind:end])
+    if not re.search(r"\w", name) or (sign == "@" and _is_remote(text, start, end)):
         return None
     if _NOBODY.fullmatch(name) or name.lower() in _PROGRAMS or _RESERVED.fullmatch(host):
         return None
-    return Finding("EMAIL_ADDRESS", start, end, SCORE if sign[0] == "@" else SPELLED)
+    return Finding("EMAIL_ADDRESS", start, end, SCORE if sign == "@" else SPELLED)
+
+
+def _plain(part: str) -> str:
+    return part if part.isascii() and " " not in part and "[" not in part and "(" not in part else spelled_plainly(part)
 
 
 def _plain_start(text: str, at: int, escaped: bool) -> int | None:
@@ -102,11 +109,11 @@ def _plain_start(text: str, at: int, escaped: bool) -> int | None:
     return start
 
 
-def _spelled_start(text: str, sign: re.Match[str]) -> int | None:
-    local = _SPELLED_LOCAL.search(text, max(sign.start() - 100, 0), sign.start())
+def _spelled_start(text: str, at: int, spoken: bool) -> int | None:
+    local = _SPELLED_LOCAL.search(text, max(at - 100, 0), at)
     if local is None or local[0].lower() in _NO_NAME:
         return None
-    said = sign[0].lower() != " at " or _SAYS.search(text, max(local.start() - 12, 0), local.start())
+    said = not spoken or _SAYS.search(text, max(local.start() - 12, 0), local.start())
     return local.start() if said else None
 
 
@@ -114,7 +121,7 @@ def _end(text: str, behind: int, spoken: bool) -> int | None:
     """Where the domain that begins at `behind` ends: with plain dots, or else as far as it is one."""
     plain = None if spoken else _DOMAIN.match(text, behind, min(behind + 255, len(text)))
     if plain is not None:
-        return plain.end() if _has_suffix(spelled_plainly(plain[0])) else None
+        return plain.end() if _has_suffix(_plain(plain[0])) else None
     spelled = _SPELLED_DOMAIN.match(text, behind, min(behind + 255, len(text)))
     ends = [behind + match.end() for match in re.finditer(r"[\w\-]+", spelled[0])] if spelled else []
     return next((end for end in reversed(ends) if _has_suffix(spelled_plainly(text[behind:end]))), None)

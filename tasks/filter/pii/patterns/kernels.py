@@ -30,6 +30,8 @@ IN_WORDS, DOT, DECIMAL, HEXADECIMAL, ENTITY = (
     np.array([ord(letter) | 32 for letter in word], np.uint8) for word in ("at", "dot", "#64;", "#x40;", "commat;")
 )
 
+AFTER_SIGN = np.array([chr(code) in "aA 4#cC" for code in range(256)])
+
 
 def _table() -> UInt8:
     table = np.zeros(256, np.uint8)
@@ -90,18 +92,20 @@ def scan(data: UInt8, offsets: Int64, classes: UInt8, hits: Int64) -> int:
                     elif _is_address(data, begin, i, end, classes):
                         count = _emit(hits, count, d, AT, at, at + 1)
                 elif b == 61 or b == 58 or b == 44 or b == 62 or b == 0xEF:
-                    before, length = assignment(data, begin, i, end, classes)
-                    if length:
-                        count = _emit(hits, count, d, ASSIGNED, at - before, at + 1 + length)
+                    if b == 61 or b == 58 or _can_assign(data, begin, i, end, classes):
+                        before, length = assignment(data, begin, i, end, classes)
+                        if length:
+                            count = _emit(hits, count, d, ASSIGNED, at - before, at + 1 + length)
                     if b == 58 and i >= colons_end and i + 1 < end:
                         first, colons_end, is_address = _colons(data, max(begin, colons_end), i, end, classes)
                         if is_address:
                             count = _emit(hits, count, d, COLONS, at - (i - first), at + colons_end - i)
                 elif b == 37 or b == 38 or b == 40 or b == 60 or b == 91 or b == 123:
-                    if i > begin and _is_spelled_at(data, i, end):
+                    # Mostly brackets: `at` or a space must follow
+                    if i > begin and i + 1 < end and AFTER_SIGN[data[i + 1]] and _is_spelled_at(data, i, end):
                         count = _emit(hits, count, d, AT, at, at + 1)
                 elif b != 66:
-                    if b == 45:
+                    if b == 45 and i + 1 < end and classes[data[i + 1]] & LETTER:
                         length = flag(data, begin, i, end, classes)
                         if length:
                             count = _emit(hits, count, d, FLAG, at, at + length)
@@ -246,6 +250,16 @@ def _is_address(data, begin, i, end, classes):
     return _is_bracketed(data, j + 1, end, DOT) or (
         _is_word(data, j + 1, end, DOT) and j + 4 < end and data[j + 4] == 32
     )
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _can_assign(data, begin, i, end, classes):
+    """Whether the comma at `i` stands behind a quote, the > behind a word, the byte 0xEF in a full-width colon."""
+    if data[i] == 0xEF:
+        return i + 2 < end and data[i + 1] == 0xBC and data[i + 2] == 0x9A
+    if data[i] == 44:
+        return i > begin and (data[i - 1] == 34 or data[i - 1] == 39)
+    return i > begin and classes[data[i - 1]] & WORD != 0
 
 
 @njit(cache=True, nogil=True)

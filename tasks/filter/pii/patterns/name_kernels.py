@@ -35,19 +35,13 @@ HINTED = _hinted()  # by five bits of each letter, which is its place in the alp
 
 @njit(cache=True, nogil=True)
 def assignment(data, begin, i, end, classes):
-    """(characters from the name to the sign, characters from behind the sign to the end of the value), or zeros where no
-    secret can be assigned by the sign at `i`.
+    """(characters from the name to the sign, characters from behind the sign to the end of the value) where a secret
+    may be assigned by the sign at `i`, else zeros.
 
-    A sign is `=`, a colon (full-width, too), a comma behind a quote, or the end of a tag.
+    A sign is `=`, a colon (full-width, too), a comma behind a quote, or the end of a tag; the scan sees to that.
     The value has a digit and at least SHORTEST_SECRET bytes without white space; all bytes between are ASCII.
     """
-    width = 1
-    if data[i] == 0xEF:
-        if i + 2 >= end or data[i + 1] != 0xBC or data[i + 2] != 0x9A:
-            return 0, 0
-        width = 3
-    elif i == begin or (data[i] == 44 and data[i - 1] != 34 and data[i - 1] != 39):
-        return 0, 0
+    width = 3 if data[i] == 0xEF else 1
     j = i - 1
     while j > begin and i - j <= 3 and data[j] == 32:
         j -= 1

@@ -146,7 +146,7 @@ def _judged(text: str, start: int, end: int) -> Finding | None:
     count = sum(map(str.isdigit, value))
     if count < _SHORTEST_SAID or count > 2 * _LONGEST:
         return None
-    if _FICTION.search(value) or _DRAMA.fullmatch(re.sub(r"\D", "", value)):
+    if _FICTION.search(value):
         return None
     if "0)" in value[:8]:
         opened = text.rfind("(", max(start - 14, 0), start + 1)
@@ -165,21 +165,28 @@ def _judged(text: str, start: int, end: int) -> Finding | None:
     elif value.count("(") != value.count(")"):
         return None
     said = _said(before, after)
-    if _OTHERWISE.search(before) or _BANDS.fullmatch(value) or (said != "strong" and _is_row(text, value, end)):
-        return None
-    in_row = before.endswith(",") and (formed or not before[-2:-1].isdigit())  # of comma-separated values
-    if in_row or _MARKUP.search(before) or _BEHIND_MAIL.search(text, max(start - 80, 0), start):
-        before = ""
-    if re.search(r"[\w/@.\-$€£#&%*^~<>\\,]\Z" if not said else r"[\w@#$€£]\Z", before) or (
-        not said and before.endswith(("=", "["))
-    ):
+    if not _may_begin(text, before, start, formed, bool(said)):
         return None
     found = _international(value) or _national(value, count, said)
-    if found is None:
+    if found is None or _is_other(value, before) or (said != "strong" and _is_row(text, value, end)):
         return None
     score, length = found
     end = start + length
     return Finding("PHONE_NUMBER", start, beyond if length == len(value) else end, score)
+
+
+def _may_begin(text: str, before: str, start: int, formed: bool, said: bool) -> bool:
+    """Whether a number may begin behind what stands before it."""
+    if not re.search(r"[\w@#$€£]\Z" if said else r"[\w/@.\-$€£#&%*^~<>\\,=\[]\Z", before):
+        return True
+    if before.endswith(",") and (formed or not before[-2:-1].isdigit()):  # comma-separated values
+        return True
+    return bool(_MARKUP.search(before) or _BEHIND_MAIL.search(text, max(start - 80, 0), start))
+
+
+def _is_other(value: str, before: str) -> bool:
+    """Whether a number is for films, of bands, or of another kind by what is said right before it."""
+    return bool(_BANDS.fullmatch(value) or _DRAMA.fullmatch(re.sub(r"\D", "", value)) or _OTHERWISE.search(before))
 
 
 def _is_row(text: str, value: str, end: int) -> bool:
