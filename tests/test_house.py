@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import tasks
+from benchmarks.filter.__main__ import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("flows", "tasks", "storage", "models", "profiles")
