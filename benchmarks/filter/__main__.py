@@ -18,6 +18,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "form": (),
     "presets": (),
     "code": ("{packages}",),
+    "unspaced": ("{unspaced}",),
+    "templates": ("{data}",),
     "language": (),
     "language_length": ("{labelled}",),
     "pii": ("--labelled", "{labelled}"),
@@ -40,7 +42,8 @@ def main() -> None:
     parser.add_argument(
         "--labelled", type=Path, help="the folder that holds langid_udhr, pii_presidio_synth, tox_surge, …"
     )
-    parser.add_argument("--data", type=Path, help="the folder that holds eval/olmo_hf and pretrain")
+    parser.add_argument("--data", type=Path, help="the folder that holds eval/olmo_hf, pretrain and sft")
+    parser.add_argument("--unspaced", metavar="LANGUAGE=FILE", help="good text in a script without spaces")
     options = parser.parse_args()
     unknown = sorted(set(options.families) - set(FAMILIES))
     if unknown:
@@ -48,7 +51,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         given = {
             "packages": sysconfig.get_paths()["purelib"], "scratch": scratch,
-            "labelled": options.labelled, "data": options.data,
+            "labelled": options.labelled, "data": options.data, "unspaced": options.unspaced,
         }  # fmt: skip
         for family in options.families:
             run(family, {name: str(value) for name, value in given.items() if value is not None})

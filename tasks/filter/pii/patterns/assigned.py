@@ -90,12 +90,14 @@ def flag_at(text: str, start: int, end: int) -> Finding | None:
         return Finding("PASSWORD", *match.span("value"), LIKELY) if sure else None
     match = _LOGIN.match(text, start)
     if match is not None:
-        said = _REQUESTS.search(text, max(start - 300, 0), start) and not match["value"].isdigit()
-        sure = said and is_login(match["user"], match["value"])
+        said = _REQUESTS.search(text, max(start - 300, 0), start)
+        sure = is_login(match["user"], match["value"]) and not match["value"].isdigit()
+    elif match := _GLUED.match(text, start):
+        said = _GLUING.search(text, max(start - 100, 0), start)
+        sure = is_password(match["value"])
     else:
-        match = _GLUED.match(text, start)
-        sure = match and _GLUING.search(text, max(start - 100, 0), start) and is_password(match["value"])
-    return Finding("PASSWORD", *match.span("value"), LIKELY) if match and sure else None
+        return None
+    return Finding("PASSWORD", *match.span("value"), LIKELY) if said and sure else None
 
 
 def bearer_at(text: str, start: int, end: int) -> Finding | None:

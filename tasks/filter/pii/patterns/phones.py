@@ -186,7 +186,9 @@ def _may_begin(text: str, before: str, start: int, formed: bool, said: bool) -> 
 
 def _is_other(value: str, before: str) -> bool:
     """Whether a number is for films, of bands, or of another kind by what is said right before it."""
-    return bool(_BANDS.fullmatch(value) or _DRAMA.fullmatch(re.sub(r"\D", "", value)) or _OTHERWISE.search(before))
+    if _BANDS.fullmatch(value) or _DRAMA.fullmatch(re.sub(r"\D", "", value)):
+        return True
+    return value[0] != "+" and _OTHERWISE.search(before) is not None
 
 
 def _is_row(text: str, value: str, end: int) -> bool:
