@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import tasks
+from benchmarks.filter.__main__ import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("flows", "tasks", "storage", "models", "profiles")
@@ -282,3 +283,12 @@ def test_every_dependency_is_pinned_and_has_a_reason() -> None:
     for line in text.splitlines():
         if re.match(r'\s+"[\w\-\[\]]+[<>=~]', line):
             assert "#" in line, f"no reason: {line.strip()}"
+
+
+def test_every_benchmark_of_the_filter_is_run_with_the_others() -> None:
+    commands = {
+        path.stem
+        for path in (ROOT / "benchmarks" / "filter").glob("*.py")
+        if path.read_text().startswith(f'"""`python -m benchmarks.filter.{path.stem}')
+    }
+    assert set(FAMILIES) == commands - {"pii_tools"}  # which runs one tool, for `pii`

@@ -2,9 +2,10 @@
 
 Numbers are the examples that `phonenumbers` has of each region's plan (fixed and mobile), the last digits replaced, in
 the ways they are written (international, with 00, national; dots, hyphens, no separators), in sentences of twenty
-languages that either say what the number is or do not. Regions and sentences are halved: what was looked at while the
-rules were made, and what never was. Without a word and without a country's code a national number is found only where
-its groups give it away, so these sentences are told apart. `--text FOLDER…` counts findings in real text.
+languages that either say what the number is or do not. Regions and sentences are halved: in sight while the rules were
+made, and held out. The search asks the same plans, so it knows the numbers by nature; sentences and forms test it.
+Without a word and without a country's code a national number is found only where its groups give it away, so these
+sentences are told apart. `--text FOLDER…` counts findings in real text.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def table(part: int, misses: bool) -> None:
     rows = cases(part)
     texts = [case.text for case in rows]
     tools = {"ours": found(texts), "presidio": presidio(texts)}
-    named = "never looked at" if part else "looked at while the rules were made"
+    named = "held out" if part else "in sight while the rules were made"
     regions = len({case.region for case in rows})
     print(f"\n### {regions} regions and their sentences, {named}: {len(rows)} numbers\n")
     print("| written | a word says so | numbers | ours, exact | ours, overlap | presidio, exact | presidio, overlap |")

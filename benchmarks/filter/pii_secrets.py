@@ -1,24 +1,24 @@
 """`python -m benchmarks.filter.pii_secrets`: keys, tokens and passwords by kind, beside gitleaks and detect-secrets.
 
 Secrets are drawn in the formats that their issuers document and put into the places where secrets stand: shell, YAML,
-JSON, Python, a command line, a sentence. Places are halved: those that were looked at while the rules were made, and
-those that never were. `--gitleaks FOLDER` (a checkout) runs its rules, keywords and entropies by the package `regex`,
-without its stop words, and reads the examples that its rules are validated with; detect-secrets runs with its default
-plugins where it can be imported. `--code MB` counts findings in the source of installed packages.
+JSON, Python, a command line, a sentence. Places are halved: the rules were made with one half in sight; the other is
+held out, though what was missed in it has been read after an earlier measurement, so it is not unseen.
+`--gitleaks FOLDER` (a checkout) runs its rules, keywords and entropies by the package `regex`, without its stop words,
+and reads the examples that its rules are validated with; detect-secrets runs with its default plugins where it can be
+imported. `--code MB` counts findings in the source of installed packages.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib
+import importlib.metadata
 import importlib.util
 import json
 import math
 import random
 import re
 import string
-import sysconfig
 import tempfile
 import tomllib
 from collections import Counter
@@ -84,6 +84,22 @@ FORMATS = {
     "secret by name": "client_secret: «{HEX:40}»",
     "password in URL": "postgres://reporting:«{PASSWORD}»@db.corp.net:5432/sales",
     "password by name": "db_password: «{PASSWORD}»",
+    "password in a sentence": "User: bob / Password: «{PASSWORD}» until Monday",
+    "password flag": "backup --host db --password «{PASSWORD}» --all",
+    "password of MySQL": "mysql -u root -p«{PASSWORD}» sales",
+    "password of curl": "curl -u bob:«{PASSWORD}» https://corp.net/v1",
+    "password in XML": "<password>«{PASSWORD}»</password>",
+    "password, German": "Benutzer: bob, Passwort: «{PASSWORD}»",
+    "password, French": "Mot de passe : «{PASSWORD}»",
+    "password, Russian": "Логин: bob, пароль: «{PASSWORD}»",
+    "password, Chinese": "您的密码：«{PASSWORD}»",
+    "key in a sentence": "Your API key: «{ALNUM:32}»",
+    "HubSpot": "pat-na1-{HEX:8}-{HEX:4}-{HEX:4}-{HEX:4}-{HEX:12}",
+    "Plaid": "access-production-{HEX:8}-{HEX:4}-{HEX:4}-{HEX:4}-{HEX:12}",
+    "Harness": "pat.{URLSAFE:22}.{HEX:24}.{ALNUM:20}",
+    "MaxMind": "{ALNUM:6}_{ALNUM:29}_mmk",
+    "Octopus Deploy": "API-{UPPER:26}",
+    "Facebook app": "{DIGITS:15}|{URLSAFE:27}",
     "RSA key": "«-----BEGIN RSA PRIVATE KEY-----\n{PEM}\n-----END RSA PRIVATE KEY-----»",
     "OpenSSH key": "«-----BEGIN OPENSSH PRIVATE KEY-----\n{PEM}\n-----END OPENSSH PRIVATE KEY-----»",
     "encrypted key": "«-----BEGIN ENCRYPTED PRIVATE KEY-----\n{PEM}\n-----END ENCRYPTED PRIVATE KEY-----»",
@@ -128,6 +144,7 @@ NEUTRAL = (
     "# {}\n",
     "build.id={}",
 )
+PARTS = ("places in sight while the rules were made", "held-out places")
 # What is no secret, where nothing says that it is one
 HARMLESS = {
     "UUID": "{HEX:8}-{HEX:4}-{HEX:4}-{HEX:4}-{HEX:12}",
@@ -155,6 +172,9 @@ HARMLESS = {
     "css": "sk-toggleable__label-arrow-primary-2",
     "wheel": "numpy-2.4.6-cp311-cp311-manylinux_2_27_x86_64.whl",
     "colour": "#a1b2c3d4",
+    "password rule": "Password: at least 8 characters, 1 digit",
+    "password in code": "connect(user, password=config.DB_PASS2)",
+    "flag": "--token-file /run/secrets/token1 --max-tokens 4096",
 }
 
 
@@ -268,7 +288,7 @@ def detect_secrets() -> Finder:
 def recall(tools: dict[str, Finder], part: int, each: int, misses: bool) -> None:
     """Found by kind: a secret counts when most of its characters are in a finding."""
     names = list(tools)
-    print(f"\n### Secrets found, {'places never looked at' if part else 'places that were looked at'}\n")
+    print(f"\n### Secrets found, {PARTS[part]}\n")
     print(f"| kind | drawn | {' | '.join(names)} |\n|---|---|{'---|' * len(names)}")
     counts: dict[str, Counter[str]] = {}
     for kind, text, start, end in cases(part, FORMATS, each):
@@ -293,7 +313,7 @@ def _shares(count: Counter[str], names: list[str]) -> str:
 def alarms(tools: dict[str, Finder], part: int, each: int, misses: bool) -> None:
     """Findings in what is no secret."""
     names = list(tools)
-    print(f"\n### Found in what is no secret, {'places never looked at' if part else 'places that were looked at'}\n")
+    print(f"\n### Found in what is no secret, {PARTS[part]}\n")
     print(f"| kind | drawn | {' | '.join(names)} |\n|---|---|{'---|' * len(names)}")
     counts: dict[str, Counter[str]] = {}
     for kind, text, start, end in cases(part, HARMLESS, each):
@@ -333,7 +353,7 @@ def published(folder: Path, find: Finder, misses: bool) -> None:
 
 def code(megabytes: float, part: int) -> list[str]:
     """Source and data files of installed packages of a half, so many MB."""
-    site = Path(sysconfig.get_paths()["purelib"])
+    site = Path(str(importlib.metadata.distribution("pyarrow").locate_file("")))
     files = sorted(
         p for p in site.rglob("*") if p.suffix in (".py", ".md", ".rst", ".json", ".txt", ".yaml", ".js", ".toml")
     )

@@ -1,4 +1,5 @@
-"""Other forms of ASCII characters, made ASCII one for one, so that places in a text stay as they are."""
+"""Other forms of ASCII characters, made ASCII one for one, so that places in a text stay as they are; and the signs of
+an e-mail address that are written otherwise."""
 
 from __future__ import annotations
 
@@ -12,7 +13,23 @@ _FOLDED = {
 }
 _FOLDABLE = re.compile(f"[{re.escape(''.join(_FOLDED))}]")
 
+UNSEEN = (
+    "\u00ad\u200b\u200c\u200d\u2060\ufeff"  # soft hyphen, zero-width space, (non-)joiner, word joiner, byte order mark
+)
+AT_SIGN = (
+    r"(?:@|%40|&#0{0,3}64;|&#x0{0,3}40;|&commat;| at "
+    r"|(?P<space> ?)(?:\[ ?at ?\]|\( ?at ?\)|\{ ?at ?\}|< ?at ?>)(?P=space))"
+)
+DOT_SIGN = r"(?:\.| ?(?:\[ ?dot ?\]|\( ?dot ?\)|\{ ?dot ?\}) ?| dot )"
+_AT_SIGN, _DOT_SIGN = re.compile(AT_SIGN, re.IGNORECASE), re.compile(DOT_SIGN, re.IGNORECASE)
+_UNSEEN = re.compile(f"[{UNSEEN}]")
+
 
 def fold(text: str) -> str:
     """The text with other forms of digits, spaces, dashes and ASCII characters in ASCII, each in its place."""
     return text if text.isascii() else _FOLDABLE.sub(lambda match: _FOLDED[match[0]], text)
+
+
+def spelled_plainly(address: str) -> str:
+    """An e-mail address, or a part of one, with @ and dots for what stands for them, without unseen characters."""
+    return _DOT_SIGN.sub(".", _AT_SIGN.sub("@", _UNSEEN.sub("", address)))

@@ -21,7 +21,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterator
 
-from tasks.filter.pii.fold import fold
+from tasks.filter.pii.fold import fold, spelled_plainly
 
 FIRST = ("Alex", "Blake", "Casey", "Dana", "Eden", "Frances", "Gale", "Harper", "Indigo", "Jamie", "Kelly", "Lee",
          "Morgan", "Noel", "Parker", "Quinn", "Robin", "Sam", "Taylor", "Val")  # fmt: skip
@@ -44,7 +44,9 @@ def surrogate(entity: str, value: str, salt: str) -> str | None:
 
 def _normal(entity: str, value: str) -> str:
     """The value in one spelling: without case, separators and the like."""
-    if entity in ("EMAIL_ADDRESS", "PERSON"):
+    if entity == "EMAIL_ADDRESS":
+        return "".join(spelled_plainly(value).lower().split())
+    if entity == "PERSON":
         return " ".join(value.lower().split())
     if entity == "IP_ADDRESS":
         return ipaddress.ip_interface(_address(value)).ip.compressed

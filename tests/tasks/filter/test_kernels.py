@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tasks.filter.language import kernels as language
 from tasks.filter.pii.patterns import kernels as pii
+from tasks.filter.pii.patterns import name_kernels
 from tasks.text.scan import utf8
 from tests.hard_texts import PIECES, TEXTS
 
@@ -26,17 +27,28 @@ PERSONAL = st.lists(
         st.sampled_from(
             ["hf_", "AKIA", "glpat-", "x" * 16, "key", "TOKEN", "=", ": ", "://", "u:p@", '"', "Bearer ", "a1" * 5]
         ),
+        st.sampled_from(
+            ["--", " -", " -p", "-u ", "--user=", "пароль", "密", "：", "',", "<pwd>", "passwort", "a1b2c3d4"]
+        ),
+        st.sampled_from(["a%40", "&#64;", "&#X40;", "&commat;", "(at)", "[ at ]", "a@b", " dot ", "[dot]", " { DOT }"]),
     ),
     max_size=5,
 ).map("".join)
 NUMBER = re.compile(rb"\d(?:[ ().\-/]{0,3}\d)*")
 RUN = re.compile(rb"[0-9A-Za-z_\-]+")
 DOTTED = re.compile(rb"(?:\d{1,3}\.){3}\d{1,3}(?!\d)")
-ADDRESS = re.compile(rb"(?<=[^\x00-\x20])@(?=[0-9A-Za-z_\-\x80-\xff]{1,255}\.[0-9A-Za-z_\x80-\xff])")
+ADDRESS = re.compile(
+    rb"(?<=[^\x00-\x20])@(?=[0-9A-Za-z_\-\x80-\xff]{1,255}(?:\.[0-9A-Za-z_\x80-\xff]| dot | ?[\[({<] ?dot ?[\])}>]))"
+    rb"|(?<=.)(?:%40|&(?:#64|#x40|commat);|[\[({<] ?at ?[\])}>])",
+    re.DOTALL | re.IGNORECASE,
+)
 PEM = re.compile(rb"(?<=-...-)B(?=EGIN )", re.DOTALL)
 LETTERS = re.compile(rb"hf_|rg_|at-|AKIA")
 USERINFO = re.compile(rb"://([^\x00-\x20\"<>`/]*)\Z")
-HINTS = re.compile(rb"key|tok|sec|pas|pwd|aut|cre", re.IGNORECASE)
+HINTS = {tuple(ord(letter) & 31 for letter in hint) for hint in name_kernels.HINTS}
+SIGN = re.compile(rb"(?<=.)[=:>]|(?<=[\"']),|\xef\xbc\x9a", re.DOTALL)
+HYPHEN = re.compile(rb"(?<![0-9A-Za-z_\x80-\xff])-(?=[A-Za-z].)", re.DOTALL)
+NAME = re.compile(rb"[0-9A-Za-z_\-]*")
 VALUE = re.compile(rb"[!#-&(-_a-~]*")
 HEX, WORD = b"0123456789abcdefABCDEF", re.compile(rb"\w")
 
@@ -65,8 +77,11 @@ def candidates(data: bytes) -> set[tuple[int, int, int]]:
             found.add((pii.CODE, *match.span()))
     passwords = {at for at, byte in enumerate(data) if byte == ord("@") and ends_userinfo(data, at)}
     found |= {(pii.USERINFO, at, at + 1) for at in passwords}
-    found |= {(pii.AT, *match.span()) for match in ADDRESS.finditer(data) if match.start() not in passwords}
-    found |= {(pii.ASSIGNED, *place) for at, byte in enumerate(data) if byte in b"=:" for place in assigned(data, at)}
+    signs = [match.start() for match in ADDRESS.finditer(data) if match.start() not in passwords]
+    found |= {(pii.AT, at, at + 1) for at in signs}
+    found |= {(pii.ASSIGNED, *place) for match in SIGN.finditer(data) for place in assigned(data, *match.span())}
+    flags = {match.start(): flag_end(data, match.start()) for match in HYPHEN.finditer(data)}
+    found |= {(pii.FLAG, at, end) for at, end in flags.items() if end}
     found |= {(pii.PEM, *match.span()) for match in PEM.finditer(data)}
     return found | set(addresses(data))
 
@@ -77,29 +92,61 @@ def ends_userinfo(data: bytes, at: int) -> bool:
     return match is not None and b":" in match[1] and match.start() + 2 >= max(3, at - pii.LONGEST_USERINFO)
 
 
-def assigned(data: bytes, sign: int) -> list[tuple[int, int]]:
-    """The place of the name and the value around this = or colon, if the name may be that of a secret."""
+def hints(name: bytes) -> bool:
+    """Whether a name may be that of a secret."""
+    letters = [byte & 31 for byte in name]
+    return any(byte > 127 for byte in name) or not HINTS.isdisjoint(
+        zip(letters, letters[1:], letters[2:], strict=False)
+    )
+
+
+def flag_end(data: bytes, at: int) -> int:
+    """Where a flag that begins there and the secret behind it end, or 0."""
+    name = NAME.match(data[: at + 1 + name_kernels.LONGEST_NAME], at + 1)
+    assert name is not None
+    user = name[0] == b"u" or re.fullmatch(rb"us..", name[0], re.DOTALL) is not None
+    if gap := re.compile(rb"(?: {1,3}|=)[\"'\\]{0,5}").match(data, name.end()):
+        first = min(gap.end(), name.end() + 6)
+        value = VALUE.match(data[: first + name_kernels.LONGEST_VALUE], first)
+        assert value is not None
+        if user and b":" in value[0]:
+            return value.end()
+        spaced = gap[0][:1] == b" "
+        if not user and spaced and hints(name[0]) and re.search(rb"\d", value[0]) and len(value[0]) >= 8:
+            return value.end()
+    if data[at + 1 : at + 2] == b"p" and data[at - 1 : at] == b" ":
+        first = at + 2 + (data[at + 2] in b"\"'")
+        value = VALUE.match(data[: first + name_kernels.LONGEST_VALUE], first)
+        assert value is not None
+        if re.search(rb"\d", value[0]) and len(value[0]) >= 8:
+            return value.end()
+    return 0
+
+
+def assigned(data: bytes, sign: int, behind: int) -> list[tuple[int, int]]:
+    """The place of the name and the value around this sign, if the name may be that of a secret."""
     last = sign
     while last > 1 and sign - last < 3 and data[last - 1] in b" ":
         last -= 1
     while last > 1 and sign - last < 6 and data[last - 1] in b"\"'\\]":
         last -= 1
-    name = re.search(rb"[0-9A-Za-z_.\-]*\Z", data[max(last - pii.LONGEST_NAME, 0) : last])
+    name = re.search(rb"[0-9A-Za-z_.\-\x80-\xff]*\Z", data[max(last - name_kernels.LONGEST_NAME, 0) : last])
     assert name is not None
-    if not HINTS.search(name[0]):
+    if not hints(name[0]):
         return []
-    at = sign + 1
+    named = re.sub(rb"\A[\x80-\xbf]+", b"", name[0])  # a character that is cut
+    at = behind
     while at < len(data) and at - sign <= 2 and data[at] in b"=>":
         at += 1
     for _ in range(3):
-        while at < len(data) and at - sign <= 24 and data[at] in b" \t\"'\\":
+        while at < len(data) and at - behind <= 23 and data[at] in b" \t\"'\\":
             at += 1
-        value = VALUE.match(data[: at + pii.LONGEST_VALUE], at)
+        value = VALUE.match(data[: at + name_kernels.LONGEST_VALUE], at)
         assert value is not None
         at = value.end()
-        if len(value[0]) >= pii.SHORTEST_SECRET and re.search(rb"\d", value[0]):
-            return [(last - len(name[0]), at)]
-        if not 0 < len(value[0]) <= 8:
+        if len(value[0]) >= name_kernels.SHORTEST_SECRET and re.search(rb"\d", value[0]):
+            return [(last - len(named), at)]
+        if not 0 < len(value[0]) <= 9:
             break
     return []
 
@@ -129,6 +176,10 @@ def addresses(data: bytes) -> list[tuple[int, int, int]]:
 @pytest.mark.shadow("tasks.filter.pii.patterns.kernels.scan")
 @given(st.lists(PERSONAL, max_size=5))
 @example(["1.1.1.1.1.1.1.1.1", "a@a.a@a.a@a.a", "aa11,bb22,cc33", "::1::2", "-----BEGIN "])
+@example(["a пароль：a1b2c3d4", "mysql -p'a1b2c3d4", "-u a:b --user=a:b", "('key', 'a1b2c3d4')", "<token>a1b2c3d4</"])
+@example(
+    ["密" * 20 + ": a1b2c3d4", "a@b [dot] c a@b dot c a&commat;b a%40b a [AT] b", "--token   a1b2c3d4", "--token a"]
+)
 @example(["AKIAaaaaaaaaaaaaaaaa", 'api_key": "Bearer a1b2c3d4', "x://u:p@h.c a://b@c.d", "pwd=" * 60 + "1"])
 @settings(max_examples=300)
 def test_whatever_can_be_personal_data_is_a_candidate(texts: list[str]) -> None:

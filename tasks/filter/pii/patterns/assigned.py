@@ -1,120 +1,113 @@
 """Secrets without a known form: a random value behind a name that says what it is, and passwords in URLs.
 
-Names are those of shells, YAML, JSON, TOML, INI files and HTTP headers, with or without quotes: `export X_TOKEN=…`,
-`password: …`, `"client_secret": "…"`, `Authorization: Bearer …`. A value is a secret when it is as random as one: code
-(`token = self.next()`), words (`correct-horse`), placeholders (`<your key>`, `${TOKEN}`) and hashes that are published
-are none.
+Names are those of shells, YAML, JSON, TOML, INI and XML files, HTTP headers, flags of commands and sentences, with or
+without quotes: `export X_TOKEN=…`, `password: …`, `"client_secret": "…"`, `<password>…</password>`, `--token …`,
+`Authorization: Bearer …`. What a value must be like is in `values.py`.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
 
 from tasks.filter.pii.findings import Finding
+from tasks.filter.pii.patterns.values import is_basic, is_code, is_login, is_password, is_random
 
-ENTROPY = 3.0  # bits per character: 16 random letters and digits have 3.6 on average, words joined by _ 2.5 to 3.3
-PASSWORD_ENTROPY = 2.5  # of eight characters, 3.0 is the most
 SURE, LIKELY = 0.75, 0.6
 
-_KEY = (
-    r"(?:(?:api|app|secret|access|auth|private|client|encryption|signing|account|service|master|shared|storage|webhook"
+_OF_KEYS = (
+    r"(?:api|app|secret|access|auth|private|client|encryption|signing|account|service|master|shared|storage|webhook"
     r"|deploy|license|consumer|admin|stripe|aws|gcp|azure|openai|anthropic|github|gitlab|twilio|sendgrid|mailgun|heroku"
-    r"|datadog|dd|algolia|cloudflare|session|jwt|hmac|rest|write|maps|google|user)[_.\- ]?keys?(?:[_.\-]?id)?"
+    r"|datadog|dd|algolia|cloudflare|session|jwt|hmac|rest|write|maps|google|user)"
+)
+_KEY = (
+    rf"(?:{_OF_KEYS}[_.\- ]?keys?(?:[_.\-]?id)?"
     r"|tokens?|secrets?|secret[_.\-]?(?:key|token|access[_.\-]?key)|credentials?|authorization"
     r"|client[_.\-]?secret(?:[_.\-]?id)?"
     r"|(?:\w+[_\-])?auth|creds?|accountkey|sharedaccesskey|private_key_id)"
 )
-_PASSWORD = r"(?:pass(?:wd|word|phrase|code)?|pwd|passw)"
+# The last word where a label has several: mot de passe, palavra-passe, kata sandi, mật khẩu, كلمة المرور
+_PASSWORD = (
+    r"(?:pass(?:wd|word|phrase|code|wort|ord|e)?|pwd|passw|kennwort|contrase[nñ]y?a|clave|senha|wachtwoord|has[lł]o"
+    r"|heslo|l[oö]senord|adgangskode|salasana|jelsz[oó]|[sş]ifre|parol[aăã]?|sandi|khẩu|парол[ьяа]?|密码|密碼|口令"
+    r"|パスワード|비밀번호|암호|المرور|السر|סיסמ[הא]|รหัสผ่าน|पासवर्ड|κωδικός)"
+)
+_SHORT = frozenset({"pass", "pwd", "passe", "clave", "senha", "haslo", "heslo", "parol", "parola", "sandi"})
 _END = r"(?:[_.\-]?(?:\d{1,2}|prod|production|live|dev|staging|test|default|value|env|b64|base64))?"
+_NAMED = rf"(?P<name>[\w.\-\x80-\U0010ffff]*?(?:(?P<key>{_KEY})|(?P<pass>{_PASSWORD})){_END})"
+_VALUE = r"(?P<value>[A-Za-z0-9_\-+/=.~!@#$%^&*?|:]{8,400})(?P<after>.|\Z)"
 _ASSIGNMENT = re.compile(
-    rf"""(?P<name>[\w.\-]*?(?:(?P<key>{_KEY})|(?P<pass>{_PASSWORD})){_END})\\?["'\]]{{0,3}}
-    \ {{0,3}}(?:=>|:{{0,3}}=|\?=|==|:)[ \t]{{0,12}}
-    (?P<scheme>(?:\\?["'])?(?:bearer|basic|token|apikey|digest)[ ]+)?(?P<quote>\\?["'])?
-    (?P<value>[A-Za-z0-9_\-+/=.~!@\#$%^&*?|:]{{8,400}})(?P<after>.|\Z)""",
-    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+    rf"""{_NAMED}\\?["'\]]{{0,3}}[ \xa0\u202f]{{0,3}}(?P<sign>=>|:{{0,3}}=|\?=|==|[:：,>])[ \t]{{0,12}}"""
+    rf"""(?P<scheme>(?:\\?["'])?(?:bearer|basic|(?:api-?)?token|apikey|digest)[ ]+)?(?P<quote>\\?["'])?{_VALUE}""",
+    re.IGNORECASE | re.DOTALL,
 )
-_WORDS = re.compile(r"(?:[A-Za-z]+|\d+)(?:[_\-./:](?:[A-Za-z]+|\d+))*")  # an identifier, a version, a path: not random
-_PLACEHOLDER = re.compile(
-    r"x{4,}|\*{3,}|\.{3,}|-{4,}|your|change|example|sample|placeholder|replace|redacted|dummy|insert|\$\{|\{\{|%\(|%s|secret"
-    r"|passw|token|1234567|abcdef|qwerty|foobar|hunter2|test|fake|mock|todo|enter|lorem|(.)\1{5}|\bnull|\bnone|environ"
-    r"|deadbeef|cafebabe|0123456",
-    re.IGNORECASE,
+_FLAG = re.compile(rf"""--?{_NAMED} {{1,3}}(?P<quote>\\?["'])?{_VALUE}""", re.IGNORECASE | re.DOTALL)
+_LOGIN = re.compile(r"""--?u(?:ser)?[ =]{1,3}["']?(?P<user>[^\s:"']{0,80}):["']?(?P<value>[^\s"'`\\]{6,80})""")
+_GLUED = re.compile(r"""-p["']?(?P<value>[^\s"'`\\]{8,64})""")
+_REQUESTS = re.compile(r"\b(?:curl|wget|https?)\b")
+_GLUING = re.compile(r"\b(?:mysql\w*|mariadb[\w\-]*|sshpass|7z\w?|u?n?rar)\b[^\n]*\Z")
+_FIRST_WORD = re.compile(rf"(?<![A-Za-z]){_OF_KEYS} \Z", re.IGNORECASE)
+_BEFORE = re.compile(r"[\s(\[/|,;>*\"'`&?:{\-]|[^\x00-\x7f]")
+_SETTING = re.compile(
+    r"[\s>#;\-*$]*(?:(?:export|set|setx|ENV|ARG|SET|env:?)\s+)?[\"']?(?:[\w.]+\s+)?(?:--?)?|.*[?&;\s]--?|.*[;&]"
 )
+_PARAMETER = re.compile(r"&(?:amp\Z|[\w.\-]+=)")
 _TURNS = re.compile(r"[A-Za-z](?=\d)|\d(?=[A-Za-z])")  # `PKCS7KeyTypes` has two, a key many
-_SPELLED = re.compile(r"[a-z]{6,}|[A-Z]{7,}|[A-Z][a-z]{5,}")
-_PUBLISHED = re.compile(
-    r"(?:sha\d{1,3}|md5)[-:]|\d{4}-\d\d-\d\d|ssh-|AAAA[BCE]3Nza|.*\.(?:whl|tar|t?gz|zip|py|js|ts|json|ya?ml|toml|txt|md|html?|css"
-    r"|png|jpe?g|gif|svg|so|dll|exe|jar|pem|key|crt|cer|pub|cfg|ini|conf|xml|csv|log|sql|db)\Z",
-    re.IGNORECASE,
-)
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-_CODE = re.compile(
-    r"[A-Za-z_]+\d?(?:\.[A-Za-z_]+\d?)+|[a-z]+(?:[A-Z][a-z]+)+\d{0,2}|[A-Z]+(?:_[A-Z0-9]+)+|\$\w+|@\w+|%\w+%?"
-)
-_URL = re.compile(r"[a-z][a-z0-9+.\-]*://|/[\w\-./]*\Z|~/|\./", re.IGNORECASE)
 _USERINFO = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.\-]{1,20})://(?P<user>[^\s:/@\"'<>`]{0,80}):(?P<password>[^\s/@\"'<>`]{3,120}|[^\s@\"'<>`]{3,120})\Z",
     re.IGNORECASE,
 )
-_TEMPLATE = re.compile(
-    r"[<{}\[\]$%*()…]|\.\.\.|^(?:pass(?:word|wd|phrase)?|pwd|pw|secret|token|api_?key|key|x+|user(?:name)?)$",
-    re.IGNORECASE,
-)
-_FAKE = re.compile(
-    r"(?:my|your|the|some|a)?[-_]?(?:pass(?:word|wd)?|pwd|pw|secret|token)\d{0,4}|user\d?|guest|tiger|admin|root|postgres|test",
-    re.IGNORECASE,
-)
-_BEARER = re.compile(r"\b(?:bearer|basic) {1,2}\Z", re.IGNORECASE)
+_BEARER = re.compile(r"\b(?:bearer|(?P<basic>basic)) {1,2}\Z", re.IGNORECASE)
 _TOKEN = re.compile(r"[A-Za-z0-9_\-+/.~]{16,400}={0,2}")
 
 
 def assigned_at(text: str, start: int, end: int) -> Finding | None:
     """The secret that is the value of the assignment which begins at `start` and ends about `end`."""
+    if text[start : start + 3].lower() == "key":
+        before = _FIRST_WORD.search(text, max(start - 14, 0), start)
+        start = before.start() if before else start
     match = _ASSIGNMENT.match(text, start, min(end + 400, len(text)))
-    if match is None:
+    if match is None or not _is_closed(text, match):
         return None
-    first, last = match.span("value")
-    quote, after = match["quote"], match["after"]
-    value = match["value"]
-    if quote:
-        if after not in ('"', "'", "\\") and not (match["scheme"] and after.isspace()):
-            return None
-    else:
-        if after and not (after.isspace() or after in ",;\"'`)\\<"):
-            return None
-        if after == ")" and not match["scheme"]:
-            return None
-        value = value.rstrip(".,:;?!|")
-        last = first + len(value)
     if match["scheme"]:
-        random = (len(value) >= 16 and is_random(value)) or (
-            match["scheme"].strip().lower().endswith("basic") and _is_base64(value)
-        )
-        return Finding("API_KEY", first, last, SURE) if random else None
-    if "public" in match["name"].lower():
-        return None
+        value = match["value"] if match["quote"] else match["value"].rstrip(".,:;?!|")
+        basic = match["scheme"].strip(" \\\"'").lower() == "basic"
+        random = is_basic(value) if basic else len(value) >= 16 and is_random(value, 1)
+        return Finding("API_KEY", match.start("value"), match.start("value") + len(value), SURE) if random else None
     if match["pass"]:
-        said = bool(quote) or _is_setting(text, match.start())
-        return Finding("PASSWORD", first, last, LIKELY) if said and is_password(value) else None
-    if "&" in value and not quote:
-        value = value.partition("&")[0]
-        last = first + len(value)
-    long_enough = 16 <= len(value) <= 400
-    if not long_enough or not is_random(value) or (not quote and len(_TURNS.findall(value)) < 3):
+        return _password(text, match)
+    return _key(match)
+
+
+def flag_at(text: str, start: int, end: int) -> Finding | None:
+    """The secret behind the flag that begins at `start`: `--token …`, `-p…` of MySQL, `-u user:…` of curl."""
+    match = _FLAG.match(text, start, min(end + 400, len(text)))
+    if match is not None:
+        if not (match["after"] in ('"', "'", "\\", "`") or match["after"].isspace() or not match["after"]):
+            return None
+        if match["key"]:
+            return _key(match)
+        sure = is_password(match["value"]) and not is_code(match["value"])
+        return Finding("PASSWORD", *match.span("value"), LIKELY) if sure else None
+    match = _LOGIN.match(text, start)
+    if match is not None:
+        said = _REQUESTS.search(text, max(start - 300, 0), start)
+        sure = is_login(match["user"], match["value"]) and not match["value"].isdigit()
+    elif match := _GLUED.match(text, start):
+        said = _GLUING.search(text, max(start - 100, 0), start)
+        sure = is_password(match["value"])
+    else:
         return None
-    return Finding("API_KEY", first, last, SURE if quote else LIKELY)
+    return Finding("PASSWORD", *match.span("value"), LIKELY) if said and sure else None
 
 
 def bearer_at(text: str, start: int, end: int) -> Finding | None:
     """The token of an authorization without its header's name: `Bearer …`."""
-    if not _BEARER.search(text, max(start - 10, 0), start):
+    scheme, match = _BEARER.search(text, max(start - 10, 0), start), _TOKEN.match(text, start)
+    if scheme is None or match is None:
         return None
-    match = _TOKEN.match(text, start)
-    if match is None or not is_random(match[0].rstrip(".")):
-        return None
-    return Finding("API_KEY", start, start + len(match[0].rstrip(".")), SURE)
+    value = match[0].rstrip(".")
+    sure = is_random(value) and (not scheme["basic"] or is_basic(value))
+    return Finding("API_KEY", start, start + len(value), SURE) if sure else None
 
 
 def userinfo_at(text: str, at: int) -> Finding | None:
@@ -122,67 +115,59 @@ def userinfo_at(text: str, at: int) -> Finding | None:
     match = _USERINFO.search(text, max(at - 220, 0), at)
     if match is None or (at + 1 < len(text) and not (text[at + 1].isalnum() or text[at + 1] in "[/")):
         return None
-    password, user = match["password"], match["user"]
-    if (
-        _TEMPLATE.search(password)
-        or _FAKE.fullmatch(password)
-        or password == user
-        or (_TEMPLATE.search(user) and "$" in user)
-    ):
+    sure = is_login(match["user"], match["password"])
+    return Finding("PASSWORD", *match.span("password"), SURE) if sure else None
+
+
+def _is_closed(text: str, match: re.Match[str]) -> bool:
+    """Whether the value ends where one can end: at its quote, its tag, or a space or punctuation mark."""
+    after, sign = match["after"], match["sign"]
+    if sign == ">":
+        return after == "<" and text[match.start() - 1 : match.start()] == "<"
+    if match["quote"]:
+        return after in ('"', "'", "\\") or (bool(match["scheme"]) and after.isspace())
+    if sign == ",":
+        return False
+    if after == ")" and not match["scheme"] and sign not in ":：":
+        return False
+    return not after or after.isspace() or after in ",;\"'`)\\<" or not after.isascii()
+
+
+def _key(match: re.Match[str]) -> Finding | None:
+    quote, value = match["quote"], match["value"]
+    if not quote:
+        value = value.rstrip(".,:;?!|").partition("&")[0]
+    if "public" in match["name"].lower() or len(value) < 16 or not is_random(value):
         return None
-    return Finding("PASSWORD", *match.span("password"), SURE)
+    if not quote and len(_TURNS.findall(value)) < 3:
+        return None
+    first = match.start("value")
+    return Finding("API_KEY", first, first + len(value), SURE if quote else LIKELY)
 
 
-def is_random(value: str) -> bool:
-    """Whether a value is as random as a key is made."""
-    if entropy(value) < ENTROPY or _WORDS.fullmatch(value) or _PLACEHOLDER.search(value) or _URL.match(value):
-        return bool(_UUID.fullmatch(value)) and entropy(value) >= ENTROPY
-    if (
-        re.fullmatch(r"[0-9a-f]{16}", value)
-        or _CODE.fullmatch(value)
-        or _PUBLISHED.match(value)
-        or not re.search(r"\d", value)
-    ):
-        return False
-    digits, letters = len(re.findall(r"\d", value)), len(re.findall(r"[A-Za-z]", value))
-    return letters >= 2 and (digits >= 2 or len(value) < 24) and len(_SPELLED.findall(value)) < 2
-
-
-def is_password(value: str) -> bool:
-    """Whether a value is a password that somebody chose: three kinds of characters, and no placeholder."""
-    if (
-        len(value) > 64
-        or _PLACEHOLDER.search(value)
-        or _CODE.fullmatch(value)
-        or _URL.match(value)
-        or _PUBLISHED.match(value)
-    ):
-        return False
-    kinds = sum(bool(re.search(kind, value)) for kind in ("[a-z]", "[A-Z]", r"\d", r"[^A-Za-z0-9_.\-/:]"))
-    return entropy(value) >= PASSWORD_ENTROPY and (kinds >= 3 or (kinds == 2 and len(value) >= 12 and is_random(value)))
+def _password(text: str, match: re.Match[str]) -> Finding | None:
+    label, at = match["pass"], match.start("pass")
+    if label.lower() in _SHORT and text[at - 1 : at].isalpha() and label[0].isupper() == text[at - 1].isupper():
+        return None  # compass, enclave
+    first, value = match.start("value"), match["value"]
+    if not (match["quote"] or match["sign"] == ">"):
+        if parameter := _PARAMETER.search(value):
+            value = value[: parameter.start()]
+        setting = _is_setting(text, match.start())
+        if not (setting and match["after"] in ("", "\n", "\r")):
+            value = value.rstrip(".:?|")
+        in_sentence = _may_precede(text, match.start()) and not is_code(value)
+        if match["sign"] == "==" or not (setting or in_sentence):
+            return None
+    return Finding("PASSWORD", first, first + len(value), LIKELY) if len(value) >= 8 and is_password(value) else None
 
 
 def _is_setting(text: str, start: int) -> bool:
     """Whether a line begins with the name that is at `start`: a setting, not a word in a sentence or in code."""
-    line = text[max(text.rfind("\n", 0, start) + 1, start - 80) : start]
-    return (
-        re.fullmatch(
-            r"[\s>#;\-*$]*(?:(?:export|set|setx|ENV|ARG|SET|env:?)\s+)?[\"']?(?:[\w.]+\s+)?(?:--?)?|.*[?&;\s]--?|.*[;&]",
-            line,
-        )
-        is not None
-    )
+    before = text[max(start - 80, 0) : start]
+    return _SETTING.fullmatch(before.rpartition("\n")[2]) is not None
 
 
-def _is_base64(value: str) -> bool:
-    return (
-        re.fullmatch(r"[A-Za-z0-9+/]{8,}={0,2}", value) is not None
-        and re.search(r"\d|=", value) is not None
-        and entropy(value) >= 2.5
-    )
-
-
-def entropy(value: str) -> float:
-    """Shannon entropy of a text's characters, in bits per character; 0 for an empty text."""
-    counts = Counter(value).values()
-    return -sum(count / len(value) * math.log2(count / len(value)) for count in counts)
+def _may_precede(text: str, start: int) -> bool:
+    """Whether what stands before a name that is at `start` is no part of a longer word."""
+    return start == 0 or _BEFORE.match(text, start - 1, start) is not None

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from tasks.filter.pii.fold import fold
 from tasks.filter.pii.patterns import kernels
+from tasks.filter.pii.patterns.emails import spoken
 from tasks.text.scan import utf8
 
 Candidate = tuple[int, int, int]  # kind (see kernels), first character, character after the last
@@ -37,4 +38,6 @@ def candidates(texts: pa.Array) -> Iterator[tuple[int, list[Candidate]]]:
     rows: dict[int, list[Candidate]] = {}
     for row, kind, start, end in hits[:count].tolist():
         rows.setdefault(row, []).append((kind, start, end))
-    yield from rows.items()
+    for row in np.flatnonzero(pc.match_substring(texts, " dot ", ignore_case=True).to_numpy(zero_copy_only=False)):
+        rows.setdefault(int(row), []).extend((kernels.AT, start, end) for start, end in spoken(texts[row].as_py()))
+    yield from sorted(rows.items())

@@ -1,8 +1,10 @@
 """E-mail addresses around each @, as far as they can be a person's.
 
 The form is that of Presidio's recogniser; where an address begins in a URL, what is a remote of git and what belongs to
-nobody (RFC 2606 reserves `example.com` and others, programs write from `noreply@`) is decided here. Domains are checked
-against the list of public suffixes that comes with `tldextract`; nothing is downloaded.
+nobody (RFC 2606 reserves `example.com` and others, programs write from `noreply@`) is decided here. An @ is also read
+where a URL, HTML or a wary author writes it otherwise: `jane%40corp.com`, `jane&#64;corp.com`, `jane [at] corp [dot]
+com`, `jane at corp dot com`; characters that are not seen (soft hyphens, zero-width spaces) are part of an address.
+Domains are checked against the list of public suffixes that comes with `tldextract`; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -12,15 +14,33 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from tasks.filter.pii.findings import Finding
+from tasks.filter.pii.fold import AT_SIGN, DOT_SIGN, UNSEEN, spelled_plainly
 
 Span = tuple[int, int]
 
-SCORE = 1.0
-_LOCAL = re.compile(r"[\w!#$%&'*+\-/=?^`{|}~.]{1,128}\Z")  # longer than RFC 5321 allows: a URL may stand before it
-_DOMAIN = re.compile(r"\w[\w\-]{0,62}(?:\.\w[\w\-]{0,62})*\.\w[\w\-]{0,62}")
+SCORE, SPELLED = 1.0, 0.85
+_LOCAL = re.compile(rf"[\w!#$%&'*+\-/=?^`{{|}}~.{UNSEEN}]{{1,128}}\Z")  # longer than RFC 5321: a URL may precede it
+_LABEL = rf"[{UNSEEN}]{{0,2}}\w[\w\-{UNSEEN}]{{0,62}}"
+_DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})+")
+_SPELLED_DOMAIN = re.compile(rf"\w[\w\-]{{0,62}}(?:{DOT_SIGN}\w[\w\-]{{0,62}}){{1,5}}", re.IGNORECASE)
 _FIRST = re.compile(r"[\w!#$%&'*+\-^`{|}~]")
 # `?mail=`, `//host/`: what stands before an address in a URL. A value that is a domain itself is a bounce's (VERP)
 _QUERY = re.compile(r".*[?&/|]", re.DOTALL)
+# The same where a URL has the address in escaped form, but for +, -, . and _ in it
+_ESCAPED = re.compile(r".*(?:[?&/|=]|%(?!2[bde]|5f)[0-9a-f]{2})", re.DOTALL | re.IGNORECASE)
+_SPELLED_LOCAL = re.compile(rf"(?<![\w.+\-])\w[\w+\-]{{0,62}}(?:{DOT_SIGN}\w[\w+\-]{{0,62}}){{0,3}}\Z", re.IGNORECASE)
+_AT_SIGN = re.compile(AT_SIGN, re.IGNORECASE)
+_SPOKEN = re.compile(r" (?=dot \w)", re.IGNORECASE)
+_SPOKEN_AT = re.compile(r" at (?=[\w\-]+\Z)", re.IGNORECASE)
+# `Shop at corp dot com` is no address: something must say that it is one
+_SAYS = re.compile(
+    r"(?:\A|[\n<(:\"'|,;]|\b(?:e-?mail|mail|contact|write|reach|address|to|is|from|by))[ \t]{0,2}\Z", re.IGNORECASE
+)
+_NO_NAME = frozenset(
+    {"us", "me", "him", "her", "them", "it", "you", "look", "see", "shop", "visit", "online", "site", "website",
+     "available", "here", "more", "is", "are", "was", "be", "page", "find", "order", "if", "elif", "while", "for",
+     "return", "and", "or", "not", "in", "assert"}
+)  # fmt: skip
 _PROGRAMS = frozenset({"git", "hg", "svn", "ssh", "gitlab", "gitea", "aur", "cvs", "anonymous", "anoncvs"})
 _NOBODY = re.compile(
     r"(?:no|do[-_.]?not|donot|dont)[-_.]?reply(?:[-_+.].*)?|mailer[-_]daemon|nobody|noemail|your?[-_.]?(?:e?mail|name|user(?:name)?)"
@@ -30,43 +50,86 @@ _NOBODY = re.compile(
 _RESERVED = re.compile(
     r"(?:.*\.)?(?:example(?:\.(?:com|net|org|edu))?|test|invalid|localhost|local|internal|lan)"
     r"|users\.noreply\.github\.com|(?:your|my|some)?[-_]?(?:domain|company|host|server|provider|site|org)\.(?:com|org|net|tld)"
-    r"|foo\.(?:com|bar|org)|bar\.com|email\.com|mail\.example",
+    r"|foo\.(?:com|bar|org)|bar\.com|mail\.example",
     re.IGNORECASE,
 )
 
 
 def find_emails(text: str, spans: Iterable[Span]) -> Iterator[Finding]:
-    """The e-mail addresses at these @."""
+    """The e-mail addresses at these @, however they are written."""
     for at, _ in spans:
-        found = _around(text, at)
+        if text[at] == "@":
+            found = _around(text, "@", at)
+        else:
+            spaced = text[at] in "[({<" and text[at - 1 : at] == " "
+            sign = _AT_SIGN.match(text, at - spaced)
+            found = _around(text, sign[0], sign.start()) if sign is not None else None
         if found is not None:
-            yield Finding("EMAIL_ADDRESS", *found, SCORE)
+            yield found
 
 
-def _around(text: str, at: int) -> Span | None:
-    domain = _DOMAIN.match(text, at + 1, min(at + 255, len(text)))
-    local = _LOCAL.search(text, max(at - 128, 0), at)
-    if domain is None or local is None or text[at - 1] == ".":
+def spoken(text: str) -> Iterator[Span]:
+    """The ` at ` that stand for an @: a word and ` dot ` follow."""
+    for dot in _SPOKEN.finditer(text):
+        at = _SPOKEN_AT.search(text, max(dot.start() - 68, 0), dot.start())
+        if at is not None:
+            yield at.start(), at.end()
+
+
+def _around(text: str, sign: str, at: int) -> Finding | None:
+    behind, spoken = at + len(sign), sign.lower() == " at "
+    start = _plain_start(text, at, escaped=sign == "%40") if sign[0] in "@%&" else _spelled_start(text, at, spoken)
+    end = _end(text, behind, spoken)
+    if start is None or end is None:
         return None
-    start, end = local.start(), domain.end()
-    named = _QUERY.match(text, start, at)
+    name, host = _plain(text[start:at]), _plain(text[behind:end])
+    if not re.search(r"\w", name) or (sign == "@" and _is_remote(text, start, end)):
+        return None
+    if _NOBODY.fullmatch(name) or name.lower() in _PROGRAMS or _RESERVED.fullmatch(host):
+        return None
+    return Finding("EMAIL_ADDRESS", start, end, SCORE if sign == "@" else SPELLED)
+
+
+def _plain(part: str) -> str:
+    return part if part.isascii() and " " not in part and "[" not in part and "(" not in part else spelled_plainly(part)
+
+
+def _plain_start(text: str, at: int, escaped: bool) -> int | None:
+    local = _LOCAL.search(text, max(at - 128, 0), at)
+    if local is None or text[at - 1] == ".":
+        return None
+    start = local.start()
+    named = (_ESCAPED if escaped else _QUERY).match(text, start, at)
     start = named.end() if named else start
     before, equals, value = text[start:at].rpartition("=")
     if equals and not _has_suffix(value):  # else the address of a bounce, with another one in it
         start += len(before) + 1
     while start < at and (not _FIRST.match(text, start) or text[start] in "'`{}"):
         start += 1
-    name, host = text[start:at], text[at + 1 : end]
-    if not name or not re.search(r"\w", name) or _is_remote(text, name, start, end):
-        return None
-    if _NOBODY.fullmatch(name) or _RESERVED.fullmatch(host) or not _has_suffix(host):
-        return None
-    return start, end
+    return start
 
 
-def _is_remote(text: str, name: str, start: int, end: int) -> bool:
+def _spelled_start(text: str, at: int, spoken: bool) -> int | None:
+    local = _SPELLED_LOCAL.search(text, max(at - 100, 0), at)
+    if local is None or local[0].lower() in _NO_NAME:
+        return None
+    said = not spoken or _SAYS.search(text, max(local.start() - 12, 0), local.start())
+    return local.start() if said else None
+
+
+def _end(text: str, behind: int, spoken: bool) -> int | None:
+    """Where the domain that begins at `behind` ends: with plain dots, or else as far as it is one."""
+    plain = None if spoken else _DOMAIN.match(text, behind, min(behind + 255, len(text)))
+    if plain is not None:
+        return plain.end() if _has_suffix(_plain(plain[0])) else None
+    spelled = _SPELLED_DOMAIN.match(text, behind, min(behind + 255, len(text)))
+    ends = [behind + match.end() for match in re.finditer(r"[\w\-]+", spelled[0])] if spelled else []
+    return next((end for end in reversed(ends) if _has_suffix(spelled_plainly(text[behind:end]))), None)
+
+
+def _is_remote(text: str, start: int, end: int) -> bool:
     """Whether it is the place of a repository or a login, not an address for mail."""
-    if name.lower() in _PROGRAMS or text[max(start - 3, 0) : start] == "://" or text[end : end + 2] in (":/", ":~"):
+    if text[max(start - 3, 0) : start] == "://" or text[end : end + 2] in (":/", ":~"):
         return True
     return re.match(r":[\w\-./~]+\.git\b", text[end : end + 120]) is not None
 

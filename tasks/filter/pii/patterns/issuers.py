@@ -110,6 +110,41 @@ FORMS: tuple[tuple[str, str, str], ...] = (
     ("ReadMe key", "rdme_", "[a-z0-9]{70}"),
     ("Cloudflare origin key", r"v1\.0-", "[0-9a-f]{24}-[0-9a-f]{146}"),
     ("Dynatrace token", r"dt0c01\.", A + r"{24}\." + A + "{64}"),
+    ("AWS Bedrock short-lived key", "bedrock-api-key-", r"[A-Za-z0-9+/]{100,4000}={0,2}"),
+    ("GitLab routable token", r"glpat-", W + r"{27,300}\.[0-9a-z]{2}[0-9a-z]{7}"),
+    ("HubSpot token", r"pat-(?:na|eu)\d-", r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
+    ("Plaid token", r"access-(?:sandbox|development|production)-", r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
+    ("Infracost key", "ico-", A + "{32}"),
+    ("Frame.io token", "fio-u-", W + "{64}"),
+    ("42 secret", r"s-s4t2(?:ud|af)-", "[0-9a-f]{64}"),
+    ("Scalingo token", r"tk-us-", W + "{48}"),
+    ("Settlemint token", r"sm_[aps]at_", A + "{16}"),
+    ("Lob key", r"(?:live|test)_(?:pub_)?(?=[0-9a-f]{31})", r"[0-9a-f]{31}(?:[0-9a-f]{4})?"),
+    ("GoCardless token", "live_", W + "{40}"),
+    ("Octopus Deploy key", "API-", "[A-Z0-9]{26}"),
+    ("MaxMind key", A + "{6}_" + A + "{29}_", "mmk"),
+    ("Harness key", r"[ps]at\." + W + r"{22}\.", r"[0-9a-f]{24}\." + A + "{20}"),
+    ("ClickHouse key", "4b1d", A + "{38}"),
+    ("JFrog reference token", "cmVmdGtu", A + "{56}"),
+    ("Defined Networking token", "dnkey-", W + "{26}-" + W + "{52}"),
+    ("Authress key", r"(?:sc|ext|scauth|authress)_[a-z0-9]{5,30}\.[a-z0-9]{4,6}\.acc[_\-]",
+     r"[a-z0-9\-]{10,32}\.[A-Za-z0-9+/_=\-]{30,120}"),
+    ("Yandex token", r"t1\.[A-Z0-9a-z_\-]+={0,2}\.", W + r"{86}={0,2}"),
+    ("Yandex key", r"(?:AQVN|YC)", r"(?:(?<=AQVN)" + W + r"{35,38}|(?<=YC)" + W + r"{38})"),
+    ("Twitter bearer token", "A{22}", r"[A-Za-z0-9%]{60,100}"),
+    ("Facebook app token", r"\d{15,16}\|", W + "{27}"),
+    ("Teams webhook", r"webhook\.office\.com/webhookb2/",
+     r"[0-9a-f\-]{36}@[0-9a-f\-]{36}/IncomingWebhook/[0-9a-z]{32}/[0-9a-f\-]{36}"),
+    ("Langfuse key", r"sk-lf-", r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
+    ("NVIDIA key", "nvapi-", W + "{60,70}"),
+    ("Tavily key", r"tvly-(?:dev-|prod-)?", A + "{32}"),
+    ("Pinecone key", "pcsk_", A + "{5,8}_" + A + "{60,70}"),
+    ("LangSmith key", r"lsv2_(?:pt|sk)_", r"[0-9a-f]{32}_[0-9a-f]{10}"),
+    ("Resend key", "re_", A + "{8}_" + A + "{24}"),
+    ("Firecrawl key", "fc-", "[0-9a-f]{32}"),
+    ("Vercel Blob token", "vercel_blob_rw_", A + "{16}_" + A + "{30}"),
+    ("Render key", "rnd_", A + "{28,32}"),
+    ("PostHog key", "phx_", A + "{43}"),
     ("Azure client secret", r"[A-Za-z0-9_.]{3}\dQ~", r"[A-Za-z0-9_~.\-]{31,34}"),
 )  # fmt: skip
 
@@ -131,7 +166,7 @@ def _gate() -> re.Pattern[str]:
     return re.compile("|".join(prefix for _, prefix, _ in FORMS))
 
 
-_HEAD = re.compile(r"[A-Za-z0-9_\-.:/~]{1,80}\Z")
+_HEAD = re.compile(r"[A-Za-z0-9_\-.:/~|@]{1,120}\Z")
 _HEADS = re.compile(r"(?<![A-Za-z0-9_\-])[A-Za-z0-9_]")
 
 
@@ -148,8 +183,8 @@ def secret_at(text: str, start: int, end: int) -> tuple[str, int, int] | None:
 
 def _beginnings(text: str, start: int) -> list[int]:
     """Where a token that holds this run may begin: at the run, and at the parts joined to it before."""
-    if text[start - 1 : start] not in (".", ":", "/", "~"):
+    if text[start - 1 : start] not in (".", ":", "/", "~", "|"):
         return [start]
-    head = _HEAD.search(text, max(start - 80, 0), start)
+    head = _HEAD.search(text, max(start - 120, 0), start)
     before = [match.start() for match in _HEADS.finditer(text, head.start(), start)] if head else []
     return [start, *reversed(before)]

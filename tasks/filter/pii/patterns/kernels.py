@@ -1,8 +1,8 @@
 """The scan for candidates, compiled by numba: one pass over UTF-8 bytes that stops only where personal data can be.
 
-Personal data with a fixed form has a digit, an @, two colons or a PEM header in it, a secret often stands behind the
-`=` or the colon of a name that says so, and most bytes of a text are none of these: the pass looks up each byte in a
-table and moves on. Where it stops, it looks at the surroundings, never
+Personal data with a fixed form has a digit, an @, two colons or a PEM header in it, a secret often stands behind a name
+that says so (see `name_kernels.py`), and most bytes of a text are none of these: the pass looks up each byte in a table
+and moves on. Where it stops, it looks at the surroundings, never
 further back than the current run of characters, and never twice at one run: linear time for any input. What it emits is
 a superset; regular expressions and Presidio's recognisers decide. The method is our own; the forms are Presidio's.
 """
@@ -13,25 +13,24 @@ import numpy as np
 from numba import njit
 
 from storage.shards.arrays import Bool, Int64, UInt8
+from tasks.filter.pii.patterns.name_kernels import DIGIT, HEX, LETTER, STOP, WORD, assignment, flag
 
-AT, DIGITS, DOTTED, COLONS, CODE, TOKEN, PEM, USERINFO, ASSIGNED = range(9)  # kinds of candidates
+AT, DIGITS, DOTTED, COLONS, CODE, TOKEN, PEM, USERINFO, ASSIGNED, FLAG = range(10)  # kinds of candidates
 FIELDS = 4  # document, kind, first character, character after the last
 
-WORD, DIGIT, HEX, STOP, LETTER = 1, 2, 4, 8, 16
 PHONE_DIGITS = 6  # fewer are no telephone number, card or national ID
 SEPARATORS = 3  # most characters between two digits of a number
 CODE_DIGITS = 4  # in a national ID that mixes digits and letters
 CODE_LENGTH = 9
 TOKEN_LENGTH = 16  # of the shortest key
 LONGEST_ADDRESS = 64  # characters of an IPv6 address with prefix length or zone
-LONGEST_NAME = 48  # bytes of a name that a secret is assigned to
 LONGEST_USERINFO = 200  # bytes between the scheme of a URL and its @
-SHORTEST_SECRET = 8  # bytes
-LONGEST_VALUE = 200  # bytes of a value that are looked at
-# Three letters of every name that a secret is assigned to
-HINTS = np.array(
-    [[ord(letter) for letter in hint] for hint in ("key", "tok", "sec", "pas", "pwd", "aut", "cre")], np.uint8
+# What is written for @ and the dot, in lower case
+IN_WORDS, DOT, DECIMAL, HEXADECIMAL, ENTITY = (
+    np.array([ord(letter) | 32 for letter in word], np.uint8) for word in ("at", "dot", "#64;", "#x40;", "commat;")
 )
+
+AFTER_SIGN = np.array([chr(code) in "aA 4#cC" for code in range(256)])
 
 
 def _table() -> UInt8:
@@ -44,10 +43,11 @@ def _table() -> UInt8:
             table[code] |= DIGIT | STOP
         if letter in "0123456789abcdefABCDEF":
             table[code] |= HEX
-        if letter in "@:=B_-K":
+        if letter in "@:=B_-K,>%&([{<":
             table[code] |= STOP
         if letter.isalpha():
             table[code] |= LETTER
+    table[0xEF] |= STOP  # the first byte of a full-width colon
     return table
 
 
@@ -91,19 +91,24 @@ def scan(data: UInt8, offsets: Int64, classes: UInt8, hits: Int64) -> int:
                         count = _emit(hits, count, d, USERINFO, at, at + 1)
                     elif _is_address(data, begin, i, end, classes):
                         count = _emit(hits, count, d, AT, at, at + 1)
-                elif b == 61:
-                    name, value = _assignment(data, begin, i, end, classes)
-                    if value:
-                        count = _emit(hits, count, d, ASSIGNED, at - (i - name), at + value - i)
-                elif b == 58:
-                    name, value = _assignment(data, begin, i, end, classes)
-                    if value:
-                        count = _emit(hits, count, d, ASSIGNED, at - (i - name), at + value - i)
-                    if i >= colons_end and i + 1 < end:
+                elif b == 61 or b == 58 or b == 44 or b == 62 or b == 0xEF:
+                    if b == 61 or b == 58 or _can_assign(data, begin, i, end, classes):
+                        before, length = assignment(data, begin, i, end, classes)
+                        if length:
+                            count = _emit(hits, count, d, ASSIGNED, at - before, at + 1 + length)
+                    if b == 58 and i >= colons_end and i + 1 < end:
                         first, colons_end, is_address = _colons(data, max(begin, colons_end), i, end, classes)
                         if is_address:
                             count = _emit(hits, count, d, COLONS, at - (i - first), at + colons_end - i)
+                elif b == 37 or b == 38 or b == 40 or b == 60 or b == 91 or b == 123:
+                    # Mostly brackets: `at` or a space must follow
+                    if i > begin and i + 1 < end and AFTER_SIGN[data[i + 1]] and _is_spelled_at(data, i, end):
+                        count = _emit(hits, count, d, AT, at, at + 1)
                 elif b != 66:
+                    if b == 45 and i + 1 < end and classes[data[i + 1]] & LETTER:
+                        length = flag(data, begin, i, end, classes)
+                        if length:
+                            count = _emit(hits, count, d, FLAG, at, at + length)
                     # Keys of letters alone, which no digit gives away: hf_, api_org_, glpat- and AKIA
                     if i >= letters_end and _is_prefix(data, begin, i, end):
                         first, letters_end, _ = _run(data, begin, i, end, classes)
@@ -230,13 +235,70 @@ def _of_run(data, first, last, classes, hits, count, document, at):
 
 @njit(cache=True, nogil=True)
 def _is_address(data, begin, i, end, classes):
-    """Whether there is something before the @ at `i`, and a word, a dot and another word after it."""
+    """Whether there is something before the @ at `i`, and a word, a dot (or `dot`) and another word after it."""
     if i == begin or i + 1 == end or data[i - 1] <= 32:
         return False
     j = i + 1
     while j < end and j - i < 256 and (classes[data[j]] & WORD or data[j] >= 128 or data[j] == 45):
         j += 1
-    return j > i + 1 and j + 1 < end and data[j] == 46 and (classes[data[j + 1]] & WORD != 0 or data[j + 1] >= 128)
+    if j == i + 1 or j + 1 >= end:
+        return False
+    if data[j] == 46:
+        return classes[data[j + 1]] & WORD != 0 or data[j + 1] >= 128
+    if data[j] != 32:
+        return _is_bracketed(data, j, end, DOT)
+    return _is_bracketed(data, j + 1, end, DOT) or (
+        _is_word(data, j + 1, end, DOT) and j + 4 < end and data[j + 4] == 32
+    )
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _can_assign(data, begin, i, end, classes):
+    """Whether the comma at `i` stands behind a quote, the > behind a word, the byte 0xEF in a full-width colon."""
+    if data[i] == 0xEF:
+        return i + 2 < end and data[i + 1] == 0xBC and data[i + 2] == 0x9A
+    if data[i] == 44:
+        return i > begin and (data[i - 1] == 34 or data[i - 1] == 39)
+    return i > begin and classes[data[i - 1]] & WORD != 0
+
+
+@njit(cache=True, nogil=True)
+def _is_spelled_at(data, i, end):
+    """Whether an @ is written otherwise at `i`: `%40`, `&#64;`, `&#x40;`, `&commat;`, `[at]` and the like."""
+    if data[i] == 37:
+        return i + 2 < end and data[i + 1] == 52 and data[i + 2] == 48
+    if data[i] == 38:
+        return (
+            _is_word(data, i + 1, end, DECIMAL)
+            or _is_word(data, i + 1, end, HEXADECIMAL)
+            or _is_word(data, i + 1, end, ENTITY)
+        )
+    return _is_bracketed(data, i, end, IN_WORDS)
+
+
+@njit(cache=True, nogil=True)
+def _is_bracketed(data, i, end, word):
+    """Whether an opening bracket at `i`, the word and a closing bracket follow each other, with up to one space."""
+    if data[i] != 40 and data[i] != 60 and data[i] != 91 and data[i] != 123:
+        return False
+    j = i + 1
+    j += j < end and data[j] == 32
+    if not _is_word(data, j, end, word):
+        return False
+    j += len(word)
+    j += j < end and data[j] == 32
+    return j < end and (data[j] == 41 or data[j] == 62 or data[j] == 93 or data[j] == 125)
+
+
+@njit(cache=True, nogil=True)
+def _is_word(data, i, end, word):
+    """Whether the word, in any case, is at `i`."""
+    if i + len(word) > end:
+        return False
+    same = 0
+    for k in range(len(word)):
+        same += (data[i + k] | 32) == word[k]
+    return same == len(word)
 
 
 @njit(cache=True, nogil=True)
@@ -273,58 +335,6 @@ def _has_password(data, begin, i):
         colon |= b == 58
         j -= 1
     return False
-
-
-@njit(cache=True, nogil=True)
-def _assignment(data, begin, i, end, classes):
-    """(start of the name, end of the value) where a secret may be assigned by the `=` or colon at `i`, else (0, 0).
-
-    The name has one of HINTS in it, and the value a digit, and at least SHORTEST_SECRET bytes without white space. All
-    bytes between are ASCII.
-    """
-    j = i - 1
-    while j > begin and i - j <= 3 and data[j] == 32:
-        j -= 1
-    while j > begin and i - j <= 6 and (data[j] == 34 or data[j] == 39 or data[j] == 92 or data[j] == 93):
-        j -= 1  # a quote, escaped or not, or a bracket
-    last = j
-    hinted = False
-    while j >= begin and last - j < LONGEST_NAME and (classes[data[j]] & WORD or data[j] == 45 or data[j] == 46):
-        if not hinted and last - j >= 2:
-            a, b, c = data[j] | 32, data[j + 1] | 32, data[j + 2] | 32
-            for k in range(len(HINTS)):
-                hinted |= a == HINTS[k, 0] and b == HINTS[k, 1] and c == HINTS[k, 2]
-        j -= 1
-    if not hinted:
-        return 0, 0
-    name = j + 1
-    j = i + 1
-    while j < end and j - i <= 2 and (data[j] == 61 or data[j] == 62):  # ==, => and :=
-        j += 1
-    for _ in range(3):  # white space, a quote, a scheme such as "Bearer" before the value
-        while (
-            j < end
-            and j - i <= 24
-            and (data[j] == 32 or data[j] == 9 or data[j] == 34 or data[j] == 39 or data[j] == 92)
-        ):
-            j += 1
-        value = j
-        digits = 0
-        while (
-            j < end
-            and j - value < LONGEST_VALUE
-            and 32 < data[j] < 127
-            and data[j] != 34
-            and data[j] != 39
-            and data[j] != 96
-        ):
-            digits += (classes[data[j]] & DIGIT) != 0
-            j += 1
-        if j - value >= SHORTEST_SECRET and digits:
-            return name, j
-        if j - value > 8 or j == value:
-            return 0, 0
-    return 0, 0
 
 
 @njit(cache=True, nogil=True)

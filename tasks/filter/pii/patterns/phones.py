@@ -60,7 +60,32 @@ _DATE = re.compile(
 _DECIMAL = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|\d+\.\d+|\d+(?: \d{3})+\.\d+")
 # The end of a tag, or bold in Markdown: a number may begin there
 _MARKUP = re.compile(r"(?:(?:[A-Za-z\"'/]|[hH]\d)>|\*\*)\Z")
-_FICTION = re.compile(r"555[-. )]{0,2}01\d\d\Z")  # reserved for films and books, and for our surrogates
+# Reserved for films and books: in North America (and so for our surrogates), and by Ofcom for the United Kingdom
+_FICTION = re.compile(r"555[-. )]{0,2}01\d\d\Z")
+_DRAMA = re.compile(
+    r"(?:(?:00)?440?|0)"
+    r"(?:1632960|2079460|(?:113|114|115|116|117|118|121|131|141|151|161)4960|1914980|2890180|2896496|2920180|3069990"
+    r"|7700900|8081570|9098790)\d{3}"
+)
+# What is said right before a number of another kind; the last ones are common words or endings in small letters
+_OTHERWISE = re.compile(
+    r"\b(?i:(?:order|invoice|item|catalog(?:ue)?|product|case|ticket|account|acct\.?|policy|customer|member(?:ship)?|patent"
+    r"|tracking|licen[cs]e|registration|reference|confirmation)[ .]{0,2}(?:no|nr|num|number|code|id|#|№)"
+    r"|(?:part|serial|model|sku|s/n|p/n|ssn|isbn|(?<!caller )id)(?:[ .]{0,2}(?:no|nr|num|number|code|#|№))?"
+    r"|social insurance(?: number)?)[ .:#=№\-]{0,4}\Z"
+    r"|\b(?:SIN|REF|PN|SN)[ .:#=№\-]{0,4}\Z"
+)
+_BANDS = re.compile(
+    r"(?:(?:380|410|450|480|700|710|750|800|810|850|900|1500|1700|1800|1900|2000|2100|2300|2500|2600|3500)(?:\D+|\Z)){2,}"
+)  # MHz
+_LIST = re.compile(r"\d{3,4}(?:/\d{3,4}){2,}")
+_PAIRS = re.compile(r"\d\d(?: \d\d){2,}")
+_NEXT_ROW = re.compile(r"[ \t]*\r?\n[ \t]*[1-9]\d(?: \d\d){2}")
+_EITHER = re.compile(r"\((\+\d{1,3}) ?(?:or|oder|ou|o|/) ?0\)(.+)")  # (+353 or 0)86 854 9268
+_AREA = re.compile(r"\+\d{1,3}[ \-]?(?:\(0\)[ \-]?)?\d{2,5}|\(?0\d{1,5}\)?")
+_BEHIND_MAIL = re.compile(r"@[\w.\-]+\.[A-Za-z]{2,}[>)\]]?[/,;|:]?\Z")
+_SLASHED = re.compile(r"(0[1-9]\d{1,4}) ?/ ?\d{2,4}(?: \d{2,4}){1,4}")
+_SLASHING = ("DE", "AT", "CH", "BE", "NL", "HR", "RS", "SI", "BA", "RO", "BG")
 _NANP = re.compile(
     r"(?:(?:\+?1|001|011 1)[-. ]?)?(?:\(\d{3}\) ?\d{3}[-. ]\d{4}|\d{3}([-.])\d{3}\1\d{4})"
     r"|1[- .]\d{3}[- .]\d{3}[- .]\d{4}"
@@ -97,7 +122,9 @@ def _parts(text: str, start: int, end: int) -> Iterator[Span]:
     last = start
     for run in re.finditer(r"\d+", text[start:end]) if end - start > 15 or not text[start:end].isdigit() else ():
         gap = text[last : start + run.start()]
-        if digits >= _DIGIT_BEFORE_BREAK and _BREAK.fullmatch(gap):
+        if gap == " / " and _AREA.fullmatch(text, _opened(text, first), last):
+            pass  # 030 / 20 93 70 00
+        elif digits >= _DIGIT_BEFORE_BREAK and _BREAK.fullmatch(gap):
             yield _opened(text, first), last
             digits, first = 0, start + run.start()
         elif gap.count(" ") > 1 and "(" not in gap and digits:
@@ -121,10 +148,16 @@ def _judged(text: str, start: int, end: int) -> Finding | None:
         return None
     if _FICTION.search(value):
         return None
+    if "0)" in value[:8]:
+        opened = text.rfind("(", max(start - 14, 0), start + 1)
+        either = _EITHER.fullmatch(text, opened, end) if opened >= 0 else None
+        if either is not None and _valid(either[1] + either[2], None):
+            return Finding("PHONE_NUMBER", opened, end, VALID)
     extension = _EXTENSION.match(text, end)
     beyond = extension.end() if extension else end
     before, after = text[max(start - NEAR, 0) : start], text[beyond : beyond + NEAR]
-    if re.match(r"[.,:/\-_]?\w|[%°@]", after) and not _SAYS_AFTER.match(after):
+    formed = value[0] == "+" or _NANP.fullmatch(value) is not None
+    if re.match(r"[.:/\-_]?\w|,\d|[%°@]", after) and not (_SAYS_AFTER.match(after) or (formed and after[0] == ",")):
         return None
     if value.startswith("("):
         if ")" not in value:
@@ -132,18 +165,40 @@ def _judged(text: str, start: int, end: int) -> Finding | None:
     elif value.count("(") != value.count(")"):
         return None
     said = _said(before, after)
-    if _MARKUP.search(before):
-        before = ""
-    if re.search(r"[\w/@.\-$€£#&%*^~<>\\,]\Z" if not said else r"[\w@#$€£]\Z", before) or (
-        not said and before.endswith(("=", "["))
-    ):
+    if not _may_begin(text, before, start, formed, bool(said)):
         return None
     found = _international(value) or _national(value, count, said)
-    if found is None:
+    if found is None or _is_other(value, before) or (said != "strong" and _is_row(text, value, end)):
         return None
     score, length = found
     end = start + length
     return Finding("PHONE_NUMBER", start, beyond if length == len(value) else end, score)
+
+
+def _may_begin(text: str, before: str, start: int, formed: bool, said: bool) -> bool:
+    """Whether a number may begin behind what stands before it."""
+    if not re.search(r"[\w@#$€£]\Z" if said else r"[\w/@.\-$€£#&%*^~<>\\,=\[]\Z", before):
+        return True
+    if before.endswith(",") and (formed or not before[-2:-1].isdigit()):  # comma-separated values
+        return True
+    return bool(_MARKUP.search(before) or _BEHIND_MAIL.search(text, max(start - 80, 0), start))
+
+
+def _is_other(value: str, before: str) -> bool:
+    """Whether a number is for films, of bands, or of another kind by what is said right before it."""
+    if _BANDS.fullmatch(value) or _DRAMA.fullmatch(re.sub(r"\D", "", value)):
+        return True
+    return value[0] != "+" and _OTHERWISE.search(before) is not None
+
+
+def _is_row(text: str, value: str, end: int) -> bool:
+    """Whether digits in equal groups are several numbers: parted by slashes, in a table, or in ascending order."""
+    if _LIST.fullmatch(value):
+        return True
+    if not _PAIRS.fullmatch(value):
+        return False
+    pairs = value.split(" ")
+    return len(pairs) > 5 or pairs == sorted(pairs) or _NEXT_ROW.match(text, end) is not None
 
 
 def _said(before: str, after: str) -> str:
@@ -188,6 +243,9 @@ def _national(value: str, count: int, said: str) -> tuple[float, int] | None:
             return SAID, len(value)
     if _NANP.fullmatch(value):
         return FORM, len(value)
+    slashed = _SLASHED.fullmatch(value)
+    if slashed and count <= _LONGEST and _in_an_area(value, slashed[1]):
+        return FORM, len(value)
     for length in _cuts(value):
         part = value[:length]
         if _TRUNK.fullmatch(part) and _SHORTEST < sum(map(str.isdigit, part)) <= _LONGEST and _in_a_plan(part):
@@ -231,5 +289,18 @@ def _in_a_plan(value: str) -> bool:
         if number is not None and library.is_valid_number_for_region(number, region):
             written = library.format_number(number, library.PhoneNumberFormat.NATIONAL)
             if re.findall(r"\d+", written) == groups:
+                return True
+    return False
+
+
+@functools.lru_cache(maxsize=4096)
+def _in_an_area(value: str, area: str) -> bool:
+    """Whether a region whose numbers are written with a slash behind the area code has this number and area."""
+    library = _library()
+    for region in _SLASHING:
+        number = _parsed(value, region)
+        if number is not None and library.is_valid_number_for_region(number, region):
+            written = library.format_number(number, library.PhoneNumberFormat.NATIONAL)
+            if re.findall(r"\d+", written)[0] == area:
                 return True
     return False

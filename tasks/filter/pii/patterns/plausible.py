@@ -50,7 +50,7 @@ CONTEXT: Mapping[str, tuple[str, ...]] = {
     "IN_AADHAAR": ("aadhaar", "aadhar", "uidai"),
     "AU_TFN": ("tfn", "tax file number"),
     "AU_ABN": ("abn", "australian business number"),
-    "CA_SIN": ("sin number", "sin no", "social insurance", "assurance sociale", "canadian sin"),
+    "CA_SIN": ("sin number", "sin no", "social insurance", "assurance sociale", "canadian sin", "SIN"),
     "KR_RRN": ("rrn", "resident registration"),
 }  # fmt: skip
 # The same for the weak patterns of a recogniser that has strong ones
@@ -140,7 +140,8 @@ def _is_lone_word(text: str, finding: Finding) -> bool:
 
 def _any_of(words: set[str]) -> re.Pattern[str]:
     longest_first = sorted(words, key=lambda word: (-len(word), word))
-    return re.compile(rf"\b(?:{'|'.join(map(re.escape, longest_first))})\b", re.IGNORECASE)
+    patterns = (f"(?-i:{word})" if word.isupper() else re.escape(word) for word in longest_first)  # SIN is no sin
+    return re.compile(rf"\b(?:{'|'.join(patterns)})\b", re.IGNORECASE)
 
 
 def _is_pan(text: str, finding: Finding) -> bool:

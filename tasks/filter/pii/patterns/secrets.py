@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator
 
 from tasks.filter.pii.findings import Finding
 from tasks.filter.pii.patterns import kernels
-from tasks.filter.pii.patterns.assigned import ENTROPY, assigned_at, bearer_at, entropy, userinfo_at
+from tasks.filter.pii.patterns.assigned import assigned_at, bearer_at, flag_at, userinfo_at
 from tasks.filter.pii.patterns.candidates import Candidate
 from tasks.filter.pii.patterns.issuers import secret_at
+from tasks.filter.pii.patterns.values import ENTROPY, entropy
 
 SECRETS = frozenset({"API_KEY", "PASSWORD", "JSON_WEB_TOKEN", "PRIVATE_KEY"})
-KINDS = frozenset({kernels.TOKEN, kernels.PEM, kernels.USERINFO, kernels.ASSIGNED})
+KINDS = frozenset({kernels.TOKEN, kernels.PEM, kernels.USERINFO, kernels.ASSIGNED, kernels.FLAG})
 
 BY_ISSUER, BY_FORM = 0.95, 1.0
 _JWT = re.compile(r"eyJ[A-Za-z0-9_\-]{10,4000}\.eyJ[A-Za-z0-9_\-]{10,8000}\.[A-Za-z0-9_\-]{0,2000}(?![A-Za-z0-9_\-])")
@@ -44,6 +45,8 @@ def _all(text: str, candidates: Iterable[Candidate]) -> Iterator[Finding]:
             finding = _token(text, start, end)
         elif kind == kernels.ASSIGNED:
             finding = assigned_at(text, start, end)
+        elif kind == kernels.FLAG:
+            finding = flag_at(text, start, end)
         elif kind == kernels.USERINFO:
             finding = userinfo_at(text, start)
         else:
@@ -59,9 +62,11 @@ def _token(text: str, start: int, end: int) -> Finding | None:
     found = secret_at(text, start, end)
     if found is None:
         return bearer_at(text, start, end)
-    _, first, last = found
+    issuer, first, last = found
     value = text[first:last]
-    if entropy(value) < ENTROPY or _PLACEHOLDER.search(value) or _IDENTIFIER.fullmatch(value):
+    if entropy(value) < ENTROPY or _PLACEHOLDER.search(value):
+        return None
+    if _IDENTIFIER.fullmatch(value) and issuer != "AWS access key":  # whose letters may well be all that it has
         return None
     return Finding("API_KEY", first, last, BY_ISSUER)
 
