@@ -96,8 +96,17 @@ def some_blanks(text: str, draw: random.Random, lines: list[str]) -> str:
 
 
 def one_line(text: str, draw: random.Random, lines: list[str]) -> str:
-    """All lines joined."""
-    return " ".join(text.split())
+    """All lines joined; of a text that has some."""
+    return " ".join(text.split()) if "\n" in text else text
+
+
+def one_line_edited(text: str, draw: random.Random, lines: list[str]) -> str:
+    """All lines joined, and one word another."""
+    if "\n" not in text:
+        return text
+    words = text.split()
+    words[draw.randrange(len(words))] = "another"
+    return " ".join(words)
 
 
 def carriage_returns(text: str, draw: random.Random, lines: list[str]) -> str:
@@ -140,8 +149,8 @@ def cut_start(text: str, draw: random.Random, lines: list[str]) -> str:
 
 
 CHANGES: tuple[Change, ...] = (
-    menus, white_space, some_blanks, one_line, carriage_returns, decomposed, misread, replaced, cut_end,
-    cut_end_at_line, cut_start,
+    menus, white_space, some_blanks, one_line, one_line_edited, carriage_returns, decomposed, misread, replaced,
+    cut_end, cut_end_at_line, cut_start,
 )  # fmt: skip
 
 

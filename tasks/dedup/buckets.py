@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from storage.shards.arrays import Int64, UInt32, UInt64
+from tasks.dedup.kernels import may_repeat
 from tasks.dedup.parts import PartWriter, range_of, read_part
 from tasks.shards import ShardResult
 
-SCHEMA = pa.schema([("key", pa.uint64()), ("place", pa.uint32())])
+TYPES = (np.uint64, np.uint32)  # key, place
 BYTES_A_KEY = 48  # key, row, order and their sorted copies while a partition is grouped
 
 
@@ -42,7 +42,7 @@ def spill(folder: Path, bands: Iterable[UInt64], places: UInt32, ranges: int) ->
 
     `places` are the documents' indices in their shard.
     """
-    with PartWriter(folder, SCHEMA) as file:
+    with PartWriter(folder, TYPES) as file:
         for band, keys in enumerate(bands):
             file.write(range_of(keys, ranges), ranges, [keys, places], band * ranges)
     return file.counts
@@ -51,14 +51,16 @@ def spill(folder: Path, bands: Iterable[UInt64], places: UInt32, ranges: int) ->
 def grouped(spilled: list[ShardResult], starts: list[int], partition: int) -> Groups:
     """The groups of one partition. `starts` are the shards' first rows."""
     keys, rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for shard, table in read_part(spilled, partition):
-        keys.append(table["key"].to_numpy())
-        rows.append(table["place"].to_numpy().astype(np.int64) + starts[shard])
+    for shard, (key, place) in read_part(spilled, TYPES, partition):
+        keys.append(key)
+        rows.append(place.astype(np.int64) + starts[shard])
     return group(np.concatenate(keys), np.concatenate(rows))
 
 
 def group(keys: UInt64, rows: Int64) -> Groups:
     """Group rows by equal key, leaving out rows whose key is unique."""
+    chosen = may_repeat(keys)
+    keys, rows = keys[chosen], rows[chosen]
     order = _order(keys)
     ordered = keys[order]
     same = ordered[1:] == ordered[:-1]

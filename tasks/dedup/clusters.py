@@ -14,6 +14,7 @@ from storage.shards.arrays import Int64
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.keeping.preference import PREFERENCE, for_choice
+from tasks.dedup.near_duplicates import compare_kernels
 
 
 def unique_edges(parts: Sequence[Int64]) -> Int64:
@@ -27,13 +28,9 @@ class Components:
     """Connected components of the graph of edges."""
 
     def __init__(self, edges: Int64) -> None:
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
-
         self.rows, places = np.unique(edges, return_inverse=True)
-        first, second = places.reshape(-1, 2).T
-        graph = coo_array((np.ones(len(edges), np.bool_), (first, second)), shape=(len(self.rows), len(self.rows)))
-        self._labels = connected_components(graph, directed=False)[1].astype(np.int64)
+        self._labels = np.arange(len(self.rows))
+        compare_kernels.connect(places.reshape(-1, 2), self._labels)
 
     def labels(self, rows: Int64) -> Int64:
         """The component number of each row; a row without edges is its own component, with a negative number."""
@@ -51,7 +48,8 @@ def choose_keepers(config: DedupConfig, corpus: Corpus, components: Components) 
     A document that an earlier dedup kept comes first; then the order of preference.py decides.
     """
     rows = components.rows
-    table = for_choice(config, corpus, rows).append_column("cluster", pa.array(components.labels(rows)))
+    labels = components.labels(rows)
+    table = for_choice(config, corpus, rows, labels).append_column("cluster", pa.array(labels))
     ordered = table.sort_by([("cluster", "ascending"), *PREFERENCE])
     clusters = ordered["cluster"].to_numpy()
     _, first, member_of = np.unique(clusters, return_index=True, return_inverse=True)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.artifact import Artifact
-from storage.errors import DamagedArtifact, make_again
+from storage.errors import ConfigError, DamagedArtifact, make_again
 from storage.shards.arrays import Bool, Int64, UInt32
 from storage.shards.documents import read_batches
 from storage.shards.parquet import open_parquet, read_columns
@@ -50,12 +50,9 @@ class Shard:
         table = read_columns(self.rows, names)
         return table if self.places is None else table.take(pa.array(self.places))
 
-    def read_signatures(self, local: Int64) -> UInt32:
-        """Signatures of some of the shard's documents, given by index; only these are loaded."""
-        places = local if self.places is None else self.places[local]
-        stored = np.memmap(self.signatures, np.uint32, "r", self.header, self.shape)
-        found: UInt32 = stored[places]
-        return found
+    def mapped(self) -> UInt32:
+        """The signatures in the shard's file, of which only what is asked for is loaded."""
+        return np.asarray(np.memmap(self.signatures, np.uint32, "r", self.header, self.shape))
 
 
 class Corpus:
@@ -64,6 +61,7 @@ class Corpus:
     def __init__(self) -> None:
         self.shards: list[Shard] = []
         self.size = 0
+        self._signatures: dict[int, UInt32] = {}  # by the shard's first row; to map a file takes as long as to read it
 
     def add(self, documents: Artifact, sketched: Artifact) -> None:
         """Append the documents to deduplicate."""
@@ -71,13 +69,19 @@ class Corpus:
             self._add(path, *shard_files(sketched, number), earlier=False)
 
     def add_earlier(self, deduplicated: Artifact, sketched: Artifact) -> None:
-        """Append what an earlier dedup kept. Raises DamagedArtifact if documents and sketches do not match."""
+        """Append what an earlier dedup kept. Raises DamagedArtifact if documents and sketches do not match,
+        ConfigError for sketches of another version."""
         for number, path in enumerate(deduplicated.files("documents/*.parquet")):
             self._add(path, *shard_files(sketched, number), earlier=True)
 
     def _add(self, documents: Path, rows: Path, signatures: Path, *, earlier: bool) -> None:
         with open_parquet(rows) as file:
-            metadata = file.metadata
+            metadata, names = file.metadata, file.schema_arrow.names
+        if names != SCHEMA.names:
+            raise ConfigError(
+                f"{rows} was measured by another version, which dedup.against can't compare with this one.",
+                "Deduplicate it again.",
+            )
         places = _kept_places(documents, rows) if earlier else None
         size = metadata.num_rows if places is None else len(places)
         content = metadata.metadata[CONTENT].decode()
@@ -115,7 +119,14 @@ class Corpus:
 
     def signatures(self, rows: Int64) -> UInt32:
         """Signatures of ascending rows: rows × permutations."""
-        return np.concatenate([shard.read_signatures(local) for shard, local in self.split(rows)])
+        return np.concatenate([self.signatures_of(shard, local) for shard, local in self.split(rows)])
+
+    def signatures_of(self, shard: Shard, local: Int64) -> UInt32:
+        """Signatures of some of a shard's documents, given by index."""
+        if shard.start not in self._signatures:
+            self._signatures[shard.start] = shard.mapped()
+        found: UInt32 = self._signatures[shard.start][local if shard.places is None else shard.places[local]]
+        return found
 
     def contents(self, rows: Int64) -> list[str]:
         """For ascending rows, the content hash of their shard, which does not depend on the order of shards."""

@@ -140,8 +140,13 @@ def _spill_exact(ranges: int, shard: Shard, folder: Path) -> dict[str, Any]:
 
 def _hashes(table: pa.Table) -> UInt64:
     """The exact hashes as two columns of uint64."""
-    packed = b"".join(table["exact"].to_pylist())
-    return np.frombuffer(packed, np.uint64).reshape(-1, 2)
+    packed = [_packed(column) for column in table["exact"].chunks if len(column)]
+    return np.concatenate([np.empty((0, 2), np.uint64), *packed])
+
+
+def _packed(column: pa.FixedSizeBinaryArray) -> UInt64:
+    stored = np.frombuffer(column.buffers()[1], np.uint64).reshape(-1, 2)
+    return stored[column.offset : column.offset + len(column)]
 
 
 def _equal(members: Int64, hashes: UInt64) -> Int64:

@@ -14,9 +14,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from storage.shards.arrays import Int64, UInt32, UInt64
+from storage.shards.arrays import Bool, Int64, UInt32, UInt64
 from tasks.text.kernels import mix64
 from tasks.text.ngram_kernels import key_of
+
+SLOTS = 16  # counters per key in `may_repeat`: one unique key in 17 shares its counter with another
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -107,3 +109,29 @@ def simhashes(words: UInt64, word_ends: Int64, n: int, hashes: UInt64) -> None:
             h |= np.uint64(votes[bit] > 0) << np.uint64(bit)
         hashes[d] = h
         start = word_ends[d]
+
+
+@njit(cache=True, nogil=True)
+def may_repeat(keys: UInt64) -> Bool:
+    """Which keys may occur more than once: all that do, and those that share a counter with another key.
+
+    A filter before sorting: most keys of a corpus are unique and need not be sorted at all.
+    """
+    # 2-bit counters, four to a byte, indexed by the key's low bits
+    slots = 4
+    while slots < SLOTS * len(keys):
+        slots *= 2
+    low = np.uint64(slots - 1)
+    counters = np.zeros(slots // 4, np.uint8)
+    # Count: 0 → 01 → 11, and 11 stays; `state << 1 | 1` does so without a branch
+    for k in range(len(keys)):
+        slot = keys[k] & low
+        shift = np.uint8((slot & np.uint64(3)) << np.uint64(1))
+        state = (counters[slot >> np.uint64(2)] >> shift) & 3
+        counters[slot >> np.uint64(2)] |= np.uint8((state << 1 | 1) & 3) << shift
+    found = np.empty(len(keys), np.bool_)
+    for k in range(len(keys)):
+        slot = keys[k] & low
+        shift = np.uint8((slot & np.uint64(3)) << np.uint64(1))
+        found[k] = (counters[slot >> np.uint64(2)] >> shift) & 3 == 3
+    return found

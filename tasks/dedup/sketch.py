@@ -17,7 +17,7 @@ import pyarrow as pa
 import xxhash
 
 from storage.artifact import Artifact
-from storage.shards.arrays import Int64, UInt32
+from storage.shards.arrays import Int64, UInt8, UInt32
 from storage.shards.documents import count_rows, read_batches, shard_name
 from storage.shards.parquet import parquet_writer
 from tasks.dedup import kernels
@@ -31,14 +31,15 @@ ROWS, SIGNATURES = "rows.parquet", "signatures.npy"
 CONTENT = b"content"  # Parquet metadata: a hash of the shard's ids, which identifies it whatever its number
 SCHEMA = pa.schema(
     [("id", pa.string()), ("source", pa.string()), ("exact", pa.binary(16)), ("length", pa.int64()),
-     ("words", pa.int64()), ("repairs", pa.uint32()), ("text", pa.int64()), ("other", pa.int64())]
+     ("words", pa.int64()), ("repairs", pa.uint32()), ("text", pa.int64()), ("other", pa.int64()),
+     ("longest", pa.int64())]
 )  # fmt: skip
 
 
 class Sketches(NamedTuple):
-    """Of a batch of texts: the 128-bit hash, bytes and words of the normalised text, and its signature."""
+    """Of a batch of texts: the 128-bit hash (texts × 16), bytes and words of the normalised text, and its signature."""
 
-    exact: list[bytes]
+    exact: UInt8
     lengths: Int64
     words: Int64
     signatures: UInt32
@@ -66,19 +67,22 @@ def permutations(config: SketchConfig) -> tuple[UInt32, UInt32]:
 def scanner_of(config: SketchConfig, *, words: bool = True) -> Scanner:
     """A scanner that normalises text as the config says."""
     return Scanner(
-        ignore_case=config.ignore_case, ignore_white_space=config.ignore_white_space, words=words, part_unspaced=True
+        ignore_case=config.ignore_case,
+        ignore_white_space=config.ignore_white_space,
+        words=words,
+        part_unspaced=True,
+        ignore_invisible=True,
     )
 
 
 def sketch_texts(scanner: Scanner, ngram: int, texts: pa.Array, a: UInt32, b: UInt32) -> Sketches:
     """The sketches of a string column."""
-    exact: list[bytes] = [b""] * len(texts)
+    exact = np.empty((len(texts), 16), np.uint8)
     lengths, words = np.empty(len(texts), np.int64), np.empty(len(texts), np.int64)
     signatures = np.empty((len(texts), len(a)), np.uint32)
     for scanned in scanner.scan(texts):
         rows = scanned.rows
-        for row, digest in zip(rows.tolist(), exact_hashes(scanned), strict=True):
-            exact[row] = digest
+        exact[rows] = np.frombuffer(b"".join(exact_hashes(scanned)), np.uint8).reshape(-1, 16)
         lengths[rows] = np.diff(scanned.text_ends, prepend=0)
         words[rows] = np.diff(scanned.word_ends, prepend=0)
         signed = np.empty((len(rows), len(a)), np.uint32)
@@ -106,7 +110,8 @@ def _sketch_shard(config: SketchConfig, shard: Path, folder: Path) -> dict[str, 
         np.lib.format.write_array_header_1_0(file, header)
         for _, batch in read_batches(shard, ["id", "source", "text"]):
             made = sketch_texts(scanner, config.ngram, batch["text"], a, b)
-            columns = [pa.array(made.exact, pa.binary(16)), made.lengths, made.words, *conditions(batch["text"])]
+            exact = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(batch), [None, pa.py_buffer(made.exact)])
+            columns = [exact, made.lengths, made.words, *conditions(batch["text"])]
             writer.write_batch(pa.record_batch([batch["id"], batch["source"], *columns], schema=SCHEMA))
             made.signatures.tofile(file)
             content.update("".join(batch["id"].to_pylist()).encode())

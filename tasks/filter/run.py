@@ -27,6 +27,7 @@ from tasks.stage.output import Output
 
 KEPT, REMOVED, LEDGER = "documents", "removed", "ledger"
 
+
 Job = tuple[Measured, Path | None]  # a shard, and the ledger of its repair
 
 

@@ -8,6 +8,8 @@ Most characters can be normalised one by one, which the kernel does by these tab
 from __future__ import annotations
 
 import functools
+import itertools
+import re
 import unicodedata
 from typing import NamedTuple
 
@@ -18,6 +20,7 @@ from storage.shards.arrays import UInt8, UInt32
 OTHER, WORD, SPACE, HARD = 0, 1, 2, 4  # HARD: a text with this character must be normalised by Python
 ALONE = 8  # added to WORD: a word of its own, as in the scripts that are written without spaces
 COMPOSES = 16  # a mark or a syllable's end that NFC joins to the character before it
+IGNORED = 32  # left out, so that it does not end a word
 SIZE = 0x40000  # no letter is assigned above it, which a test checks
 # All other ranges (ideographs, syllables, private use) have no case, white space or composition
 INTRICATE = (
@@ -32,53 +35,70 @@ UNSPACED = (
     range(0x3400, 0x4DC0), range(0x4E00, 0xA4D0), range(0xA980, 0xAA00), range(0xAA60, 0xAAE0), range(0xF900, 0xFB00),
     range(0xFF66, 0xFFA0), range(0x1AFF0, 0x1B170), range(0x20000, SIZE),
 )  # fmt: skip
+# Soft hyphen, zero-width space, non-joiner and joiner, word joiner, byte-order mark: they change no word
+INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
+ALL = np.arange(SIZE, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
 JAMO = {chr(code) for code in (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))}  # these compose by rule, not by table
 
 
 class Characters(NamedTuple):
-    """`kinds[c]` is OTHER, WORD or SPACE, possibly with HARD, ALONE or COMPOSES; `folded[c]` is the output for c."""
+    """`kinds[c]` is OTHER, WORD, SPACE or IGNORED, possibly with HARD, ALONE or COMPOSES; `folded[c]` is what c
+    becomes."""
 
     kinds: UInt8
     folded: UInt32
 
 
 @functools.cache
-def characters(ignore_case: bool, ignore_white_space: bool, part_unspaced: bool = False) -> Characters:
-    """The tables, built once per process from Python's Unicode data (about 0.1 s). With `part_unspaced`, each letter of
-    a script that is written without spaces is a word of its own."""
-    kinds = np.fromiter((chr(code).isalnum() for code in range(SIZE)), np.uint8, SIZE) * WORD
-    kinds[ord("_")] = WORD  # as in \w
+def characters(
+    ignore_case: bool, ignore_white_space: bool, part_unspaced: bool = False, ignore_invisible: bool = False
+) -> Characters:
+    """The tables, built once per process from Python's Unicode data (20 ms: by functions of C on whole ranges). With
+    `part_unspaced`, each letter of a script that is written without spaces is a word of its own; with
+    `ignore_invisible`, INVISIBLE characters are left out."""
+    kinds = np.zeros(SIZE, np.uint8)
+    for run in re.finditer(r"\w+", ALL):
+        kinds[run.start() : run.end()] = WORD
     folded = np.arange(SIZE, dtype=np.uint32)
-    intricate = [code for block in INTRICATE for code in block]
-    texts = list(map(chr, intricate))
+    texts = [text for block in INTRICATE for text in ALL[block.start : block.stop]]
+    folds = list(map(str.casefold, texts))
     if ignore_case:
-        folded[intricate] = [ord(fold) if len(fold := text.casefold()) == 1 else ord(text) for text in texts]
+        for text, fold in zip(texts, folds, strict=True):
+            if fold != text and len(fold) == 1:
+                folded[ord(text)] = ord(fold)
     if ignore_white_space:
         blanks = [ord(text) for text in texts if text.isspace()]
         kinds[blanks], folded[blanks] = SPACE, ord(" ")
-    second = {parts[1] for text in texts if len(parts := _canonical(text)) == 2}
-    kinds[[ord(text) for text in texts if _is_hard(text, ignore_case, second)]] |= HARD
+    second = {chr(int(parts[1], 16)) for parts in map(str.split, map(unicodedata.decomposition, texts)) if _pair(parts)}
+    kinds[list(map(ord, _hard(texts, folds if ignore_case else texts, second)))] |= HARD
     kinds[[ord(text) for text in second | JAMO]] |= COMPOSES
     if part_unspaced:
         kinds[unspaced_letters()] |= ALONE
+    if ignore_invisible:
+        kinds[list(map(ord, INVISIBLE))] = IGNORED
     return Characters(kinds, folded)
 
 
 def unspaced_letters() -> list[int]:
     """The code points of the letters of scripts that are written without spaces between words, in order."""
-    return [code for block in UNSPACED for code in block if chr(code).isalpha()]
+    return [
+        code
+        for block in UNSPACED
+        for code in itertools.compress(block, map(str.isalpha, ALL[block.start : block.stop]))
+    ]
 
 
-def _is_hard(text: str, ignore_case: bool, second: set[str]) -> bool:
-    return (
-        text in second  # composes with the character before it
-        or text in JAMO
-        or unicodedata.combining(text) != 0
-        or not unicodedata.is_normalized("NFC", text)
-        or (ignore_case and len(text.casefold()) != 1)
-    )
+def _hard(texts: list[str], folds: list[str], second: set[str]) -> set[str]:
+    """Those that compose with the character before them, are no NFC by themselves, or fold to several."""
+    marks = {text for text in texts if unicodedata.combining(text)}
+    changing = {
+        text
+        for text, fold in zip(texts, folds, strict=True)
+        if len(fold) != 1 or not unicodedata.is_normalized("NFC", text)
+    }
+    return {*second, *JAMO, *marks, *changing}
 
 
-def _canonical(text: str) -> list[str]:
-    parts = unicodedata.decomposition(text).split()
-    return [] if not parts or parts[0].startswith("<") else [chr(int(part, 16)) for part in parts]
+def _pair(decomposition: list[str]) -> bool:
+    """Whether it is canonical, of two characters; others begin with "<compat>" or the like."""
+    return len(decomposition) == 2 and decomposition[0][0] != "<"

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from storage.shards.arrays import Bool, Int64, UInt8, UInt32, UInt64
-from tasks.text.characters import HARD, SIZE
+from tasks.text.characters import HARD, IGNORED, SIZE
 
 Bytes = UInt8  # tasks/filter takes these by the old names
 Hashes = UInt64
@@ -145,6 +145,8 @@ def scan(
             if c < SIZE:
                 kind = np.int64(kinds[c])
                 c = folded[c]
+            if kind & IGNORED:
+                continue
             mark |= kind
             after = encode(c, out, at)
             if words is not None:

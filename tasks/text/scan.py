@@ -2,7 +2,8 @@
 
 Normalisation is Unicode NFC and, if the caller asks for it, case folding and collapsing white space. Words are runs of
 letters, digits and underscores (`\\w`), so two editions that differ in their quotation marks have the same shingles. In
-scripts that are written without spaces such a run is a clause; there `part_unspaced` makes each letter a word.
+scripts that are written without spaces such a run is a clause; there `part_unspaced` makes each letter a word. With
+`ignore_invisible` soft hyphens and zero-width characters are left out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from storage.shards.arrays import AnyArray, Bool, Int64, UInt8, UInt64
 from tasks.text import kernels
-from tasks.text.characters import SIZE, characters
+from tasks.text.characters import ALL, INVISIBLE, SIZE, characters
 
 MARKS, JOINER = 30, "\u034f"
 PORTION = 1 << 19  # bytes of text scanned at once (at least one document): the buffers fit into the CPU cache
@@ -47,10 +48,12 @@ class Scanner:
         ignore_white_space: bool = True,
         words: bool = True,
         part_unspaced: bool = False,
+        ignore_invisible: bool = False,
     ) -> None:
         self.ignore_case = ignore_case
         self.words = words
-        self.tables = characters(ignore_case, ignore_white_space, part_unspaced)
+        self.tables = characters(ignore_case, ignore_white_space, part_unspaced, ignore_invisible)
+        self._left_out = INVISIBLE if ignore_invisible else ""
         self._text = np.empty(0, np.uint8)
         self._words = np.empty(0, np.uint64)
 
@@ -66,6 +69,8 @@ class Scanner:
 
     def normalise(self, text: str) -> str:
         """The steps that need Python: NFC and case folding. The kernel handles white space."""
+        for character in self._left_out:  # before NFC, which composes what they part
+            text = text.replace(character, "")
         if longest_run_of_marks(text) > MARKS:
             text = stream_safe(text)
         text = unicodedata.normalize("NFC", text)
@@ -94,7 +99,8 @@ def longest_run_of_marks(text: str) -> int:
 
 @functools.cache
 def _marks() -> Bool:
-    return np.fromiter((unicodedata.combining(chr(code)) != 0 for code in range(SIZE)), np.bool_, SIZE)
+    found: Bool = np.fromiter(map(unicodedata.combining, ALL), np.uint8, SIZE) != 0
+    return found
 
 
 def stream_safe(text: str) -> str:

@@ -35,7 +35,7 @@ class Traits(NamedTuple):
 @functools.cache
 def traits() -> Traits:
     """The tables, built once per process."""
-    kinds = characters(True, True, True).kinds
+    kinds = characters(True, True, True, True).kinds  # the scanner's: built once
     table = np.full(SIZE, VISIBLE, np.uint8)
     table[(kinds & COMPOSES) != 0] = DEFECT | NEUTRAL
     table[[0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0xA0]] = BLANK | NEUTRAL | DEFECT
@@ -51,19 +51,20 @@ def traits() -> Traits:
 
 
 class Conditions(NamedTuple):
-    """Of each text the number of defects, and its characters but white space, in lines of text and in others."""
+    """Of each text the number of defects, its characters but white space, in lines of text and in others, and in its
+    longest line."""
 
     repairs: UInt32
     text: Int64
     other: Int64
+    longest: Int64
 
 
 def conditions(texts: pa.Array) -> Conditions:
     """See `examine` for what counts as a defect and as a line of text."""
-    repairs, text, other = (
-        np.empty(len(texts), np.uint32),
-        np.empty(len(texts), np.int64),
-        np.empty(len(texts), np.int64),
+    size = len(texts)
+    found = Conditions(
+        np.empty(size, np.uint32), np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
     )
-    examine(*utf8(texts), *traits(), repairs, text, other)
-    return Conditions(repairs, text, other)
+    examine(*utf8(texts), *traits(), found.repairs, found.text, found.other, found.longest)
+    return found

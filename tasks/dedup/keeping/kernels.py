@@ -80,10 +80,17 @@ def any_line(data, i, end, traits, weights):
 
 @njit(cache=True, nogil=True)
 def examine(
-    data: UInt8, offsets: Int64, traits: UInt8, weights: UInt8, repairs: UInt32, text: Int64, other: Int64
+    data: UInt8,
+    offsets: Int64,
+    traits: UInt8,
+    weights: UInt8,
+    repairs: UInt32,
+    text: Int64,
+    other: Int64,
+    longest: Int64,
 ) -> None:
-    """Write the number of defects of each text to `repairs`, and its characters without white space, by the kind of
-    their line, to `text` and `other`.
+    """Write the number of defects of each text to `repairs`, its characters without white space, by the kind of their
+    line, to `text` and `other`, and those of its longest line to `longest`.
 
     Defects: control characters, U+FFFD, zero-width spaces, soft hyphens, byte-order marks; marks that NFC would
     compose; pairs of misread characters; spaces other than U+0020; runs of blanks after a line's start, and blanks at
@@ -93,7 +100,7 @@ def examine(
     """
     for d in range(len(offsets) - 1):
         i, last = offsets[d], offsets[d + 1]
-        found = prose = rest = 0
+        found = prose = rest = most = 0
         empty = 0  # blank lines in a row
         while i < last:
             end = i
@@ -119,9 +126,10 @@ def examine(
                 prose += size * is_text
                 rest += size * (1 - is_text)
                 found += size // LONGEST
+                most = max(most, size)
                 empty = 0
             else:
                 found += np.int64(empty > 0)
                 empty += 1
             i = after
-        repairs[d], text[d], other[d] = found, prose, rest
+        repairs[d], text[d], other[d], longest[d] = found, prose, rest, most

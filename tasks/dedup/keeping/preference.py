@@ -3,7 +3,8 @@
 Of duplicates, the most trusted source's comes first, as `source_order` says. Then the one with most clean text: the
 characters in lines of text, less those in other lines, such as a site's navigation, and less some for each defect. So a
 longer copy is preferred as far as what it has more of is text: one that was cut short is not, and neither is one with
-menus around it. Then fewest defects, the longest after normalisation, and the smallest source and id.
+menus around it. A long text on a single line counts a little less, since its lines are lost. Then fewest defects, the
+longest after normalisation, one in lines, and the smallest source and id.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ import pyarrow as pa
 from storage.shards.arrays import Int64
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
+from tasks.dedup.keeping.kernels import LONGEST
 
 BURDEN = 2  # characters of text that a character in another line takes away
 REPAIR = 4  # characters of text that a defect takes away: a misread character adds up to 2
+WHOLE = 0.8  # share of a text from which on its longest line, of over 1,000 characters, is all of it but for menus
+UNBROKEN = 0.05  # share of such a text that counts less
 LEAST = 0.25  # of all characters at least count as text, since verse, code and tables have few lines of it
 PREFERENCE = [
     ("earlier", "descending"),
@@ -25,35 +29,46 @@ PREFERENCE = [
     ("repairs", "ascending"),
     ("length", "descending"),
     ("apart", "descending"),
+    ("broken", "descending"),
     *((name, "ascending") for name in ("source", "id", "content", "row")),
 ]
-CONDITION = ["exact", "length", "repairs", "text", "other"]
+CONDITION = ["exact", "length", "text", "other", "repairs", "longest"]
 
 
-def for_choice(config: DedupConfig, corpus: Corpus, rows: Int64) -> pa.Table:
-    """What `standing` has, for ascending rows, and the other columns that PREFERENCE names: `length` and `repairs` as
-    in the sketch; `clean`, see `clean_text`; and `apart`, the characters in other lines, or 0 if they are most. Of
-    equal words, that prefers headings in lines of their own to a text on a single line, and to a line for each word.
+def for_choice(config: DedupConfig, corpus: Corpus, rows: Int64, clusters: Int64) -> pa.Table:
+    """What `standing` has, for ascending rows and their clusters, and the other columns that PREFERENCE names: `length`
+    and `repairs` as in the sketch; `clean`, see `clean_text`; `apart`, the characters in other lines, or 0 if they are
+    most; and `broken`, whether there are several lines, most of them of text. Of equal words, these prefer headings in
+    lines of their own to a text on a single line, and to a line for each word.
     """
     table = corpus.columns(rows, CONDITION)
-    text, other = table["text"].to_numpy(), table["other"].to_numpy()
-    added = {"length": table["length"], "repairs": table["repairs"], "clean": pa.array(clean_text(table)),
-             "apart": pa.array(np.where(other < text, other, 0))}  # fmt: skip
+    text, other, longest = (table[name].to_numpy() for name in ("text", "other", "longest"))
+    added = {"length": table["length"], "repairs": table["repairs"], "clean": pa.array(clean_text(table, clusters)),
+             "apart": pa.array(np.where(other < text, other, 0)),
+             "broken": pa.array(((longest < text + other) & (other < text)).astype(np.int8))}  # fmt: skip
     columns = standing(config, corpus, rows)
     for name, column in added.items():
         columns = columns.append_column(name, column)
     return columns
 
 
-def clean_text(table: pa.Table) -> Int64:
+def clean_text(table: pa.Table, clusters: Int64) -> Int64:
     """How much clean text each row has, in characters; it may be negative. Documents of equal normalised text have the
-    same words in other lines, so the least of them is that of all, less each one's own defects."""
-    text, other, repairs = (table[name].to_numpy().astype(np.int64) for name in ("text", "other", "repairs"))
-    clean = np.maximum(text - BURDEN * other, (LEAST * (text + other)).astype(np.int64))
+    same words in other lines, so the least of them is that of all, less each one's own defects. What lost its line
+    breaks no longer shows its headings and menus, so it has no larger share of clean text than the best of its cluster
+    that has lines, and a little less."""
+    text, other, repairs, longest = (table[name].to_numpy().astype(np.int64) for name in CONDITION[2:])
+    size = text + other
+    clean = np.maximum(text - BURDEN * other, (LEAST * size).astype(np.int64))
+    unbroken = (longest > LONGEST) & (longest > WHOLE * size)
+    best = np.zeros(clusters.max(initial=-1) + 1)
+    np.maximum.at(best, clusters[~unbroken], (clean / np.maximum(size, 1))[~unbroken])
+    in_lines = np.where(best > 0, best, 1)[clusters]
+    clean = np.where(unbroken, np.minimum(clean, (in_lines * size).astype(np.int64)), clean)
     _, place = np.unique(np.array(table["exact"].to_pylist(), "S16"), return_inverse=True)
     least = np.full(len(clean), np.iinfo(np.int64).max)
     np.minimum.at(least, place, clean)
-    found: Int64 = least[place] - REPAIR * repairs
+    found: Int64 = least[place] - REPAIR * repairs - (UNBROKEN * size * unbroken).astype(np.int64)
     return found
 
 

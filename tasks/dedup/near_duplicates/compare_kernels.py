@@ -1,5 +1,5 @@
 """Comparison of documents, compiled by numba: signatures within a bucket, exact Jaccard similarity of pairs, SimHash
-distances.
+distances, and what pairs connect.
 
 The share of positions in which two MinHash signatures agree is an unbiased estimate of the Jaccard similarity J of
 their shingle sets, with standard deviation √(J(1 − J) / permutations) (Broder 1997). Banding and buckets follow
@@ -133,3 +133,21 @@ def close_pairs(hashes: UInt64, ends: Int64, most: int, first: Int32, second: In
                     found += 1
         start = end
     return found
+
+
+@njit(cache=True, nogil=True)
+def connect(edges: Int64, labels: Int64) -> None:
+    """Of each node the smallest of its connected component; `labels` comes as 0, 1, 2, …, `edges` is edges × 2. A
+    union-find with path halving (Tarjan and van Leeuwen 1984) whose root is the smallest."""
+    for e in range(len(edges)):
+        i, j = edges[e]
+        while labels[i] != i:
+            labels[i] = labels[labels[i]]
+            i = labels[i]
+        while labels[j] != j:
+            labels[j] = labels[labels[j]]
+            j = labels[j]
+        labels[max(i, j)] = min(i, j)
+    # A node's parent is smaller, and has its root by now
+    for i in range(len(labels)):
+        labels[i] = labels[labels[i]]

@@ -34,7 +34,7 @@ class Shingles:
 
     def __init__(self, config: SketchConfig, corpus: Corpus, out: Output) -> None:
         self.config, self.corpus, self.out = config, corpus, out
-        self.files: list[Path] = []
+        self.files: list[UInt64] = []
         self.rows: Int64 = np.empty(0, np.int64)
         self.places: Int64 = np.empty((0, 3), np.int64)  # file, start, end
 
@@ -45,21 +45,20 @@ class Shingles:
         return np.concatenate(list(in_threads(self._similarities, portions, self.out)))
 
     def _similarities(self, edges: Int64) -> Float64:
+        if not len(edges):
+            return np.empty(0)
         rows, local = np.unique(edges, return_inverse=True)
         places = self.places[np.searchsorted(self.rows, rows)]
         sizes = places[:, 2] - places[:, 1]
         if sizes.sum() > SHINGLES_AT_ONCE and len(edges) > 1:
             half = len(edges) // 2
             return np.concatenate((self._similarities(edges[:half]), self._similarities(edges[half:])))
-        sets = np.empty(sizes.sum(), np.uint64)
-        ends = np.cumsum(sizes)
-        for file in np.unique(places[:, 0]):
-            stored = np.load(self.files[file], mmap_mode="r")
-            for row in np.flatnonzero(places[:, 0] == file):
-                sets[ends[row] - sizes[row] : ends[row]] = stored[places[row, 1] : places[row, 2]]
+        sets = np.concatenate([self.files[file][start:end] for file, start, end in places.tolist()])
         first, second = local.reshape(-1, 2).astype(np.int32).T
         values = np.empty(len(edges))
-        compare_kernels.jaccards(sets, ends, np.ascontiguousarray(first), np.ascontiguousarray(second), values)
+        compare_kernels.jaccards(
+            sets, np.cumsum(sizes), np.ascontiguousarray(first), np.ascontiguousarray(second), values
+        )
         return values
 
     def take(self, rows: Int64) -> None:
@@ -76,7 +75,7 @@ class Shingles:
             ends = np.load(result.folder / ENDS)
             starts = np.concatenate(([0], ends[:-1]))
             places = np.stack((np.full(len(ends), len(self.files)), starts, ends), axis=1)
-            self.files.append(result.folder / SETS)
+            self.files.append(np.asarray(np.load(result.folder / SETS, mmap_mode="r")))
             self.rows = np.concatenate((self.rows, local + shard.start))
             self.places = np.concatenate((self.places, places))
         order = np.argsort(self.rows)

@@ -45,8 +45,8 @@ from tasks.shards import ShardResult, map_shards
 from tasks.stage.output import Output
 
 REPEATED, SPANS = "repeated.npz", "spans.parquet"
-WINDOWS_SCHEMA = pa.schema([("key", pa.uint64()), ("place", pa.uint32()), ("word", pa.uint32())])
-MARKS_SCHEMA = pa.schema([("place", pa.int64()), ("word", pa.int64()), ("owner", pa.int64())])
+WINDOWS = (np.uint64, np.uint32, np.uint32)  # key, place, word
+MARKS = (np.int64, np.int64, np.int64)  # place, word, owner
 SPANS_SCHEMA = pa.schema(
     [("place", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("units", pa.int64()), ("owner", pa.string())]
 )
@@ -87,7 +87,7 @@ def _spill_windows(kind: Kind, removed: Int64, parts: int, shard: Shard, folder:
     """Write the windows of a shard, partitioned by range of keys."""
     kept = np.setdiff1d(np.arange(shard.size), removed - shard.start, assume_unique=True)
     salts = kind.salts(shard.documents)
-    with PartWriter(folder, WINDOWS_SCHEMA) as file:
+    with PartWriter(folder, WINDOWS) as file:
         for texts, places in _texts(shard.documents, kept):
             hashes, _, ends = kind.find(texts)
             keys, text, word = word_kernels.find_windows(hashes, ends, kind.size)
@@ -103,12 +103,10 @@ def _find_repeated(
     """Write the windows of a partition that share a key, if `least` documents have it, grouped by key: group g is
     `rows[ends[g - 1]:ends[g]]`."""
     columns = [(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.uint32))]
-    for shard, table in read_part(windows, number):
-        key, place, word = (column.to_numpy() for column in table.columns)
+    for shard, (key, place, word) in read_part(windows, WINDOWS, number):
         columns.append((key, place + np.int64(starts[shard]), word))
     keys, rows, words = (np.concatenate(column) for column in zip(*columns, strict=True))
-    chosen = word_kernels.may_repeat(keys)
-    members, ends, _ = group(keys[chosen], np.flatnonzero(chosen))
+    members, ends, _ = group(keys, np.arange(len(keys)))
     if least > 1:
         members, ends = _of_documents(least, rows, members, ends)
     documents = np.unique(rows[members])
@@ -147,7 +145,7 @@ def _mark(size: int, corpus: Corpus, documents: Standing, repeated: ShardResult,
     marked = np.flatnonzero(~stays & ~corpus.is_earlier(rows))
     starts = np.array([shard.start for shard in corpus.own])
     shard = np.searchsorted(starts, rows[marked], "right") - 1
-    with PartWriter(folder, MARKS_SCHEMA) as file:
+    with PartWriter(folder, MARKS) as file:
         file.write(shard, len(starts), [rows[marked] - starts[shard], words[marked], owner[marked]])
     return file.counts
 
@@ -157,8 +155,8 @@ def _join(
 ) -> dict[str, Any]:
     """Merge a shard's windows to cut into spans. A new span starts where the owner changes; spans do not overlap."""
     number, shard = job
-    table = pa.concat_tables([MARKS_SCHEMA.empty_table(), *(part for _, part in read_part(marked, number))])
-    place, word, owner = (column.to_numpy() for column in table.columns)
+    parts = [[np.empty(0, np.int64)] * 3, *(part for _, part in read_part(marked, MARKS, number))]
+    place, word, owner = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(place << 32 | word)
     place, word, owner = place[order], word[order], owner[order]
     after = np.roll(word, 1) + kind.size  # where the previous window ends

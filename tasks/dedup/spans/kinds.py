@@ -66,7 +66,6 @@ class Kind:
 def kinds_of(config: DedupConfig) -> Sequence[Kind]:
     """What the config asks for."""
     case, white_space = config.sketch.ignore_case, config.sketch.ignore_white_space
-    words = characters(case, white_space, part_unspaced=True)
     kinds = []
     if config.sentences:
         kinds.append(Kind("sentence", "repeated_sentences", config.sentences.count, characters(case, True)))
@@ -74,6 +73,7 @@ def kinds_of(config: DedupConfig) -> Sequence[Kind]:
         least = config.lines.documents
         kinds.append(Kind("line", "repeated_line", 1, characters(case, True), config.lines.by, least))
     if config.spans:
+        words = characters(case, white_space, part_unspaced=True)
         kinds.append(Kind("word", "repeated_span", config.spans.min_words, words))
     return kinds
 

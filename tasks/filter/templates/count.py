@@ -16,7 +16,7 @@ from storage.artifact import Artifact
 from storage.shards.arrays import Int64, UInt64
 from storage.shards.documents import read_batches
 from storage.shards.parquet import open_parquet
-from tasks.dedup.buckets import SCHEMA, grouped, ranges_needed
+from tasks.dedup.buckets import TYPES, grouped, ranges_needed
 from tasks.dedup.parts import PartWriter, range_of
 from tasks.dedup.spans.kinds import salts_of
 from tasks.filter.templates.config import TemplateCountsConfig
@@ -105,7 +105,7 @@ def _spill(
 ) -> dict[str, Any]:
     """Write the keys of a shard's documents, each once for a document, by kind and range."""
     shard, first = job
-    with PartWriter(folder, SCHEMA) as file:
+    with PartWriter(folder, TYPES) as file:
         for start, batch in read_batches(shard, ["text"]):
             salts = corpus.salts[first + start : first + start + len(batch)]
             rows = np.flatnonzero(corpus.documents_of(salts))

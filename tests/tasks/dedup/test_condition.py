@@ -41,16 +41,17 @@ def line_of(line: str) -> tuple[int, int, bool]:
     return defects, len(visible), text
 
 
-def plainly(text: str) -> tuple[int, int, int]:
-    defects = prose = rest = 0
+def plainly(text: str) -> tuple[int, int, int, int]:
+    defects = prose = rest = longest = 0
     empty = 0
     lines = text.split("\n")
     for line in lines[:-1] if lines[-1] == "" else lines:
         found, size, is_text = line_of(line.removesuffix("\r"))
         defects += found + line.endswith("\r") + (size // kernels.LONGEST if size else empty > 0)
         empty = 0 if size else empty + 1
+        longest = max(longest, size)
         prose, rest = prose + size * is_text, rest + size * (not is_text)
-    return defects, prose, rest
+    return defects, prose, rest, longest
 
 
 LINES = st.one_of(TEXTS, st.text(st.sampled_from("a .:|\t\n\r\x00é\u0301Ã©â€ï»\u00a0字。”•"), max_size=60))

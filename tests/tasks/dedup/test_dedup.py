@@ -19,6 +19,7 @@ from storage.errors import AccountingError, ConfigError
 from storage.shards.documents import Document, Verdict, read_documents, read_ledger, shard_name, write_documents
 from storage.store import Store
 from tasks.dedup import DedupConfig, dedup
+from tasks.dedup.corpus import Corpus
 from tasks.dedup.forecast import forecast_dedup
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
@@ -247,6 +248,26 @@ def test_the_copy_that_needs_no_repair_and_lacks_no_text_is_kept(tmp_path: Path,
     assert kept(out) == {copy}, "a trusted source comes before all"
 
 
+@pytest.mark.parametrize(("text", "differs"), [(STORY, False), (STORY, True), (STORY[:600], False)])
+def test_a_text_in_lines_is_kept_before_one_that_lost_them(tmp_path: Path, text: str, differs: bool) -> None:
+    """Also if the first has some doubled blanks, as one that is joined has not."""
+    lines = text.replace(" word1", "  word1", 4 if len(text) > 1000 else 0)
+    joined = " ".join(text.split())
+    documents = [Document.new(lines, "a"), Document.new(joined.replace("it ended", "it began", differs), "a")]
+    for number, order in enumerate((documents, documents[::-1])):
+        assert kept(run(tmp_path / str(number), order, threshold=0.6, **ANY_SHARE)) == {lines}
+
+
+@pytest.mark.parametrize("character", "\u00ad\u200b\u200c\u200d\u2060\ufeff")
+def test_characters_that_are_not_seen_hide_no_copy(tmp_path: Path, character: str) -> None:
+    hidden = "".join(f"{letter}{character}" for letter in text_of(1))
+    out = run(tmp_path, [Document.new(text_of(1), "a"), Document.new(hidden, "a")], **ANY_SHARE)
+    assert kept(out) == {text_of(1)}
+    assert out.counts["documents"]["removed"] == {"exact_duplicate": 1}
+    out = run(tmp_path / "near", [Document.new(text_of(1), "a"), Document.new(f"x {hidden}", "a")], **ANY_SHARE)
+    assert out.counts["documents"]["removed"] == {"near_duplicate": 1}
+
+
 def test_where_all_copies_came_from_is_kept(tmp_path: Path) -> None:
     text = text_of(1)
     documents = [Document.new(text, "web", url=f"https://a/{number}") for number in range(3)]
@@ -398,6 +419,17 @@ def test_a_new_crawl_is_compared_with_what_was_kept_before(tmp_path: Path) -> No
         other = DedupConfig.model_validate({"against": ["tiny/dedup@1"], "sketch": {"ngram": 4}})
         with pytest.raises(ConfigError, match="measured with other settings"):
             dedup.materialize(other, [Artifact.at(tmp_path / "new")])
+
+
+def test_sketches_of_another_version_are_refused(tmp_path: Path) -> None:
+    out = run(tmp_path, [Document.new(text_of(1), "a")], shards=1)
+    sketched = Artifact(tmp_path / "scratch/sketches/out", "")
+    rows = tmp_path / "scratch/sketches/out/rows/00000.parquet"
+    table = pq.read_table(rows)
+    rows.unlink()
+    pq.write_table(table.drop_columns(["longest"]), rows)
+    with pytest.raises(ConfigError, match="another version"):
+        Corpus().add_earlier(Artifact(out.path, ""), sketched)
 
 
 def test_a_changed_threshold_measures_nothing_again(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from storage.shards.arrays import Int64
 from tasks.dedup import kernels
@@ -159,6 +161,16 @@ def test_the_key_of_a_band_is_of_its_rows(signatures: list[list[int]], rows: int
         assert keys.tolist() == expected
 
 
+@pytest.mark.shadow("tasks.dedup.near_duplicates.compare_kernels.connect")
+@given(st.lists(st.tuples(st.integers(0, 19), st.integers(0, 19)), max_size=30))
+def test_components_are_those_of_scipy(edges: list[tuple[int, int]]) -> None:
+    pairs, labels = np.array(edges, np.int64).reshape(-1, 2), np.arange(20)
+    compare_kernels.connect(pairs, labels)
+    graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(20, 20))
+    _, theirs = connected_components(graph, directed=False)
+    assert labels.tolist() == [int(np.flatnonzero(theirs == label)[0]) for label in theirs]
+
+
 @pytest.mark.shadow("tasks.dedup.near_duplicates.compare_kernels.close_pairs")
 @given(
     st.lists(st.lists(st.one_of(st.integers(0, 15), UINT64), max_size=7), max_size=4),
@@ -271,12 +283,12 @@ def test_sentences_and_lines_start_where_they_do(texts: list[str], sentences: bo
     assert parted(starts, offsets) == firsts
 
 
-@pytest.mark.shadow("tasks.dedup.spans.word_kernels.may_repeat")
+@pytest.mark.shadow("tasks.dedup.kernels.may_repeat")
 @given(st.lists(st.one_of(st.integers(0, 40), UINT64), max_size=60))
 @settings(max_examples=100)
 def test_a_key_may_repeat_if_its_counter_is_shared(keys: list[int]) -> None:
     slots = 4
-    while slots < word_kernels.SLOTS * len(keys):
+    while slots < kernels.SLOTS * len(keys):
         slots *= 2
     times = Counter(key % slots for key in keys)
-    assert word_kernels.may_repeat(np.array(keys, np.uint64)).tolist() == [times[key % slots] > 1 for key in keys]
+    assert kernels.may_repeat(np.array(keys, np.uint64)).tolist() == [times[key % slots] > 1 for key in keys]

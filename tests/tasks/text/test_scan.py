@@ -31,6 +31,7 @@ SAMPLES = [
     "日本語 の テキスト", "한국어 \u1112\u1161\u11ab", "नमस्ते दुनिया", "ελληνικά ΣΊΣΥΦΟΣ ς",
     "emoji 👩‍👩‍👧 🇫🇷 x", "a\u00a0b\u2003c\u3000d",
     "ﬁne ﬂour", "\u212b \u00c5 A\u030a", "NUL \x00 inside", "ǅungla Ⱥ ⱥ", "\U0001d400\U0001d41a 𐐀𐐨",
+    "\ufeffin\u00advi\u200bsi\u200cb\u200dle\u2060 \u200b x\u200b", "e\u200b\u0301 \u00ad\u200b",
 ]  # fmt: skip
 
 
@@ -44,6 +45,7 @@ def words_of(text: str) -> list[str]:
 
 
 def normal(text: str, *, case: bool = True, space: bool = True) -> str:
+    text = re.sub("[\u00ad\u200b\u200c\u200d\u2060\ufeff]", "", text)
     text = unicodedata.normalize("NFC", text)
     text = text.casefold() if case else text
     return " ".join(text.split()) if space else text
@@ -118,7 +120,7 @@ def test_portions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sketch_texts(scanner_of(SketchConfig()), 5, pa.array(SAMPLES), *permutations(SketchConfig()))
     monkeypatch.setattr(scan, "PORTION", 16)
     parts = sketch_texts(scanner_of(SketchConfig()), 5, pa.array(SAMPLES).slice(0), *permutations(SketchConfig()))
-    assert parts.exact == whole.exact
+    assert (parts.exact == whole.exact).all()
     assert parts.lengths.tolist() == whole.lengths.tolist()
     assert parts.words.tolist() == whole.words.tolist()
     assert (parts.signatures == whole.signatures).all()
@@ -128,7 +130,7 @@ def test_hashes_and_lengths_are_of_the_normalised_text() -> None:
     exact, lengths, words, _ = sketch_texts(
         scanner_of(SketchConfig()), 5, pa.array(SAMPLES), *permutations(SketchConfig())
     )
-    assert exact == [xxhash.xxh3_128_digest(normal(text).encode()) for text in SAMPLES]
+    assert list(map(bytes, exact)) == [xxhash.xxh3_128_digest(normal(text).encode()) for text in SAMPLES]
     assert lengths.tolist() == [len(normal(text).encode()) for text in SAMPLES]
     assert words.tolist() == [max(1, len(words_of(normal(text)))) for text in SAMPLES]
 

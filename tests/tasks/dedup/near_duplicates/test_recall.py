@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from datasketch import MinHashLSH
 
 from storage.artifact import Artifact
 from storage.shards.arrays import Bool, Int64
@@ -17,7 +18,7 @@ from storage.shards.documents import Document, shard_name, write_documents
 from tasks.dedup import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.duplicates import near_edges
-from tasks.dedup.near_duplicates.candidates import Candidates, bands, expected_recall
+from tasks.dedup.near_duplicates.candidates import MISS_WEIGHT, Candidates, bands, expected_recall
 from tasks.dedup.near_duplicates.verify import Shingles
 from tasks.dedup.stage import sketches
 from tasks.stage.output import Output
@@ -89,7 +90,18 @@ def test_after_verification_nothing_below_the_threshold_is_left(planted: Compare
     assert verified[planted.similarity >= 0.8].mean() >= 0.99
 
 
-def test_the_curve_is_that_of_the_bands_of_datasketch() -> None:
+@pytest.mark.parametrize("threshold", [0.05, 0.3, 0.5, 0.7, 0.8, 0.87, 0.95, 0.99, 1.0])
+@pytest.mark.parametrize("permutations", [16, 60, 128])
+def test_the_bands_are_those_of_datasketch(threshold: float, permutations: int) -> None:
+    try:
+        index = MinHashLSH(threshold, permutations, weights=(1 - MISS_WEIGHT, MISS_WEIGHT))
+    except ValueError:  # it refuses a single band
+        assert bands(threshold, permutations) == (2, permutations // 2)
+    else:
+        assert bands(threshold, permutations) == (index.b, index.r)
+
+
+def test_the_curve_is_that_of_the_bands() -> None:
     count, rows = bands(0.8, 128)
     assert count * rows <= 128
     assert expected_recall(0.8, count, rows) > 0.99
