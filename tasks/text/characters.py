@@ -43,7 +43,7 @@ class Characters(NamedTuple):
 
 
 @functools.cache
-def characters(ignore_case: bool, ignore_white_space: bool, part_unspaced: bool = False) -> Characters:
+def characters(ignore_case: bool, ignore_white_space: bool, part_unspaced: bool = False, /) -> Characters:
     """The tables, built once per process from Python's Unicode data (about 0.1 s). With `part_unspaced`, each letter of
     a script that is written without spaces is a word of its own."""
     kinds = np.fromiter((chr(code).isalnum() for code in range(SIZE)), np.uint8, SIZE) * WORD

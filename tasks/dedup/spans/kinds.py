@@ -71,7 +71,7 @@ class Kind:
 def kinds_of(config: DedupConfig) -> Sequence[Kind]:
     """What the config asks for."""
     case, white_space = config.sketch.ignore_case, config.sketch.ignore_white_space
-    words = characters(case, white_space, part_unspaced=True)
+    words = characters(case, white_space, True)
     kinds = []
     if config.sentences:
         count = config.sentences.count
