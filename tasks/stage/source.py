@@ -15,6 +15,7 @@ import hashlib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+WITH_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 PACKAGES = ("tasks", "models", "storage")
 NO_BYTES = {  # modules, and packages with all that is in them
     "tasks.stage.decorator", "tasks.stage.session", "tasks.stage.source", "tasks.stage.output", "tasks.stage.progress",
@@ -32,7 +33,7 @@ def source_digest(module: str) -> str:
     """SHA-256 over the source of `module` and of all project modules it imports that can shape bytes."""
     digest = hashlib.sha256()
     for name in sorted(closure(module)):
-        digest.update(f"{name}\n{_tree(name)}\n".encode())
+        digest.update(f"{name}\n{_read(name)[1]}\n".encode())
     return digest.hexdigest()
 
 
@@ -44,7 +45,7 @@ def closure(module: str, but: frozenset[str] = frozenset(NO_BYTES)) -> set[str]:
         if name in seen or _file(name) is None or any(f"{name}.".startswith(f"{left_out}.") for left_out in but):
             continue
         seen.add(name)
-        waiting |= _imports(name)
+        waiting |= _read(name)[0]
     return seen
 
 
@@ -59,42 +60,33 @@ def _file(module: str) -> Path | None:
 
 
 @functools.cache
-def _parsed(module: str) -> ast.Module:
+def _read(module: str) -> tuple[set[str], str]:
+    """What a module imports, and its syntax tree as text; read once a process, however many stages share it."""
     file = _file(module)
     assert file is not None
-    return ast.parse(file.read_text())
-
-
-def _imports(module: str) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(_parsed(module)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("tasks."):
-            found.add(node.value)  # a child process is told its module by name
-    return found
+    return found, _dump(ast.parse(file.read_text()), found)
 
 
-@functools.cache
-def _tree(module: str) -> str:
-    tree = _parsed(module)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Field":
-            node.keywords = [keyword for keyword in node.keywords if keyword.arg != "description"]
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if ast.get_docstring(node):
-            node.body = node.body[1:] or [ast.Pass()]
-    return _dump(tree)
-
-
-def _dump(node: object) -> str:
-    """`ast.dump` without empty fields, of which each Python version has others: digests are the same under all."""
+def _dump(node: object, found: set[str]) -> str:
+    """`ast.dump` without docstrings, descriptions of fields, and empty fields, of which each Python version has others:
+    digests are the same under all. What is imported on the way is added to `found`: to walk the tree again for it
+    would take as long."""
     if isinstance(node, list):
-        return f"[{', '.join(map(_dump, node))}]"
+        return f"[{', '.join([_dump(item, found) for item in node])}]"
     if not isinstance(node, ast.AST):
         return repr(node)
-    fields = [f"{name}={_dump(value)}" for name, value in ast.iter_fields(node) if value not in (None, [])]
+    if isinstance(node, WITH_DOCSTRINGS):
+        if ast.get_docstring(node, clean=False):
+            node.body = node.body[1:] or [ast.Pass()]
+    elif isinstance(node, ast.Import):
+        found.update(alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        found.update([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("tasks."):
+        found.add(node.value)  # a child process is told its module by name
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Field":
+        node.keywords = [keyword for keyword in node.keywords if keyword.arg != "description"]
+    values = [(name, getattr(node, name, None)) for name in node._fields]
+    fields = [f"{name}={_dump(value, found)}" for name, value in values if value is not None and value != []]
     return f"{type(node).__name__}({', '.join(fields)})"

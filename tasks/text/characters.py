@@ -51,7 +51,7 @@ class Characters(NamedTuple):
 
 @functools.cache
 def characters(
-    ignore_case: bool, ignore_white_space: bool, part_unspaced: bool = False, ignore_invisible: bool = False
+    ignore_case: bool, ignore_white_space: bool, part_unspaced: bool = False, ignore_invisible: bool = False, /
 ) -> Characters:
     """The tables, built once per process from Python's Unicode data (20 ms: by functions of C on whole ranges). With
     `part_unspaced`, each letter of a script that is written without spaces is a word of its own; with

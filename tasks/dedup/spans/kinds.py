@@ -73,7 +73,7 @@ def kinds_of(config: DedupConfig) -> Sequence[Kind]:
         least = config.lines.documents
         kinds.append(Kind("line", "repeated_line", 1, characters(case, True), config.lines.by, least))
     if config.spans:
-        words = characters(case, white_space, part_unspaced=True)
+        words = characters(case, white_space, True)
         kinds.append(Kind("word", "repeated_span", config.spans.min_words, words))
     return kinds
 

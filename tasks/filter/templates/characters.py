@@ -29,7 +29,7 @@ class TemplateCharacters(NamedTuple):
 @functools.cache
 def template_characters() -> TemplateCharacters:
     """The tables, built once per process."""
-    known = characters(True, True, part_unspaced=True)
+    known = characters(True, True, True)
     kinds = known.kinds & np.uint8(WORD | SPACE | ALONE)
     texts = list(map(chr, range(SIZE)))
     kinds[[(text.isnumeric() and not text.isalpha()) or text == "_" for text in texts]] |= MARK

@@ -56,7 +56,7 @@ def test_a_comment_costs_nothing_and_code_does(tmp_path: Path, monkeypatch: pyte
 
     def digest(text: str) -> str:
         module.write_text(text)
-        for cached in (source.source_digest, source._parsed, source._tree):
+        for cached in (source.source_digest, source._read):
             cached.cache_clear()
         return source.source_digest("tasks.demo")
 
@@ -68,5 +68,5 @@ def test_a_comment_costs_nothing_and_code_does(tmp_path: Path, monkeypatch: pyte
         assert digest(field.format("one")) == digest(field.format("1"))
         assert digest(field.format("one")) != digest(field.format("one").replace("1,", "2,"))
     finally:
-        for cached in (source.source_digest, source._parsed, source._tree):
+        for cached in (source.source_digest, source._read):
             cached.cache_clear()
