@@ -27,7 +27,6 @@ from tasks.stage.output import Output
 
 KEPT, REMOVED, LEDGER = "documents", "removed", "ledger"
 
-
 Job = tuple[Measured, Path | None]  # a shard, and the ledger of its repair
 
 

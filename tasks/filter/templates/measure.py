@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from storage.shards.arrays import Float64
+from storage.shards.arrays import Bool
 from tasks.dedup.spans.kinds import salts_of
 from tasks.filter.templates.config import TemplateCountsConfig
 from tasks.filter.templates.frequent import HOSTS, load_table, look_up
@@ -32,8 +32,8 @@ def measure_templates(
     with_opening[opened.documents] = look_up(*load_table(OPENINGS, counts), opened.keys)
     of_host = look_up(*load_table(HOSTS, counts), salts)
 
-    def share(sentence: Float64) -> pa.Array:
-        part = np.bincount(sentences.documents, sentence * sentences.sizes, len(texts))
+    def share(chosen: Bool) -> pa.Array:
+        part = np.bincount(sentences.documents, chosen * sentences.sizes, len(texts))
         return pa.array(part / np.maximum(total, 1), mask=total == 0)
 
     columns = [

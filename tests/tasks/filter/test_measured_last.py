@@ -90,7 +90,7 @@ def test_the_filter_leaves_the_same_bytes_as_if_all_had_been_measured(config: di
 
 @pytest.mark.parametrize("family", ["pii", "pii_metadata"])
 def test_one_family_may_be_measured_last_and_the_other_first(family: str, tmp_path: Path) -> None:
-    config = {"pii": {"actions": {"EMAIL_ADDRESS": "drop"}}}
+    config: dict[str, Any] = {"pii": {"actions": {"EMAIL_ADDRESS": "drop"}}}
     every, one = (run(tmp_path / str(len(last)), TEXTS, **config, measured_last=last) for last in ([], [family]))
     documents = (Artifact.at(out.path).part("documents").digest for out in (every, one))
     assert len(set(documents)) == 1
@@ -121,7 +121,8 @@ def test_only_what_the_other_rules_keep_is_measured(tmp_path: Path) -> None:
 
 
 def test_rules_over_what_is_measured_last_are_tried_last_and_quarantine_nobody(tmp_path: Path) -> None:
-    config = {"pii": {"max_findings": 0, "actions": {"PHONE_NUMBER": "drop"}}, "max_quarantined_share": 0}
+    pii = {"max_findings": 0, "actions": {"PHONE_NUMBER": "drop"}}
+    config: dict[str, Any] = {"pii": pii, "max_quarantined_share": 0}
     names = [rule.name for rule in rules(FilterConfig.model_validate(config))]
     assert names[-3:] == ["pii.max_findings", "pii.phone_number", "pii_metadata.phone_number"]
     assert names == [rule.name for rule in rules(FilterConfig.model_validate({**config, "measured_last": ALL}))]

@@ -19,7 +19,8 @@ from storage.shards.documents import read_documents
 from storage.store import Store
 from tasks.filter import FilterConfig, filter_documents
 from tasks.filter.pii.salt import SaltSource, read_salt, salt_digest
-from tasks.filter.run import Shard, filter_shard
+from tasks.filter.run import filter_shard
+from tasks.filter.side_files import Measured
 from tasks.stage.history import explain_miss
 from tasks.stage.progress import Observer, Progress
 from tasks.stage.runtime import Runtime
@@ -162,7 +163,7 @@ def test_a_variable_that_is_not_set_is_named_before_anything_runs(
 
 def test_a_worker_that_reads_another_salt_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRISTMILL_TEST_SALT", OTHER)
-    shard = Shard(tmp_path / "none.parquet", {}, None)
+    shard = Measured(tmp_path / "none.parquet", {}), None
     with pytest.raises(ConfigError, match=r"another pii\.salt than the key was computed from") as refused:
         filter_shard(config(env="GRISTMILL_TEST_SALT"), {"pii.salt": salt_digest(SECRET)}, shard, tmp_path)
     assert OTHER not in str(refused.value)

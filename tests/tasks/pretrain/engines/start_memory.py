@@ -39,7 +39,7 @@ def main() -> None:
         drawn.append(live.peak)
         return initialize(**arguments)
 
-    DeepSpeedEngine._settings = shortened  # type: ignore[method-assign]
+    DeepSpeedEngine._settings = shortened  # type: ignore[method-assign, assignment]
     deepspeed.initialize = noting
     with LiveStorages() as live:
         engine = open_engine(make_spec(folder, {"shape": "mistral", "changes": CHANGES, "runtime": runtime}), world)
