@@ -20,7 +20,7 @@ from profiles.load import FOLDER, load, models_in, names
 from profiles.schema import FROM_BASE, STAGE_NAMES, Profile
 from storage.errors import ConfigError, SourceError
 from tasks.filter.config import FilterConfig
-from tasks.filter.form.languages import GROUPS
+from tasks.filter.form.languages.thresholds import GROUPS
 from tasks.stage.decorator import STAGES
 from tasks.training.links import LINKS
 
@@ -134,7 +134,7 @@ def test_every_share_and_probability_is_between_0_and_1() -> None:
         path: (told.get("minimum", told.get("exclusiveMinimum")), told.get("maximum", told.get("exclusiveMaximum")))
         for path, told in found.items()
     }
-    wrong = {path for path, (least, most) in bounds.items() if None in (least, most) or least < 0 or most > 1}
+    wrong = {path for path, (least, most) in bounds.items() if least is None or most is None or least < 0 or most > 1}
     assert wrong == set()
 
 

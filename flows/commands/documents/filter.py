@@ -30,7 +30,7 @@ Row = Mapping[str, str]
 def rules(profile: ProfileName = "tiny", overrides: Overrides = None, store: StoreUrl = None) -> None:
     """List every rule of a profile in the order in which they are tried, with its threshold."""
     from tasks.filter.families import rules as rules_of
-    from tasks.filter.form.languages import switched_off
+    from tasks.filter.form.languages.thresholds import switched_off
 
     _, config = _loaded(profile, overrides, store)
     off = switched_off(config.languages)
