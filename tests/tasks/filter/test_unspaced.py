@@ -80,7 +80,7 @@ def test_others_get_nothing_and_datatroves_counts_neither() -> None:
     assert config_of("zh", preset="fineweb2").form.stop_words_of == {}
 
 
-@pytest.mark.parametrize("section", [{"language": 3}, {"language": {"allowed": [["zh"]]}}, {"languages": None}])
+@pytest.mark.parametrize("section", [{"language": 3}, {"language": {"allowed": [["zh"]]}}, {"languages": 3}])
 def test_a_malformed_section_is_the_users_error(section: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         config_of("zh", **section)
