@@ -138,11 +138,11 @@ def _rows(task: str, items: int) -> Iterator[dict[str, Any]]:
     from tasks.download.benchmarks import _arrow, _file
 
     if task == "arc_easy":
-        yield from _arrow("ai2_arc/ARC-Easy/validation")
+        yield from _arrow("ai2_arc/ARC-Easy/validation").to_pylist()
     elif task == "hellaswag":
-        yield from _arrow("hellaswag/none/validation")[: 4 * items]
+        yield from _arrow("hellaswag/none/validation").slice(0, 4 * items).to_pylist()
     elif task == "letters":
-        for row in _arrow("ai2_arc/ARC-Easy/validation"):
+        for row in _arrow("ai2_arc/ARC-Easy/validation").to_pylist():
             choices = row["choices"]["text"]
             listed = "\n".join(f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
             yield {

@@ -106,14 +106,18 @@ def _rows(
     name: str, columns: list[str], identify: Callable[..., str], read: Callable[[Row], Question]
 ) -> Iterator[Found]:
     """The rows of a table by ids made of these columns. The others become Python's objects where they are read."""
-    with pa.memory_map(str(_file(f"hf_datasets/{name}/data-00000-of-00001.arrow"))) as file:
-        table = pa.ipc.open_stream(file).read_all()
+    table = _arrow(name)
 
     def question(number: int) -> Question:
         return read(table.slice(number, 1).to_pylist()[0])
 
     for number, values in enumerate(zip(*(table[column].to_pylist() for column in columns), strict=True)):
         yield identify(*values), functools.partial(question, number)
+
+
+def _arrow(name: str) -> pa.Table:
+    with pa.memory_map(str(_file(f"hf_datasets/{name}/data-00000-of-00001.arrow"))) as file:
+        return pa.ipc.open_stream(file).read_all()
 
 
 def _without_markup(text: str) -> str:
