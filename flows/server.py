@@ -2,14 +2,10 @@
 
 Ctrl-C at a terminal and many service managers signal the whole process group. A server in that group would die first,
 and the run would wait for it for minutes instead of reporting its end.
-
-The server of a single run is forked off rather than started as a program: what this process has imported of Prefect is
-a third of what the server needs, and starting it is most of what Prefect costs a small run.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import socket
@@ -18,11 +14,10 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import IO, TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
@@ -31,12 +26,11 @@ from pydantic import AnyHttpUrl, TypeAdapter, ValidationError
 from flows.stop import Stop
 from storage.errors import ServerError
 from storage.files.locks import hold
-from tasks.children.parent import die_with_parent, tied_to
+from tasks.children.parent import tied_to
 
 if TYPE_CHECKING:
     from prefect.settings import Settings
 
-NAME = "prefect-server"  # what `ps` calls a server that was forked off
 APP = "prefect.server.api.server:create_app"
 # Uvicorn, with rare collections: what a start imports stays, and looking through it for garbage is a fifth of the start
 SERVE = "import gc; gc.set_threshold(50_000); import uvicorn; uvicorn.main()"
@@ -45,6 +39,7 @@ SERVE = "import gc; gc.set_threshold(50_000); import uvicorn; uvicorn.main()"
 EPHEMERAL = {
     "PREFECT_UI_ENABLED": "0",
     "PREFECT__SERVER_EPHEMERAL": "1",
+    "PREFECT__SERVER_FINAL": "1",
     "PREFECT_SERVER_EVENTS_STREAM_OUT_ENABLED": "false",
     "PY_KEY_VALUE_DISABLE_BEARTYPE": "true",
 }
@@ -89,7 +84,8 @@ def temporary_server(stop_run: Stop) -> Iterator[None]:
         children: list[subprocess.Popen[bytes]] = []
         try:
             with starting_alone():
-                children.append(_start_ephemeral(port, environment, said))
+                command = [sys.executable, "-c", SERVE, "--factory", APP, "--host", "127.0.0.1", "--port", port]
+                children.append(start([*command, "--log-level", "error", "--lifespan", "on"], environment, said))
                 wait(address, children[0], said)
             with (
                 temporary_settings({PREFECT_API_URL: f"{address}/api"}) as settings,
@@ -211,53 +207,6 @@ def start(
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-
-
-def _start_ephemeral(port: str, environment: dict[str, str], said: IO[bytes]) -> subprocess.Popen[bytes]:
-    """The server of a single run, forked off this process where that is safe.
-
-    Threads aren't forked, and what they hold stays locked for ever. Those of Arrow and OpenBLAS mind this themselves;
-    beside other threads of Python, such as those of a store in a bucket, the server is a program of its own.
-    """
-    if threading.active_count() > 1:
-        command = [sys.executable, "-c", SERVE, "--factory", APP, "--host", "127.0.0.1", "--port", port]
-        return start([*command, "--log-level", "error", "--lifespan", "on"], environment, said)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # or both processes would write what is left in them
-    # Popen redirects and leads a session; what is to be called before the program takes its place
-    return subprocess.Popen(
-        [sys.executable],
-        stdin=subprocess.DEVNULL,
-        stdout=said,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=functools.partial(_serve, port, environment, os.getpid()),
-    )
-
-
-def _serve(port: str, environment: dict[str, str], parent: int) -> NoReturn:
-    """Be the server, in a fork of the run's process, which ends here."""
-    code = 1
-    try:
-        os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)  # locks are held as long as a copy is open
-        die_with_parent(parent)
-        sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-        Path("/proc/self/comm").write_text(NAME)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        os.environ.update(environment)
-        import uvicorn
-        from prefect.context import refresh_global_settings_context
-
-        refresh_global_settings_context()
-        uvicorn.run(APP, factory=True, host="127.0.0.1", port=int(port), log_level="error", lifespan="on")
-        code = 0
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
-    finally:
-        if sys.exc_info()[1] is not None:
-            traceback.print_exc()
-        os._exit(code)  # without what the run's process does at its end
 
 
 def last_lines(said: IO[bytes]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from storage.errors import DamagedArtifact
 from storage.shards.arrays import AnyArray, UInt64
 from tasks.shards import ShardResult
 
@@ -77,4 +78,7 @@ def read_part(results: Sequence[ShardResult], types: Types, number: int) -> Iter
 def _read(path: Path, types: Types, rows: int, at: int) -> list[AnyArray]:
     with path.open("rb") as file:
         file.seek(at)
-        return [np.fromfile(file, kind, rows) for kind in types]
+        columns = [np.fromfile(file, kind, rows) for kind in types]
+    if any(len(column) != rows for column in columns):
+        raise DamagedArtifact(f"{path} ends too early.", f"Delete {path.parent} and run again: its shard is read anew.")
+    return columns

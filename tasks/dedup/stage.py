@@ -12,7 +12,6 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.protocol import Forecast
 from tasks.stage.runtime import Runtime
-from tasks.text.lean import start_numba, without_pandas
 
 
 @stage(version=5, part_of="dedup", runtime=("data",))
@@ -20,11 +19,9 @@ def sketches(config: SketchConfig, documents: Artifact, out: Output) -> None:
     """Measure every document. Writes rows/: id, source, and of the normalised text the 128-bit hash (xxh3), the bytes
     and the words; then of the original the defects, the characters in lines of text, in others and in the longest.
     Writes signatures/, a uint32 matrix of documents × permutations, equal to datasketch's."""
-    start_numba()
     from tasks.dedup.sketch import sketch_corpus
 
-    with without_pandas():
-        sketch_corpus(config, documents, out)
+    sketch_corpus(config, documents, out)
 
 
 def forecast(config: DedupConfig, documents: int, runtime: Runtime) -> Forecast:
@@ -50,8 +47,6 @@ def dedup(config: DedupConfig, documents: Artifact, out: Output) -> None:
     again with the removed one's source and metadata, so that a kept document's provenance is that of all its copies.
     With `spans`, text that several documents share is then removed from all but one of them.
     """
-    start_numba()
     from tasks.dedup.run import remove_duplicates
 
-    with without_pandas():
-        remove_duplicates(config, documents, out.obtain(sketches, config.sketch, documents), out)
+    remove_duplicates(config, documents, out.obtain(sketches, config.sketch, documents), out)

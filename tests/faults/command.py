@@ -17,16 +17,18 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from flows import server
 from tests.faults.kinds import KILLED, Kind, Met
 from tests.faults.runner import TYPED
 from tests.faults.scene import OVERRIDES, Scene, Undisturbed
-from tests.pipeline.runs import ROOT, is_server, mind_signals
+from tests.pipeline.runs import ROOT, mind_signals
 
 START_SECONDS = 8  # what the command takes before its first stage, at the least
 HOLD_SECONDS = 4
 LIMIT_SECONDS = 600
+SERVER = "prefect.server.api.server:create_app"
 Strike = Callable[["Command"], bool]
 
 
@@ -62,7 +64,7 @@ class Command:
         """Its Prefect server, once it is there."""
         for pid in self.scene.runner.others():
             with suppress(OSError):
-                if is_server(pid):
+                if SERVER in Path(f"/proc/{pid}/cmdline").read_text():
                     return pid
         return None
 

@@ -166,32 +166,3 @@ def test_a_port_that_no_server_can_have_is_refused(port: str) -> None:
     done = gristmill("ui", "--port", port)
     assert done.returncode == 2
     assert "'--port'" in done.stderr
-
-
-ALONE = """
-import os, sys
-from pathlib import Path
-
-from prefect.client.orchestration import get_client
-
-from flows.server import NAME, temporary_server
-from flows.stop import Stop
-from storage.files.locks import hold
-
-lock = Path(sys.argv[1])
-with hold(lock), temporary_server(Stop()):
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    (server,) = [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == NAME]
-    assert os.getsid(server) == server != os.getsid(0)
-    assert str(lock) not in [os.readlink(file) for file in Path(f"/proc/{server}/fd").iterdir()]
-    with get_client(sync_client=True) as client:
-        assert client.hello().status_code == 200
-print("ended" if not Path(f"/proc/{server}").exists() else "left")
-"""
-
-
-def test_the_server_of_a_run_is_a_fork_with_a_session_of_its_own_that_holds_no_lock(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", ALONE, str(tmp_path / "lock")]
-    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True)
-    assert done.stdout == "ended\n", done.stderr

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flows.server import APP, NAME
 from storage.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -68,9 +67,3 @@ def digests(store: Path, *stages: str) -> dict[str, str]:
         for location, manifest in found.items()
         if manifest and (not stages or manifest.stage in stages)
     }
-
-
-def is_server(pid: int) -> bool:
-    """Whether a process is the Prefect server of a run: forked off it, or a program of its own."""
-    process = Path(f"/proc/{pid}")
-    return (process / "comm").read_text().strip() == NAME or APP in (process / "cmdline").read_text()

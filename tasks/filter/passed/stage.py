@@ -10,7 +10,7 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=1, part_of="filter", runtime=("data",))
+@stage(version=1, part_of="filter", runtime=("data", "compute"))
 def passed(config: FilterConfig, documents: Artifact, signals: Mapping[str, Artifact], out: Output) -> None:
     """Mark the documents that pass the rules of all families but those in `measured_last`.
 

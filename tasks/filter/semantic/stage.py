@@ -10,7 +10,7 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=1, part_of="filter", sources=fingerprints)
+@stage(version=1, part_of="filter", runtime=("data", "compute"), sources=fingerprints)
 def encoder(config: BaseConfig, out: Output) -> None:
     """Take a model of transformers: its config, its weights and its tokenizer, byte for byte.
 
@@ -40,7 +40,7 @@ def embeddings(config: EmbeddingsConfig, documents: Artifact, out: Output) -> No
     embed_documents(config, documents, out.obtain(encoder, config.encoder), out)
 
 
-@stage(version=1, name="semantic", part_of="filter", runtime=("data",))
+@stage(version=1, name="semantic", part_of="filter", runtime=("data", "compute"))
 def semantic_signals(config: SemanticConfig, documents: Artifact, embedded: Artifact, out: Output) -> None:
     """Cluster documents by k-means over their embeddings, and compare those of a cluster (SemDeDup: Abbas et al.
     2023). Columns: `semantic_cluster`; `semantic_duplicate`, the highest cosine to a document of the cluster that is

@@ -322,7 +322,7 @@ def test_only_what_changes_is_measured_anew(folder: Path, tmp_path: Path) -> Non
         return {location.partition("/")[0] for location in set(store.locations()) - before}
 
     assert {"classifier", "signals_model", "signals", "filter"} <= run(0.0)
-    assert run(0.1) == {"filter"}
+    assert run(0.1) == {"passed", "pii", "filter"}  # pii: of what passes now
     assert run(0.1, piece_threshold=0.6) == {"signals", "filter"}
     assert run(0.1, max_tokens=16) == {"signals_model", "signals", "filter"}
     shutil.rmtree(mine)

@@ -100,9 +100,10 @@ def test_a_function_removes_what_its_bounds_say_and_the_ledger_says_by_which(tmp
         assert "signals.shouting" in kept.manifest.uses
         looser = config.model_dump()
         looser["signals"]["shouting"]["max"]["capitals"] = 0.9
-        assert made(FilterConfig.model_validate(looser)) == {"filter"}, "a threshold measures nothing anew"
+        told = "a threshold measures personal data alone, for what passes now"
+        assert made(FilterConfig.model_validate(looser)) == {"passed", "pii", "filter"}, told
         looser["signals"]["loud"] = looser["signals"].pop("shouting")
-        assert made(FilterConfig.model_validate(looser)) == {"filter"}, "nor does another name"
+        assert made(FilterConfig.model_validate(looser)) == {"passed", "filter"}, "nor does another name"
     written(tmp_path, SHOUTING.replace("20", "30"))
     with open_session(Session(store, runtime_of(workers=1))):
         assert made(config) == {"signals", "filter"}, "another source does"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 
 import pytest
 
@@ -20,13 +21,20 @@ GROUPS = {
 CARRIERS = frozenset({"tasks.stage", "tasks.checks", "tasks.children"})
 
 
+@functools.cache
+def parsed(module: str) -> list[ast.AST]:
+    file = source._file(module)
+    assert file is not None
+    return list(ast.walk(ast.parse(file.read_text())))
+
+
 def groups_read(module: str) -> set[str]:
     """The groups that `….runtime.GROUP` names in the code behind a stage, its children and its shards included."""
     behind = source.closure(module, CARRIERS)
     # A child process has an environment and a time limit
-    found = {"compute"} if any("tasks.children.supervise" in source._imports(name) for name in behind) else set()
+    found = {"compute"} if any("tasks.children.supervise" in source._read(name)[0] for name in behind) else set()
     for name in behind:
-        for node in ast.walk(source._parsed(name)):
+        for node in parsed(name):
             if isinstance(node, ast.Attribute) and node.attr in GROUPS:
                 owner = node.value
                 named = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
