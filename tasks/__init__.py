@@ -8,7 +8,8 @@ from pathlib import Path
 # once, when it is first imported, which is after this.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
-COMPILED = ("*kernels.py", "characters.py", "comments.py", "phrases.py")  # code that numba compiles, and the constants in it
+# Code that numba compiles, and the constants in it
+COMPILED = ("*kernels.py", "characters.py", "comments.py", "phrases.py")
 
 
 def compiled_code_cache(package: Path) -> Path:
