@@ -2,8 +2,8 @@
 
 Speed: each side in a process of its own, in turns, over texts that lie in memory; loading and compiling are not
 counted, figures are medians. Bare fastText is `model.f.predict` of the whole text, its line breaks replaced beforehand.
-Ours also cuts each text into pieces and names the language of each. Decisions are compared for every document: is it
-English with a probability of 0.65 or more?
+Ours also cuts each text into pieces and names the language of each. Decisions are compared for every document, on the
+text as it is: is it English with a probability of 0.65 or more?
 
 With `--labelled FOLDER` (it holds langid_udhr and langid_lingua) also precision, recall and F1, over the languages that
 the data and lid.176 share: the Universal Declaration of Human Rights by document and by article, single sentences, and
@@ -88,7 +88,7 @@ def ours(columns: Iterable[pa.StringArray]) -> list[Decision]:
 
     found: list[Decision] = []
     for column in columns:
-        batch = measure_language(LanguageConfig(), column)
+        batch = measure_language(LanguageConfig(as_datatrove=True), column)
         found += zip(batch["language"].to_pylist(), batch["language_score"].to_pylist(), strict=True)
     return found
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 Preset = Literal["gopher", "c4", "fineweb", "fineweb2", "dclm"]
 
 EXACT = {"as_datatrove": True}
-REFINEDWEB = {"allowed": ["en"], "min_score": 0.65}
+REFINEDWEB = {"allowed": ["en"], "min_score": 0.65, "measure": EXACT}
 
 PRESETS: Mapping[Preset, Mapping[str, Any]] = {
     # Rae et al. 2021, appendix A.1.1

@@ -26,6 +26,11 @@ class FastTextOpinion(StageConfig):
 class LanguageConfig(StageConfig):
     """How a document is cut for `language_share`; its own language is always identified on the whole text."""
 
+    as_datatrove: bool = Field(
+        False,
+        description="read the text as it is, as datatrove does. Else addresses and tags are left out, and lines of "
+        "capitals read as small letters: English mails and pages score too low with them",
+    )
     piece_bytes: int = Field(
         200,
         ge=20,

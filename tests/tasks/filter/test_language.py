@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from storage.artifact import Artifact
 from storage.errors import SourceError
 from storage.shards.documents import Document, shard_name, write_documents
+from tasks.filter.config import FilterConfig
 from tasks.filter.fasttext_model.file import read_model
 from tasks.filter.language.config import PACKAGE, LanguageConfig
 from tasks.filter.language.family import FAMILY
@@ -84,6 +85,16 @@ def test_the_language_is_fasttexts_own_of_the_whole_text() -> None:
 @given(st.lists(st.text(max_size=200), max_size=4))
 def test_any_text_is_read_as_fasttext_reads_it(texts: list[str]) -> None:
     assert_as_the_library(texts)
+
+
+@pytest.mark.parametrize("preset", ["fineweb", "dclm"])
+def test_a_preset_reads_the_text_as_it_is(preset: str) -> None:
+    language = FilterConfig.model_validate({"preset": preset}).language
+    assert language is not None
+    text = "LIMITED TIME OFFER ON ALL GARDEN FURNITURE! See https://shop.example/garden?offer=93jf and <b>order</b>."
+    (row,) = measure([text], **language.measure.model_dump())
+    assert row["language_score"] == pytest.approx(library().f.predict(f"{text}\n", 1, 0.0, "strict")[0][0], abs=1e-4)
+    assert row["language_score"] < measure([text])[0]["language_score"]
 
 
 def test_a_text_is_measured_alike_alone_and_among_others() -> None:
