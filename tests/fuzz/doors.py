@@ -433,7 +433,7 @@ def _benchmark(data: bytes, folder: Path) -> None:
     questions_of(written(data, folder / "in" / "mine.jsonl"), None, lambda choice: len(choice) < 99)
 
 
-@door("language", lambda: [as_lines({"text": "one"}, {"text": "two é"}), gzip.compress(b"packed")])
+@door("language", lambda: [as_lines({"text": "one"}, {"text": "two é"}), gzip.compress(b"packed", mtime=0)])
 def _language(data: bytes, folder: Path) -> None:
     from tasks.evaluate.language.config import LanguageConfig
     from tasks.evaluate.language.files import check_files, fingerprints
