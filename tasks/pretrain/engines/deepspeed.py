@@ -7,6 +7,7 @@ DeepSpeed would not report their norm.
 
 from __future__ import annotations
 
+import importlib
 import math
 import shutil
 from collections.abc import Mapping
@@ -58,8 +59,7 @@ class DeepSpeedEngine(Engine):
         import deepspeed
 
         if self.zero_stage == 3:
-            import torch._dynamo  # any operator may import it, which fails where Tensor.__new__ is replaced
-
+            importlib.import_module("torch._dynamo")  # any operator may, which fails where Tensor.__new__ is replaced
             with deepspeed.zero.Init(config_dict_or_path=self._settings()):
                 return self.new_model()
         with torch.device("meta"):
