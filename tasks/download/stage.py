@@ -214,6 +214,11 @@ def _check_source(
             ("Say by `form` of the source how they are to be read, correct them" if settled else "Correct them")
             + ", or raise download.max_quarantined_share.",
         )
+    if not good and bad:
+        raise SourceError(
+            f"Source {source.name}: none of its {len(bad):,} rows can be used ({bad[0].place}: {bad[0].reason}).",
+            "Correct them, or remove it from download.sources.",
+        )
     if not good:
         raise SourceError(f"Source {source.name} is empty.", "Check its paths, or remove it from download.sources.")
 

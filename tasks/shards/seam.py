@@ -1,12 +1,14 @@
 """The one seam for work on shards: resume, parallel work and progress live here and nowhere else.
 
 Each shard is worked through in a folder of its own, renamed when it is done: after a kill the finished shards are
-found again, the half-done one starts anew. Results come back in the order of the shards, so nothing depends on which
+found again, the half-done one starts anew, and so does one whose files are not as it left them, since they may never
+have reached the disk. Results come back in the order of the shards, so nothing depends on which
 worker was faster (law 4).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +17,8 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+import xxhash
 
 from storage.errors import LostWorker
 from tasks.shards.processes import processes_of
@@ -54,7 +58,7 @@ def map_shards(
     """
     folder = out.scratch / name
     folder.mkdir(parents=True, exist_ok=True)
-    waiting = [i for i in range(len(shards)) if not (folder / f"{i:05d}" / RESULT).exists()]
+    waiting = [i for i in range(len(shards)) if not _is_done(folder / f"{i:05d}")]
     done = len(shards) - len(waiting)
     out.progress(done, len(shards), unit, name)
     workers = min(processes or out.runtime.data.workers, len(waiting))
@@ -108,9 +112,28 @@ def _work(function: Callable[[T, Path], dict[str, Any]], shard: T, folder: Path)
     shutil.rmtree(folder, ignore_errors=True)
     draft.mkdir(parents=True)
     counts = function(shard, draft)
-    (draft / RESULT).write_text(json.dumps(counts))
+    (draft / RESULT).write_text(json.dumps({"counts": counts, "files": _digests(draft)}))
     draft.rename(folder)
 
 
+def _is_done(folder: Path) -> bool:
+    """Whether an earlier run has finished a shard, and its files are as they were then."""
+    try:
+        found = json.loads((folder / RESULT).read_text())
+    except (FileNotFoundError, ValueError):
+        return False
+    return isinstance(found, dict) and found.get("files") == _digests(folder)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """xxh3 of each file but the result: against what a crash damages; SHA-256 comes with what is published."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / RESULT]
+    found = {}
+    for path in files:
+        with path.open("rb") as file:
+            found[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+    return found
+
+
 def _result(folder: Path) -> ShardResult:
-    return ShardResult(folder, json.loads((folder / RESULT).read_text()))
+    return ShardResult(folder, json.loads((folder / RESULT).read_text())["counts"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ def publish_page(stage: str, artifact: Artifact, *, cached: bool) -> None:
 
 def prefect_key(name: str) -> str:
     """A name as the key of a Prefect artifact: lower case, digits and dashes."""
-    return name.replace("_", "-")
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def report(artifact: Artifact, *, cached: bool) -> str:

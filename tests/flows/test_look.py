@@ -136,6 +136,7 @@ def test_rules_are_listed_with_their_thresholds(store: Store) -> None:
     [
         (["gopher_quality.min_wordz"], "Did you mean gopher_quality.min_words"),
         (["language", "--threshold=1"], "compares no number"),
+        (["gopher_quality.min_words", "--threshold=nan"], "with which no value compares"),
         (["language", "--source=nowhere"], "The sources are coast, hills, letters"),
         (["language", "--set=filter.language.measure.piece_bytes=300"], "in another way"),
         (["language", "--set=filter.perplexity={}"], "perplexity was not measured"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -91,6 +92,8 @@ def look(
     from tasks.filter.look.near import named_rule
     from tasks.filter.look.page import page as page_of
 
+    if threshold is not None and not math.isfinite(threshold):
+        raise ConfigError(f"--threshold is {threshold}, with which no value compares.", "Give a finite number.")
     chosen, config = _loaded(profile, overrides, store)
     named_rule(rules_of(config), rule)  # a word misspelled is told before the store is asked
     shards = measured(session_of(chosen).store, chosen.name, config)

@@ -47,6 +47,24 @@ def test_finished_shards_are_not_worked_again_after_an_error(tmp_path: Path, wor
     assert sorted(log.read_text().split()) == ["1", "2", "3"]
 
 
+@pytest.mark.parametrize("file", ["value.txt", "result.json"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "emptied"])
+def test_a_finished_shard_whose_files_have_changed_is_worked_anew(tmp_path: Path, file: str, damage: str) -> None:
+    out, log = Output.at(tmp_path), tmp_path / "log"
+    work = functools.partial(double, log)
+    first = map_shards(work, [1, 2], out, "double")
+    path = first[0].folder / file
+    content = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes({"cut": content[:-1], "flipped": content[:-1] + b"~", "emptied": b""}[damage])
+    again = map_shards(work, [1, 2], out, "double")
+    assert sorted(log.read_text().split()) == ["1", "1", "2"]
+    assert [result.counts["value"] for result in again] == [2, 4]
+    assert [(result.folder / "value.txt").read_text() for result in again] == ["2", "4"]
+
+
 def killed_unless(mended: Path, shard: int, folder: Path) -> dict[str, int]:
     if shard == 13 and not mended.exists():
         os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory runs out
