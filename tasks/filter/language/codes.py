@@ -16,15 +16,6 @@ pbt:ps pbu:ps por:pt que:qu quy:qu quz:qu roh:rm ron:ro rus:ru san:sa srd:sc snd
 sqi:sq als:sq aln:sq gsw:als srp:sr sun:su swe:sv swa:sw swh:sw tam:ta tel:te tgk:tg tha:th tuk:tk tgl:tl fil:tl tur:tr
 tat:tt uig:ug ukr:uk urd:ur uzb:uz uzn:uz vie:vi vol:vo wln:wa yid:yi ydd:yi yor:yo zho:zh cmn:zh
 """
-# What lid.176 identifies
-_LABELS = """
-af als am an ar arz as ast av az azb ba bar bcl be bg bh bn bo bpy br bs bxr ca cbk ce ceb ckb co cs cv cy da de diq
-dsb dty dv el eml en eo es et eu fa fi fr frr fy ga gd gl gn gom gu gv he hi hif hr hsb ht hu hy ia id ie ilo io is it
-ja jbo jv ka kk km kn ko krc ku kv kw ky la lb lez li lmo lo lrc lt lv mai mg mhr min mk ml mn mr mrj ms mt mwl my myv
-mzn nah nap nds ne new nl nn no oc or os pa pam pfl pl pms pnb ps pt qu rm ro ru rue sa sah sc scn sco sd sh si sk sl
-so sq sr su sv sw ta te tg th tk tl tr tt tyv ug uk ur uz vec vep vi vls vo wa war wuu xal xmf yi yo yue zh
-"""
-IDENTIFIED = frozenset(_LABELS.split())
 CODES: dict[str, str] = dict(pair.split(":") for pair in _PAIRS.split())
 
 
@@ -32,12 +23,3 @@ def code_of(label: str) -> str:
     """The code of a label such as `eng_Latn`, of which the script is left out."""
     language = label.partition("_")[0]
     return CODES.get(language, language)
-
-
-def check_identified(code: str) -> str:
-    """The code. Raises ValueError for one that lid.176 never says, and names the one that is perhaps meant."""
-    if code in IDENTIFIED:
-        return code
-    meant = CODES.get(code.lower().replace("-", "_").partition("_")[0], code.lower().partition("-")[0])
-    hint = f"; {meant} is meant, perhaps" if meant in IDENTIFIED else ""
-    raise ValueError(f"no text is ever identified as {code!r}{hint}")

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from tasks.filter.language.codes import check_identified
 from tasks.filter.language.config import LanguageConfig
 from tasks.filter.rules import Section
-
-Language = Annotated[str, AfterValidator(check_identified)]
 
 
 class LanguageRules(Section):
     """Language identification by fastText's lid.176 (Joulin et al. 2016)."""
 
     measure: LanguageConfig = Field(default_factory=LanguageConfig, description="how languages are measured")
-    allowed: list[Language] = Field(
-        ["en"], min_length=1, description="languages to keep, ISO 639-1 codes where they exist"
-    )
+    allowed: list[str] = Field(["en"], min_length=1, description="languages to keep, ISO 639-1 codes where they exist")
     min_score: float | None = Field(
         0.65, ge=0, le=1, description="probability of the most likely language (FineWeb: 0.65)"
     )
-    scores: dict[Language, Annotated[float, Field(ge=0, le=1)]] = Field(
+    scores: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
         {},
         description="thresholds of the probability by language, such as {de: 0.82, zh: 0.69}, in place of `min_score`",
     )

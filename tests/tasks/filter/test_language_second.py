@@ -9,14 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pydantic import ValidationError
 
 from storage.errors import SourceError
-from tasks.filter.language.codes import CODES, IDENTIFIED, code_of
+from tasks.filter.language.codes import CODES, code_of
 from tasks.filter.language.config import LanguageConfig
 from tasks.filter.language.identify import identifier
 from tasks.filter.language.measure import measure_language
-from tasks.filter.language.rules import LanguageRules
 from tasks.filter.language.stage import fingerprints
 
 LABELS = {"eng_Latn": "eng", "fra_Latn": "fra", "als_Latn": "als", "cmn_Hani": "cmn_hans", "tosk": "deu"}
@@ -69,7 +67,7 @@ def test_labels_are_languages_as_the_first_opinion_spells_them(model: Path, line
     second = [row["language_second"] for row in measure(texts, {"model": str(model), "codes": {"tosk": "de"}})]
     assert second == ["en", "fr", "sq", "zh", "de"]
     assert measure(["123"], {"model": str(model)})[0]["language_second"] is None
-    assert set(CODES.values()) <= set(identifier().labels) == IDENTIFIED
+    assert set(CODES.values()) <= set(identifier().labels)
     assert code_of("gom_Deva") == "gom"
 
 
@@ -83,14 +81,3 @@ def test_the_file_bears_the_key_and_must_be_there(model: Path, tmp_path: Path) -
     assert fingerprints(LanguageConfig.model_validate({"second": {"model": str(other)}})) != before
     with pytest.raises(SourceError, match=r"no file .*none\.bin"):
         fingerprints(LanguageConfig.model_validate({"second": {"model": str(tmp_path / "none.bin")}}))
-
-
-MEANT = [("zho", "zh"), ("ZH", "zh"), ("eng_Latn", "en"), ("en-US", "en"), ("zz", "")]
-
-
-@pytest.mark.parametrize(("code", "meant"), MEANT)
-def test_a_language_that_no_text_is_identified_as_is_refused(code: str, meant: str) -> None:
-    for given in ({"allowed": ["en", code]}, {"scores": {code: 0.5}}):
-        with pytest.raises(ValidationError, match=f"ever identified as '{code}'") as refused:
-            LanguageRules.model_validate(given)
-        assert (f"; {meant} is meant" in str(refused.value)) == bool(meant)
