@@ -1,9 +1,9 @@
 r"""Texts as they read: without what hides words from a comparison of words.
 
 Soft hyphens and other characters of no width are left out, as are hyphens at a line's end, tags of HTML and marks of
-footnotes. Escapes of JSON, entities and `%20` become what they stand for (`\nWhich` is no word `nWhich`), `_` within
-words a blank; letters of other widths, of mathematical alphabets and ligatures become usual ones (Unicode NFKC); a
-number at a line's beginning is the line's. Most texts have none of this and are not touched.
+footnotes. Escapes of JSON, entities and `%20`, escaped once or again, become what they stand for (`\nWhich` is no word
+`nWhich`), `_` within words a blank; letters of other widths, of mathematical alphabets and ligatures become usual ones
+(Unicode NFKC); a number at a line's beginning is the line's. Most texts have none of this and are not touched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tasks.text.characters import SIZE
 from tasks.text.scan import utf8
 
 INVISIBLE = {
-    chr(code) for code in (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), *range(0xFE00, 0xFE10))
+    chr(code)
+    for code in (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0, *range(0x180B, 0x1810), *range(0xFE00, 0xFE10))
 }
 
 

@@ -13,6 +13,7 @@ from tasks.text.kernels import decode, encode
 
 KEEP, BLANK, DROP = -1, -2, -3  # what a place becomes, if no code point
 LONGEST_TAG, LONGEST_NAME, LONGEST_MARK = 300, 10, 12  # bytes of a tag, of its name, of a footnote's mark
+IGNORABLE = 0xE0000  # first of the 4,096 code points of tags and variations, which have no width
 INLINE = np.array(
     [int.from_bytes(name, "big") for name in (
         b"a", b"abbr", b"b", b"cite", b"code", b"em", b"font", b"i", b"mark", b"q", b"s", b"small", b"span", b"strong",
@@ -20,6 +21,7 @@ INLINE = np.array(
     )],
     np.uint64,
 )  # fmt: skip
+AMP = np.uint64(int.from_bytes(b"amp", "big"))
 ZERO_WIDTH = np.array([int.from_bytes(name, "big") for name in (b"shy", b"zwj", b"zwnj")], np.uint64)
 STOPS = np.zeros(256, np.bool_)  # bytes that may begin something
 STOPS[128:] = True
@@ -89,6 +91,16 @@ def _backslash(data, i, end):
 
 @njit(cache=True, nogil=True)
 def _ampersand(data, i, end):
+    """An entity, also where its & was escaped again: `&amp;nbsp;`."""
+    j = i
+    while j + 4 < end and data[j + 4] == 59 and _name(data, j + 1, j + 4)[0] == AMP:
+        j += 4  # the semicolon stands for the &
+    found, after = _entity(data, j, end)
+    return (BLANK, j + 1) if found == KEEP and j > i else (found, after)
+
+
+@njit(cache=True, nogil=True)
+def _entity(data, i, end):
     """&#8217;, &#x2019;, &shy; and other entities; named ones are taken for signs."""
     if i + 1 < end and data[i + 1] == 35:
         hexadecimal = i + 2 < end and data[i + 2] | 32 == 120
@@ -106,10 +118,15 @@ def _ampersand(data, i, end):
 
 @njit(cache=True, nogil=True)
 def _percent(data, i, end):
-    """%20 and the like, as in a URL."""
+    """%20 and the like, as in a URL, also where the % was escaped again: `%2520`."""
     value, after = _number(data, i + 1, end, 16, 2)
     if after != i + 3:
         return KEEP, i + 1
+    while value == 37:
+        again, last = _number(data, after, end, 16, 2)
+        if last != after + 2:
+            break
+        value, after = again, last
     return (value if 32 < value < 127 else BLANK), after
 
 
@@ -227,7 +244,9 @@ def unwrap(data, offsets, stops, folds, pool_ends, pool, out, out_ends):
                 i += 1
                 continue
             found, after = _at(data, begin, i, end)
-            plain = data[i] >= 128
+            if IGNORABLE <= found < IGNORABLE + 0x1000:
+                found = DROP
+            plain = data[i] >= 128 and found != DROP
             fold = np.int64(folds[found]) if 0 <= found < len(folds) else 0
             if found == KEEP or (plain and not fold):
                 i = after

@@ -8,7 +8,7 @@ from tasks.stage import stage
 from tasks.stage.output import Output
 
 
-@stage(version=4, name="contamination", part_of="filter", runtime=("data",))
+@stage(version=5, name="contamination", part_of="filter", runtime=("data",))
 def contamination_signals(config: ContaminationConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
     """Find the n-grams that documents share with benchmark questions (Brown et al. 2020, appendix C).
 

@@ -35,7 +35,8 @@ SCHEMA = pa.schema(
 def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
     """The languages of each text; see `stage.py` for the columns."""
     lid = identifier()
-    data, offsets = utf8(texts if config.as_datatrove else plain_texts(texts))
+    texts = texts if config.as_datatrove else plain_texts(texts)
+    data, offsets = utf8(texts)
     limit = int(offsets[-1] - offsets[0]) // config.piece_bytes + len(texts)
     begins, ends, letters = (np.empty(limit, np.int64) for _ in range(3))
     firsts = np.empty(len(texts), np.int64)

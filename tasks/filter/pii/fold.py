@@ -20,7 +20,8 @@ AT_SIGN = (
     r"(?:@|%40|&#0{0,3}64;|&#x0{0,3}40;|&commat;| at "
     r"|(?P<space> ?)(?:\[ ?at ?\]|\( ?at ?\)|\{ ?at ?\}|< ?at ?>)(?P=space))"
 )
-DOT_SIGN = r"(?:\.| ?(?:\[ ?dot ?\]|\( ?dot ?\)|\{ ?dot ?\}) ?| dot )"
+DOT_ENTITY = r"(?:&#0{0,3}46;|&#x0{0,3}2e;|&period;)"
+DOT_SIGN = rf"(?:\.|{DOT_ENTITY}| ?(?:\[ ?dot ?\]|\( ?dot ?\)|\{{ ?dot ?\}}) ?| dot )"
 _AT_SIGN, _DOT_SIGN = re.compile(AT_SIGN, re.IGNORECASE), re.compile(DOT_SIGN, re.IGNORECASE)
 _UNSEEN = re.compile(f"[{UNSEEN}]")
 

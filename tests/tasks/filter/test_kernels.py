@@ -28,9 +28,39 @@ PERSONAL = st.lists(
             ["hf_", "AKIA", "glpat-", "x" * 16, "key", "TOKEN", "=", ": ", "://", "u:p@", '"', "Bearer ", "a1" * 5]
         ),
         st.sampled_from(
-            ["--", " -", " -p", "-u ", "--user=", "пароль", "密", "：", "',", "<pwd>", "passwort", "a1b2c3d4"]
+            [
+                "--",
+                " -",
+                " -p",
+                "-u ",
+                "--user=",
+                "пароль",
+                "密",
+                "：",
+                " is:",
+                '\\"',
+                "',",
+                "<pwd>",
+                "passwort",
+                "a1b2c3d4",
+            ]
         ),
-        st.sampled_from(["a%40", "&#64;", "&#X40;", "&commat;", "(at)", "[ at ]", "a@b", " dot ", "[dot]", " { DOT }"]),
+        st.sampled_from(
+            [
+                "a%40",
+                "&#64;",
+                "&#X40;",
+                "&commat;",
+                "(at)",
+                "[ at ]",
+                "a@b",
+                " dot ",
+                "[dot]",
+                " { DOT }",
+                "&#46;",
+                "&Period;",
+            ]
+        ),
     ),
     max_size=5,
 ).map("".join)
@@ -38,7 +68,7 @@ NUMBER = re.compile(rb"\d(?:[ ().\-/]{0,3}\d)*")
 RUN = re.compile(rb"[0-9A-Za-z_\-]+")
 DOTTED = re.compile(rb"(?:\d{1,3}\.){3}\d{1,3}(?!\d)")
 ADDRESS = re.compile(
-    rb"(?<=[^\x00-\x20])@(?=[0-9A-Za-z_\-\x80-\xff]{1,255}(?:\.[0-9A-Za-z_\x80-\xff]| dot | ?[\[({<] ?dot ?[\])}>]))"
+    rb"(?<=[^\x00-\x20])@(?=[0-9A-Za-z_\-\x80-\xff]{1,255}(?:\.[0-9A-Za-z_\x80-\xff]|&[#p]| dot | ?[\[({<] ?dot ?[\])}>]))"
     rb"|(?<=.)(?:%40|&(?:#64|#x40|commat);|[\[({<] ?at ?[\])}>])",
     re.DOTALL | re.IGNORECASE,
 )
@@ -49,7 +79,7 @@ HINTS = {tuple(ord(letter) & 31 for letter in hint) for hint in name_kernels.HIN
 SIGN = re.compile(rb"(?<=.)[=:>]|(?<=[\"']),|\xef\xbc\x9a", re.DOTALL)
 HYPHEN = re.compile(rb"(?<![0-9A-Za-z_\x80-\xff])-(?=[A-Za-z].)", re.DOTALL)
 NAME = re.compile(rb"[0-9A-Za-z_\-]*")
-VALUE = re.compile(rb"[!#-&(-_a-~]*")
+VALUE = re.compile(rb"(?:[!#-&(-_a-~](?:[!#-&(-_a-~](?:[!#-&(-_a-~]|(?<=\\)\")*)?)?")
 HEX, WORD = b"0123456789abcdefABCDEF", re.compile(rb"\w")
 
 
@@ -115,7 +145,9 @@ def flag_end(data: bytes, at: int) -> int:
         if not user and spaced and hints(name[0]) and re.search(rb"\d", value[0]) and len(value[0]) >= 8:
             return value.end()
     if data[at + 1 : at + 2] == b"p" and data[at - 1 : at] == b" ":
-        first = at + 2 + (data[at + 2] in b"\"'")
+        gap = re.compile(rb" {0,3}[\"']?").match(data, at + 2)
+        assert gap is not None
+        first = gap.end()
         value = VALUE.match(data[: first + name_kernels.LONGEST_VALUE], first)
         assert value is not None
         if re.search(rb"\d", value[0]) and len(value[0]) >= 8:
@@ -130,6 +162,8 @@ def assigned(data: bytes, sign: int, behind: int) -> list[tuple[int, int]]:
         last -= 1
     while last > 1 and sign - last < 6 and data[last - 1] in b"\"'\\]":
         last -= 1
+    if data[sign:behind] == b":" and last == sign > 4 and data[last - 3 : last].lower() == b" is":
+        last -= 3
     name = re.search(rb"[0-9A-Za-z_.\-\x80-\xff]*\Z", data[max(last - name_kernels.LONGEST_NAME, 0) : last])
     assert name is not None
     if not hints(name[0]):
@@ -181,6 +215,16 @@ def addresses(data: bytes) -> list[tuple[int, int, int]]:
     ["密" * 20 + ": a1b2c3d4", "a@b [dot] c a@b dot c a&commat;b a%40b a [AT] b", "--token   a1b2c3d4", "--token a"]
 )
 @example(["AKIAaaaaaaaaaaaaaaaa", 'api_key": "Bearer a1b2c3d4', "x://u:p@h.c a://b@c.d", "pwd=" * 60 + "1"])
+@example(
+    [
+        "-p a1b2c3d4",
+        "x -p   'a1b2c3d4",
+        "key is: a1b2c3d4",
+        'key="a1\\"b2c3d4"',
+        "a@b&#46;c a@b&PERIOD;c",
+        "s is:a1b2c3d4",
+    ]
+)
 @settings(max_examples=300)
 def test_whatever_can_be_personal_data_is_a_candidate(texts: list[str]) -> None:
     data, offsets = utf8(pa.array(texts, pa.string()))

@@ -16,6 +16,7 @@ from tasks.filter.pii.surrogates import surrogate
 from tests.tasks.filter.linear import linear_time
 
 KEY = "Zx81kd93jfLq02mNvB77"
+STORAGE_KEY = "qW3eR5tY7uI9oP1aS2dF4gH6jK8lZ0/C5vB7nM9qW1eR3tY5uI7oP+aS0dF2gH4jK6lZ8xC1vB3nM5qW7eR9tA=="
 UUID = "3f2b8c1e-9d47-4a6b-8f01-5c7de2a94b36"
 
 
@@ -65,6 +66,17 @@ def values(text: str) -> list[tuple[str, str]]:
         ("كلمة المرور: Tr4vel9Xq!", "Tr4vel9Xq!"),
         ("סיסמה: Tr4vel9Xq!", "Tr4vel9Xq!"),
         ("κωδικός: Tr4vel9Xq!", "Tr4vel9Xq!"),
+        ("The wifi password is: Tr4vel9Xq!", "Tr4vel9Xq!"),
+        ("The wifi password is: Tr4vel!9Xq. Enjoy!", "Tr4vel!9Xq"),
+        ("The wifi password is: Tr4vel!9Xq and the guest one is on the wall", "Tr4vel!9Xq"),
+        ("<password>Tr4vel9Xq&amp;3x</password>", "Tr4vel9Xq&amp;3x"),
+        (r'{"DB_PASSWORD": "q!W3\"e4R5t6"}', r"q!W3\"e4R5t6"),
+        (r'{"DB_PASSWORD": "Tr4vel9Xq!\"y", "x": 1}', r"Tr4vel9Xq!\"y"),
+        (r'"{\"password\": \"Tr4vel9Xq!\"}"', "Tr4vel9Xq!"),
+        ("postgres://app:p%40ssW0rd%21x@db.corp.net/prod", "p%40ssW0rd%21x"),
+        ("sshpass -p 'Tr4vel9#Xq' ssh bob@host", "Tr4vel9#Xq"),
+        ('sshpass -p "Tr4vel9#Xq"', "Tr4vel9#Xq"),
+        ("s3://access_key_id:Tr4vel9_key@bucket/key", "Tr4vel9_key"),
     ],
 )
 def test_passwords_are_found_wherever_a_label_or_a_command_says_so(text: str, password: str) -> None:
@@ -93,6 +105,7 @@ def test_passwords_are_found_wherever_a_label_or_a_command_says_so(text: str, pa
         (f"use pat.{'aB3dE6gH9kL' * 2}.{'0f1e2d3c' * 3}.{'Zx81k' * 4} for it",
          f"pat.{'aB3dE6gH9kL' * 2}.{'0f1e2d3c' * 3}.{'Zx81k' * 4}"),
         ("use API-7KQ9A2LM4XC8RT5WB1ZP6NDE3H for it", "API-7KQ9A2LM4XC8RT5WB1ZP6NDE3H"),
+        (f"AccountName=x;AccountKey={STORAGE_KEY};EndpointSuffix=core.windows.net", STORAGE_KEY),
         (f"use aB3dE6_{'Zx81kd93jfLq0' * 2}mNv_mmk for it", f"aB3dE6_{'Zx81kd93jfLq0' * 2}mNv_mmk"),
         (f"use nvapi-{'aB3dE6gH9k' * 6}_-x for it", f"nvapi-{'aB3dE6gH9k' * 6}_-x"),
     ],
@@ -122,6 +135,13 @@ def test_keys_are_found_behind_labels_flags_and_in_the_forms_of_their_issuers(te
         "('username', 'password1'), ('key', 'value_2_of_3')",
         "Passwort: mindestens 8 Zeichen. 密码：至少8位. Пароль: не менее 8 символов. Mot de passe : 8caractères",
         "api key: see page 12345678901234567890 and the key: f3f4f5f6",
+        "s3://access_key_id:secret_access_key@bucket/key s3://aws_access_key_id:aws_secret_access_key@bucket/key",
+        "https://clientId:clientSecret@corp.net s3://ACCESS_KEY:SECRET_KEY@bucket",
+        "x://app:%7B%7Bpass%7D%7D@db x://app:%24PASS@db x://app:%DB_PASS%@db x://app:pass%77ord@db x://app:%3Cpwd%3E@db",
+        "mkdir -p 'T0ugh#Nut77'; mysql -p 'T0ugh#Nut77'; sshpass -p '$SSH_PASS1'; sshpass -p '<Passw0rd>'",
+        "The password is: required. Its: Tr4vel9Xq! The token is: a string. The wifi is: Tr4vel9Xq!",
+        "<password>&lt;password1&gt;</password> <password>a1B&amp;</password> <p>Tr4vel9Xq&amp;3x</p>",
+        r'"password": "say \"hello\" to 12345678", "note": "q!W3\"e4R5t6"',
         "Tokens: 1,234,567 --max-tokens 4096 --tokenizer bert-base-cased-v2-2024",
     ],
 )
@@ -151,6 +171,26 @@ def test_telephone_numbers_are_found_as_they_are_written(text: str, number: str)
     assert ("PHONE_NUMBER", number) in values(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("0171 2345678 ist meine Handynummer.", ["0171 2345678"]),
+        ("0171 2345678 is my new phone", ["0171 2345678"]),
+        (
+            "Tel. 0171 2345678 oder 0172 9876543 oder 0160 5554443",
+            ["0171 2345678", "0172 9876543", "0160 5554443"],
+        ),
+        ("Write to tel.+48(22)6951000.Or come", ["+48(22)6951000"]),
+        ("Cell. 347 123 4567 Prezzo 1.234.567 EUR", ["347 123 4567"]),
+        ("Cell phone sales: 347 123 456", ["347 123 456"]),
+        ("Telephone 23 456 789, people may call", ["23 456 789"]),
+        ("Contact: 212 345 678", ["212 345 678"]),
+    ],
+)
+def test_of_several_numbers_those_for_the_telephone_are_found(text: str, numbers: list[str]) -> None:
+    assert values(text) == [("PHONE_NUMBER", number) for number in numbers]
+
+
 @pytest.mark.parametrize("between", [" ", ",", ", ", "/", ";", "|", ": ", "> ", "\t"])
 def test_a_number_may_stand_right_behind_an_address(between: str) -> None:
     for number in ("415-555-2671", "+49 30 20937000"):
@@ -169,6 +209,13 @@ def test_a_number_may_stand_right_behind_an_address(between: str) -> None:
         "Part No. 415-555-2671, S/N 212-664-7665, P/N 800-235-7949",
         "serial number: 212-664-7665; Order #: 212-664-7665; invoice no. 212-664-7665; customer id 212-664-7665",
         "01632 960123, 020 7946 0958, +44 7700 900461, 0161 496 0999 and (212) 555-0147 are for films",
+        "Cell phone sales: 1.234.567 units",
+        "Phone revenue 2 345 678 901",
+        "Contact: 12 345 678 people live here",
+        "Telephone lines: 4 512 345",
+        "Mobile: € 1 234 567, cell EUR 1.234.567, phone 1.234.567 €, tel. 345 678 million",
+        "12345678 is my final word, 12345678 is the number of people",
+        "It costs 0171 2345678 oder 0172 9876543 oder 0160 5554443; tel.6951000.Or",
         "a sin 130 692 544, x[1,234,567,890] = 12,345,678 or 0.5,0.123456,7",
     ],
 )
@@ -191,6 +238,11 @@ def test_a_canadian_social_insurance_number_is_no_telephone_number() -> None:
         ('<a href="mailto:jane&#64;corp.com">', "jane&#64;corp.com"),
         ("jane&#x40;corp.com jane", "jane&#x40;corp.com"),
         ("jane&commat;corp.com", "jane&commat;corp.com"),
+        ("write jane&#46;doe&commat;corp.com", "jane&#46;doe&commat;corp.com"),
+        ("jane&#046;m&period;doe&#64;corp&#x2E;co&#46;uk.", "jane&#046;m&period;doe&#64;corp&#x2E;co&#46;uk"),
+        ("x?mail=jane&#46;doe@corp.com", "jane&#46;doe@corp.com"),
+        ("jane@corp&#46;com", "jane@corp&#46;com"),
+        ("jane&amp;doe@corp.com &#46;", "doe@corp.com"),
         ("jane [at] corp [dot] com", "jane [at] corp [dot] com"),
         ("jane.doe [AT] uni-bonn [DOT] de", "jane.doe [AT] uni-bonn [DOT] de"),
         ("jane(at)corp.com", "jane(at)corp.com"),
@@ -219,6 +271,7 @@ def test_addresses_are_read_however_their_signs_are_written(text: str, address: 
         "https://x.com/?text=ask%20%40corp.com https://medium.com/%40bob.smith/x /%40types/node.js",
         "lodash%404.17.21/x.js logo%402x.png https://registry.npmjs.org/%40babel%2fcore pkg%40latest/foo.js",
         "f(at) obj.id; arr[at].com; x[at] = y.id; if (at) x.id()",
+        "a &#46; b&#46;c, the end&#46; x@b&#46; and @foo&#46;bar a@b&#35;com",
         "a &#64; b, at dot at dot at dot, e = {at}, he was at point dot com",
         "numpy 1.26.4.1 and the 11.2.0.3 patch set; git@github.com:corp/repo.git; 8536-90-4399 and 536-90-43991",
         "release 11.2.0.4, Firefox/115.0.5790.170, id 1536-90-4399, serial 536-90-4399-XY, v=536-90-4399x",
@@ -235,6 +288,7 @@ def test_an_address_has_one_surrogate_however_it_is_written() -> None:
         "jane [at] corp [dot] com",
         "jane at corp dot com",
         "ja\u00adne@corp.com",
+        "jane@corp&#46;com",
     ]
     assert len({surrogate("EMAIL_ADDRESS", way, "salt") for way in ways}) == 1
 
@@ -256,6 +310,12 @@ HOSTILE = {
     "brackets": "(" * 1_000_000 + "650) 253 0000",
     "escaped": "a%40" * 250_000,
     "entities": "a&#64;a." * 120_000,
+    "entities of dots": "a&#46;" * 170_000 + "@a&#46;a",
+    "addresses with entities of dots": "a&#46;a@a&#46;a " * 60_000,
+    "escapes": 'password": "' + 'a1!\\"' * 200_000,
+    "labels with escapes": '"password": "a1!x\\"yzw", ' * 40_000,
+    "entities in tags": "<password>a1!&amp;xyz" * 50_000,
+    "numbers in a row": "tel. 0171 2345678" + " oder 0172 9876543" * 50_000,
     "spelled": "a (at) a (dot) " * 60_000,
     "spoken": "a at a dot " * 90_000,
     "dots": " dot" * 250_000 + " ",
@@ -281,6 +341,7 @@ def test_every_character_is_read() -> None:
 
 PIECES = st.sampled_from(
     ["password", "key", "пароль", "=", ": ", "：", ",", '"', "'", "<", ">", "--", "-p", "-u ", "a1B2c3D4!", "@", "%40",
+     " is", "&#46;", "&amp;", '\\"',
      "&#64;", " [at] ", " at ", " dot ", "corp", ".com", "\u00ad", "\u200b", "+1 ", "650", " 253 ", "(0)", "/", "\n",
      "é"]
 )  # fmt: skip

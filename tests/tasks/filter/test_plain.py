@@ -25,7 +25,10 @@ INLINE = "a abbr b cite code em font i mark q s small span strong sub sup tt u w
         ("na\u00adture, na\u200bture\ufeff, \u2067na\u2069", "nature, nature, na"),
         ("which_of_these *_all_* ____ is, __bold__", "which of these * all * ____ is,  bold "),
         ("don&rsquo;t&nbsp;go &#8217;&#x41;&#1114112;. AT&T; R&D &shy;", "don t go ’A . AT&T; R&D "),
+        ("R&amp;D &amp;amp;nbsp;x &AMP;#65; &amp;&amp;x; &amp", "R D  x A   x; &amp"),
         ("a%20b%2Cc 50% of %zz", "a b,c 50% of %zz"),
+        ("a%2520b%252525 %25", "a b% %"),
+        ("Wh\U000e0069ich\u3164 of\uffa0 &#xE0001;them", "Which of them"),
         ("ground[1] and[2, 3] then [a] of [b, c] [2024", "ground  and  then   of [b, c] [2024"),
         ("ground¹ and² 10½", "ground and 10½"),
         ("ＷＨＩＣＨ ﬁne 𝐰ords Ⅳ ㎏ ①", "WHICH fine words IV kg 1"),
@@ -52,6 +55,8 @@ def one(code: int) -> str:
     if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
         return " "
     text = chr(code)
+    if 0xE0000 <= code < 0xE1000:
+        return ""
     if code < 128 or code >= 0x40000:
         return text
     if unicodedata.category(text) == "Cf" or text in INVISIBLE:
@@ -66,11 +71,11 @@ def one(code: int) -> str:
 RULES: list[tuple[str, object]] = [
     (r"\\+u([0-9a-fA-F]{4})", lambda m: one(int(m[1], 16))),
     (r"\\[nrt]|\\{2,}[nrt](?![a-z])|\\+", " "),
-    (r"&#([0-9]{1,7});", lambda m: one(int(m[1]))),
-    (r"&#[xX]([0-9a-fA-F]{1,6});", lambda m: one(int(m[1], 16))),
-    (r"&(?i:shy|zwj|zwnj);", ""),
-    (r"&[A-Za-z][A-Za-z0-9]{1,7};", " "),
-    (r"%([0-9a-fA-F]{2})", lambda m: chr(code) if 32 < (code := int(m[1], 16)) < 127 else " "),
+    (r"&(?i:amp;)*#([0-9]{1,7});", lambda m: one(int(m[1]))),
+    (r"&(?i:amp;)*#[xX]([0-9a-fA-F]{1,6});", lambda m: one(int(m[1], 16))),
+    (r"&(?i:amp;)*(?i:shy|zwj|zwnj);", ""),
+    (r"&(?i:amp;)*[A-Za-z][A-Za-z0-9]{1,7};", " "),
+    (r"%(?:25)*([0-9a-fA-F]{2})", lambda m: chr(code) if 32 < (code := int(m[1], 16)) < 127 else " "),
     (r"_+", lambda m: " " if re.search(r"[A-Za-z0-9\x80-\U0010ffff]\Z", m.string[: m.start()])
      or re.match(r"[A-Za-z0-9\x80-\U0010ffff]", m.string[m.end() :]) else m[0]),
     (r"\[(?:[a-z]|[0-9][0-9 ,;-]{0,10})\]", " "),
@@ -98,8 +103,8 @@ def by_patterns(text: str) -> str:
 
 PIECES = st.sampled_from(
     ["\\", "\\n", "\\u00ad", "\\u2019", "u00e9", "n", "t", "a", "B", "7", "12", " ", "\n", "\r\n", "\t", "-", "_", "__",
-     "%", "%20", "2C", "&", "&#", "#", "x41", ";", "&shy;", "amp;", "[", "]", "[1]", ",", "<", ">", "/", "b", "span",
-     "<p ", "é", "\u00ad", "\u200b", "ﬁ", "Ａ", "²", "½", "中", "𝐖", "\U000e0041", "=", ".", ")"]
+     "%", "%20", "%25", "25", "2C", "&", "&#", "#", "x41", ";", "&shy;", "amp;", "&amp;", "&amp;nbsp;", "[", "]", "[1]", ",", "<", ">", "/", "b", "span",
+     "<p ", "é", "\u00ad", "\u200b", "ﬁ", "Ａ", "²", "½", "中", "𝐖", "\U000e0041", "\u3164", "=", ".", ")"]
 )  # fmt: skip
 
 

@@ -8,9 +8,10 @@ without quotes: `export X_TOKEN=…`, `password: …`, `"client_secret": "…"`,
 from __future__ import annotations
 
 import re
+from html import unescape
 
 from tasks.filter.pii.findings import Finding
-from tasks.filter.pii.patterns.values import is_basic, is_code, is_login, is_password, is_random
+from tasks.filter.pii.patterns.values import is_basic, is_code, is_login, is_login_in_url, is_password, is_random
 
 SURE, LIKELY = 0.75, 0.6
 
@@ -34,17 +35,27 @@ _PASSWORD = (
 _SHORT = frozenset({"pass", "pwd", "passe", "clave", "senha", "haslo", "heslo", "parol", "parola", "sandi"})
 _END = r"(?:[_.\-]?(?:\d{1,2}|prod|production|live|dev|staging|test|default|value|env|b64|base64))?"
 _NAMED = rf"(?P<name>[\w.\-\x80-\U0010ffff]*?(?:(?P<key>{_KEY})|(?P<pass>{_PASSWORD})){_END})"
-_VALUE = r"(?P<value>[A-Za-z0-9_\-+/=.~!@#$%^&*?|:]{8,400})(?P<after>.|\Z)"
+_SIGNS = r"[A-Za-z0-9_\-+/=.~!@#$%^&*?|:]"
+_VALUE = rf"(?P<value>{_SIGNS}{{8,400}})(?P<after>.|\Z)"
+_ASSIGNS = (
+    rf"""{_NAMED}\\?["'\]]{{0,3}}(?: is(?=:))?[ \xa0\u202f]{{0,3}}(?P<sign>=>|:{{0,3}}=|\?=|==|[:：,>])[ \t]{{0,12}}"""
+)
 _ASSIGNMENT = re.compile(
-    rf"""{_NAMED}\\?["'\]]{{0,3}}[ \xa0\u202f]{{0,3}}(?P<sign>=>|:{{0,3}}=|\?=|==|[:：,>])[ \t]{{0,12}}"""
-    rf"""(?P<scheme>(?:\\?["'])?(?:bearer|basic|(?:api-?)?token|apikey|digest)[ ]+)?(?P<quote>\\?["'])?{_VALUE}""",
+    rf"""{_ASSIGNS}(?P<scheme>(?:\\?["'])?(?:bearer|basic|(?:api-?)?token|apikey|digest)[ ]+)?"""
+    rf"""(?P<quote>\\?["'])?{_VALUE}""",
     re.IGNORECASE | re.DOTALL,
+)
+# Passwords with signs that JSON and XML escape
+_ESCAPED = re.compile(
+    rf"""{_ASSIGNS}(?P<quote>")?(?P<value>(?:{_SIGNS}|\\["\\/]|&(?:amp|lt|gt|quot|apos|#\d{{1,4}});){{8,400}})(?P<after>["<])""",
+    re.IGNORECASE,
 )
 _FLAG = re.compile(rf"""--?{_NAMED} {{1,3}}(?P<quote>\\?["'])?{_VALUE}""", re.IGNORECASE | re.DOTALL)
 _LOGIN = re.compile(r"""--?u(?:ser)?[ =]{1,3}["']?(?P<user>[^\s:"']{0,80}):["']?(?P<value>[^\s"'`\\]{6,80})""")
-_GLUED = re.compile(r"""-p["']?(?P<value>[^\s"'`\\]{8,64})""")
+_GLUED = re.compile(r"""-p(?P<space> {0,3})["']?(?P<value>[^\s"'`\\]{8,64})""")
 _REQUESTS = re.compile(r"\b(?:curl|wget|https?)\b")
 _GLUING = re.compile(r"\b(?:mysql\w*|mariadb[\w\-]*|sshpass|7z\w?|u?n?rar)\b[^\n]*\Z")
+_SPACED = re.compile(r"\bsshpass(?: -v)? {1,3}\Z")  # mysql -p NAME is a database
 _FIRST_WORD = re.compile(rf"(?<![A-Za-z]){_OF_KEYS} \Z", re.IGNORECASE)
 _BEFORE = re.compile(r"[\s(\[/|,;>*\"'`&?:{\-]|[^\x00-\x7f]")
 _SETTING = re.compile(
@@ -66,6 +77,10 @@ def assigned_at(text: str, start: int, end: int) -> Finding | None:
         before = _FIRST_WORD.search(text, max(start - 14, 0), start)
         start = before.start() if before else start
     match = _ASSIGNMENT.match(text, start, min(end + 400, len(text)))
+    if match is None or match["after"] in (";", "\\"):
+        escaped = _ESCAPED.match(text, start, min(end + 400, len(text)))
+        if escaped is not None and escaped["pass"] and _is_closed(text, escaped) and _has_escape(escaped):
+            return _password(text, escaped)
     if match is None or not _is_closed(text, match):
         return None
     if match["scheme"]:
@@ -93,7 +108,7 @@ def flag_at(text: str, start: int, end: int) -> Finding | None:
         said = _REQUESTS.search(text, max(start - 300, 0), start)
         sure = is_login(match["user"], match["value"]) and not match["value"].isdigit()
     elif match := _GLUED.match(text, start):
-        said = _GLUING.search(text, max(start - 100, 0), start)
+        said = (_SPACED if match["space"] else _GLUING).search(text, max(start - 100, 0), start)
         sure = is_password(match["value"])
     else:
         return None
@@ -115,7 +130,7 @@ def userinfo_at(text: str, at: int) -> Finding | None:
     match = _USERINFO.search(text, max(at - 220, 0), at)
     if match is None or (at + 1 < len(text) and not (text[at + 1].isalnum() or text[at + 1] in "[/")):
         return None
-    sure = is_login(match["user"], match["password"])
+    sure = is_login_in_url(match["user"], match["password"])
     return Finding("PASSWORD", *match.span("password"), SURE) if sure else None
 
 
@@ -131,6 +146,11 @@ def _is_closed(text: str, match: re.Match[str]) -> bool:
     if after == ")" and not match["scheme"] and sign not in ":：":
         return False
     return not after or after.isspace() or after in ",;\"'`)\\<" or not after.isascii()
+
+
+def _has_escape(match: re.Match[str]) -> bool:
+    """Whether the value is one of JSON with an escaped sign in its quotes, or one of XML in its tag."""
+    return match["after"] == match["quote"] if match["quote"] else match["sign"] == ">"
 
 
 def _key(match: re.Match[str]) -> Finding | None:
@@ -159,7 +179,8 @@ def _password(text: str, match: re.Match[str]) -> Finding | None:
         in_sentence = _may_precede(text, match.start()) and not is_code(value)
         if match["sign"] == "==" or not (setting or in_sentence):
             return None
-    return Finding("PASSWORD", first, first + len(value), LIKELY) if len(value) >= 8 and is_password(value) else None
+    sure = len(unescape(value)) >= 8 and is_password(value)
+    return Finding("PASSWORD", first, first + len(value), LIKELY) if sure else None
 
 
 def _is_setting(text: str, start: int) -> bool:

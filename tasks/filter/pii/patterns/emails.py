@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from tasks.filter.pii.findings import Finding
-from tasks.filter.pii.fold import AT_SIGN, DOT_SIGN, UNSEEN, spelled_plainly
+from tasks.filter.pii.fold import AT_SIGN, DOT_ENTITY, DOT_SIGN, UNSEEN, spelled_plainly
 
 Span = tuple[int, int]
 
@@ -29,6 +29,8 @@ _QUERY = re.compile(r".*[?&/|]", re.DOTALL)
 # The same where a URL has the address in escaped form, but for +, -, . and _ in it
 _ESCAPED = re.compile(r".*(?:[?&/|=]|%(?!2[bde]|5f)[0-9a-f]{2})", re.DOTALL | re.IGNORECASE)
 _SPELLED_LOCAL = re.compile(rf"(?<![\w.+\-])\w[\w+\-]{{0,62}}(?:{DOT_SIGN}\w[\w+\-]{{0,62}}){{0,3}}\Z", re.IGNORECASE)
+_DOT_ENTITY = re.compile(DOT_ENTITY, re.IGNORECASE)
+_DOT_ENTITY_BEFORE = re.compile(rf"{DOT_ENTITY}\Z", re.IGNORECASE)
 _AT_SIGN = re.compile(AT_SIGN, re.IGNORECASE)
 _SPOKEN = re.compile(r" (?=dot \w)", re.IGNORECASE)
 _SPOKEN_AT = re.compile(r" at (?=[\w\-]+\Z)", re.IGNORECASE)
@@ -78,7 +80,11 @@ def spoken(text: str) -> Iterator[Span]:
 
 def _around(text: str, sign: str, at: int) -> Finding | None:
     behind, spoken = at + len(sign), sign.lower() == " at "
-    start = _plain_start(text, at, escaped=sign == "%40") if sign[0] in "@%&" else _spelled_start(text, at, spoken)
+    start = (
+        _plain_start(text, at, max(at - 128, 0), sign == "%40")
+        if sign[0] in "@%&"
+        else _spelled_start(text, at, spoken)
+    )
     end = _end(text, behind, spoken)
     if start is None or end is None:
         return None
@@ -91,11 +97,12 @@ def _around(text: str, sign: str, at: int) -> Finding | None:
 
 
 def _plain(part: str) -> str:
-    return part if part.isascii() and " " not in part and "[" not in part and "(" not in part else spelled_plainly(part)
+    return part if part.isascii() and not any(sign in part for sign in " [(&") else spelled_plainly(part)
 
 
-def _plain_start(text: str, at: int, escaped: bool) -> int | None:
-    local = _LOCAL.search(text, max(at - 128, 0), at)
+def _plain_start(text: str, at: int, lowest: int, escaped: bool) -> int | None:
+    """Where a name that ends at `at` begins, at `lowest` or behind it."""
+    local = _LOCAL.search(text, lowest, at)
     if local is None or text[at - 1] == ".":
         return None
     start = local.start()
@@ -106,7 +113,9 @@ def _plain_start(text: str, at: int, escaped: bool) -> int | None:
         start += len(before) + 1
     while start < at and (not _FIRST.match(text, start) or text[start] in "'`{}"):
         start += 1
-    return start
+    dot = _DOT_ENTITY_BEFORE.search(text, max(start - 9, lowest), start)
+    earlier = _plain_start(text, dot.start(), lowest, escaped) if dot else None
+    return start if earlier is None else earlier
 
 
 def _spelled_start(text: str, at: int, spoken: bool) -> int | None:
@@ -120,7 +129,7 @@ def _spelled_start(text: str, at: int, spoken: bool) -> int | None:
 def _end(text: str, behind: int, spoken: bool) -> int | None:
     """Where the domain that begins at `behind` ends: with plain dots, or else as far as it is one."""
     plain = None if spoken else _DOMAIN.match(text, behind, min(behind + 255, len(text)))
-    if plain is not None:
+    if plain is not None and not _DOT_ENTITY.match(text, plain.end()):
         return plain.end() if _has_suffix(_plain(plain[0])) else None
     spelled = _SPELLED_DOMAIN.match(text, behind, min(behind + 255, len(text)))
     ends = [behind + match.end() for match in re.finditer(r"[\w\-]+", spelled[0])] if spelled else []

@@ -245,6 +245,8 @@ def _is_address(data, begin, i, end, classes):
         return False
     if data[j] == 46:
         return classes[data[j + 1]] & WORD != 0 or data[j + 1] >= 128
+    if data[j] == 38:  # &#46; or &period;
+        return data[j + 1] == 35 or data[j + 1] | 32 == 112
     if data[j] != 32:
         return _is_bracketed(data, j, end, DOT)
     return _is_bracketed(data, j + 1, end, DOT) or (

@@ -47,6 +47,9 @@ def assignment(data, begin, i, end, classes):
         j -= 1
     while j > begin and i - j <= 6 and (data[j] == 34 or data[j] == 39 or data[j] == 92 or data[j] == 93):
         j -= 1  # a quote, escaped or not, or a bracket
+    # "The password is: …"
+    if data[i] == 58 and j == i - 1 and j - 3 > begin and data[j] | 32 == 115 and data[j - 1] | 32 == 105:
+        j -= 3 if data[j - 2] == 32 else 0
     last = j
     hinted = False
     between = i - 1 - last  # characters between the name and the sign
@@ -86,7 +89,7 @@ def assignment(data, begin, i, end, classes):
 def flag(data, begin, i, end, classes):
     """Bytes, all of them ASCII, of a command's flag and its secret that may begin with the hyphen at `i`, else 0.
 
-    Forms are `--token VALUE`, `-pVALUE`, `-u USER:VALUE` and `--user=USER:VALUE`.
+    Forms are `--token VALUE`, `-pVALUE`, `-p VALUE`, `-u USER:VALUE` and `--user=USER:VALUE`.
     """
     if i + 2 >= end or not classes[data[i + 1]] & LETTER:
         return 0
@@ -117,7 +120,10 @@ def flag(data, begin, i, end, classes):
         elif hinted and spaced and digits and j - value >= SHORTEST_SECRET:
             return j - i
     if data[i + 1] == 112 and i > begin and data[i - 1] == 32:
-        value = i + 2 + (data[i + 2] == 34 or data[i + 2] == 39)
+        value = i + 2
+        while value < end and value - i < 5 and data[value] == 32:
+            value += 1
+        value += value < end and (data[value] == 34 or data[value] == 39)
         j, digits = _value(data, value, end, classes)
         if digits and j - value >= SHORTEST_SECRET:
             return j - i
@@ -126,12 +132,14 @@ def flag(data, begin, i, end, classes):
 
 @njit(cache=True, nogil=True)
 def _value(data, i, end, classes):
-    """(end, digits) of the run from `i` on without white space and quotes, up to LONGEST_VALUE bytes."""
+    """(end, digits) of the run from `i` on without white space and quotes, but for escaped double quotes
+    behind a sign, up to LONGEST_VALUE bytes."""
     j = i
     digits = 0
     while (
-        j < end and j - i < LONGEST_VALUE and 32 < data[j] < 127 and data[j] != 34 and data[j] != 39 and data[j] != 96
-    ):
+        j < end and j - i < LONGEST_VALUE and 32 < data[j] < 127 and data[j] != 39 and data[j] != 96
+        and (data[j] != 34 or (j - i > 1 and data[j - 1] == 92))
+    ):  # fmt: skip
         digits += (classes[data[j]] & DIGIT) != 0
         j += 1
     return j, digits

@@ -50,6 +50,16 @@ _SAYS_AFTER = re.compile(
     r"(?![-_]\w)",
     re.IGNORECASE,
 )
+_SAYS_OF_IT = re.compile(  # 0171 2345678 ist meine Handynummer
+    r" (?:is|ist|est|es|è|é|jest|är|er) (?:the|my|your|his|her|our|their|(?:m|d|s)eine?|unsere?|ihre?|mon|notre|mi"
+    r"|il mio|meu|mój|min|mitt)"
+    r" (?:new |neue )?(?:handy\w*|(?:tele|mobile |cell ?)?phone|telefon\w*|tel[ée]\w*|rufnummer|mobil\w*|cell\w*|móvil"
+    r"|portable|fax)\b",
+    re.IGNORECASE,
+)
+_ALSO = re.compile(
+    r" {0,2}(?:[,;/|]| (?:or|oder|ou|o|of|eller|lub|или|and|und|et|y|e|en|och|og|i|и)) {1,2}", re.IGNORECASE
+)
 _DIGIT_BEFORE_BREAK = 6  # a number with so many digits ends at a dash, slash or bracket with spaces around it
 _BREAK = re.compile(r" {2,}|[-./]{2,}|\)? ?[-/] | [-/]|[ /,]*\((?!0\))")
 _DATE = re.compile(
@@ -74,6 +84,18 @@ _OTHERWISE = re.compile(
     r"|(?:part|serial|model|sku|s/n|p/n|ssn|isbn|(?<!caller )id)(?:[ .]{0,2}(?:no|nr|num|number|code|#|№))?"
     r"|social insurance(?: number)?)[ .:#=№\-]{0,4}\Z"
     r"|\b(?:SIN|REF|PN|SN)[ .:#=№\-]{0,4}\Z"
+)
+# Thousands, and what says that they are counted; a number of the sales department may have three digits first
+_THOUSANDS = re.compile(r"[1-9]\d{0,2}([ .])\d{3}(?:\1\d{3})*")
+_MONEY = r"[$€£¥₽]|(?:EUR|USD|GBP|CHF|JPY|CNY|RUB|PLN|INR|SEK|NOK|DKK|CZK|BRL|TRY|CAD|AUD)\b"
+_UNIT = re.compile(
+    rf" ?(?:{_MONEY}|(?i:(?:euros?|dollars?|pounds?|units?|people|persons?|users?|customers?|subscribers?|inhabitants"
+    r"|households|mil(?:lion|liard)s?|billions?|mln|mio|stück|einwohner|personen|personnes|habitante?s|unidades|шт|руб|чел\w*)\b))"
+)
+_PRICED = re.compile(rf"(?<!\w)(?:{_MONEY}) ?\Z")
+_COUNTED = re.compile(
+    r"\b(?:sales|revenues?|turnover|lines|subscribers|subscriptions|users|units|shipments|number of)\b[^\d\n]*\Z",
+    re.IGNORECASE,
 )
 _BANDS = re.compile(
     r"(?:(?:380|410|450|480|700|710|750|800|810|850|900|1500|1700|1800|1900|2000|2100|2300|2500|2600|3500)(?:\D+|\Z)){2,}"
@@ -106,14 +128,16 @@ _REGIONS = (
 
 def find_phones(text: str, spans: Iterable[Span]) -> Iterator[Finding]:
     """The telephone numbers among runs of digits with separators."""
+    found: Finding | None = None
     for start, end in spans:
         before = text[start - 1 : start]
         if (before.isalnum() or before in (".", "_")) and text[start:end].isdigit():
             continue  # most runs of digits in code
         for first, last in _parts(text, start, end):
-            finding = _judged(text, first, last)
+            finding = _judged(text, first, last, found)
             if finding is not None:
                 yield finding
+                found = finding
 
 
 def _parts(text: str, start: int, end: int) -> Iterator[Span]:
@@ -141,7 +165,7 @@ def _opened(text: str, first: int) -> int:
     return first
 
 
-def _judged(text: str, start: int, end: int) -> Finding | None:
+def _judged(text: str, start: int, end: int, previous: Finding | None) -> Finding | None:
     value = text[start:end]
     count = sum(map(str.isdigit, value))
     if count < _SHORTEST_SAID or count > 2 * _LONGEST:
@@ -157,18 +181,27 @@ def _judged(text: str, start: int, end: int) -> Finding | None:
     beyond = extension.end() if extension else end
     before, after = text[max(start - NEAR, 0) : start], text[beyond : beyond + NEAR]
     formed = value[0] == "+" or _NANP.fullmatch(value) is not None
-    if re.match(r"[.:/\-_]?\w|,\d|[%°@]", after) and not (_SAYS_AFTER.match(after) or (formed and after[0] == ",")):
+    said = _said(before, after) or _said_of(text, previous, start, end)
+    if re.match(r"[.:/\-_]?\w|,\d|[%°@]", after) and not (
+        _SAYS_AFTER.match(after)
+        or (formed and after[0] == ",")
+        or (said and value[0] == "+" and re.match(r"\.[A-Z]", after))  # a sentence without a space before it
+    ):
         return None
     if value.startswith("("):
         if ")" not in value:
             value, start = value[1:], start + 1
     elif value.count("(") != value.count(")"):
         return None
-    said = _said(before, after)
     if not _may_begin(text, before, start, formed, bool(said)):
         return None
     found = _international(value) or _national(value, count, said)
-    if found is None or _is_other(value, before) or (said != "strong" and _is_row(text, value, end)):
+    if (
+        found is None
+        or _is_other(value, before)
+        or _is_counted(value, before, after)
+        or (said != "strong" and _is_row(text, value, end))
+    ):
         return None
     score, length = found
     end = start + length
@@ -191,6 +224,15 @@ def _is_other(value: str, before: str) -> bool:
     return value[0] != "+" and _OTHERWISE.search(before) is not None
 
 
+def _is_counted(value: str, before: str, after: str) -> bool:
+    """Whether a number is an amount: in thousands, of money or of things."""
+    if not _THOUSANDS.fullmatch(value):
+        return False
+    if _UNIT.match(after) or _PRICED.search(before):
+        return True
+    return not value[:3].isdigit() and _COUNTED.search(before) is not None
+
+
 def _is_row(text: str, value: str, end: int) -> bool:
     """Whether digits in equal groups are several numbers: parted by slashes, in a table, or in ascending order."""
     if _LIST.fullmatch(value):
@@ -209,7 +251,15 @@ def _said(before: str, after: str) -> str:
         if len(re.findall(r"\d", between)) > 15:
             continue
         found = "strong" if match["strong"] or found == "strong" else "weak"
-    return "strong" if not found and _SAYS_AFTER.match(after) else found
+    return "strong" if not found and (_SAYS_AFTER.match(after) or _SAYS_OF_IT.match(after)) else found
+
+
+def _said_of(text: str, previous: Finding | None, start: int, end: int) -> str:
+    """The same where a number follows another one, of which a word says it: `Tel. … or … or …`."""
+    if previous is None or previous.score != SAID or not _ALSO.fullmatch(text, previous.end, start):
+        return ""
+    forms = (re.sub(r"\d", "0", text[first:last]) for first, last in ((previous.start, previous.end), (start, end)))
+    return "weak" if len(set(forms)) == 1 else ""
 
 
 def _international(value: str) -> tuple[float, int] | None:

@@ -7,6 +7,7 @@ import binascii
 import math
 import re
 from collections import Counter
+from urllib.parse import unquote
 
 ENTROPY = 3.0  # bits per character: 16 random letters and digits have 3.6 on average, words joined by _ 2.5 to 3.3
 PASSWORD_ENTROPY = 2.5  # of eight characters, 3.0 is the most
@@ -41,6 +42,13 @@ _FAKE = re.compile(
     r"|open ?sesame",
     re.IGNORECASE,
 )
+
+_VARIABLE = re.compile(  # secret_access_key, secretAccessKey
+    r"(?:[A-Za-z]+[_\-])+(?i:key|id|secret|token|pass(?:word|wd|phrase)?|pwd)"
+    r"|[a-z]+(?:[A-Z][a-z]+)*(?:Key|Secret|Token|Password)"
+)
+_PERCENT = re.compile(r"%[0-9A-Fa-f]{2}")
+_FILLED_IN = re.compile(r"[<{\[(].*[>}\])]|\A\$")  # <password>, {{password}}, $PASSWORD
 
 
 def is_random(value: str, least_digits: int = 2) -> bool:
@@ -89,9 +97,20 @@ def is_login(user: str, password: str) -> bool:
     return not (
         _TEMPLATE.search(password)
         or _FAKE.fullmatch(password)
+        or _VARIABLE.fullmatch(password)
         or password == user
         or (_TEMPLATE.search(user) and "$" in user)
     )
+
+
+def is_login_in_url(user: str, password: str) -> bool:
+    """The same where signs of the password may be escaped, as a URL has them."""
+    plain = unquote(password)
+    if plain == password:
+        return is_login(user, password)
+    # Signs that tell a template say nothing where somebody escaped them, if none enclose a name
+    escaped = _PERCENT.sub("_", password)
+    return is_login(user, escaped) and not (_FILLED_IN.search(plain) or _FAKE.fullmatch(plain))
 
 
 def is_basic(value: str) -> bool:
