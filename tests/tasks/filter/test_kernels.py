@@ -68,7 +68,8 @@ NUMBER = re.compile(rb"\d(?:[ ().\-/]{0,3}\d)*")
 RUN = re.compile(rb"[0-9A-Za-z_\-]+")
 DOTTED = re.compile(rb"(?:\d{1,3}\.){3}\d{1,3}(?!\d)")
 ADDRESS = re.compile(
-    rb"(?<=[^\x00-\x20])@(?=[0-9A-Za-z_\-\x80-\xff]{1,255}(?:\.[0-9A-Za-z_\x80-\xff]|&[#p]| dot | ?[\[({<] ?dot ?[\])}>]))"
+    rb"(?<=[^\x00-\x20])@(?=[0-9A-Za-z_\-\x80-\xff]{1,255}"
+    rb"(?:\.[0-9A-Za-z_\x80-\xff]|&[#p]| dot | ?[\[({<] ?dot ?[\])}>]))"
     rb"|(?<=.)(?:%40|&(?:#64|#x40|commat);|[\[({<] ?at ?[\])}>])",
     re.DOTALL | re.IGNORECASE,
 )
