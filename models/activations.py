@@ -74,6 +74,7 @@ def activations(
     micro_batch: int,
     recompute: Recompute = "none",
     tensor_parallel: int = 1,
+    context_parallel: int = 1,
     blocks: int | None = None,
     in_flight: int = 1,
     head: bool = True,
@@ -83,10 +84,11 @@ def activations(
 
     This device has `blocks` of the model (default: all), with or without the `head`; `in_flight` micro-batches wait for
     their backward pass (pipeline parallelism). Tensor parallelism divides activations between a column-parallel and a
-    row-parallel layer, and the vocabulary; norms and the residual stream are replicated (Shoeybi et al. 2019). With
+    row-parallel layer, and the vocabulary; norms and the residual stream are replicated (Shoeybi et al. 2019).
+    Context parallelism divides tokens, but for masks and positions. With
     `isolate` (isolated documents) each row has its own mask, where there must be one.
     """
-    tokens, ways = micro_batch * shape.context, tensor_parallel
+    tokens, ways = ceil_div(micro_batch * shape.context, context_parallel), tensor_parallel
     blocks = shape.depth if blocks is None else blocks
     hides = isolate or (shape.sliding_window is not None and shape.sliding_window < shape.context)
     masked = hides and not skips_hidden(shape, form)

@@ -35,9 +35,10 @@ class Setup:
     zero_stage: int = 0  # of DeepSpeed; DDP shards nothing, FSDP everything, and with 3 gathers weights twice per step
     precision: Precision = "mixed"
     optimizer: Optimizer = "adamw"
-    devices: int = 1  # replicas × tensor_parallel × pipeline_parallel
+    devices: int = 1  # replicas × tensor_parallel × pipeline_parallel; replicas are rows × context_parallel
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    context_parallel: int = 1
     replicate: int = 1  # FSDP's hybrid sharding: groups of replicas that each hold all shards
     offload: Offload = "none"
     recompute: Recompute = "none"
@@ -51,6 +52,11 @@ class Setup:
             raise ShapeError(
                 f"{self.devices} devices can't be divided into tensor_parallel {self.tensor_parallel} × "
                 f"pipeline_parallel {self.pipeline_parallel}: set a number of devices that is a multiple of both"
+            )
+        if self.replicas % self.context_parallel:
+            raise ShapeError(
+                f"data-parallel devices are {self.replicas}, which context_parallel {self.context_parallel} does not "
+                "divide: set a number of devices that is a multiple of it"
             )
         if self.replicas % self.replicate:
             raise ShapeError(
@@ -210,6 +216,7 @@ def _activations(shape: ModelShape, setup: Setup, stage: int, blocks: int) -> Ac
         micro_batch=setup.micro_batch,
         recompute=setup.recompute,
         tensor_parallel=setup.tensor_parallel,
+        context_parallel=setup.context_parallel,
         blocks=blocks,
         # 1F1B: a stage starts as many micro-batches as stages follow (Narayanan et al. 2021)
         in_flight=min(setup.pipeline_parallel - stage, setup.micro_steps),

@@ -11,6 +11,7 @@ F feed-forward, V vocabulary, N batch × tokens flattened.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -22,6 +23,7 @@ from models.kernels.attention import Mask, attend, attention_of_documents, for_a
 from models.kernels.cross_entropy import ChunkedCrossEntropy, cross_entropy
 from models.presets import ModelShape, Recompute
 
+Attend = Callable[[Tensor, Tensor, Tensor, Mask], Tensor]  # queries, keys and values (B, T, H, D) to (B, T, H, D)
 INIT_STD = 0.02  # GPT-2, section 2.3, and LLaMA
 _ATEN = torch.ops.aten
 # What selective recomputation saves: all compute-bound operations. Attention kernels differ by device.
@@ -77,6 +79,7 @@ class Attention(nn.Module):
         bias = shape.family == "gpt2"
         self.qkv = Linear(shape.width, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, bias=bias)
         self.output = Linear(shape.width, shape.width, bias=bias)
+        self.attend: Attend = attend
 
     def forward(self, x_BTC: Tensor, angles: tuple[Tensor, Tensor] | None, mask: Mask) -> Tensor:
         """(B, T, C) to (B, T, C). `angles` from `rotary`, None for learned positions; `mask` from `mask_of`."""
@@ -86,7 +89,7 @@ class Attention(nn.Module):
         if angles is not None:
             qk_BTKD = rotate(qk_BTKD, *angles)
         q_BTHD, k_BTHD = qk_BTKD.split((self.heads, self.kv_heads), dim=2)
-        return self.output(attend(q_BTHD, k_BTHD, v_BTHD, mask).reshape(batch, tokens, -1))
+        return self.output(self.attend(q_BTHD, k_BTHD, v_BTHD, mask).reshape(batch, tokens, -1))
 
 
 class FeedForward(nn.Module):
@@ -104,6 +107,14 @@ class FeedForward(nn.Module):
             return self.down(F.gelu(self.up(x_BTC), approximate="tanh"))
         gate_BTF, up_BTF = self.up(x_BTC).chunk(2, dim=-1)
         return self.down(F.silu(gate_BTF) * up_BTF)
+
+
+def share_of_tokens(tokens: int, share: tuple[int, int]) -> slice:
+    """Where the i-th of n equal parts lies. Raises ValueError for tokens that can't be divided so."""
+    part, parts = share
+    if tokens % parts:
+        raise ValueError(f"{tokens} tokens can't be divided into {parts} equal parts")
+    return slice(tokens // parts * part, tokens // parts * (part + 1))
 
 
 def _norm(shape: ModelShape) -> nn.Module:
@@ -145,6 +156,9 @@ class Transformer(nn.Module):
     `recompute` trades compute for memory without changing a bit of a gradient: "full" saves each block's input and
     repeats its forward pass (Chen et al. 2016); "selective" saves the outputs of matrix products and attention, and
     recomputes the cheap rest (in the spirit of Korthikanti et al. 2022).
+
+    With `share` (i, n) only the i-th of n equal parts of each row's tokens goes through the layers: other processes
+    have the others, and attention sees all.
     """
 
     def __init__(
@@ -152,6 +166,7 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.shape = shape
+        self.share = (0, 1)
         self.embedding = Embedding(shape.vocab_size, shape.width)
         self.positions = Embedding(shape.context, shape.width) if shape.family == "gpt2" else None
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
@@ -197,7 +212,8 @@ class Transformer(nn.Module):
         """Logits (B, T, V); with targets (already shifted, IGNORED for none) the mean loss in nats instead.
 
         With positions, each counted from the start of its document, documents in one row are isolated: the logits of
-        each are as if it were alone (Llama 3, section 3.2). Raises ValueError for more tokens than the context.
+        each are as if it were alone (Llama 3, section 3.2). Ids and positions are of whole rows, targets and logits of
+        this process's `share` of them. Raises ValueError for more tokens than the context.
         """
         x_BTC = self._hidden(ids_BT, positions_BT)
         return self.head(x_BTC, targets_BT)
@@ -206,14 +222,16 @@ class Transformer(nn.Module):
         shape, tokens = self.shape, ids_BT.shape[1]
         if tokens > shape.context:
             raise ValueError(f"{tokens} tokens don't fit into the model's context of {shape.context}")
-        x_BTC = self.embedding(ids_BT)
+        mine = share_of_tokens(tokens, self.share)
+        x_BTC = self.embedding(ids_BT[:, mine])
         if self.positions is not None:
             positions = torch.arange(tokens, device=ids_BT.device) if positions_BT is None else positions_BT
-            x_BTC = x_BTC + self.positions(positions)
+            x_BTC = x_BTC + self.positions(positions[..., mine])
         angles = None if shape.rope_theta is None else rotary(tokens, shape.head_dim, shape.rope_theta, x_BTC)
-        if angles is not None and positions_BT is not None:
-            angles = angles[0][positions_BT], angles[1][positions_BT]
-        mask = mask_of(x_BTC, positions_BT, shape.sliding_window, shape.head_dim)
+        if angles is not None:
+            at = mine if positions_BT is None else positions_BT[:, mine]
+            angles = angles[0][at], angles[1][at]
+        mask = mask_of(x_BTC, positions_BT, shape.sliding_window, shape.head_dim, *ids_BT.shape[:2])
         for block in self.blocks:
             x_BTC = block(x_BTC, angles, mask)
         return self.norm(x_BTC)

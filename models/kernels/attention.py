@@ -52,9 +52,11 @@ def rotate(x_BTKD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
 
 
-def mask_of(x_BTC: Tensor, positions_BT: Tensor | None, window: int | None, head_dim: int) -> Mask:
-    """What attention needs to know of documents, which each start at position 0, and of the sliding window."""
-    batch, tokens = x_BTC.shape[:2]
+def mask_of(
+    x_BTC: Tensor, positions_BT: Tensor | None, window: int | None, head_dim: int, batch: int, tokens: int
+) -> Mask:
+    """What attention needs to know of documents, which each start at position 0, and of the sliding window. Of `x_BTC`
+    only device and precision matter: it may have a part of the tokens."""
     window = None if window is None or window >= tokens else window
     if positions_BT is None and window is None:
         return None

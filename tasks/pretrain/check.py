@@ -36,6 +36,7 @@ def check_engine(runtime: PretrainRuntime) -> None:
     can = {
         "tensor_parallel": engine != "deepspeed",
         "pipeline_parallel": engine == "ddp",
+        "context_parallel": engine != "deepspeed" and runtime.pipeline_parallel == 1,
         # CUDA graphs don't work with FSDP: it frees the memory that they read weights from
         "compile": engine == "ddp" or (engine == "fsdp" and runtime.compile != "reduce-overhead"),
         "offload": engine == "fsdp" or (engine == "deepspeed" and zero > 0),

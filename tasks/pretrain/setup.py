@@ -18,7 +18,7 @@ def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
     Raises ConfigError where devices or batches can't be divided evenly.
     """
     chosen, devices = runtime.pretrain, runtime.training.processes * (hosts_of(runtime.training) or 1)
-    ranks = max(1, devices // (chosen.tensor_parallel * chosen.pipeline_parallel))
+    ranks = max(1, devices // (chosen.tensor_parallel * chosen.pipeline_parallel * chosen.context_parallel))
     share = rank_share(config, chosen, ranks=ranks, cuda=cuda)
     try:
         return Setup(
@@ -29,6 +29,7 @@ def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
             devices=devices,
             tensor_parallel=chosen.tensor_parallel,
             pipeline_parallel=chosen.pipeline_parallel,
+            context_parallel=chosen.context_parallel,
             replicate=chosen.replicate,
             offload=chosen.offload,
             recompute=chosen.recompute,

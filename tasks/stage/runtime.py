@@ -126,6 +126,12 @@ class PretrainRuntime(RuntimeGroup):
     tensor_parallel: int = Field(
         1, ge=1, description="processes that split each layer's heads and feed-forward rows (engine ddp or fsdp)"
     )
+    context_parallel: int = Field(
+        1,
+        ge=1,
+        description="processes that each have a part of every row's tokens, and exchange them for heads in attention "
+        "(Ulysses; engine ddp or fsdp, without pipeline_parallel): for contexts whose activations fit no device",
+    )
     pipeline_parallel: int = Field(
         1, ge=1, description="pipeline stages: processes that each hold a run of blocks (engine ddp)"
     )

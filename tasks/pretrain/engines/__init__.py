@@ -9,9 +9,7 @@ compiled.py      torch.compile, block by block
 ddp.py           data parallelism (torch's DistributedDataParallel)
 fsdp.py          sharded data parallelism (torch's FSDP2)
 pipeline.py      pipeline parallelism (torch.distributed.pipelining)
-tensor.py        tensor parallelism, with ddp, fsdp or a pipeline
-vocabulary.py    its embedding and output layer
-collectives.py   all-reduce in the forward or in the backward pass only
+parallel/        tensor parallelism, with ddp, fsdp or a pipeline; context parallelism, with ddp or fsdp
 shard_layout.py  where a rank's shard lies in the whole tensor
 states.py        checkpoints of shards, for any native engine and any number of ranks
 

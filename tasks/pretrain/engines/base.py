@@ -1,6 +1,7 @@
 """The interface of all engines: an optimizer step, a loss without one, saving and loading of states.
 
-Ranks that hold parts of one copy of the model (tensor or pipeline parallelism) see the same samples; `data_rank` of
+Ranks that hold parts of one copy of the model (tensor or pipeline parallelism), or have parts of the same tokens, see
+the same samples; `data_rank` of
 `data_ranks` says which share of the global batch this rank takes.
 """
 
@@ -31,12 +32,13 @@ class Engine(ABC):
     """A model in training, on this rank."""
 
     def __init__(self, spec: TrainSpec, world: World, *, model_ranks: int = 1) -> None:
-        """`model_ranks` consecutive processes hold one copy of the model. Raises ConfigError for batches or processes
+        """`model_ranks` consecutive processes see the same samples. Raises ConfigError for batches or processes
         that can't be divided evenly, and for what this engine does not support."""
         if world.size % model_ranks:
             raise ConfigError(
                 f"{world.size} processes can't hold copies of a model that takes {model_ranks} of them.",
-                "Choose runtime.training.processes as a multiple of tensor_parallel × pipeline_parallel.",
+                "Choose runtime.training.processes as a multiple of tensor_parallel × pipeline_parallel × "
+                "context_parallel.",
             )
         self.spec, self.config, self.world = spec, spec.config, world
         self.data_rank, self.data_ranks = world.rank // model_ranks, world.size // model_ranks

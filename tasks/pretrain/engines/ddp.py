@@ -1,4 +1,4 @@
-"""Data parallelism by torch's DistributedDataParallel: a whole model in each data rank.
+"""Data parallelism by torch's DistributedDataParallel: a whole model in each replica.
 
 Lower precisions are those of matrix products only (autocast).
 """
@@ -7,23 +7,42 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
-from torch import nn
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
 from tasks.pretrain.engines.native import NativeEngine
 
 
 class DdpEngine(NativeEngine):
-    """Gradients are averaged over the data ranks during the backward pass (Li et al. 2020)."""
+    """Gradients are averaged over the replicas during the backward pass (Li et al. 2020)."""
 
     def parallelize(self) -> nn.Module:
         self.initialise(self.world.device)
-        if self.data_ranks == 1:
+        if self.replicas == 1:
             return self.model
-        return DistributedDataParallel(self.model, process_group=self.mesh.get_group("data"))
+        module = DistributedDataParallel(self.model, process_group=self.mesh.get_group("replicas"))
+        if self.world.device.type == "cpu":
+            group = self.mesh.get_group("replicas")
+            # A lambda, since DDP rejects annotations that are strings
+            module.register_comm_hook(group, lambda group, bucket: average_each(group, bucket))
+        return module
 
     def gradient_sync(self, *, last: bool) -> AbstractContextManager[object]:
         """All-reduce once a step, with the last micro-batch."""
         if last or not isinstance(self.module, DistributedDataParallel):
             return nullcontext()
         return self.module.no_sync()
+
+
+def average_each(group: ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """Average each gradient of a bucket by itself.
+
+    DDP deals gradients into other buckets after its first step. Where more than two ranks add, the order in which they
+    do hangs on an element's place in what is sent, so a resumed run would round otherwise than one that went through.
+    """
+    bucket.buffer().div_(group.size())
+    sent = [dist.all_reduce(gradient, group=group, async_op=True).get_future() for gradient in bucket.gradients()]
+    return torch.futures.collect_all(sent).then(lambda _: bucket.buffer())

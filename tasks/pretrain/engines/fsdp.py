@@ -22,18 +22,18 @@ from tasks.pretrain.engines.shard_layout import ShardLayout, local
 
 
 class FsdpEngine(NativeEngine):
-    """Every data rank of a group holds an equal shard of the rows of each parameter."""
+    """Every replica of a group holds an equal shard of the rows of each parameter."""
 
-    def data_sizes(self) -> dict[str, int]:
+    def replica_sizes(self) -> dict[str, int]:
         """Groups and ranks within a group, which are consecutive, since they communicate most. Raises ConfigError for
         groups of uneven size."""
         groups = self.spec.runtime.pretrain.replicate
-        if self.data_ranks % groups:
+        if self.replicas % groups:
             raise ConfigError(
-                f"runtime.pretrain.replicate is {groups}, but there are {self.data_ranks} processes to be grouped.",
+                f"runtime.pretrain.replicate is {groups}, but there are {self.replicas} processes to be grouped.",
                 "Choose a number that divides processes × hosts / tensor_parallel.",
             )
-        return {"replicate": groups, "shard": self.data_ranks // groups}
+        return {"replicate": groups, "shard": self.replicas // groups}
 
     def parallelize(self) -> nn.Module:
         lower = self.dtype != torch.float32
@@ -78,7 +78,7 @@ class FsdpEngine(NativeEngine):
     def held_layout(self, name: str, parameter: nn.Parameter) -> ShardLayout:
         """This rank's rows of those that its tensor rank holds."""
         share = -(-parameter.shape[0] // self.shards)
-        start = min(self.data_rank % self.shards * share, parameter.shape[0])
+        start = min(self.replica % self.shards * share, parameter.shape[0])
         return super().held_layout(name, parameter).cut(start, start + local(parameter).shape[0])
 
     def copies(self, name: str) -> int:
@@ -87,8 +87,8 @@ class FsdpEngine(NativeEngine):
 
     def is_source(self, name: str) -> bool:
         """Each rank of the first group, for its own rows."""
-        cut = super().copies(name) == self.data_ranks
-        return self.data_rank < self.shards and (cut or self.tensor_rank == 0)
+        cut = super().copies(name) == self.replicas
+        return self.replica < self.shards and (cut or self.tensor_rank == 0)
 
     @property
     def is_sharded(self) -> bool:

@@ -1,6 +1,8 @@
 """What the engines built on torch alone share: the step, the global gradient norm, sharded states, the whole model.
 
-Ranks form a mesh of data × pipeline × tensor; tensor-parallel ranks are consecutive, since they communicate most.
+Ranks form a mesh of replicas × pipeline × tensor; tensor-parallel ranks are consecutive, since they communicate most.
+Replicas hold the same weights, or shards of them, and average their gradients: they have other rows, or with context
+parallelism other tokens of the same rows.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from models.transformer import Transformer
+from models.kernels.cross_entropy import IGNORED
+from models.transformer import Transformer, share_of_tokens
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.engines.compiled import compile_blocks
 from tasks.pretrain.engines.initialise import allocate, draw_weights, whole_sizes
+from tasks.pretrain.engines.parallel.context import check_context, share_context
+from tasks.pretrain.engines.parallel.tensor import layout_of, shard_model
 from tasks.pretrain.engines.shard_layout import ShardLayout, local
 from tasks.pretrain.engines.states import load_states, save_states, save_states_async
-from tasks.pretrain.engines.tensor import layout_of, shard_model
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
@@ -36,8 +40,11 @@ class NativeEngine(Engine):
             runtime.pretrain.pipeline_parallel,
             runtime.pretrain.tensor_parallel,
         )
-        super().__init__(spec, world, model_ranks=self.pipeline_parallel * self.tensor_parallel)
-        sizes = {**self.data_sizes(), "pipeline": self.pipeline_parallel, "tensor": self.tensor_parallel}
+        self.context_parallel = runtime.pretrain.context_parallel
+        parts = self.pipeline_parallel * self.tensor_parallel
+        super().__init__(spec, world, model_ranks=parts * self.context_parallel)
+        self.replica, self.replicas = world.rank // parts, world.size // parts
+        sizes = {**self.replica_sizes(), "pipeline": self.pipeline_parallel, "tensor": self.tensor_parallel}
         self.mesh: DeviceMesh = init_device_mesh(world.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         self.pipeline_rank = self.mesh.get_local_rank("pipeline")
         self.tensor_rank = self.mesh.get_local_rank("tensor")
@@ -45,6 +52,8 @@ class NativeEngine(Engine):
             self.model = self.new_model()
         if self.tensor_parallel > 1:
             shard_model(self.model, self.mesh["tensor"])
+        if self.context_parallel > 1:
+            self._share_context(parts)
         if runtime.pretrain.compile != "off":
             compile_blocks(self.model, runtime.pretrain.compile)
         self.parameters: dict[str, tuple[nn.Parameter, ShardLayout]] = {}
@@ -58,9 +67,16 @@ class NativeEngine(Engine):
             for parameter in self.model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
 
-    def data_sizes(self) -> dict[str, int]:
-        """The mesh dimensions of the data ranks, with their sizes."""
-        return {"data": self.data_ranks}
+    def replica_sizes(self) -> dict[str, int]:
+        """The mesh dimensions of the replicas, with their sizes."""
+        return {"replicas": self.replicas}
+
+    def _share_context(self, parts: int) -> None:
+        check_context(self.spec.shape, self.context_parallel, self.tensor_parallel)
+        sizes = {"rows": self.data_ranks, "context": self.context_parallel, "parts": parts}
+        mesh = init_device_mesh(self.world.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+        self.context_group = mesh.get_group("context")
+        share_context(self.model, mesh.get_local_rank("context"), self.context_parallel, self.context_group)
 
     @abstractmethod
     def parallelize(self) -> nn.Module:
@@ -97,12 +113,12 @@ class NativeEngine(Engine):
     def copies(self, name: str) -> int:
         """How many ranks hold the same shard of a parameter as this one."""
         cut = layout_of(name, self.spec.shape, rank=0, ranks=self.tensor_parallel) is not None
-        return self.data_ranks if cut else self.data_ranks * self.tensor_parallel
+        return self.replicas if cut else self.replicas * self.tensor_parallel
 
     def is_source(self, name: str) -> bool:
         """Whether this rank is the one, among those with the same shard, that it is gathered from."""
         cut = layout_of(name, self.spec.shape, rank=0, ranks=self.tensor_parallel) is not None
-        return self.data_rank == 0 and (cut or self.tensor_rank == 0)
+        return self.replica == 0 and (cut or self.tensor_rank == 0)
 
     def step(self, batches: list[MicroBatch], learning_rate: float) -> tuple[Tensor, Tensor]:
         set_learning_rate(self.optimizer.param_groups, learning_rate)
@@ -115,7 +131,8 @@ class NativeEngine(Engine):
         return total, norm
 
     def backward(self, batches: list[MicroBatch]) -> Tensor:
-        """Compute the gradients of a step, averaged over data ranks; returns the loss of this rank's share."""
+        """Compute the gradients of a step, averaged over replicas; returns the loss of this rank's share."""
+        batches = [(ids_BT, self._mine(targets_BT), positions_BT) for ids_BT, targets_BT, positions_BT in batches]
         total = torch.zeros((), device=self.world.device)
         weights = self.weights(batches)
         for number, batch in enumerate(batches):
@@ -129,6 +146,10 @@ class NativeEngine(Engine):
                 self.scaler.scale(loss / len(batches)).backward()
             total += loss.detach()
         return total / len(batches)
+
+    def _mine(self, targets_BT: Tensor) -> Tensor:
+        """The targets of this rank's tokens."""
+        return targets_BT[:, share_of_tokens(targets_BT.shape[1], self.model.share)]
 
     def gradient_sync(self, *, last: bool) -> AbstractContextManager[object]:
         """Context of each micro-batch, for engines that delay the all-reduce to the last one."""
@@ -157,9 +178,15 @@ class NativeEngine(Engine):
 
     @torch.no_grad()
     def loss(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        mine_BT = self._mine(targets_BT)
         with self.autocast():
-            measured: Tensor = self.model(ids_BT, targets_BT)
-        return measured
+            measured: Tensor = self.model(ids_BT, mine_BT)
+        if self.context_parallel == 1:
+            return measured
+        count = (mine_BT != IGNORED).sum()
+        both = torch.stack((measured * count, count.to(measured.dtype)))
+        torch.distributed.all_reduce(both, group=self.context_group)
+        return both[0] / both[1].clamp(min=1)
 
     def save(self, folder: Path) -> None:
         """One file per rank, by the names and shapes of the whole model."""

@@ -121,7 +121,7 @@ class PipelineEngine(NativeEngine):
         if self.data_ranks == 1:
             return
         gradients = [held.grad for held, _ in self.parameters.values() if held.grad is not None]
-        group = self.mesh.get_group("data")
+        group = self.mesh.get_group("replicas")
         for work in [dist.all_reduce(gradient, group=group, async_op=True) for gradient in gradients]:
             work.wait()
         torch._foreach_div_(gradients, self.data_ranks)

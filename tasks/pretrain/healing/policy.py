@@ -34,7 +34,8 @@ STRIKES = 3
 LARGEST_ZERO_STAGE = 3
 SHARING = (  # of the runtime: what fits depends on them too
     "training.processes", "training.hosts", "training.hostfile", "training.rendezvous", "pretrain.engine",
-    "pretrain.tensor_parallel", "pretrain.pipeline_parallel", "pretrain.replicate", "pretrain.offload",
+    "pretrain.tensor_parallel", "pretrain.pipeline_parallel",
+    "pretrain.context_parallel", "pretrain.replicate", "pretrain.offload",
     "compute.device",
 )  # fmt: skip
 Error = TypeVar("Error", bound=TrainingError)

@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from models.transformer import share_of_tokens
+
 TOKENS = 1024  # the weights of H heads take 4 × H × TOKENS² bytes
 
 
@@ -64,9 +66,12 @@ def probe(
     Of the first row alone. Where ranks hold parts of a model every one of them must call it. With targets the model is
     asked for its loss, and there are no logits: an output layer in parts has none.
     """
-    row, positions = ids_BT[:1, :TOKENS], None if positions_BT is None else positions_BT[:1, :TOKENS]
+    share = getattr(model, "share", (0, 1))  # of context parallelism
+    tokens = min(TOKENS, ids_BT.shape[1]) // share[1] * share[1]
+    mine = share_of_tokens(tokens, share)
+    row, positions = ids_BT[:1, :tokens], None if positions_BT is None else positions_BT[:1, :tokens]
     with _Attentions() as seen:
-        logits_BTV: Tensor = model(row, None if targets_BT is None else targets_BT[:1, :TOKENS], positions)
+        logits_BTV: Tensor = model(row, None if targets_BT is None else targets_BT[:1, mine], positions)
     if targets_BT is not None:
         return seen.entropies, {}
     logp_BTV = F.log_softmax(logits_BTV.float(), dim=-1)

@@ -50,6 +50,8 @@ SAME = [
     case("fsdp, offload", 2, "gpt2", engine="fsdp", offload="optimizer"),
     *(case(f"tensor, {shape}", 2, shape, tensor_parallel=2) for shape in ISOLATED),
     *(case(f"pipeline, {shape}", 2, shape, pipeline_parallel=2) for shape in ISOLATED),
+    *(case(f"context, {shape}", 2, shape, context_parallel=2) for shape in ISOLATED),
+    case("context, fsdp 3", 2, engine="fsdp", zero_stage=3, context_parallel=2),
 ]
 Z_LOSS = [
     case(f"z-loss, {processes}", processes, tensor_parallel=processes) | {"config": {"z_loss": 0.1}}
@@ -68,22 +70,32 @@ GOES_ON = [
     case("tensor after one process", 2, source="one llama", tensor_parallel=2),
     case("fsdp after tensor", 2, source="tensor, llama", engine="fsdp"),
     case("pipeline after fsdp", 2, source="fsdp", pipeline_parallel=2),
+    case("context after tensor", 2, source="tensor, llama", context_parallel=2),
 ]
 GOES_ON_ALONE = [
     case("zero 2 of 1 after zero 2 of 2", 1, source="zero 2", engine="deepspeed", zero_stage=2),
     case("zero 1 of 1 after zero 0 of 2", 1, source="zero 0", engine="deepspeed", zero_stage=1),
     case("one process after a pipeline", 1, source="pipeline, llama"),
+    case("one process after a context", 1, source="context, llama"),
 ]
 REFUSED = [
     case("heads", 2, tensor_parallel=2) | {"changes": {"kv_heads": 1}, "named": "1 kv_heads"},
+    case("heads of a context", 2, context_parallel=2) | {"changes": {"kv_heads": 1}, "named": "1 kv_heads"},
+    case("tokens", 2, context_parallel=2) | {"changes": {"context": 15}, "named": "15 context"},
     case("stages", 2, pipeline_parallel=2) | {"changes": {"depth": 1}, "named": "has 1 blocks"},
     case("bubbles", 2, pipeline_parallel=2, micro_batch=8) | {"named": "1 micro-batches, too few"},
     case("ranks", 2, tensor_parallel=4) | {"named": "2 processes can't hold copies"},
 ]
 FOURFOLD = [
+    case("ddp of four", 4),
+    case("zero 2 of four", 4, engine="deepspeed", zero_stage=2),
+    case("fsdp of four", 4, engine="fsdp"),
     case("fsdp × tensor", 4, engine="fsdp", zero_stage=3, tensor_parallel=2),
     case("pipeline × data", 4, pipeline_parallel=2),
     case("ddp × tensor", 4, "gpt2", tensor_parallel=2),
+    case("ddp × context", 4, context_parallel=2),
+    case("context × tensor", 4, "gpt2", tensor_parallel=2, context_parallel=2),
+    case("hybrid fsdp × context", 4, "mistral", engine="fsdp", zero_stage=3, replicate=2, context_parallel=2),
     case("pipeline × tensor after fsdp × tensor", 4, source="fsdp × tensor", tensor_parallel=2, pipeline_parallel=2),
 ]
 
@@ -209,6 +221,8 @@ def test_what_cant_be_shared_is_refused_by_name(refused: dict[str, Any], results
         {"engine": "deepspeed", "compile": "default"},
         {"engine": "deepspeed", "offload": "optimizer"},
         {"engine": "fsdp", "pipeline_parallel": 2},
+        {"engine": "deepspeed", "context_parallel": 2},
+        {"engine": "ddp", "context_parallel": 2, "pipeline_parallel": 2},
         {"engine": "ddp", "zero_stage": 2},
         {"engine": "ddp", "offload": "optimizer"},
     ],

@@ -14,7 +14,7 @@ from torch.distributed import ProcessGroup
 
 from models.kernels.cross_entropy import ChunkedCrossEntropy, cross_entropy
 from models.transformer import Head
-from tasks.pretrain.engines.collectives import AllReduceBackward, AllReduceForward
+from tasks.pretrain.engines.parallel.collectives import AllReduceBackward, AllReduceForward
 
 
 class VocabParallelEmbedding(nn.Module):

@@ -1,4 +1,5 @@
-"""All-reduce over tensor-parallel ranks in one direction only, around a sharded layer."""
+"""Collectives with gradients: all-reduce over tensor-parallel ranks in one direction only, around a sharded layer, and
+the exchange of tokens for heads."""
 
 from __future__ import annotations
 
@@ -36,3 +37,23 @@ class AllReduceForward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
+
+
+class AllToAll(torch.autograd.Function):
+    """Part i of the first dimension goes to rank i, whose part for this one takes its place."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        return _exchanged(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _exchanged(gradient, ctx.group), None
+
+
+def _exchanged(x: Tensor, group: ProcessGroup) -> Tensor:
+    given = x.contiguous()
+    received = torch.empty_like(given)
+    torch.distributed.all_to_all_single(received, given, group=group)
+    return received

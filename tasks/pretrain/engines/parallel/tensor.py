@@ -18,9 +18,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from models.presets import ModelShape
 from models.transformer import Attention, FeedForward, Transformer
 from storage.errors import ConfigError
-from tasks.pretrain.engines.collectives import AllReduceBackward, AllReduceForward
+from tasks.pretrain.engines.parallel.collectives import AllReduceBackward, AllReduceForward
+from tasks.pretrain.engines.parallel.vocabulary import VocabParallelEmbedding, VocabParallelHead
 from tasks.pretrain.engines.shard_layout import ShardLayout, share_of
-from tasks.pretrain.engines.vocabulary import VocabParallelEmbedding, VocabParallelHead
 
 
 def check_shares(shape: ModelShape, ranks: int) -> None:
