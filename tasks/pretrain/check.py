@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from models.presets import derive
 from storage.errors import ConfigError
 from tasks.children.devices import check_training_device_here
 from tasks.children.hosts import check_hosts, check_hosts_here, hosts_of
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.insight.settings import check_trackers_here
-from tasks.pretrain.setup import setup_of
+from tasks.pretrain.setup import check_shares, setup_of
 from tasks.stage.runtime import PretrainRuntime, Runtime
 
 SPECIAL = frozenset({"muon", "float16", "float8"})  # choices of a profile that need the engine's support
@@ -19,6 +20,7 @@ def check_runtime(config: PretrainConfig, runtime: Runtime) -> None:
     check_hosts(runtime.training)
     check_engine(runtime.pretrain)
     check_special({config.optimizer, config.precision}, runtime.pretrain, cuda=runtime.compute.device != "cpu")
+    check_shares(derive(config.model, vocab_size=1), runtime.pretrain)
     if hosts_of(runtime.training) is not None:
         setup_of(config, runtime, cuda=runtime.compute.device == "cuda")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from models.activations import Precision
 from models.memory import Setup
-from models.presets import ShapeError
+from models.presets import ModelShape, ShapeError
 from storage.errors import ConfigError
 from tasks.children.hosts import hosts_of
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.recipe.micro_batch import rank_share
-from tasks.stage.runtime import Runtime
+from tasks.stage.runtime import PretrainRuntime, Runtime
 
 
 def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
@@ -40,6 +40,26 @@ def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
         )
     except ShapeError as error:
         raise ConfigError(f"The runtime can't divide its devices: {error}.", "Change runtime.pretrain.") from error
+
+
+def check_shares(shape: ModelShape, runtime: PretrainRuntime) -> None:
+    """Raises ConfigError where tensor-parallel processes can't share a layer evenly, or context-parallel ones tokens
+    and the heads that are left to them."""
+    ways, ranks = runtime.tensor_parallel, runtime.context_parallel
+    heads = {"heads": shape.heads, "kv_heads": shape.kv_heads}
+    for name, count in {**heads, "feed_forward": shape.feed_forward}.items():
+        if count % ways:
+            raise ConfigError(
+                f"runtime.pretrain.tensor_parallel is {ways}, but the model has {count} {name}.",
+                "Choose a tensor_parallel that divides heads, kv_heads and feed_forward, all three.",
+            )
+    for name, count in {"context": shape.context, **{name: count // ways for name, count in heads.items()}}.items():
+        if count % ranks:
+            by = f" for each of {ways} tensor-parallel processes" if ways > 1 and name in heads else ""
+            raise ConfigError(
+                f"runtime.pretrain.context_parallel is {ranks}, but the model has {count} {name}{by}.",
+                "Choose a context_parallel that divides context, heads and kv_heads, all three.",
+            )
 
 
 def _precision(asked: str, cuda: bool) -> Precision:

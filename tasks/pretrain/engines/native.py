@@ -22,11 +22,12 @@ from models.transformer import Transformer, share_of_tokens
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.engines.compiled import compile_blocks
 from tasks.pretrain.engines.initialise import allocate, draw_weights, whole_sizes
-from tasks.pretrain.engines.parallel.context import check_context, share_context
+from tasks.pretrain.engines.parallel.context import share_context
 from tasks.pretrain.engines.parallel.tensor import layout_of, shard_model
 from tasks.pretrain.engines.shard_layout import ShardLayout, local
 from tasks.pretrain.engines.states import load_states, save_states, save_states_async
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
+from tasks.pretrain.setup import check_shares
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 
@@ -42,6 +43,7 @@ class NativeEngine(Engine):
         )
         self.context_parallel = runtime.pretrain.context_parallel
         parts = self.pipeline_parallel * self.tensor_parallel
+        check_shares(spec.shape, runtime.pretrain)
         super().__init__(spec, world, model_ranks=parts * self.context_parallel)
         self.replica, self.replicas = world.rank // parts, world.size // parts
         sizes = {**self.replica_sizes(), "pipeline": self.pipeline_parallel, "tensor": self.tensor_parallel}
@@ -72,7 +74,6 @@ class NativeEngine(Engine):
         return {"replicas": self.replicas}
 
     def _share_context(self, parts: int) -> None:
-        check_context(self.spec.shape, self.context_parallel, self.tensor_parallel)
         sizes = {"rows": self.data_ranks, "context": self.context_parallel, "parts": parts}
         mesh = init_device_mesh(self.world.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         self.context_group = mesh.get_group("context")

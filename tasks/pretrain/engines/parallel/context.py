@@ -18,22 +18,8 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from models.kernels.attention import Mask, attend
-from models.presets import ModelShape
 from models.transformer import Attention, Transformer
-from storage.errors import ConfigError
 from tasks.pretrain.engines.parallel.collectives import AllToAll
-
-
-def check_context(shape: ModelShape, ranks: int, tensor_parallel: int = 1) -> None:
-    """Raises ConfigError for tokens, or heads that tensor parallelism leaves, that `ranks` can't share evenly."""
-    heads = {"heads": shape.heads // tensor_parallel, "kv_heads": shape.kv_heads // tensor_parallel}
-    for name, count in {"context": shape.context, **heads}.items():
-        if count % ranks:
-            by = f" for each of {tensor_parallel} tensor-parallel processes" if tensor_parallel > 1 else ""
-            raise ConfigError(
-                f"runtime.pretrain.context_parallel is {ranks}, but the model has {count} {name}{by}.",
-                "Choose a context_parallel that divides context, heads and kv_heads, all three.",
-            )
 
 
 def share_context(model: Transformer, rank: int, ranks: int, group: ProcessGroup) -> None:

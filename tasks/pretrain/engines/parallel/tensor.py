@@ -17,20 +17,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from models.presets import ModelShape
 from models.transformer import Attention, FeedForward, Transformer
-from storage.errors import ConfigError
 from tasks.pretrain.engines.parallel.collectives import AllReduceBackward, AllReduceForward
 from tasks.pretrain.engines.parallel.vocabulary import VocabParallelEmbedding, VocabParallelHead
 from tasks.pretrain.engines.shard_layout import ShardLayout, share_of
-
-
-def check_shares(shape: ModelShape, ranks: int) -> None:
-    """Raises ConfigError where a layer can't be sharded evenly over `ranks`."""
-    for name in ("heads", "kv_heads", "feed_forward"):
-        if getattr(shape, name) % ranks:
-            raise ConfigError(
-                f"runtime.pretrain.tensor_parallel is {ranks}, but the model has {getattr(shape, name)} {name}.",
-                f"Choose a tensor_parallel that divides {name} (heads, kv_heads and feed_forward, all three).",
-            )
 
 
 def layout_of(name: str, shape: ModelShape, *, rank: int, ranks: int) -> ShardLayout | None:
@@ -59,12 +48,8 @@ def layout_of(name: str, shape: ModelShape, *, rank: int, ranks: int) -> ShardLa
 
 @torch.no_grad()
 def shard_model(model: Transformer, mesh: DeviceMesh) -> None:
-    """Replace the layers of a whole model by this rank's shards; its loss stays the same.
-
-    Raises ConfigError for a shape that can't be sharded evenly.
-    """
+    """Replace the layers of a whole model by this rank's shards; its loss stays the same."""
     rank, ranks = mesh.get_local_rank(), mesh.size()
-    check_shares(model.shape, ranks)
     for name, parameter in model.named_parameters():
         layout = layout_of(name, model.shape, rank=rank, ranks=ranks)
         if layout is not None:
