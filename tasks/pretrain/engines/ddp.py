@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
@@ -37,7 +38,7 @@ class DdpEngine(NativeEngine):
         return self.module.no_sync()
 
 
-def average_each(group: ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def average_each(group: ProcessGroup, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     """Average each gradient of a bucket by itself.
 
     DDP deals gradients into other buckets after its first step. Where more than two ranks add, the order in which they

@@ -43,8 +43,8 @@ class NativeEngine(Engine):
         )
         self.context_parallel = runtime.pretrain.context_parallel
         parts = self.pipeline_parallel * self.tensor_parallel
-        check_shares(spec.shape, runtime.pretrain)
         super().__init__(spec, world, model_ranks=parts * self.context_parallel)
+        check_shares(spec.shape, runtime.pretrain)
         self.replica, self.replicas = world.rank // parts, world.size // parts
         sizes = {**self.replica_sizes(), "pipeline": self.pipeline_parallel, "tensor": self.tensor_parallel}
         self.mesh: DeviceMesh = init_device_mesh(world.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
