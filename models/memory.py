@@ -1,9 +1,10 @@
 """Estimates of training memory per device for each engine, and of a checkpoint's size. No torch.
 
 States are those that engines really allocate, as tests check: DeepSpeed's ZeRO (Rajbhandari et al. 2020, section 3)
-keeps float32 master weights from stage 1 on, even of float32 weights; DDP trains float32 weights under autocast; FSDP
-shards float32 weights and gathers them block by block in the precision of matrix products (Zhao et al. 2023). The CUDA
-context (about half a gigabyte), NCCL and fragmentation come on top.
+keeps float32 master weights from stage 1 on, even of float32 weights, and sums the gradients of 16-bit ones in float32;
+DDP and stage 0 train float32 weights under autocast; FSDP shards float32 weights and gathers them block by block in the
+precision of matrix products (Zhao et al. 2023). The CUDA context (about half a gigabyte), NCCL and fragmentation come
+on top.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ Engine = Literal["deepspeed", "fsdp", "ddp"]
 Optimizer = Literal["adamw", "muon"]
 Offload = Literal["none", "optimizer"]
 
-# DeepSpeed's defaults, in numbers of parameters: the bucket of a gradient reduction; the weights that ZeRO 3 keeps
-# gathered, and prefetches
-REDUCE_BUCKET = 500_000_000
+# Numbers in the bucket of DeepSpeed's reduction of gradients: half of its default, as they are reduced in float32
+REDUCE_BUCKET = 250_000_000
+ALLREDUCE_BUCKET = 500_000_000  # of ZeRO 0, which can't be set
+# DeepSpeed's defaults, in numbers of parameters: the weights that ZeRO 3 keeps gathered, and prefetches
 MAX_GATHERED, PREFETCHED = 1_000_000_000, 50_000_000
 
 # Measured bytes in a checkpoint around a parameter and its optimizer states
@@ -76,24 +78,28 @@ class Setup:
     @property
     def form(self) -> Numbers:
         """Sizes of the numbers in the forward pass."""
-        return numbers(self.precision, autocast=self.engine == "ddp", cuda=self.cuda)
+        return numbers(self.precision, autocast=self.sharded == 0, cuda=self.cuda)
+
+    @property
+    def halved(self) -> bool:
+        """Whether weights are in 16 bits beside float32 masters: DeepSpeed's from ZeRO 1 on, where products are."""
+        return self.engine == "deepspeed" and self.precision == "mixed" and self.zero_stage > 0
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of a stored weight, and of its gradient."""
-        half = self.precision in ("bfloat16", "float16") or (self.precision == "mixed" and self.engine == "deepspeed")
-        return 2 if half else 4
+        """Bytes of a stored weight."""
+        return 2 if self.halved else self.state_bytes
 
     @property
     def master_bytes(self) -> int:
         """Bytes of a float32 master weight: DeepSpeed's, from ZeRO 1 on in any precision."""
         if self.engine != "deepspeed" or self.precision in ("bfloat16", "float16"):
             return 0
-        return 4 if self.precision == "mixed" or self.zero_stage >= 1 else 0
+        return 4 if self.zero_stage >= 1 else 0
 
     @property
-    def moment_bytes(self) -> int:
-        """Bytes of one of the optimizer's moments."""
+    def state_bytes(self) -> int:
+        """Bytes of a number in the sum of gradients, and in one of the optimizer's moments."""
         return 2 if self.precision in ("bfloat16", "float16") else 4
 
 
@@ -127,7 +133,7 @@ class TrainingMemory:
     loss: int  # last norm, chunk of logits, head's gradient
     backward: int  # one block's backward pass: recomputed activations, and gradients
     reduce: int  # FSDP: a unit's gradients in float32, less the activations freed by then
-    step: int  # float32 gradients for the master weights, when all activations are freed
+    step: int  # float32 gradients for the master weights beside the others, when all activations are freed
     host: int  # in host memory: offloaded states and gradients
 
     @property
@@ -157,14 +163,17 @@ def _of_stage(shape: ModelShape, setup: Setup, stage: int) -> TrainingMemory:
     def share(number: int, from_stage: int) -> int:
         return ceil_div(number, setup.shares) if sharded >= from_stage else number
 
-    weights, gradients = (share(setup.weight_bytes * held.total, stage) for stage in (3, 2))
-    states = share(setup.master_bytes * held.total + setup.moment_bytes * held.moments(setup.optimizer), 1)
-    host = 0
+    weights, gradients = share(setup.weight_bytes * held.total, 3), share(setup.state_bytes * held.total, 2)
+    states = share(setup.master_bytes * held.total + setup.state_bytes * held.moments(setup.optimizer), 1)
+    step, host = _step(setup, held), 0
     if setup.offload == "optimizer":
-        # FSDP's shards are in host memory, where the optimizer steps; DeepSpeed's gradients are copied there in float32
-        host = states + (weights + gradients if setup.engine == "fsdp" else share(4 * held.total, 1))
-        weights, gradients = (0, 0) if setup.engine == "fsdp" else (weights, gradients)
-        states = 0
+        # FSDP's shards are in host memory, where the optimizer steps; DeepSpeed's gradients are copied there in
+        # float32, and those of ZeRO 3 are summed there
+        host = states + (weights if setup.engine == "fsdp" else share(4 * held.total, 1))
+        states, weights = 0, 0 if setup.engine == "fsdp" else weights
+        if sharded == 3:
+            host, gradients = host + gradients, 0
+        step = step if setup.halved and setup.zero_stage == 1 else 0
     return TrainingMemory(
         weights=weights,
         gradients=gradients,
@@ -175,9 +184,16 @@ def _of_stage(shape: ModelShape, setup: Setup, stage: int) -> TrainingMemory:
         loss=passing.loss,
         backward=passing.backward,
         reduce=_reduced(shape, setup, held, passing.blocks, blocks),
-        step=share(4 * held.total, 1) if setup.master_bytes and not host else 0,
+        step=step,
         host=host,
     )
+
+
+def _step(setup: Setup, held: Held) -> int:
+    """Float32 gradients of this rank's masters, beside the sums: at ZeRO 2 in 16 bits they are the same."""
+    if not setup.master_bytes or (setup.halved and setup.zero_stage == 2):
+        return 0
+    return ceil_div(4 * held.total, setup.shares)
 
 
 def _blocks(shape: ModelShape, setup: Setup, stage: int) -> int:
@@ -234,12 +250,13 @@ def _gathered(shape: ModelShape, setup: Setup, held: Held) -> int:
 
 
 def _buffers(setup: Setup, held: Held) -> int:
-    """Gradient buffers: DeepSpeed's bucket, from ZeRO 1 on even on one device, or DDP's copy of all gradients."""
+    """Gradient buffers: DeepSpeed's bucket, from ZeRO 1 on even on one device, or DDP's copy of all gradients. ZeRO 2
+    fills the bucket in the precision of the weights, and reduces a float32 copy."""
     if setup.engine == "deepspeed" and setup.zero_stage:
-        return setup.weight_bytes * REDUCE_BUCKET
+        return (6 if setup.halved and setup.zero_stage == 2 else setup.state_bytes) * REDUCE_BUCKET
     if setup.replicas == 1 or setup.engine == "fsdp":
         return 0
-    return setup.weight_bytes * (min(held.total, REDUCE_BUCKET) if setup.engine == "deepspeed" else held.total)
+    return setup.state_bytes * (min(held.total, ALLREDUCE_BUCKET) if setup.engine == "deepspeed" else held.total)
 
 
 def _reduced(shape: ModelShape, setup: Setup, held: Held, kept: int, blocks: int) -> int:
@@ -260,7 +277,7 @@ def checkpoint_bytes(shape: ModelShape, setup: Setup) -> int:
     """
     count = count_parameters(shape)
     matrices = shape.depth * block_matrices(shape)
-    states = setup.moment_bytes * Held(matrices, count - matrices).moments(setup.optimizer)
+    states = setup.state_bytes * Held(matrices, count - matrices).moments(setup.optimizer)
     weights = 0 if setup.engine == "deepspeed" and setup.zero_stage == 3 else setup.weight_bytes * count
     return weights + setup.master_bytes * count + states + _file_heads(shape, setup)
 
