@@ -58,6 +58,11 @@ class TrainingPlan:
         return _executed(self.shape, self.setup, self.tokens)
 
     @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation at the assumed share of the peak, which recomputation takes a part of."""
+        return self.device.utilisation * self.flops / self.executed_flops
+
+    @property
     def computes_hidden(self) -> bool:
         """Whether attention computes what a sliding window hides."""
         narrow = self.shape.sliding_window is not None and self.shape.sliding_window < self.shape.context

@@ -33,7 +33,8 @@ def _candidates(setup: Setup) -> Iterator[Setup]:
             least = replace(least, micro_batch=least.micro_batch // 2, micro_steps=least.micro_steps * 2)
             yield least
     if least.engine != "ddp" and least.cuda:
-        yield replace(least, zero_stage=max(1, least.zero_stage), offload="optimizer")
+        for stage in range(max(2, least.zero_stage), 4):  # at 1 all gradients stay on the device
+            yield replace(least, zero_stage=stage, offload="optimizer")
     engine = _shards(setup)
     if engine is not None:
         devices = setup.devices * 2

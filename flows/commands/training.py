@@ -149,6 +149,8 @@ def _show_bill(console: Console, plan: TrainingPlan) -> None:
         reach = f"{device.utilisation:.0%} of {speed} ({source})"
         shared = ", whose cores they share" if plan.busy < plan.setup.devices else ""
         table.add_row("time", duration(bill.hours * 3600), f"on {many}{device.title}{shared}, at an assumed {reach}")
+        name = "mfu_measured" if device.name == "cpu" else "mfu_data_sheet"
+        table.add_row(name, f"{plan.mfu:.1%}", "model FLOPs, of that peak; assumed, override with --utilisation")
         if bill.money is not None:
             price = f"{bill.device_hours:,.1f} device hours at {device.price:,.2f} USD"
             dated = "" if device.name == "cpu" else f", an assumption of {PRICED}"
