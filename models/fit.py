@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from models.memory import Engine, Setup, training_memory
+from models.memory import Engine, Setup, most_memory
 from models.presets import ModelShape, Recompute
 
 MOST_DEVICES = 4096
@@ -14,13 +14,14 @@ RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
 def ways_to_fit(shape: ModelShape, setup: Setup, memory: int) -> Setup | None:
-    """The first change of `setup` with which training needs at most `memory` bytes per device; None if there is none.
+    """The first change of `setup` with which a run needs at most `memory` bytes per device, from its start to its end;
+    None if there is none.
 
     None of them changes the result, and engines support all of them. In order of cost: selective recomputation takes
     hardly any time, full recomputation a third, smaller micro-batches some efficiency, sharding communication,
     offloading far more; more devices cost money.
     """
-    return next((other for other in _candidates(setup) if training_memory(shape, other).total <= memory), None)
+    return next((other for other in _candidates(setup) if most_memory(shape, other) <= memory), None)
 
 
 def _candidates(setup: Setup) -> Iterator[Setup]:
