@@ -9,7 +9,16 @@ from models.activations import skips_hidden
 from models.compute import Bill, bill, executed_flops_per_token
 from models.devices import DEVICES, Device, Products, UnknownDevice, find_device
 from models.fit import changes, engines, ways_to_fit
-from models.memory import Setup, TrainingMemory, checkpoint_bytes, checkpoint_disk, training_memory
+from models.memory import (
+    Ends,
+    Setup,
+    TrainingMemory,
+    checkpoint_bytes,
+    checkpoint_disk,
+    memory_of_ends,
+    most_memory,
+    training_memory,
+)
 from models.presets import ModelShape, ShapeError, count_parameters, derive, flops_per_token
 from profiles.schema import Profile
 from storage.errors import ConfigError
@@ -36,6 +45,8 @@ class TrainingPlan:
     device: Device
     products: Products
     memory: TrainingMemory
+    ends: Ends
+    ranks: int  # on a host
     checkpoint: int  # bytes
     kept: int  # checkpoints
     bill: Bill
@@ -58,6 +69,11 @@ class TrainingPlan:
         return _executed(self.shape, self.setup, self.tokens)
 
     @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation at the assumed share of the peak, which recomputation takes a part of."""
+        return self.device.utilisation * self.flops / self.executed_flops
+
+    @property
     def computes_hidden(self) -> bool:
         """Whether attention computes what a sliding window hides."""
         narrow = self.shape.sliding_window is not None and self.shape.sliding_window < self.shape.context
@@ -70,12 +86,17 @@ class TrainingPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits into the memory of a device."""
-        return self.memory.total <= self.device.memory
+        """Whether it fits into the memory of a device, from its start to its end."""
+        return self.most <= self.device.memory
+
+    @property
+    def most(self) -> int:
+        """Bytes on a device that the run needs at any time."""
+        return most_memory(self.shape, self.setup)
 
     def by_engine(self) -> list[tuple[Setup, int]]:
-        """Bytes per device with each engine and ZeRO stage."""
-        return [(setup, training_memory(self.shape, setup).total) for setup in engines(self.setup)]
+        """Bytes per device with each engine and ZeRO stage, from the start of the run to its end."""
+        return [(setup, most_memory(self.shape, setup)) for setup in engines(self.setup)]
 
     def remedy(self) -> dict[str, object] | None:
         """The cheapest changes of settings with which it would fit; None if there are none."""
@@ -123,6 +144,8 @@ def training_plan(
         device=chosen,
         products=products,
         memory=memory,
+        ends=memory_of_ends(shape, setup),
+        ranks=profile.runtime.training.processes,
         checkpoint=checkpoint_bytes(shape, setup),
         kept=most_kept(
             steps,

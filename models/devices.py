@@ -34,6 +34,7 @@ class Device:
     price: float | None  # USD an hour, assumed
     utilisation: float = UTILISATION  # share of the peak, assumed
     float8: bool = False  # whether it multiplies in 8 bits
+    reported: tuple[str, ...] = ()  # what the driver calls it
 
     def peak(self, products: Products) -> float | None:
         """Peak FLOP/s in a precision of matrix products."""
@@ -41,18 +42,27 @@ class Device:
 
 
 def _device(
-    name: str, title: str, gigabytes: int, half: float, tf32: float, single: float, price: float, **more: bool
+    name: str,
+    title: str,
+    gigabytes: int,
+    half: float,
+    tf32: float,
+    single: float,
+    price: float,
+    *reported: str,
+    float8: bool = False,
 ) -> Device:
-    return Device(name, title, gigabytes * 10**9, half * 1e12, tf32 * 1e12, single * 1e12, price, **more)
+    peaks = (half * 1e12, tf32 * 1e12, single * 1e12)
+    return Device(name, title, gigabytes * 10**9, *peaks, price, float8=float8, reported=reported or (title,))
 
 
 DEVICES = {
     device.name: device
     for device in (  # data sheets: gigabytes, TFLOP/s in bfloat16, TF32, float32; the assumed price
-        _device("h200", "NVIDIA H200 SXM", 141, 989.4, 494.7, 66.9, 3.80, float8=True),
-        _device("h100", "NVIDIA H100 SXM", 80, 989.4, 494.7, 66.9, 3.00, float8=True),
-        _device("a100", "NVIDIA A100 80GB SXM", 80, 312.0, 156.0, 19.5, 1.80),
-        _device("a100-40", "NVIDIA A100 40GB SXM", 40, 312.0, 156.0, 19.5, 1.30),
+        _device("h200", "NVIDIA H200 SXM", 141, 989.4, 494.7, 66.9, 3.80, "NVIDIA H200", float8=True),
+        _device("h100", "NVIDIA H100 SXM", 80, 989.4, 494.7, 66.9, 3.00, "NVIDIA H100 80GB HBM3", float8=True),
+        _device("a100", "NVIDIA A100 80GB SXM", 80, 312.0, 156.0, 19.5, 1.80, "NVIDIA A100-SXM4-80GB"),
+        _device("a100-40", "NVIDIA A100 40GB SXM", 40, 312.0, 156.0, 19.5, 1.30, "NVIDIA A100-SXM4-40GB"),
         _device("mi300x", "AMD Instinct MI300X", 192, 1307.4, 653.7, 163.4, 3.00, float8=True),
         _device("l40s", "NVIDIA L40S", 48, 362.0, 183.0, 91.6, 1.00, float8=True),
         _device("l4", "NVIDIA L4", 24, 121.0, 60.0, 30.3, 0.70, float8=True),
@@ -68,3 +78,9 @@ def find_device(name: str) -> Device:
     if name not in DEVICES:
         raise UnknownDevice(f"{name} is not one of {', '.join(DEVICES)}")
     return DEVICES[name]
+
+
+def reported_device(reported: str) -> Device | None:
+    """The device that the driver calls so. None where there is no data sheet: variants with the same number, such as
+    an H100 PCIe, an A10G or a slice of a GPU, are slower."""
+    return next((device for device in DEVICES.values() if reported in device.reported), None)

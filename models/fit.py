@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from models.memory import Engine, Setup, training_memory
+from models.memory import Engine, Setup, most_memory
 from models.presets import ModelShape, Recompute
 
 MOST_DEVICES = 4096
@@ -14,13 +14,14 @@ RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
 def ways_to_fit(shape: ModelShape, setup: Setup, memory: int) -> Setup | None:
-    """The first change of `setup` with which training needs at most `memory` bytes per device; None if there is none.
+    """The first change of `setup` with which a run needs at most `memory` bytes per device, from its start to its end;
+    None if there is none.
 
     None of them changes the result, and engines support all of them. In order of cost: selective recomputation takes
     hardly any time, full recomputation a third, smaller micro-batches some efficiency, sharding communication,
     offloading far more; more devices cost money.
     """
-    return next((other for other in _candidates(setup) if training_memory(shape, other).total <= memory), None)
+    return next((other for other in _candidates(setup) if most_memory(shape, other) <= memory), None)
 
 
 def _candidates(setup: Setup) -> Iterator[Setup]:
@@ -33,7 +34,8 @@ def _candidates(setup: Setup) -> Iterator[Setup]:
             least = replace(least, micro_batch=least.micro_batch // 2, micro_steps=least.micro_steps * 2)
             yield least
     if least.engine != "ddp" and least.cuda:
-        yield replace(least, zero_stage=max(1, least.zero_stage), offload="optimizer")
+        for stage in range(max(2, least.zero_stage), 4):  # at 1 all gradients stay on the device
+            yield replace(least, zero_stage=stage, offload="optimizer")
     engine = _shards(setup)
     if engine is not None:
         devices = setup.devices * 2

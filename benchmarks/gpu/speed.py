@@ -1,10 +1,11 @@
 """Section: training, beside a loop like nanoGPT's, transformers' Trainer and litgpt, where that is installed.
 
-Utilisation is of the device's data sheet (models/devices.py): model FLOPs by PaLM's count, attention over the whole
-context included. Each side is a new process; its first steps, with all compilation, are not counted. Beside our runs
-stand the memory and the time that `gristmill plan` says for them. FSDP shards nothing over one GPU; it is there because
-it keeps the residual stream in bfloat16, and DDP in float32. Losses are those of other batches, and the Trainer's is a
-mean over all steps: they show that a side learns, not which one learns better.
+Utilisation is of the device's data sheet (models/devices.py), and of the peak that a side measured, if it did: model
+FLOPs by PaLM's count, attention over the whole context included. Each side is a new process; its first steps, with all
+compilation, are not counted. Beside our runs stand the memory and the time that `gristmill plan` says for them. FSDP
+shards nothing over one GPU; it is there because it keeps the residual stream in bfloat16, and DDP in float32. Losses
+are those of other batches, and the Trainer's is a mean over all steps: they show that a side learns, not which one
+learns better.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.pretrain.ours import config_of, runtime_of, shape_of
 from benchmarks.pretrain.sizes import Size, Task
 from models.compute import bill, executed_flops_per_token
-from models.devices import DEVICES, Device
+from models.devices import Device, reported_device
 from models.memory import training_memory
 from models.presets import count_parameters, flops_per_token
 from tasks.pretrain.setup import setup_of
@@ -61,8 +62,7 @@ def this_device(bench: Bench) -> Device | None:
         return None
     import torch
 
-    name = torch.cuda.get_device_name().lower().replace(" ", "")
-    return next((device for device in DEVICES.values() if device.name.split("-")[0] in name), None)
+    return reported_device(torch.cuda.get_device_name())
 
 
 def fitted(task: Task, device: Device | None) -> Task:
@@ -85,7 +85,7 @@ def _report(
 ) -> None:
     shape, speed = shape_of(task), task.size.tokens / found["seconds"]
     mine = task.side.startswith("gristmill")
-    peak = device.half if device else found.get("peak_flops")
+    flops, sheet, peak = speed * flops_per_token(shape), device.half if device else None, found.get("peak_flops")
     planned = _planned_memory(task) if mine and device else None  # on a CPU the plan leaves out the process
     hours = bill(executed_flops_per_token(shape) * task.size.tokens, device).hours if mine and device else None
     bench.results.row(
@@ -97,7 +97,8 @@ def _report(
         micro_batch=task.size.micro_batch,
         tokens_a_second=speed,
         ours_over_it=None if ours is None else found["seconds"] / ours,
-        mfu=None if not peak else round(speed * flops_per_token(shape) / peak, 4),
+        mfu_data_sheet=None if not sheet else round(flops / sheet, 4),
+        mfu_measured=None if not peak else round(flops / peak, 4),
         peak_memory_mb=found["peak"] / 1e6,
         planned_memory_mb=None if planned is None else planned / 1e6,
         step_seconds=found["seconds"],

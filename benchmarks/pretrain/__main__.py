@@ -81,9 +81,10 @@ def _compare(name: str, tasks: list[Task], runs: int) -> None:
     peak = statistics.median(run["peak_flops"] for run in taken[first.side])
     print(
         f"\n{platform.machine()}, {first.threads} threads, {first.family}, {count_parameters(shape):,} parameters, "
-        f"batch {BATCH} × {CONTEXT}, peak {peak / 1e9:,.0f} GFLOP/s, medians of {runs}\n"
+        f"batch {BATCH} × {CONTEXT}, measured peak {peak / 1e9:,.0f} GFLOP/s, medians of {runs}\n"
     )
-    print("| side | tokens a second | gristmill / it | of peak | peak memory (MB) | loss |\n|---|---|---|---|---|---|")
+    print("| side | tokens a second | gristmill / it | mfu_measured | peak memory (MB) | loss |")
+    print("|---|---|---|---|---|---|")
     seconds = {side: statistics.median(run["seconds"] for run in found) for side, found in taken.items() if found}
     for side, took in seconds.items():
         speed = BATCH * CONTEXT / took

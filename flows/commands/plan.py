@@ -18,6 +18,7 @@ from profiles.schema import Profile
 from storage.keys import differences
 from storage.units import duration, size_of
 from tasks.stage.history import nearest
+from tasks.training.links import LINKS
 
 
 def show_plan(
@@ -58,6 +59,7 @@ def show_plan(
     if training:
         show_model(console, profile)
         show_training(console, training)
+    show_posttraining(console, profile, training.parameters if training else None)
 
 
 def _to_make(lines: list[PlannedStage], seconds: float, arithmetic: Collection[str]) -> str:
@@ -72,6 +74,21 @@ def _to_make(lines: list[PlannedStage], seconds: float, arithmetic: Collection[s
     parts = [f"about {duration(seconds)} {' and '.join(by)}"] * bool(by)
     parts += [f"unknown for {', '.join(unknown)} (never made before)"] * bool(unknown)
     return f"{len(misses)} to make: {', '.join(parts)}."
+
+
+def show_posttraining(console: Console, profile: Profile, parameters: int | None) -> None:
+    """What each process needs to load the model, in the stages after its pretraining."""
+    links = [name for name in LINKS if getattr(profile, name) is not None]
+    if not links:
+        return
+    ranks = profile.runtime.training.processes
+    size = "4 bytes a parameter" if parameters is None else size_of(4 * parameters)
+    hosted = "" if parameters is None or ranks == 1 else f", {size_of(ranks * 4 * parameters)} on a host"
+    console.print(
+        f"{', '.join(links)}: each process loads the whole model in float32 before it is divided, {size}{hosted}; what "
+        "their training needs beside it is not in these tables.",
+        soft_wrap=True,
+    )
 
 
 def show_model(console: Console, profile: Profile) -> None:

@@ -9,7 +9,7 @@ from flows.arithmetic import TrainingPlan
 from flows.tables import new_table
 from models.compute import compute_optimal, judge_ratio
 from models.devices import PRICED
-from models.memory import Setup
+from models.memory import Moment, Setup
 from storage.units import duration, size_of
 
 TIGHT = 0.9  # share of the device's memory; fragmentation may take the rest
@@ -50,7 +50,7 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
     table = new_table("", "size", "", "description", right=["size"], title=f"Memory: {how}")
     parts = [
         ("weights", memory.weights, "in 16 bits" if setup.weight_bytes == 2 else "in float32"),
-        ("gradients", memory.gradients, "in the weights' precision"),
+        ("gradients", memory.gradients, "summed in float32"),
         (
             "optimizer",
             memory.optimizer,
@@ -74,9 +74,8 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
             bar = "█" * max(1, round(BAR * size / memory.total))
             table.add_row(name, size_of(size), f"[cyan]{bar}[/]", what)
     table.add_row("[bold]total[/]", f"[bold]{size_of(memory.total)}[/]", "", _verdict(plan))
-    if memory.host:
-        table.add_row("host memory", size_of(memory.host), "", "offloaded states and gradients")
     _show(console, table)
+    _show_ends(console, plan)
     if not plan.fits:
         remedy = plan.remedy()
         if remedy is None:
@@ -84,6 +83,30 @@ def _show_memory(console: Console, plan: TrainingPlan) -> None:
         else:
             told = ", ".join(f"{name} {value}" for name, value in remedy.items())
             console.print(f"It would fit with {told}.", soft_wrap=True)
+
+
+def _show_ends(console: Console, plan: TrainingPlan) -> None:
+    """The most that a device and a host need at each time of the run. On a CPU the two are the same memory."""
+    ends, cuda = plan.ends, plan.setup.cuda
+    title = "Memory at each time" if cuda else "Memory of a process at each time"
+    table = new_table("", "device", "host", "description", right=["device", "host"], title=title)
+    times = [
+        ("start", ends.start, "the engine is built: weights are drawn a parameter at a time"),
+        ("resume", ends.resume, "a checkpoint is read"),
+        (
+            "training",
+            Moment(plan.memory.total, plan.memory.host),
+            "a step; on the host what is offloaded, and copies of states that are written",
+        ),
+        ("end", ends.end, "the first rank gathers the model in float32, and writes it; so for snapshots"),
+    ]
+    for name, moment, what in times:
+        host = plan.ranks * moment.host + moment.first
+        size = size_of(moment.device) if moment.device <= plan.device.memory else f"[red]{size_of(moment.device)}[/]"
+        table.add_row(name, size, size_of(host) if host else "", what)
+    _show(console, table)
+    if cuda and plan.ranks > 1:
+        console.print(f"A host has {plan.ranks} processes; libraries take some gigabytes for each.", soft_wrap=True)
 
 
 def _show_engines(console: Console, plan: TrainingPlan) -> None:
@@ -122,10 +145,11 @@ def _stage(setup: Setup) -> int:
 
 
 def _verdict(plan: TrainingPlan) -> str:
-    share = plan.memory.total / plan.device.memory
+    share = plan.most / plan.device.memory
     there = f"{share:.0%} of the {size_of(plan.device.memory)} of {plan.device.title}"
     if not plan.fits:
-        return f"[bold red]does not fit[/]: {there}"
+        when = "" if plan.most == plan.memory.total else f" when it starts or ends ({size_of(plan.most)})"
+        return f"[bold red]does not fit[/]{when}: {there}"
     if share > TIGHT:
         return f"[bold yellow]tight[/]: {there}; fragmentation may take the rest"
     return f"[bold green]fits[/]: {there}"
@@ -149,6 +173,8 @@ def _show_bill(console: Console, plan: TrainingPlan) -> None:
         reach = f"{device.utilisation:.0%} of {speed} ({source})"
         shared = ", whose cores they share" if plan.busy < plan.setup.devices else ""
         table.add_row("time", duration(bill.hours * 3600), f"on {many}{device.title}{shared}, at an assumed {reach}")
+        name = "mfu_measured" if device.name == "cpu" else "mfu_data_sheet"
+        table.add_row(name, f"{plan.mfu:.1%}", "model FLOPs, of that peak; assumed, override with --utilisation")
         if bill.money is not None:
             price = f"{bill.device_hours:,.1f} device hours at {device.price:,.2f} USD"
             dated = "" if device.name == "cpu" else f", an assumption of {PRICED}"

@@ -36,6 +36,8 @@ def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
             micro_batch=share.micro_batch,
             micro_steps=share.micro_steps,
             isolate=config.isolate_documents,
+            copies_states=chosen.async_checkpoints == "on"
+            or (chosen.async_checkpoints == "auto" and cuda and chosen.engine != "deepspeed"),
             cuda=cuda,
         )
     except ShapeError as error:

@@ -1,13 +1,15 @@
-"""The peak of a device, measured: FLOP/s of its matrix products, the bound of training speed, and memory in use.
+"""The peak of a device: FLOP/s of its matrix products, the bound of training speed; and memory in use.
 
-A data sheet knows nothing of this machine's clock, its number of threads, or its other load.
-"""
+Measured, as a data sheet knows nothing of this machine's clock, its number of threads, or its other load; and of the
+data sheet, where there is one, as published figures are of that."""
 
 from __future__ import annotations
 
 import functools
 import time
 from typing import TYPE_CHECKING
+
+from models.devices import reported_device
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +46,18 @@ def peak_flops(device: torch.device, dtype: torch.dtype, threads: int) -> float:
             break
         peak = found
     return peak
+
+
+def data_sheet_flops(device: torch.device, precision: str) -> float | None:
+    """FLOP/s of the GPU's matrix products by its data sheet, in a precision as a profile names it; None without one."""
+    if device.type != "cuda":
+        return None
+    import torch
+
+    known = reported_device(torch.cuda.get_device_name(device))
+    if known is None:
+        return None
+    return known.peak("tf32" if precision == "tf32" else "float32" if precision == "float32" else "half")
 
 
 def peak_memory(device: torch.device | None = None) -> int:

@@ -13,7 +13,7 @@ from flows.commands.training import show_training
 from models.memory import Setup
 from profiles.load import load
 from storage.errors import ConfigError
-from storage.units import duration
+from storage.units import duration, size_of
 from tasks.stage import machine
 from tasks.training.peak import cpu_peak_flops
 
@@ -30,7 +30,8 @@ def printed(plan: TrainingPlan) -> str:
 
 
 def test_the_words_of_a_profile_reach_the_formulas(tmp_path: Path) -> None:
-    assert planned("gpu").setup == Setup(engine="ddp", precision="mixed", micro_batch=128, micro_steps=4)
+    usual = Setup(engine="ddp", precision="mixed", micro_batch=128, micro_steps=4, copies_states=True)
+    assert planned("gpu").setup == usual
     hosts = tmp_path / "hostfile"
     hosts.write_text("# eight hosts\n" + "".join(f"host{number} slots=8\n" for number in range(8)))
     cluster = planned("cluster", f"runtime.training.hostfile={hosts}").setup
@@ -97,6 +98,27 @@ def test_what_does_not_fit_says_so_with_the_way_out() -> None:
     changed = [f"runtime.pretrain.micro_batch={remedy.get('micro_batch', 32)}", "runtime.pretrain.recompute=full"]
     if remedy.get("recompute") == "full":
         assert planned("gpu", "pretrain.model.depth=24", *changed, device="rtx4090").fits
+
+
+def test_the_memory_of_starting_and_ending_is_told(tmp_path: Path) -> None:
+    console = Console(width=160)
+    with console.capture() as captured:
+        show_plan(console, "cluster", [f"runtime.store={tmp_path / 'store'}"], device="h100")
+    lines = captured.get().splitlines()
+    plan = planned("cluster")
+    whole = 4 * plan.parameters
+    (end,) = (line for line in lines if line.startswith("end "))
+    assert size_of(plan.ranks * plan.ends.end.host + 2 * whole) in end  # ours and that of transformers
+    (told,) = (line for line in lines if "sft" in line and "loads the whole model" in line)
+    assert f"{size_of(whole)}, {size_of(8 * whole)} on a host" in told
+
+
+def test_what_trains_but_cant_start_does_not_fit() -> None:
+    settings = ["runtime.training.processes=64", "runtime.training.hostfile=null", "runtime.pretrain.zero_stage=2"]
+    plan = planned("cluster", *settings, "pretrain.model.depth=60", device="a100-40")
+    assert plan.memory.total <= plan.device.memory < plan.most
+    assert not plan.fits
+    assert "does not fit when it starts or ends" in printed(plan)
 
 
 def test_plan_prints_every_table(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,44 +19,52 @@ import torch
 from models.config import ModelConfig
 from models.presets import ModelShape, derive
 from models.transformer import Transformer
+from tasks.pretrain.engines.deepspeed import DeepSpeedEngine
+from tasks.pretrain.world import World, join
 from tests.models.live import LiveStorages
+from tests.runtimes import runtime_of
+from tests.tasks.pretrain.engines.engine_child import make_spec
 
 BUCKET = 1_000
+SETTINGS = DeepSpeedEngine._settings
 SHAPE = derive(ModelConfig(depth=4, width=64, heads=2, context=16, tie_embeddings=False), 128)
 
 
-def held_by_deepspeed(shape: ModelShape, stage: int, bfloat16: bool, folder: Path) -> dict[str, int]:
+def held_by_deepspeed(world: World, stage: int, precision: str, folder: Path) -> dict[str, int]:
     """Bytes after the backward passes of the second step, the larger of both, and of a checkpoint."""
-    import deepspeed
-    import deepspeed.ops
+    runtime = {"engine": "deepspeed", "zero_stage": stage, "micro_batch": 1}
+    config = {"precision": precision, "global_batch": 2 * world.size}
+    spec = make_spec(folder, {"shape": "mistral", "config": config, "runtime": runtime})
+    spec = spec.model_copy(update={"shape": SHAPE})
+    held = 0
 
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
-    ranks = torch.distributed.get_world_size()
-    zero = {"stage": stage, "reduce_bucket_size": BUCKET, "stage3_param_persistence_threshold": 0}
-    zero |= {"stage3_prefetch_bucket_size": 0, "stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0}
-    settings: dict[str, Any] = {
-        "train_batch_size": 2 * ranks, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2,
-        "zero_optimization": zero, "bf16": {"enabled": bfloat16}, "steps_per_print": None,
-    }  # fmt: skip
+    def noting() -> None:
+        nonlocal held
+        gc.collect()
+        held = max(held, live.settled)
+        update()
+
     with LiveStorages(peaks=False) as live:
-        model = Transformer(shape)
-        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
-        ids_BT = torch.randint(0, shape.vocab_size, (1, shape.context))
-        del model
+        engine = DeepSpeedEngine(spec, world)
+        ids_BT = torch.randint(0, SHAPE.vocab_size, (1, SHAPE.context))
+        update = engine.deepspeed.step
+        engine.deepspeed.step = noting
         for _ in range(2):
             held = 0
-            for _ in range(2):
-                engine.backward(engine(ids_BT, ids_BT))
-                gc.collect()
-                held = max(held, live.settled)
-                engine.step()
-    engine.save_checkpoint(str(folder), tag="one")
+            engine.step([(ids_BT, ids_BT, None)] * 2, 1e-3)
+    engine.save(folder)
     torch.distributed.barrier()
     written = sum(path.stat().st_size for path in folder.rglob("*.pt"))
     torch.distributed.barrier()
     return {"held": held, "checkpoint": written}
+
+
+def shortened(engine: DeepSpeedEngine) -> dict[str, Any]:
+    """The settings of the engine but for the sizes of buffers."""
+    found = SETTINGS(engine)
+    short = {"reduce_bucket_size": BUCKET, "stage3_param_persistence_threshold": 0, "stage3_prefetch_bucket_size": 0}
+    short |= {"stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0}
+    return {**found, "zero_optimization": {**found["zero_optimization"], **short}}
 
 
 def held_by_fsdp(shape: ModelShape, stage: int, bfloat16: bool) -> dict[str, int]:
@@ -65,8 +72,6 @@ def held_by_fsdp(shape: ModelShape, stage: int, bfloat16: bool) -> dict[str, int
     Spread as the engine does: under stage 3 alone weights are gathered again for the backward pass."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("gloo")
     policy = MixedPrecisionPolicy()
     if bfloat16:
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -90,16 +95,14 @@ def held_by_fsdp(shape: ModelShape, stage: int, bfloat16: bool) -> dict[str, int
 if __name__ == "__main__":
     torch.set_num_threads(1)
     half, out = sys.argv[1] == "mixed", Path(sys.argv[2])
+    world = join(runtime_of(threads=1, device="cpu"))
+    DeepSpeedEngine._settings = shortened  # type: ignore[method-assign]
     results: dict[str, dict[str, int]] = {}
     for stage in range(4):
-        folder = out / "checkpoint"
-        results[f"deepspeed {stage}"] = held_by_deepspeed(SHAPE, stage, half, folder)
-        if os.environ["RANK"] == "0":
-            shutil.rmtree(folder)
-        torch.distributed.barrier()
+        folder = out / f"checkpoint-{stage}"
+        results[f"deepspeed {stage}"] = held_by_deepspeed(world, stage, "bfloat16" if half else "float32", folder)
     for stage in (0, 3):
         results[f"fsdp {stage}"] = held_by_fsdp(SHAPE, stage, half)
-    if os.environ["RANK"] == "0":
+    if world.first:
         (out / "results.json").write_text(json.dumps(results))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    world.leave()

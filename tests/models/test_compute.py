@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from models.compute import bill, compute_optimal, executed_flops_per_token, judge_ratio
 from models.config import ModelConfig
-from models.devices import DEVICES, Device, UnknownDevice, find_device
+from models.devices import DEVICES, Device, UnknownDevice, find_device, reported_device
 from models.fit import changes, ways_to_fit
 from models.memory import Setup, training_memory
 from models.presets import ModelShape, Recompute, count_parameters, derive, flops_per_token
@@ -92,6 +92,13 @@ def test_a_device_that_is_not_in_the_table_is_named_with_those_that_are() -> Non
         assert device.memory >= 24e9
 
 
+def test_a_gpu_has_the_data_sheet_of_its_own_name_alone() -> None:
+    assert reported_device("NVIDIA H100 80GB HBM3") == DEVICES["h100"]
+    assert reported_device("NVIDIA L40S") == DEVICES["l40s"]
+    for slower in ("NVIDIA H100 PCIe", "NVIDIA A10G", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "Tesla T4"):
+        assert reported_device(slower) is None
+
+
 def test_compute_is_spent_best_on_20_tokens_a_parameter() -> None:
     parameters, tokens = compute_optimal(5.76e23)  # Chinchilla's own budget: 70B parameters on 1.4T tokens
     assert parameters == pytest.approx(70e9, rel=0.05)
@@ -122,7 +129,7 @@ def test_the_cheapest_change_with_which_it_fits_is_told() -> None:
     assert ways_to_fit(shape, setup, 10**6) is None
     away = ways_to_fit(shape, Setup(), training_memory(shape, Setup(recompute="full")).total // 2)
     assert away is not None
-    assert changes(Setup(), away) == {"zero_stage": 1, "recompute": "full", "offload": "optimizer"}
+    assert changes(Setup(), away) == {"zero_stage": 2, "recompute": "full", "offload": "optimizer"}
 
 
 def test_shards_are_told_where_there_are_devices_to_share_them() -> None:

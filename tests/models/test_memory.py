@@ -198,8 +198,9 @@ def states(setup: Setup) -> float:
 
 
 def test_the_stages_of_zero_are_those_of_its_paper() -> None:
-    # Rajbhandari et al. 2020, figure 1, with K = 12: 16 bytes, then 4 + 12/N, 2 + 14/N and 16/N
-    expected = {0: 16, 1: 4 + 12 / 64, 2: 2 + 14 / 64, 3: 16 / 64}
+    # Rajbhandari et al. 2020, figure 1, with K = 12: 16 bytes, then 4 + 12/N, 2 + 14/N and 16/N; and from stage 1 on
+    # two more of gradients, which are summed in float32
+    expected = {0: 16, 1: 6 + 12 / 64, 2: 2 + 16 / 64, 3: 18 / 64}
     for stage, size in expected.items():
         assert states(Setup(zero_stage=stage, devices=64)) == pytest.approx(size, rel=1e-6)
     assert states(Setup(engine="ddp", devices=64)) == 16
@@ -212,7 +213,8 @@ def test_the_stages_of_zero_are_those_of_its_paper() -> None:
 def test_buffers_and_gathered_weights_are_bounded_as_the_engines_bound_them() -> None:
     zero = training_memory(LLAMA_7B, Setup(zero_stage=3, devices=8))
     assert zero.gathered == 2 * (MAX_GATHERED + PREFETCHED)
-    assert zero.buffers == 2 * REDUCE_BUCKET
+    assert zero.buffers == 4 * REDUCE_BUCKET
+    assert training_memory(LLAMA_7B, Setup(zero_stage=2, devices=8)).buffers == (2 + 4) * REDUCE_BUCKET
     others = count_parameters(LLAMA_7B) - 32 * block_matrices(LLAMA_7B)
     fsdp = [training_memory(LLAMA_7B, Setup(engine="fsdp", zero_stage=stage, devices=8)) for stage in (2, 3)]
     assert [told.gathered for told in fsdp] == [
@@ -229,6 +231,11 @@ def test_offloading_moves_the_optimizer_to_the_machine() -> None:
     assert (there.host, away.optimizer) == (0, 0)
     assert away.host == pytest.approx(there.optimizer * 16 / 12, rel=1e-6)  # and float32 gradients beside it
     assert there.total - away.total >= there.optimizer
+    # At stage 3 they are summed there, too
+    there, away = (
+        training_memory(LLAMA_7B, Setup(zero_stage=3, devices=8, offload=offload)) for offload in ("none", "optimizer")
+    )
+    assert (away.gradients, away.host) == (0, there.optimizer + 2 * there.gradients)
     # FSDP steps on its shares where they lie: nothing but what multiplies is on the device
     shares, away = (
         training_memory(LLAMA_7B, Setup(engine="fsdp", zero_stage=3, devices=8, offload=offload))
@@ -244,7 +251,7 @@ def test_what_cant_be_shared_evenly_is_whole_on_each_rank() -> None:
     halves = Setup(devices=2, tensor_parallel=2)
     assert held_parameters(even, halves).others == 256 * 64 + 5 * 64
     assert held_parameters(odd, halves).others == 513 * 64 + 5 * 64
-    assert training_memory(odd, halves).loss > 1.8 * training_memory(even, halves).loss
+    assert training_memory(odd, halves).loss > 1.7 * training_memory(even, halves).loss
     # Of 5 blocks the pipeline's last stage takes 3, as the engine shares them out
     five = derive(ModelConfig(depth=5, width=64, heads=4, context=64), 512)
     stages = [held_parameters(five, Setup(devices=2, pipeline_parallel=2), stage).matrices for stage in (0, 1)]

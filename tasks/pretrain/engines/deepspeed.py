@@ -1,8 +1,11 @@
 """DeepSpeed's ZeRO 0 to 3, without just-in-time compilation.
 
 DeepSpeed would compile a shared-memory operator (75 s of CPU) that only its inference uses, and its own Adam; both are
-turned off, the latter also for offloaded optimizer states. At stage 0 in float32 gradients are clipped here, since
-DeepSpeed would not report their norm.
+turned off, the latter also for offloaded optimizer states. At stage 0 gradients are clipped here, since DeepSpeed would
+not report their norm.
+
+Gradients are summed in float32, over micro-batches and over ranks, as in the other engines: in bfloat16 the sum of 64
+is wrong by 1 %. Stage 0, where DeepSpeed can't do so with weights in bfloat16, keeps float32 weights under autocast.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from models.memory import REDUCE_BUCKET
 from models.transformer import Transformer
 from storage.errors import TrainingError
 from tasks.pretrain.engines.base import Engine, MicroBatch
@@ -32,7 +36,8 @@ from tasks.training.states_only import states_only
 
 class DeepSpeedEngine(Engine):
     """ZeRO (Rajbhandari et al. 2020): stage 1 shards optimizer states over the processes, 2 gradients too, 3 weights
-    too. In 16-bit precisions the optimizer keeps float32 master weights; float16 has dynamic loss scaling."""
+    too. From stage 1 on weights are in 16 bits in such precisions, and the optimizer keeps float32 masters; float16 has
+    dynamic loss scaling."""
 
     def __init__(self, spec: TrainSpec, world: World) -> None:
         super().__init__(spec, world)
@@ -41,17 +46,22 @@ class DeepSpeedEngine(Engine):
         decline_shared_memory_operator()
         deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
         self.zero_stage = spec.runtime.pretrain.zero_stage
-        self.clips = self.zero_stage == 0 and self.dtype == torch.float32
+        self.weight_dtype = self.dtype if self.zero_stage else torch.float32
         model = self._empty_model()
         self.sizes = dict(whole_sizes(self.spec.shape))
         self._initialise(model)
         optimizer = new_optimizer(self.config, model, self.sizes)
         self.topology = Topology(
-            self.zero_stage, world.size if self.zero_stage else 0, str(self.dtype), _names(model, optimizer)
+            self.zero_stage, world.size if self.zero_stage else 0, str(self.weight_dtype), _names(model, optimizer)
         )
+        if self.dtype != self.weight_dtype:  # within the model, as DeepSpeed turns off autocast from without
+            model.forward = torch.autocast(world.device.type, self.dtype)(model.forward)  # type: ignore[method-assign]
         self.deepspeed, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=self._settings())
-        if self.zero_stage == 0 and not self.clips:
-            self.deepspeed.optimizer.optimizer.state.clear()  # initialisation took an empty step, which Adam counted
+        if self.zero_stage == 1:
+            # Asked for by its settings, it takes an optimizer whose checkpoints can't be converted
+            zero = self.deepspeed.optimizer
+            zero.gradient_accumulation_dtype = torch.float32
+            zero.use_separate_grad_accum = zero.use_grad_accum_attribute = zero.dtype != torch.float32
 
     def _empty_model(self) -> Transformer:
         """The model without its weights. At stage 3 each parameter is divided as soon as its layer is made, so that no
@@ -88,18 +98,20 @@ class DeepSpeedEngine(Engine):
         return gathered
 
     def _settings(self) -> dict[str, Any]:
-        zero: dict[str, Any] = {"stage": self.zero_stage}
+        zero: dict[str, Any] = {"stage": self.zero_stage, "reduce_bucket_size": REDUCE_BUCKET}
         if self.spec.runtime.pretrain.offload == "optimizer":
             zero["offload_optimizer"] = {"device": "cpu"}
         return {
             "train_batch_size": self.config.global_batch,
             "train_micro_batch_size_per_gpu": self.micro_batch,
             "gradient_accumulation_steps": self.micro_steps,
-            "gradient_clipping": 0.0 if self.clips else self.config.gradient_clip,
+            "gradient_clipping": self.config.gradient_clip if self.zero_stage else 0.0,
             "zero_optimization": zero,
             "zero_force_ds_cpu_optimizer": False,
-            "bf16": {"enabled": self.dtype == torch.bfloat16},
-            "fp16": {"enabled": self.dtype == torch.float16},
+            "bf16": {"enabled": self.weight_dtype == torch.bfloat16},
+            "fp16": {"enabled": self.weight_dtype == torch.float16},
+            "data_types": {"grad_accum_dtype": "fp32" if self.zero_stage > 1 else None},
+            "communication_data_type": "fp32",
             "steps_per_print": None,
         }
 
@@ -126,11 +138,11 @@ class DeepSpeedEngine(Engine):
             if weights is not None:
                 loss = loss * weights[number - 1]
             self.deepspeed.backward(loss)
-            if self.clips and number == len(batches):
+            if self.zero_stage == 0 and number == len(batches):
                 norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.gradient_clip)
             self.deepspeed.step()
             total += loss.detach()
-        if not self.clips:
+        if self.zero_stage:
             skipped = (
                 self.dtype == torch.float16 and self.deepspeed.optimizer.overflow
             )  # while the loss scale is too large

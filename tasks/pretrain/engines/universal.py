@@ -78,7 +78,7 @@ def _split(folder: Path, out: Path, saved: Topology) -> Tensor:
     stored = load_states(folder / "mp_rank_00_model_states.pt")
     names = [name for group in saved.groups for name in group]
     optimizer = stored["optimizer"]
-    if "fp32_groups" in optimizer:  # of weights in 16 bits
+    if "fp32_groups" in optimizer:  # of weights in 16 bits, as earlier versions had them
         masters = [master.detach() for group in optimizer["fp32_groups"] for master in group]
         optimizer = optimizer["optimizer_state_dict"]
     else:
@@ -132,18 +132,13 @@ def _write_common(folder: Path, out: Path, step: Tensor, groups: Sequence[Mappin
 
 
 @torch.no_grad()
-def load_whole(folder: Path, model: nn.Module, optimizer: Any, topology: Topology) -> None:
-    """Stage 0: load what `convert` left in `folder` into an unsharded model and its optimizer, which keeps master
-    weights of 16-bit ones."""
+def load_whole(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, topology: Topology) -> None:
+    """Stage 0: load what `convert` left in `folder` into an unsharded model and its optimizer."""
     parameters = dict(model.named_parameters())
-    inner = getattr(optimizer, "optimizer", optimizer)
-    masters = [master for group in inner.param_groups for master in group["params"]]
-    names = [name for group in topology.groups for name in group]
-    for name, master in zip(names, masters, strict=True):
-        place, device = folder / "zero" / name, master.device
-        fp32, *moments = (load_states(place / f"{key}.pt")[PARAMETER] for key in STATES)
-        parameters[name].copy_(fp32.view_as(master))
-        master.copy_(fp32.view_as(master))
+    for name in (name for group in topology.groups for name in group):
+        held, place = parameters[name], folder / "zero" / name
+        fp32, *moments = (load_states(place / f"{key}.pt")[PARAMETER].view_as(held) for key in STATES)
+        held.copy_(fp32)
         step = load_states(place / "step.pt").clone()
-        kept = {key: moment.view_as(master).to(device) for key, moment in zip(STATES[1:], moments, strict=True)}
-        inner.state[master] = {"step": step.to(device), **kept}
+        kept = {key: moment.to(held.device) for key, moment in zip(STATES[1:], moments, strict=True)}
+        optimizer.state[held] = {"step": step.to(held.device), **kept}

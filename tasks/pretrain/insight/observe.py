@@ -27,7 +27,7 @@ from tasks.pretrain.insight.profiler import StepProfiler
 from tasks.pretrain.insight.trackers import by_step, open_trackers
 from tasks.pretrain.spec import TrainSpec
 from tasks.training.logs import drop_torn, read_log
-from tasks.training.peak import peak_flops, peak_memory
+from tasks.training.peak import data_sheet_flops, peak_flops, peak_memory
 
 
 class Insight:
@@ -39,6 +39,9 @@ class Insight:
         self.flops = flops_per_token(spec.shape)
         peak = torch.tensor(peak_flops(self.world.device, engine.dtype, torch.get_num_threads()), dtype=torch.float64)
         self.peak = float(self.world.sum(peak.to(self.world.device)))  # of all ranks, which measured at the same time
+        sheets = self.world.gathered(data_sheet_flops(self.world.device, engine.precision))
+        known = [flops for flops in sheets if flops is not None]
+        self.data_sheet = sum(known) if len(known) == len(sheets) else None
         self.layers = LayerStats(_model(engine), _renaming(engine)) if spec.runtime.tracking.insight_every else None
         self.profiler = StepProfiler(self.folder, self.world.device)
         self.inspects = self.traces = False
@@ -86,14 +89,15 @@ class Insight:
         speed = self.tokens / max(seconds["data"] + seconds["training"], 1e-9)
         measured = {
             "tokens_per_second": speed,
-            "mfu": speed * self.flops / self.peak,
+            "mfu_measured": speed * self.flops / self.peak,
+            "mfu_data_sheet": None if self.data_sheet is None else speed * self.flops / self.data_sheet,
             "memory_bytes": peak_memory(self.world.device),
         }
         row = {"step": step, "steps": step - self.reported, "tokens": self.tokens, **measured}
         if self.world.first:
             self._append("speed", {**row, "seconds": {kind: round(spent, 6) for kind, spent in seconds.items()}})
         new = [row for row in rows[-(step - self.reported) :] if row["step"] > self.reported]
-        speeds = {"step": step, **{f"speed/{name}": value for name, value in measured.items()}}
+        speeds = {"step": step, **{f"speed/{name}": value for name, value in measured.items() if value is not None}}
         for number, values in by_step([*new, *map(flattened, self.waiting), speeds]) if self.trackers else ():
             for tracker in self.trackers:
                 tracker.scalars(number, values)
@@ -134,6 +138,7 @@ class Insight:
             "begun": begun,
             "starting_seconds": round(seconds_since_start(), 3),
             "peak_flops": self.peak,
+            "data_sheet_flops": self.data_sheet,
             "flops_per_token": self.flops,
             "precision": str(self.engine.dtype).removeprefix("torch."),
         }

@@ -13,7 +13,7 @@ from typing import Any
 
 from tasks.pretrain.insight.heatmaps import plot_heatmaps
 from tasks.pretrain.insight.layer_history import LayerHistory
-from tasks.pretrain.insight.speed import speed_table, summarise
+from tasks.pretrain.insight.speed import mfu_text, speed_table, summarise
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
 from tasks.stage.pages import embed_plot, markdown_table
@@ -48,7 +48,7 @@ class Page:
         self.rows.append({name: line[name] for name in ("step", "loss", "validation_loss") if name in line})
         self.newest |= line
         self.out.page("live", self.write)
-        return f"loss {line['loss']:.2f}, {line['tokens_per_second']:,.0f} tokens/s, MFU {line['mfu']:.0%}"
+        return f"loss {line['loss']:.2f}, {line['tokens_per_second']:,.0f} tokens/s, {mfu_text(line)}"
 
     def write(self) -> str:
         """The page as Markdown with embedded pictures."""
@@ -95,8 +95,8 @@ class Page:
         rows = {"loss": f"{self.rows[-1]['loss']:.4f} nats a token"}
         if "validation_loss" in newest:
             rows["validation loss"] = f"{newest['validation_loss']:.4f} nats a token"
-        if "mfu" in newest:
-            rows["speed"] = f"{newest['tokens_per_second']:,.0f} tokens/s, {newest['mfu']:.1%} of the device's peak"
+        if "mfu_measured" in newest:
+            rows["speed"] = f"{newest['tokens_per_second']:,.0f} tokens/s, {mfu_text(newest)}"
             rows["peak memory"] = f"{newest['memory_bytes'] / 1e6:,.0f} MB"
         done, left = self.rows[-1]["step"] - first, self.spec.steps - self.rows[-1]["step"]
         if done > 0 and left:

@@ -1,5 +1,8 @@
 """Summarises speed.jsonl: how fast a run was, and what share of its time was not training.
 
+Model FLOPs utilisation is told of two peaks: that of matrix products as measured when the run began (`mfu_measured`),
+and that of the device's data sheet (`mfu_data_sheet`, null where there is none), which `plan` and publications use.
+
 The file has a row per report, and one per start of the child, so that the cost of restarts is included.
 """
 
@@ -21,12 +24,15 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for kind, spent in row["seconds"].items():
             seconds[kind] = seconds.get(kind, 0.0) + spent
     total = sum(seconds.values()) or 1.0
+    sheet = starts[-1].get("data_sheet_flops") if starts else None
     shares = {f"{kind}_share": round(spent / total, 5) for kind, spent in seconds.items()}
     return {
         "training_seconds": round(seconds.get("data", 0.0) + seconds.get("training", 0.0), 2),
         "tokens_per_second": round(_median(reports, "tokens_per_second"), 1),
-        "mfu": round(_median(reports, "mfu"), 4),
+        "mfu_measured": round(_median(reports, "mfu_measured"), 4),
+        "mfu_data_sheet": round(_median(reports, "mfu_data_sheet"), 4) if sheet else None,
         "peak_flops": starts[-1]["peak_flops"] if starts else 0.0,
+        "data_sheet_flops": sheet,
         "peak_memory_bytes": max((row["memory_bytes"] for row in reports), default=0),
         "overhead_share": round(sum(seconds.get(kind, 0.0) for kind in OVERHEAD) / total, 5),
         "redone_steps": _redone(rows),
@@ -34,12 +40,22 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def mfu_text(measured: Mapping[str, Any]) -> str:
+    """Both utilisations of a report, by their names."""
+    told = f"mfu_measured {measured['mfu_measured']:.1%}"
+    sheet = measured["mfu_data_sheet"]
+    return told if sheet is None else f"{told}, mfu_data_sheet {sheet:.1%}"
+
+
 def speed_table(summary: Mapping[str, Any], precision: str) -> list[dict[str, str]]:
     """The summary as a table."""
     rows = {
         "tokens per second, median": f"{summary['tokens_per_second']:,.0f}",
-        "model FLOPs utilisation, median": f"{summary['mfu']:.1%} of {summary['peak_flops'] / 1e9:,.0f} GFLOP/s, the "
+        "mfu_measured, median": f"{summary['mfu_measured']:.1%} of {summary['peak_flops'] / 1e9:,.0f} GFLOP/s, the "
         f"measured peak of {precision} matrix products",
+        "mfu_data_sheet, median": "no data sheet of this device is known"
+        if summary["mfu_data_sheet"] is None
+        else f"{summary['mfu_data_sheet']:.1%} of the data sheet's {summary['data_sheet_flops'] / 1e9:,.0f} GFLOP/s",
         "peak memory": f"{summary['peak_memory_bytes'] / 1e6:,.0f} MB",
     }
     shares = {name.removesuffix("_share"): value for name, value in summary.items() if name.endswith("_share")}
@@ -59,4 +75,6 @@ def _redone(rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _median(rows: Sequence[Mapping[str, Any]], name: str) -> float:
-    return statistics.median(row[name] for row in rows) if rows else 0.0
+    """Of the rows that have it: a run that an earlier version began has rows with other names."""
+    found = [row[name] for row in rows if row.get(name) is not None]
+    return statistics.median(found) if found else 0.0

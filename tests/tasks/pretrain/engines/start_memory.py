@@ -1,5 +1,5 @@
-"""`torchrun … -m tests.tasks.pretrain.engines.start_memory OUT`: the most that each rank of ZeRO 3 holds until its
-weights are drawn, and while the whole model is gathered."""
+"""`torchrun … -m tests.tasks.pretrain.engines.start_memory OUT`: the most that each rank holds, by each engine, while
+it is built and while the whole model is gathered."""
 
 from __future__ import annotations
 
@@ -13,41 +13,55 @@ import torch
 
 from tasks.pretrain.engines import open_engine
 from tasks.pretrain.engines.deepspeed import DeepSpeedEngine
-from tasks.pretrain.world import join
+from tasks.pretrain.world import World, join
 from tests.models.live import LiveStorages
-from tests.tasks.pretrain.engines.engine_child import make_spec
+from tests.tasks.pretrain.engines.engine_child import CONTEXT, VOCABULARY, make_spec
 
 CHANGES = {"depth": 16, "width": 64, "feed_forward": 128}  # so that no parameter is much of the whole
-SHORT = {"reduce_bucket_size": 1_000, "stage3_prefetch_bucket_size": 0}  # else buffers are all that is seen
+BUCKET = 1_000  # numbers, else buffers are all that is seen
+SHORT = {"reduce_bucket_size": BUCKET, "stage3_prefetch_bucket_size": 0, "stage3_param_persistence_threshold": 0}
+SETTINGS = DeepSpeedEngine._settings
+ENGINES: dict[str, dict[str, Any]] = {
+    "ddp": {"engine": "ddp"},
+    **{f"fsdp {stage}": {"engine": "fsdp", "zero_stage": stage} for stage in (0, 3)},
+    **{f"deepspeed {stage}": {"engine": "deepspeed", "zero_stage": stage} for stage in range(4)},
+}
+
+
+def shortened(engine: DeepSpeedEngine) -> dict[str, Any]:
+    """The settings of the engine but for the sizes of buffers."""
+    found = SETTINGS(engine)
+    return {**found, "zero_optimization": {**found["zero_optimization"], **SHORT}}
+
+
+def peaks(folder: Path, world: World, runtime: dict[str, Any], precision: str) -> dict[str, int]:
+    """Bytes at the peak of building the engine, and of gathering the model after a step."""
+    config = {"precision": precision, "global_batch": world.size}
+    case = {"shape": "mistral", "changes": CHANGES, "config": config, "runtime": {"micro_batch": 1, **runtime}}
+    ids_BT = torch.randint(0, VOCABULARY, (1, CONTEXT))
+    with LiveStorages() as live:
+        engine = open_engine(make_spec(folder, case), world)
+        start = live.peak
+        engine.step([(ids_BT, ids_BT, None)], 1e-3)
+        gc.collect()
+        assert live.settled
+        live.peak = 0
+        engine.whole_model()
+        return {"start": start, "end": live.peak}
 
 
 def main() -> None:
     """What every rank held goes into a file."""
-    import deepspeed
-
     folder = Path(sys.argv[1])
     world = join(make_spec(folder, {"shape": "mistral", "runtime": {}}).runtime)
     torch.set_num_threads(1)
-    runtime = {"micro_batch": 2, "engine": "deepspeed", "zero_stage": 3}
-    drawn, settings, initialize = [], DeepSpeedEngine._settings, deepspeed.initialize
-
-    def shortened(engine: DeepSpeedEngine) -> dict[str, Any]:
-        found = settings(engine)
-        return {**found, "zero_optimization": {**found["zero_optimization"], **SHORT}}
-
-    def noting(**arguments: Any) -> Any:
-        drawn.append(live.peak)
-        return initialize(**arguments)
-
-    DeepSpeedEngine._settings = shortened  # type: ignore[method-assign, assignment]
-    deepspeed.initialize = noting
-    with LiveStorages() as live:
-        engine = open_engine(make_spec(folder, {"shape": "mistral", "changes": CHANGES, "runtime": runtime}), world)
-        gc.collect()
-        held, live.peak = live.settled, 0
-        engine.whole_model()
-        gathered = live.peak - held
-    results = world.gathered({"drawn": drawn[0], "gathered": gathered})
+    DeepSpeedEngine._settings = shortened  # type: ignore[method-assign]
+    found = {
+        f"{name}, {precision}": peaks(folder, world, runtime, precision)
+        for precision in ("float32", "bfloat16")
+        for name, runtime in ENGINES.items()
+    }
+    results = world.gathered(found)
     if world.first:
         (folder / "results.json").write_text(json.dumps(results))
     world.leave()

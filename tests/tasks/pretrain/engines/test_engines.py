@@ -59,10 +59,14 @@ Z_LOSS = [
 ]
 HALF = [
     case(f"zero {stage}, bfloat16", 2, engine="deepspeed", zero_stage=stage) | {"config": {"precision": "bfloat16"}}
-    for stage in (0, 1)
+    for stage in range(4)
 ]
-HALF_GOES_ON = case("zero 1 after zero 0, bfloat16", 2, source=HALF[0]["name"], engine="deepspeed", zero_stage=1)
-HALF_GOES_ON |= {"config": {"precision": "bfloat16"}}
+HALF_GOES_ON = [
+    case("zero 1 after zero 0, bfloat16", 2, source=HALF[0]["name"], engine="deepspeed", zero_stage=1),
+    case("zero 0 after zero 1, bfloat16", 2, source=HALF[1]["name"], engine="deepspeed"),
+    case("zero 3 after zero 1, bfloat16", 2, source=HALF[1]["name"], engine="deepspeed", zero_stage=3),
+]
+HALF_GOES_ON = [found | {"config": {"precision": "bfloat16"}} for found in HALF_GOES_ON]
 GOES_ON = [
     case("zero 3 of 2 after zero 1 of 1", 2, source="one zero 1", engine="deepspeed", zero_stage=3),
     case("zero 2 of 2 after zero 3 of 2", 2, source="zero 3", engine="deepspeed", zero_stage=2),
@@ -145,7 +149,7 @@ def launch(folder: Path, cases: list[dict[str, Any]], processes: int) -> Results
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    cases = [*ALONE_FIRST, Z_LOSS[0], *SAME, Z_LOSS[1], *HALF, HALF_GOES_ON, *GOES_ON, *REFUSED, *GOES_ON_ALONE]
+    cases = [*ALONE_FIRST, Z_LOSS[0], *SAME, Z_LOSS[1], *HALF, *HALF_GOES_ON, *GOES_ON, *REFUSED, *GOES_ON_ALONE]
     return launch(tmp_path_factory.mktemp("pair"), cases, 2)
 
 
@@ -183,10 +187,15 @@ def test_and_so_do_combinations(name: str, fourfold: Results, results: Results) 
 
 
 def test_deepspeed_counts_the_steps_of_adam_alike_in_bfloat16(results: Results) -> None:
-    without, sharded = (results[name] for name in names(HALF))
-    assert without["losses"] == pytest.approx(sharded["losses"], abs=TOLERANCE)
+    without, *sharded = (results[name] for name in names(HALF))
+    # Weights in float32 under autocast beside weights in bfloat16
+    for stage in sharded:
+        assert stage["losses"] == pytest.approx(sharded[0]["losses"], abs=TOLERANCE)
+        assert stage["losses"] == pytest.approx(without["losses"], abs=2e-2)
     assert without["losses"] == pytest.approx(results["one llama"]["losses"], abs=2e-2)
-    assert results[HALF_GOES_ON["name"]]["losses"] == pytest.approx(sharded["losses"][SAVED:], abs=TOLERANCE)
+    for other in HALF_GOES_ON:
+        expected = results[f"zero {other['runtime'].get('zero_stage', 0)}, bfloat16"]["losses"][SAVED:]
+        assert results[other["name"]]["losses"] == pytest.approx(expected, abs=2e-2)
 
 
 @pytest.mark.parametrize("name", names([*ALONE_FIRST, *SAME, *HALF]))

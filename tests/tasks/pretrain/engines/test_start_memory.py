@@ -1,40 +1,47 @@
-"""ZeRO 3 starts and ends in the memory that it trains in: no rank holds more than its share and a parameter."""
+"""A run starts and ends in the memory that the plan says, with every engine: where weights are sharded, no rank holds
+the whole model but the first, when it gathers it."""
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
+
+from models.memory import Setup, ends, memory_of_ends, training
 from models.presets import count_parameters
 from tests.tasks.pretrain.engines.engine_child import make_spec
-from tests.tasks.pretrain.engines.start_memory import CHANGES
+from tests.tasks.pretrain.engines.pair import results_of_pair
+from tests.tasks.pretrain.engines.start_memory import BUCKET, CHANGES, ENGINES
 
-ROOT = Path(__file__).parents[4]
+PRECISIONS = {"float32": "float32", "bfloat16": "mixed"}
 
 
-def test_no_rank_of_zero_3_holds_the_whole_model_when_it_starts_or_is_gathered(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)),
-            *("-m", "tests.tasks.pretrain.engines.start_memory", str(tmp_path)),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""},
-        check=True,
-        capture_output=True,
-        timeout=300,
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, int]]]:
+    found: list[dict[str, dict[str, int]]] = results_of_pair(
+        "tests.tasks.pretrain.engines.start_memory", tmp_path_factory.mktemp("pair")
     )
-    first, second = json.loads((tmp_path / "results.json").read_text())
-    shape = make_spec(tmp_path, {"shape": "mistral", "changes": CHANGES, "runtime": {}}).shape
-    whole = 4 * count_parameters(shape)
+    return found
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", ENGINES)
+def test_the_peaks_of_starting_and_ending_are_those_of_the_plan(
+    name: str, precision: str, ranks: list[dict[str, dict[str, int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ends, "REDUCE_BUCKET", BUCKET)
+    monkeypatch.setattr(training, "REDUCE_BUCKET", BUCKET)
+    spec = make_spec(Path(), {"shape": "mistral", "changes": CHANGES, "runtime": ENGINES[name]})
+    setup = Setup(
+        engine=spec.runtime.pretrain.engine,
+        zero_stage=spec.runtime.pretrain.zero_stage,
+        precision=PRECISIONS[precision],
+        devices=2,
+        cuda=False,
+    )
+    told, whole = memory_of_ends(spec.shape, setup), 4 * count_parameters(spec.shape)
+    first, second = (rank[f"{name}, {precision}"] for rank in ranks)
     for rank in (first, second):
-        assert whole / 2 <= rank["drawn"] < 0.6 * whole  # its half, and the parameter that is drawn
-    assert second["gathered"] < 0.05 * whole
-    assert first["gathered"] < 1.05 * whole  # in host memory, where the snapshot is written from
+        assert rank["start"] == pytest.approx(told.start.device, rel=0.04)
+    assert first["end"] == pytest.approx(told.end.device + whole, rel=0.02)  # not yet in the format that is written
+    assert second["end"] <= 1.02 * told.end.device

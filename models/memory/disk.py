@@ -1,0 +1,35 @@
+"""The size of a checkpoint, and the disk that checkpoints need. No torch."""
+
+from __future__ import annotations
+
+from models.memory.setup import Held, Setup
+from models.presets import ModelShape, block_matrices, count_parameters
+
+# Measured bytes in a checkpoint around a parameter and its optimizer states
+DEEPSPEED_HEAD, DISTRIBUTED_HEAD = 1_500, 8_500
+
+
+def checkpoint_bytes(shape: ModelShape, setup: Setup) -> int:
+    """Bytes of one checkpoint at most, all devices' files together: weights, optimizer states, and what files hold
+    around each tensor.
+
+    ZeRO 3 writes the master instead of the weights, which are its rounding.
+    """
+    count = count_parameters(shape)
+    matrices = shape.depth * block_matrices(shape)
+    states = setup.state_bytes * Held(matrices, count - matrices).moments(setup.optimizer)
+    weights = 0 if setup.engine == "deepspeed" and setup.zero_stage == 3 else setup.weight_bytes * count
+    return weights + setup.master_bytes * count + states + _file_heads(shape, setup)
+
+
+def _file_heads(shape: ModelShape, setup: Setup) -> int:
+    """Names, shapes and zip headers: torch's distributed checkpoint has them once a tensor and rank."""
+    tensors = shape.depth * (12 if shape.family == "gpt2" else 6) + 5
+    if setup.engine == "deepspeed":
+        return DEEPSPEED_HEAD * tensors
+    return DISTRIBUTED_HEAD * tensors * setup.tensor_parallel * (setup.shares if setup.engine == "fsdp" else 1)
+
+
+def checkpoint_disk(size: int, kept: int) -> int:
+    """Disk space for `kept` checkpoints: an old one is removed only when the next is complete."""
+    return size * (kept + 1)

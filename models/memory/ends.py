@@ -1,0 +1,116 @@
+"""Memory while a run starts, resumes and ends, which may be more than that of a step. No torch.
+
+Weights are drawn a parameter at a time on the host, by every rank; DeepSpeed before stage 3 then holds the whole model
+in float32 on each device, flattens it in the precision of the weights, and reads whole files of a checkpoint on each
+rank. At the end, and for each snapshot, the first rank gathers the whole model in float32 on its host, a parameter at a
+time, and copies it into the format in which it is written. What DeepSpeed's states take while they are converted for
+another stage or number of processes is not in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from models.activations import ceil_div
+from models.memory.setup import Held, Setup, held_parameters
+from models.memory.training import REDUCE_BUCKET, TrainingMemory, of_stage, training_memory
+from models.presets import ModelShape, count_parameters
+
+SUB_GROUP = 1_000_000_000  # parameters of which ZeRO 3 allocates gradients at a time
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Bytes at one time. On a CPU the device's memory is the host's, and what each rank needs there is in `device`."""
+
+    device: int
+    host: int  # for each rank
+    first: int = 0  # on the host of the first rank, beside that
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The most at each time: while the engine is built, a checkpoint read, and the model gathered and written."""
+
+    start: Moment
+    resume: Moment
+    end: Moment
+
+
+def memory_of_ends(shape: ModelShape, setup: Setup) -> Ends:
+    """Of the device that needs most to start; with pipeline parallelism that of the largest stage."""
+    return max((_of_stage(shape, setup, stage) for stage in range(setup.pipeline_parallel)), key=_most_device)
+
+
+def most_memory(shape: ModelShape, setup: Setup) -> int:
+    """Bytes on a device that a run needs at any time."""
+    return max(training_memory(shape, setup).total, _most_device(memory_of_ends(shape, setup)))
+
+
+def largest_parameter(shape: ModelShape) -> int:
+    """Numbers in the largest parameter: an embedding, or a fused matrix of a block."""
+    inner = shape.feed_forward * (2 if shape.gated else 1)
+    fused = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    learned = shape.context if shape.rope_theta is None else 0
+    return shape.width * max(shape.vocab_size, inner, fused, learned)
+
+
+def _most_device(ends: Ends) -> int:
+    return max(ends.start.device, ends.resume.device, ends.end.device)
+
+
+def _of_stage(shape: ModelShape, setup: Setup, stage: int) -> Ends:
+    held, memory = held_parameters(shape, setup, stage), of_stage(shape, setup, stage)
+    find = _deepspeed if setup.engine == "deepspeed" else _native
+    offloaded = of_stage(shape, replace(setup, copies_states=False), stage).host  # no copies before the first save
+    found = find(setup, held, memory, largest_parameter(shape), offloaded)
+    # The model in our form and in that of transformers, for which GPT-2's matrices are transposed beforehand
+    start, resume, end = found
+    end = Moment(end.device, end.host, (3 if shape.family == "gpt2" else 2) * 4 * count_parameters(shape))
+    return Ends(*(each if setup.cuda else _together(each) for each in (start, resume, end)))
+
+
+def _together(moment: Moment) -> Moment:
+    return Moment(moment.device + moment.host, 0, moment.first)
+
+
+def _native(
+    setup: Setup, held: Held, memory: TrainingMemory, largest: int, offloaded: int
+) -> tuple[Moment, Moment, Moment]:
+    """Each rank has its shard on the device, or where it is offloaded, and draws whole parameters, which it copies its
+    shard from. Gathered parameters are whole on each device."""
+    buckets = memory.buffers  # DDP's, which live as long as the model
+    ways = setup.tensor_parallel * (setup.shares if setup.sharded else 1)
+    drawn = 4 * (largest + ceil_div(largest, ways))
+    states = memory.weights + memory.optimizer + buckets
+    gathered = 4 * largest if setup.devices > 1 and (setup.sharded or setup.devices > setup.replicas) else 0
+    own = ceil_div(4 * held.total, setup.shares) if memory.weights == 0 else 0  # offloaded
+    return (
+        Moment(memory.weights + buckets, own + drawn),
+        Moment(states, offloaded + 4 * largest),
+        Moment(states + gathered, memory.host),
+    )
+
+
+def _deepspeed(
+    setup: Setup, held: Held, memory: TrainingMemory, largest: int, offloaded: int
+) -> tuple[Moment, Moment, Moment]:
+    number, share = setup.weight_bytes, ceil_div(held.total, setup.shares)
+    away, masters = setup.offload == "optimizer", 4 * share
+    sums = setup.state_bytes * share if setup.zero_stage == 3 and not away else 0  # allocated once
+    states = memory.weights + memory.optimizer + sums
+    if setup.zero_stage == 3:
+        held_on = memory.weights + (0 if away else masters + max(sums, 4 * min(share, SUB_GROUP)))
+        start = max(memory.weights + number * largest, held_on + setup.state_bytes * REDUCE_BUCKET)
+        read, gathered = 12 * share, number * largest if setup.shares > 1 else 0
+    elif setup.zero_stage:
+        flattened = 2 * number * held.total
+        start = max(4 * held.total, flattened, memory.weights + (0 if away else 2 * masters))
+        read, gathered = number * held.total + 12 * share, 0
+    else:
+        start, read, gathered = 4 * held.total, 12 * held.total, 0
+    return (
+        Moment(start, 4 * largest + (2 * masters if away else 0)),
+        Moment(states, offloaded + read),
+        Moment(states + gathered, memory.host),
+    )

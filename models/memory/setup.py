@@ -1,0 +1,134 @@
+"""How a model is trained, as far as memory is concerned, and what one device holds of it. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from models.activations import Numbers, Precision, ceil_div, numbers, vocabulary_of_rank
+from models.presets import ModelShape, Recompute, ShapeError, block_matrices, blocks_of_stage
+
+Engine = Literal["deepspeed", "fsdp", "ddp"]
+Optimizer = Literal["adamw", "muon"]
+Offload = Literal["none", "optimizer"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a model is trained, as far as memory is concerned. Raises ShapeError where devices can't be divided so."""
+
+    engine: Engine = "deepspeed"
+    zero_stage: int = 0  # of DeepSpeed; DDP shards nothing, FSDP everything, and with 3 gathers weights twice per step
+    precision: Precision = "mixed"
+    optimizer: Optimizer = "adamw"
+    devices: int = 1  # replicas × tensor_parallel × pipeline_parallel; replicas are rows × context_parallel
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    context_parallel: int = 1
+    replicate: int = 1  # FSDP's hybrid sharding: groups of replicas that each hold all shards
+    offload: Offload = "none"
+    recompute: Recompute = "none"
+    micro_batch: int = 1  # sequences of a forward pass
+    micro_steps: int = 1  # forward passes per optimizer step on one device
+    isolate: bool = False  # isolated documents within a window
+    copies_states: bool = False  # to the host, to write checkpoints while training continues
+    cuda: bool = True
+
+    def __post_init__(self) -> None:
+        if self.devices % (self.tensor_parallel * self.pipeline_parallel):
+            raise ShapeError(
+                f"{self.devices} devices can't be divided into tensor_parallel {self.tensor_parallel} × "
+                f"pipeline_parallel {self.pipeline_parallel}: set a number of devices that is a multiple of both"
+            )
+        if self.replicas % self.context_parallel:
+            raise ShapeError(
+                f"data-parallel devices are {self.replicas}, which context_parallel {self.context_parallel} does not "
+                "divide: set a number of devices that is a multiple of it"
+            )
+        if self.replicas % self.replicate:
+            raise ShapeError(
+                f"data-parallel devices are {self.replicas}, which can't be divided into replicate {self.replicate} "
+                "groups: set a replicate that divides devices / tensor_parallel"
+            )
+
+    @property
+    def replicas(self) -> int:
+        """Data-parallel copies of the model."""
+        return self.devices // (self.tensor_parallel * self.pipeline_parallel)
+
+    @property
+    def shares(self) -> int:
+        """Number of shards of ZeRO and FSDP."""
+        return max(1, self.replicas // self.replicate)
+
+    @property
+    def sharded(self) -> int:
+        """The equivalent ZeRO stage: 1 shards optimizer states, 2 gradients too, 3 weights too."""
+        return {"ddp": 0, "fsdp": 3}.get(self.engine, self.zero_stage)
+
+    @property
+    def form(self) -> Numbers:
+        """Sizes of the numbers in the forward pass."""
+        return numbers(self.precision, autocast=self.sharded == 0, cuda=self.cuda)
+
+    @property
+    def halved(self) -> bool:
+        """Whether weights are in 16 bits beside float32 masters: DeepSpeed's from ZeRO 1 on, where products are."""
+        return self.engine == "deepspeed" and self.precision == "mixed" and self.zero_stage > 0
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of a stored weight."""
+        return 2 if self.halved else self.state_bytes
+
+    @property
+    def master_bytes(self) -> int:
+        """Bytes of a float32 master weight: DeepSpeed's, from ZeRO 1 on in any precision."""
+        if self.engine != "deepspeed" or self.precision in ("bfloat16", "float16"):
+            return 0
+        return 4 if self.zero_stage >= 1 else 0
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a number in the sum of gradients, and in one of the optimizer's moments."""
+        return 2 if self.precision in ("bfloat16", "float16") else 4
+
+
+@dataclass(frozen=True)
+class Held:
+    """Parameters on one device before data-parallel sharding."""
+
+    matrices: int  # of blocks, updated by Muon
+    others: int  # embeddings, head, norms, biases, always updated by AdamW
+
+    @property
+    def total(self) -> int:
+        """All parameters."""
+        return self.matrices + self.others
+
+    def moments(self, optimizer: Optimizer) -> int:
+        """Numbers in the optimizer's moments: two per parameter, for Muon's one (Jordan et al. 2024)."""
+        return (2 if optimizer == "adamw" else 1) * self.matrices + 2 * self.others
+
+
+def blocks_held(shape: ModelShape, setup: Setup, stage: int) -> int:
+    """Blocks of a pipeline stage."""
+    return len(blocks_of_stage(shape.depth, setup.pipeline_parallel, stage))
+
+
+def held_parameters(shape: ModelShape, setup: Setup, stage: int = 0) -> Held:
+    """Parameters on one device of a pipeline stage; the first has the embedding, the last the head, and both a tied
+    matrix. Tensor parallelism divides matrices, biases of column-parallel ones, and the vocabulary if it is divisible
+    (Shoeybi et al. 2019)."""
+    ways, blocks, width = setup.tensor_parallel, blocks_held(shape, setup, stage), shape.width
+    biased = shape.family == "gpt2"
+    norm = width * (2 if biased else 1)
+    columns = (shape.heads + 2 * shape.kv_heads) * shape.head_dim + shape.feed_forward if biased else 0
+    small = blocks * (2 * norm + ceil_div(columns, ways) + (2 * width if biased else 0))
+    vocabulary = vocabulary_of_rank(shape, ways) * width
+    first, last = stage == 0, stage == setup.pipeline_parallel - 1
+    if first:
+        small += vocabulary + (shape.context * width if biased else 0)
+    if last:
+        small += norm + (0 if first and shape.tie_embeddings else vocabulary)
+    return Held(blocks * ceil_div(block_matrices(shape), ways), small)

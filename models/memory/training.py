@@ -1,0 +1,152 @@
+"""Estimates of training memory per device for each engine, and of a checkpoint's size. No torch.
+
+States are those that engines really allocate, as tests check: DeepSpeed's ZeRO (Rajbhandari et al. 2020, section 3)
+keeps float32 master weights from stage 1 on, even of float32 weights, and sums the gradients of 16-bit ones in float32;
+DDP and stage 0 train float32 weights under autocast; FSDP shards float32 weights and gathers them block by block in the
+precision of matrix products (Zhao et al. 2023). The CUDA context (about half a gigabyte), NCCL and fragmentation come
+on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models.activations import Activations, activations, ceil_div
+from models.memory.setup import Held, Setup, blocks_held, held_parameters
+from models.presets import ModelShape, ShapeError, block_matrices
+
+# Numbers in the bucket of DeepSpeed's reduction of gradients: half of its default, as they are reduced in float32
+REDUCE_BUCKET = 250_000_000
+ALLREDUCE_BUCKET = 500_000_000  # of ZeRO 0, which can't be set
+# DeepSpeed's defaults, in numbers of parameters: the weights that ZeRO 3 keeps gathered, and prefetches
+MAX_GATHERED, PREFETCHED = 1_000_000_000, 50_000_000
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """Bytes on the device with the most. Of loss, backward, reduce and step only one exists at a time."""
+
+    weights: int
+    gradients: int
+    optimizer: int  # moments, and master weights if any
+    gathered: int  # weights gathered for matrix products
+    buffers: int  # communication buffers of gradients
+    activations: int  # of all blocks, saved for the backward pass
+    loss: int  # last norm, chunk of logits, head's gradient
+    backward: int  # one block's backward pass: recomputed activations, and gradients
+    reduce: int  # FSDP: a unit's gradients in float32, less the activations freed by then
+    step: int  # float32 gradients for the master weights beside the others, when all activations are freed
+    host: int  # in host memory: offloaded states and gradients, copies of states that are being written
+
+    @property
+    def peak(self) -> int:
+        """Peak bytes of what exists only within a step."""
+        return max(self.activations + max(self.loss, self.backward, self.reduce), self.step)
+
+    @property
+    def total(self) -> int:
+        """Peak bytes of everything."""
+        return self.weights + self.gradients + self.optimizer + self.gathered + self.buffers + self.peak
+
+
+def training_memory(shape: ModelShape, setup: Setup) -> TrainingMemory:
+    """Training memory of the device that needs most, with pipeline parallelism that of the largest stage."""
+    if setup.pipeline_parallel > shape.depth:
+        raise ShapeError(f"{setup.pipeline_parallel} pipeline stages are more than {shape.depth} blocks: set fewer")
+    stages = (of_stage(shape, setup, stage) for stage in range(setup.pipeline_parallel))
+    return max(stages, key=lambda memory: memory.total)
+
+
+def of_stage(shape: ModelShape, setup: Setup, stage: int) -> TrainingMemory:
+    """Training memory of the devices of a pipeline stage."""
+    blocks = blocks_held(shape, setup, stage)
+    held, sharded = held_parameters(shape, setup, stage), setup.sharded
+    passing = _activations(shape, setup, stage, blocks)
+
+    def share(number: int, from_stage: int) -> int:
+        return ceil_div(number, setup.shares) if sharded >= from_stage else number
+
+    weights, gradients = share(setup.weight_bytes * held.total, 3), share(setup.state_bytes * held.total, 2)
+    states = share(setup.master_bytes * held.total + setup.state_bytes * held.moments(setup.optimizer), 1)
+    step, host = _step(setup, held), 0
+    if setup.offload == "optimizer":
+        # FSDP's shards are in host memory, where the optimizer steps; DeepSpeed's gradients are copied there in
+        # float32, and those of ZeRO 3 are summed there
+        host = states + (weights if setup.engine == "fsdp" else share(4 * held.total, 1))
+        states, weights = 0, 0 if setup.engine == "fsdp" else weights
+        if sharded == 3:
+            host, gradients = host + gradients, 0
+        step = step if setup.halved and setup.zero_stage == 1 else 0
+    if setup.copies_states:
+        host += share(setup.weight_bytes * held.total, 3) + share(setup.state_bytes * held.moments(setup.optimizer), 1)
+    return TrainingMemory(
+        weights=weights,
+        gradients=gradients,
+        optimizer=states,
+        gathered=_gathered(shape, setup, held),
+        buffers=_buffers(setup, held),
+        activations=passing.blocks,
+        loss=passing.loss,
+        backward=passing.backward,
+        reduce=_reduced(shape, setup, held, passing.blocks, blocks),
+        step=step,
+        host=host,
+    )
+
+
+def _step(setup: Setup, held: Held) -> int:
+    """Float32 gradients of this rank's masters, beside the sums: at ZeRO 2 in 16 bits they are the same."""
+    if not setup.master_bytes or (setup.halved and setup.zero_stage == 2):
+        return 0
+    return ceil_div(4 * held.total, setup.shares)
+
+
+def _activations(shape: ModelShape, setup: Setup, stage: int, blocks: int) -> Activations:
+    return activations(
+        shape,
+        setup.form,
+        micro_batch=setup.micro_batch,
+        recompute=setup.recompute,
+        tensor_parallel=setup.tensor_parallel,
+        context_parallel=setup.context_parallel,
+        blocks=blocks,
+        # 1F1B: a stage starts as many micro-batches as stages follow (Narayanan et al. 2021)
+        in_flight=min(setup.pipeline_parallel - stage, setup.micro_steps),
+        head=stage == setup.pipeline_parallel - 1,
+        isolate=setup.isolate,
+    )
+
+
+def _compute_bytes(setup: Setup) -> int:
+    return 4 if setup.precision == "float32" else 2
+
+
+def _gathered(shape: ModelShape, setup: Setup, held: Held) -> int:
+    """Gathered weights beside the shards: DeepSpeed's up to its limit; FSDP's outermost unit, a block and the next, or
+    all if they are kept from the forward to the backward pass (not `zero_stage` 3). FSDP copies even on one device."""
+    if setup.engine == "fsdp":
+        units = held.others + 2 * ceil_div(block_matrices(shape), setup.tensor_parallel)
+        return _compute_bytes(setup) * (units if setup.zero_stage == 3 else held.total)
+    if setup.sharded < 3 or setup.shares == 1:
+        return 0
+    return setup.weight_bytes * min(held.total, MAX_GATHERED + PREFETCHED)
+
+
+def _buffers(setup: Setup, held: Held) -> int:
+    """Gradient buffers: DeepSpeed's bucket, from ZeRO 1 on even on one device, or DDP's copy of all gradients. ZeRO 2
+    fills the bucket in the precision of the weights, and reduces a float32 copy."""
+    if setup.engine == "deepspeed" and setup.zero_stage:
+        return (6 if setup.halved and setup.zero_stage == 2 else setup.state_bytes) * REDUCE_BUCKET
+    if setup.replicas == 1 or setup.engine == "fsdp":
+        return 0
+    return setup.state_bytes * (min(held.total, ALLREDUCE_BUCKET) if setup.engine == "deepspeed" else held.total)
+
+
+def _reduced(shape: ModelShape, setup: Setup, held: Held, kept: int, blocks: int) -> int:
+    """What FSDP needs beyond activations to reduce the gradients of a block, when its activations are freed, or of the
+    outermost unit, when all `kept` are: float32 gradients, and their reduced shard before it is accumulated."""
+    if setup.engine != "fsdp" or (setup.replicas == 1 and setup.precision == "float32"):
+        return 0
+    block = ceil_div(block_matrices(shape), setup.tensor_parallel)
+    ways_out = ((block, kept // blocks), (held.others, kept))
+    return max(0, *(4 * (unit + ceil_div(unit, setup.shares)) - gone for unit, gone in ways_out))
