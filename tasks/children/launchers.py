@@ -50,7 +50,7 @@ def training_command(
     if nodes > 1:
         meeting = f"gristmill-{environment['SLURM_JOB_ID']}"
         run = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
-        return [*run, *_torchrun(training, nodes, _slurm_address(environment), meeting), *started]
+        return [*run, *_slurm_share(environment), *_torchrun(training, nodes, _slurm_address(environment), meeting), *started]
     if training.processes == 1:
         return [sys.executable, "-m", module, str(spec)]
     if training.launcher == "deepspeed":
@@ -84,6 +84,31 @@ def _meeting(spec: Path) -> str:
     """The same on every host, and another for every stage and each time that it begins again."""
     begun = spec.stat().st_mtime_ns if spec.exists() else 0
     return f"gristmill-{hashlib.sha256(f'{spec} {begun}'.encode()).hexdigest()[:12]}"
+
+
+def _slurm_share(environment: Mapping[str, str]) -> list[str]:
+    """What an agent is to get of each node, where srun would give it less than the job has.
+
+    Since Slurm 22.05 srun doesn't inherit `--cpus-per-task`; a task that is bound to cores, as clusters set it, then has
+    one. A job with `--gpus-per-task=1` shows the one task of a node one GPU, and srun refuses another number a task.
+    """
+    share = []
+    if cpus := _slurm_cpus(environment):
+        share.append(f"--cpus-per-task={cpus}")
+    if "SLURM_GPUS_PER_TASK" in environment and "SLURM_GPUS_ON_NODE" in environment:
+        share.append(f"--gpus-per-node={environment['SLURM_GPUS_ON_NODE']}")
+    return share
+
+
+def _slurm_cpus(environment: Mapping[str, str]) -> int | None:
+    """CPUs of the job on each of its nodes: those that its tasks there ask for, or else all, of the node with fewest.
+    Lists of nodes are such as `8(x2),4`."""
+    asked = environment.get("SLURM_CPUS_PER_TASK")
+    listed = environment.get("SLURM_TASKS_PER_NODE" if asked else "SLURM_JOB_CPUS_PER_NODE", "")
+    numbers = [int(number) for number in re.findall(r"(?:^|,)(\d+)", listed)]
+    if not numbers:
+        numbers = [1] if asked else [int(environment.get("SLURM_CPUS_ON_NODE", "0"))]
+    return min(numbers) * int(asked or 1) or None
 
 
 def _slurm_address(environment: Mapping[str, str]) -> str:

@@ -62,6 +62,31 @@ def test_slurms_first_node_is_the_meeting_point(nodes: str, first: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("job", "cpus"),
+    [
+        ({"SLURM_CPUS_PER_TASK": "16", "SLURM_TASKS_PER_NODE": "1(x3)", "SLURM_JOB_CPUS_PER_NODE": "72(x3)"}, 16),
+        ({"SLURM_CPUS_PER_TASK": "4", "SLURM_TASKS_PER_NODE": "8(x2),6"}, 24),
+        ({"SLURM_CPUS_PER_TASK": "4"}, 4),
+        ({"SLURM_JOB_CPUS_PER_NODE": "72(x2),36", "SLURM_CPUS_ON_NODE": "72", "SLURM_TASKS_PER_NODE": "1(x3)"}, 36),
+        ({"SLURM_CPUS_ON_NODE": "12"}, 12),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_slurms_agents_have_the_cores_of_their_nodes(job: dict[str, str], cpus: int | None) -> None:
+    words = command(SLURM | job, processes=2).split()
+    assert [word for word in words if word.startswith("--cpus-per-task")] == (
+        [] if cpus is None else [f"--cpus-per-task={cpus}"]
+    )
+
+
+def test_an_agent_sees_all_gpus_of_its_node_where_the_job_deals_them_out_to_tasks() -> None:
+    dealt_out = SLURM | {"SLURM_GPUS_PER_TASK": "1", "SLURM_GPUS_ON_NODE": "4"}
+    assert " --gpus-per-node=4 " in command(dealt_out, processes=4)
+    assert "--gpus" not in command(SLURM | {"SLURM_GPUS_ON_NODE": "4"}, processes=4)
+
+
+@pytest.mark.parametrize(
     ("runtime", "named"),
     [
         ({"hosts": 2}, "one needs the other"),
