@@ -46,8 +46,8 @@ def own_device(compute: ComputeRuntime) -> torch.device:
 
 
 def place(asked: str, local: int, gpus: int) -> torch.device:
-    """The device of the process with this local rank on a host that shows it so many GPUs: one each, or the CPU for all.
-    One alone is its own: a scheduler can show each process another.
+    """The device of the process with this local rank, which sees so many GPUs here: one each, or the CPU for all.
+    A single one is its own: a scheduler can show each process another.
 
     Raises ConfigError for too few GPUs.
     """

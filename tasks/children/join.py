@@ -27,7 +27,7 @@ def main() -> None:
         begun = spec.stat().st_mtime_ns
         runtime = Runtime.model_validate(json.loads(spec.read_text())["runtime"])
         command = tied_to(os.getpid(), training_command(module, spec, runtime.training))
-        code = subprocess.call(command, env=training_environment(runtime.compute))
+        code = subprocess.call(command, env=training_environment(runtime.compute, runtime.training.processes))
         if code == 0 or not _begins_again(spec, begun):
             sys.exit(code)
 

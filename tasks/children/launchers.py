@@ -94,8 +94,8 @@ def _meeting(spec: Path) -> str:
 def _slurm_share(environment: Mapping[str, str]) -> list[str]:
     """What an agent is to get of each node, where srun would give it less than the job has.
 
-    Since Slurm 22.05 srun doesn't inherit `--cpus-per-task`; a task that is bound to cores, as clusters set it, then has
-    one. A job with `--gpus-per-task=1` shows the one task of a node one GPU, and srun refuses another number a task.
+    Since Slurm 22.05 srun doesn't inherit `--cpus-per-task`; a task that is bound to cores (`--exact`, SLURM_CPU_BIND)
+    then has one. A job with `--gpus-per-task=1` shows the one task of a node one GPU, and srun refuses more for a task.
     """
     share = []
     if cpus := _slurm_cpus(environment):

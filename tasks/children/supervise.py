@@ -143,7 +143,7 @@ def run_module(
     )
     if ranks and out.runtime.training.rendezvous is not None:
         out.note(f"on each of the other hosts run: {joining_command(module, path)}")
-    environment = training_environment(out.runtime.compute)
+    environment = training_environment(out.runtime.compute, out.runtime.training.processes if ranks else 1)
     if ranks and out.runtime.training.hostfile is not None:
         environment["DS_ENV_FILE"] = str(environment_file(out))
     try:

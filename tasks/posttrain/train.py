@@ -48,7 +48,7 @@ def train(path: Path) -> None:
     method = METHODS[spec.method]
     config = method.config.model_validate(spec.config)
     own_device(spec.runtime.compute)
-    torch.set_num_threads(spec.runtime.compute.threads)
+    torch.set_num_threads(spec.runtime.rank_threads)
     tokenizer = load_tokenizer(spec.model)
     model = _load_model(spec, method, config)
     max_length = max_length_of(spec.method, config, context_of(model.config))

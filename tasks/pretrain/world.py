@@ -89,7 +89,7 @@ def join(runtime: Runtime) -> World:
     cuda = device.type == "cuda"
     if not cuda:
         os.environ["DS_ACCELERATOR"] = "cpu"
-    torch.set_num_threads(runtime.compute.threads)
+    torch.set_num_threads(runtime.rank_threads)
     if cuda:
         torch.cuda.set_device(device)
     backend = "nccl" if cuda else "gloo"

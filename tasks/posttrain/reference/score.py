@@ -39,7 +39,7 @@ def score(path: Path) -> None:
     """Measure the pairs as the spec says; rank 0 writes the file and leaves the result."""
     spec = ReferenceSpec.model_validate_json(path.read_text())
     own_device(spec.runtime.compute)
-    torch.set_num_threads(spec.runtime.compute.threads)
+    torch.set_num_threads(spec.runtime.rank_threads)
     tokenizer = load_tokenizer(spec.model)
     model = _load_model(spec)
     max_length = max_length_of("dpo", spec.config, context_of(model.config))

@@ -18,6 +18,7 @@ from storage.errors import ConfigError
 from tasks.children.environment import training_environment
 from tasks.children.launchers import training_command
 from tasks.children.supervise import run_child
+from tasks.stage import machine
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 
@@ -102,6 +103,16 @@ def test_what_contradicts_itself_is_refused(runtime: dict[str, Any], named: str)
         command(**runtime)
 
 
+def test_training_processes_share_the_cores_of_their_host_unless_threads_are_asked_for() -> None:
+    cores = machine.cores()
+    assert runtime_of(processes=1).rank_threads == runtime_of(processes=1).compute.cpu_threads() == cores
+    assert runtime_of(processes=2).rank_threads == max(1, cores // 2)
+    assert runtime_of(processes=1024).rank_threads == 1
+    assert runtime_of(processes=2, threads=7).rank_threads == 7
+    environment = training_environment(runtime_of().compute, processes=2)
+    assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == str(max(1, cores // 2))
+
+
 SCRIPT = """
 import os, sys
 from pathlib import Path
@@ -111,9 +122,9 @@ from tests.runtimes import runtime_of
 from tasks.pretrain.world import join
 import torch
 def work(spec):
-    world = join(runtime_of(threads=1, device="cpu"))
+    world = join(runtime_of(device="cpu", processes=1024))
     total = world.sum(torch.tensor([float(world.rank + 1)])).item()
-    emit(rank=world.rank, size=world.size, total=total, group=os.environ["GROUP_RANK"])
+    emit(rank=world.rank, size=world.size, total=total, group=os.environ["GROUP_RANK"], threads=torch.get_num_threads())
     world.leave()
 if __name__ == "__main__":
     run_as_child(work)
@@ -154,7 +165,7 @@ def test_two_hosts_meet_at_a_rendezvous_and_are_one_world(tmp_path: Path) -> Non
     assert joined[0].returncode == 0, joined[0].stderr
     assert {line["rank"] for line in said + here} == {0, 1}
     assert {line["group"] for line in said + here} == {"0", "1"}
-    assert all(line["size"] == 2 and line["total"] == 3.0 for line in said + here)
+    assert all(line["size"] == 2 and line["total"] == 3.0 and line["threads"] == 1 for line in said + here)
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
