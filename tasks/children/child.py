@@ -21,15 +21,17 @@ from typing import Any
 from storage.credentials import guard, print_exception, redact
 from storage.errors import GristmillError
 from storage.files.disk import disk_fault
+from tasks.children.alive import end_with_stage
 from tasks.children.parent import die_with_parent
 
 _TAGS: dict[str, Any] = {}
 
 
 def run_as_child(function: Callable[[Path], None]) -> None:
-    """The child's side: tie this process to its parent, run `function(spec)`, pass a GristmillError on as it is, and
+    """The child's side: tie this process to its parent and its stage, run `function(spec)`, pass a GristmillError on as it is, and
     the first line of any other exception beside its traceback."""
     die_with_parent()
+    end_with_stage()
     guard()
     sys.excepthook = _crash
     try:

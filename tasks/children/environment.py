@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from storage.files.cache import cache_folder
@@ -51,13 +52,13 @@ def _settings(compute: ComputeRuntime, processes: int) -> dict[str, str]:
     return environment
 
 
-def environment_file(out: Output) -> Path:
+def environment_file(out: Output, further: Mapping[str, str]) -> Path:
     """What DeepSpeed's runner gives processes on other hosts, which else have none of it: what is set for training, a
-    fault, and what the user has in files of their own (.deepspeed_env)."""
+    fault, `further` variables, and what the user has in files of their own (.deepspeed_env)."""
     own = [Path(folder, os.environ.get("DS_ENV_FILE", ".deepspeed_env")) for folder in (Path.home(), ".")]
     lines = [line for file in own if file.is_file() for line in file.read_text().splitlines() if line]
     settings = _settings(out.runtime.compute, out.runtime.training.processes)
-    passed = settings | {name: os.environ[name] for name in FORWARDED if name in os.environ}
+    passed = settings | {name: os.environ[name] for name in FORWARDED if name in os.environ} | further
     path = out.scratch / "environment"
     path.touch(mode=0o600)
     path.chmod(0o600)  # the user's own may hold tokens

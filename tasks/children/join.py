@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from tasks.children.alive import FILE, VARIABLE
 from tasks.children.environment import training_environment
 from tasks.children.launchers import training_command
 from tasks.children.parent import tied_to
@@ -27,7 +28,8 @@ def main() -> None:
         begun = spec.stat().st_mtime_ns
         runtime = Runtime.model_validate(json.loads(spec.read_text())["runtime"])
         command = tied_to(os.getpid(), training_command(module, spec, runtime.training))
-        code = subprocess.call(command, env=training_environment(runtime.compute, runtime.training.processes))
+        environment = training_environment(runtime.compute, runtime.training.processes)
+        code = subprocess.call(command, env=environment | {VARIABLE: str(spec.with_name(FILE))})
         if code == 0 or not _begins_again(spec, begun):
             sys.exit(code)
 

@@ -50,12 +50,8 @@ def training_command(
     if nodes > 1:
         meeting = f"gristmill-{environment['SLURM_JOB_ID']}"
         run = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
-        return [
-            *run,
-            *_slurm_share(environment),
-            *_torchrun(training, nodes, _slurm_address(environment), meeting),
-            *started,
-        ]
+        agent = _torchrun(training, nodes, _slurm_address(environment), meeting)
+        return [*run, *_slurm_share(environment), *agent, *started]
     if training.processes == 1:
         return [sys.executable, "-m", module, str(spec)]
     if training.launcher == "deepspeed":

@@ -2,7 +2,8 @@
 
 Training runs in a fresh Python: the allocator and OpenMP read their settings only at its start, torch and DeepSpeed
 keep global state, and a crash in native code must not take the flow down. The child leads a session of its own, so
-that a whole process group can be ended, and the kernel kills it when its stage dies (parent.py).
+that a whole process group can be ended, and the kernel kills it when its stage dies (parent.py); on other hosts it
+ends by itself then (alive.py).
 
 The child reports in JSON lines on its standard output (child.py), prefixed with the host's name where another host
 writes; whatever else it prints goes to a log. A child that has sent a heartbeat and then stays silent for longer than
@@ -32,7 +33,9 @@ from typing import IO, Any, Literal
 
 from storage import errors
 from storage.errors import GristmillError, LostProcess, TrainingError
+from tasks.children.alive import VARIABLE, shown_alive
 from tasks.children.environment import environment_file, training_environment
+from tasks.children.hosts import on_other_hosts
 from tasks.children.launchers import joining_command, training_command
 from tasks.children.parent import STAGE_PID, tied_to
 from tasks.children.spec import ChildSpec
@@ -133,7 +136,7 @@ def run_module(
     is no file, which a run never makes, lies in the place of one.
     """
     path, log = out.scratch / "spec.json", out.scratch / "child.log"
-    for written in (path, log, spec.stop, spec.log, spec.result):
+    for written in (path, log, spec.stop, spec.alive, spec.log, spec.result):
         check_plain(written)
     for left in (spec.stop, spec.result):
         left.unlink(missing_ok=True)
@@ -144,10 +147,15 @@ def run_module(
     if ranks and out.runtime.training.rendezvous is not None:
         out.note(f"on each of the other hosts run: {joining_command(module, path)}")
     environment = training_environment(out.runtime.compute, out.runtime.training.processes if ranks else 1)
+    elsewhere = ranks and on_other_hosts(out.runtime.training)
+    told = {VARIABLE: str(spec.alive)} if elsewhere else {}
     if ranks and out.runtime.training.hostfile is not None:
-        environment["DS_ENV_FILE"] = str(environment_file(out))
+        environment["DS_ENV_FILE"] = str(environment_file(out, told))
     try:
-        run_child(command, out=out, environment=environment, log=log, on_line=on_line, keeps=keeps, stop=spec.stop)
+        with shown_alive(spec.alive) if elsewhere else contextlib.nullcontext():
+            run_child(
+                command, out=out, environment=environment | told, log=log, on_line=on_line, keeps=keeps, stop=spec.stop,
+            )  # fmt: skip
     except LostProcess as error:
         if not spec.result.exists():
             raise

@@ -1,0 +1,81 @@
+"""Processes on other hosts end within a minute when their stage does, by kill -9 of it too.
+
+On the stage's own host the kernel sees to that (parent.py). To other hosts the stage shows a file in the scratch
+folder, which they share anyway, and in which a process beside it writes again and again. That process is tied to the
+stage and ends with it; it isn't stopped with it (Ctrl-Z).
+
+A rank counts the time in which it read the same. Time that a read took, or in which reading failed, doesn't count: a
+file system that stalls, stalls the writer too. The file is opened for each reading, upon which NFS asks its server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tasks.children.parent import tied_to
+
+FILE = "alive"
+VARIABLE = "GRISTMILL_ALIVE"  # the file, for ranks
+BEAT_SECONDS = 5.0
+POLL_SECONDS = 2.0
+PATIENCE_SECONDS = 40.0
+
+
+@contextlib.contextmanager
+def shown_alive(file: Path) -> Iterator[None]:
+    """Within the block, and as long as this process lives, `file` changes every few seconds."""
+    file.write_text("0")
+    command = tied_to(os.getpid(), [sys.executable, "-m", "tasks.children.alive", str(file)])
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        file.unlink(missing_ok=True)
+
+
+def end_with_stage() -> None:
+    """Have this process killed when the stage that started it, from whatever host, shows no life any more."""
+    file = os.environ.get(VARIABLE)
+    if file is not None:
+        threading.Thread(target=_watch, args=(Path(file),), name="end-with-stage", daemon=True).start()
+
+
+def _watch(file: Path) -> None:
+    said, silent = "", 0.0
+    while silent < PATIENCE_SECONDS:
+        time.sleep(POLL_SECONDS)
+        try:
+            now = file.read_text()
+        except FileNotFoundError:
+            now = said  # the stage has ended
+        except OSError:
+            continue
+        silent = silent + POLL_SECONDS if now == said else 0.0
+        said = now
+    with contextlib.suppress(OSError):
+        os.set_blocking(2, False)  # nobody may be left to read it
+        os.write(2, f"the stage gave no sign of life for {PATIENCE_SECONDS:g} s: this process ends\n".encode())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    """`python -m tasks.children.alive FILE`: write into it until killed."""
+    file = Path(sys.argv[1])
+    while True:
+        with contextlib.suppress(OSError):
+            file.write_text(str(time.time_ns()))
+        time.sleep(BEAT_SECONDS)
+
+
+if __name__ == "__main__":
+    main()
