@@ -28,8 +28,8 @@ _TAGS: dict[str, Any] = {}
 
 
 def run_as_child(function: Callable[[Path], None]) -> None:
-    """The child's side: tie this process to its parent and its stage, run `function(spec)`, pass a GristmillError on as it is, and
-    the first line of any other exception beside its traceback."""
+    """The child's side: tie this process to its parent and its stage, run `function(spec)`, pass a GristmillError on as
+    it is, and the first line of any other exception beside its traceback."""
     die_with_parent()
     end_with_stage()
     guard()
