@@ -4,7 +4,8 @@ On the stage's own host the kernel sees to that (parent.py). To other hosts the 
 folder, which they share anyway, and in which a process beside it writes again and again. That process is tied to the
 stage and ends with it; it isn't stopped with it (Ctrl-Z).
 
-A rank counts the time in which it read the same. Time that a read took, or in which reading failed, doesn't count: a
+A rank counts the time in which it read the same. It ends at once where the file begins with another name: the stage
+has ended its training, and begun it again. Time that a read took, or in which reading failed, doesn't count: a
 file system that stalls, stalls the writer too. The file is opened for each reading, upon which NFS asks its server.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -32,8 +34,9 @@ PATIENCE_SECONDS = 40.0
 @contextlib.contextmanager
 def shown_alive(file: Path) -> Iterator[None]:
     """Within the block, and as long as this process lives, `file` changes every few seconds."""
-    file.write_text("0")
-    command = tied_to(os.getpid(), [sys.executable, "-m", "tasks.children.alive", str(file)])
+    name = secrets.token_hex(4)
+    file.write_text(f"{name} 0")
+    command = tied_to(os.getpid(), [sys.executable, "-m", "tasks.children.alive", str(file), name])
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         yield
@@ -57,23 +60,27 @@ def _watch(file: Path) -> None:
         try:
             now = file.read_text()
         except FileNotFoundError:
-            now = said  # the stage has ended
+            now = ""  # the stage has ended
         except OSError:
             continue
-        silent = silent + POLL_SECONDS if now == said else 0.0
-        said = now
+        if now in ("", said):  # empty while it is written too
+            silent += POLL_SECONDS
+        elif said and now.split()[0] != said.split()[0]:
+            break
+        else:
+            said, silent = now, 0.0
     with contextlib.suppress(OSError):
         os.set_blocking(2, False)  # nobody may be left to read it
-        os.write(2, f"the stage gave no sign of life for {PATIENCE_SECONDS:g} s: this process ends\n".encode())
+        os.write(2, b"the stage that started this process shows no sign of life any more: the process ends\n")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> None:
-    """`python -m tasks.children.alive FILE`: write into it until killed."""
-    file = Path(sys.argv[1])
+    """`python -m tasks.children.alive FILE NAME`: write into it until killed."""
+    file, name = Path(sys.argv[1]), sys.argv[2]
     while True:
         with contextlib.suppress(OSError):
-            file.write_text(str(time.time_ns()))
+            file.write_text(f"{name} {time.time_ns()}")
         time.sleep(BEAT_SECONDS)
 
 

@@ -28,6 +28,7 @@ from storage.errors import ConfigError
 from tasks.children.hosts import check_hosts, slurm_nodes
 from tasks.stage.runtime import TrainingRuntime
 
+MEETING_SECONDS = 600  # for which hosts that have come wait for the others
 FIRST_PORT, PORTS = 20_000, 10_000  # of a Slurm job's rendezvous, below those that systems give out by themselves
 
 
@@ -75,6 +76,7 @@ def joining_command(module: str, spec: Path) -> str:
 def _torchrun(training: TrainingRuntime, hosts: int, address: str, meeting: str) -> list[str]:
     """An agent on each host. None is restarted by itself: the stage does that, knowing why."""
     where = ["--rdzv-backend=c10d", f"--rdzv-endpoint={address}", f"--rdzv-id={meeting}", "--max-restarts=0"]
+    where.append(f"--rdzv-conf=join_timeout={MEETING_SECONDS}")
     return [
         sys.executable, "-m", "torch.distributed.run", f"--nnodes={hosts}", f"--nproc-per-node={training.processes}",
         *where,

@@ -35,8 +35,8 @@ from storage import errors
 from storage.errors import GristmillError, LostProcess, TrainingError
 from tasks.children.alive import VARIABLE, shown_alive
 from tasks.children.environment import environment_file, training_environment
-from tasks.children.hosts import on_other_hosts
-from tasks.children.launchers import joining_command, training_command
+from tasks.children.hosts import hosts_of, on_other_hosts
+from tasks.children.launchers import MEETING_SECONDS, joining_command, training_command
 from tasks.children.parent import STAGE_PID, tied_to
 from tasks.children.spec import ChildSpec
 from tasks.stage.output import Output
@@ -53,6 +53,7 @@ RERUN: dict[Keeps, str] = {  # what it does, by what the child keeps
     "answers": "a rerun goes on after the last answers that were kept",
     "nothing": "a rerun begins the stage anew",
 }
+NOBODY_CAME = "RendezvousTimeoutError"  # by torchrun's agent
 LAST_LINES = 12  # of the log, quoted when a child fails
 
 
@@ -116,6 +117,8 @@ def run_child(
     if reported:
         raise _typed(reported, code, _last_lines(log, begun))
     if code != 0:
+        if NOBODY_CAME in _log_text(log, begun):
+            raise _nobody_came(out)
         raise _failed(limits, code, crash, log, begun)
 
 
@@ -334,6 +337,18 @@ def _failed(limits: _Limits, code: int, crash: str, log: Path, begun: int) -> Lo
         how=how,
         exit_code=code,
         last_lines=last_lines,
+    )
+
+
+def _nobody_came(out: Output) -> TrainingError:
+    training = out.runtime.training
+    hosts = hosts_of(training)
+    meeting = training.rendezvous or "the first node of the Slurm allocation"
+    return TrainingError(
+        f"{out.stage}: not all of the {hosts} hosts came to {meeting} within {MEETING_SECONDS} seconds.",
+        "Start the command that the run prints on each of the others, and see that they reach that address and see the "
+        "same scratch folder. To go on with fewer hosts from the last checkpoint, set runtime.training.hosts (for one host: "
+        "hosts 1 and rendezvous null), and processes so that the global batch can be divided.",
     )
 
 

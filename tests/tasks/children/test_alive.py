@@ -30,7 +30,12 @@ with shown_alive(Path(sys.argv[1])):
     print("begun", flush=True)
     time.sleep(120)
 """
-BUSY = "import tasks.children.alive as alive, sys; alive.BEAT_SECONDS = 0.2; sys.argv[1:] = [{file!r}]; alive.main()"
+BUSY = """
+import sys
+import tasks.children.alive as alive
+alive.BEAT_SECONDS, sys.argv[1:] = 0.2, [{file!r}, "name"]
+alive.main()
+"""
 
 
 def rank(file: Path) -> subprocess.Popen[str]:
@@ -65,7 +70,7 @@ def test_a_rank_ends_when_its_stage_was_killed_and_says_why(tmp_path: Path) -> N
     finally:
         other.kill()
     assert other.returncode == -signal.SIGKILL
-    assert "the stage gave no sign of life" in said
+    assert "shows no sign of life" in said
     last = file.read_text()
     time.sleep(0.5)
     assert file.read_text() == last, "what writes outlived its stage"
@@ -89,7 +94,7 @@ def test_a_file_system_that_stalls_ends_no_rank(tmp_path: Path) -> None:
         file.rename(kept)
         writer = beats(file)
         with kept.open("w") as pipe:  # the read that waited comes back
-            pipe.write("1")
+            pipe.write("name 1")
         time.sleep(2 * PATIENCE)
         assert other.poll() is None
         writer.kill()
@@ -98,6 +103,17 @@ def test_a_file_system_that_stalls_ends_no_rank(tmp_path: Path) -> None:
     finally:
         other.kill()
         other.communicate()
+
+
+def test_a_rank_ends_when_the_stage_has_begun_another_training(tmp_path: Path) -> None:
+    file = tmp_path / "alive"
+    with shown_alive(file):
+        other = rank(file)
+        time.sleep(PATIENCE / 2)
+        assert other.poll() is None
+    with shown_alive(file):
+        assert other.wait(PATIENCE) == -signal.SIGKILL
+    other.communicate()
 
 
 def test_nothing_is_left_of_it_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

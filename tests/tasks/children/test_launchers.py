@@ -46,12 +46,13 @@ def test_many_hosts_by_hostfile_by_slurm_and_by_rendezvous() -> None:
     assert command(SLURM, processes=4) == (
         "srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --kill-on-bad-exit=1 "
         "python -m torch.distributed.run --nnodes=3 --nproc-per-node=4 --rdzv-backend=c10d "
-        "--rdzv-endpoint=gpu07:24711 --rdzv-id=gristmill-4711 --max-restarts=0 --module tasks.demo /scratch/spec.json"
+        "--rdzv-endpoint=gpu07:24711 --rdzv-id=gristmill-4711 --max-restarts=0 "
+        "--rdzv-conf=join_timeout=600 --module tasks.demo /scratch/spec.json"
     )
     assert command(rendezvous="trainer:29400", hosts=2, processes=8) == (
         "python -m torch.distributed.run --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d "
         "--rdzv-endpoint=trainer:29400 --rdzv-id=gristmill-6bbbe00d61f0 --max-restarts=0 "
-        "--module tasks.demo /scratch/spec.json"
+        "--rdzv-conf=join_timeout=600 --module tasks.demo /scratch/spec.json"
     )
 
 
