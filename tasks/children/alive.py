@@ -32,9 +32,10 @@ PATIENCE_SECONDS = 40.0
 
 
 @contextlib.contextmanager
-def shown_alive(file: Path) -> Iterator[None]:
-    """Within the block, and as long as this process lives, `file` changes every few seconds."""
-    name = secrets.token_hex(4)
+def shown_alive(file: Path, module: str) -> Iterator[None]:
+    """Within the block, and as long as this process lives, `file` changes every few seconds. It tells hosts that would
+    take part which module trains."""
+    name = f"{secrets.token_hex(4)} {module}"
     file.write_text(f"{name} 0")
     command = tied_to(os.getpid(), [sys.executable, "-m", "tasks.children.alive", str(file), name])
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)

@@ -4,12 +4,11 @@
     1          1                                       python -m MODULE SPEC
     more       1                                       torchrun, or DeepSpeed's launcher
     any        training.hostfile                       DeepSpeed's runner, over ssh
-    any        training.rendezvous and training.hosts  torchrun; `joining_command` on the other hosts
+    any        training.rendezvous and training.hosts  torchrun; `gristmill join` on the other hosts
     any        the nodes of a Slurm allocation         srun, a torchrun on each node
 
 Hosts must see the store, its scratch folders and this program under the same paths. A process that dies ends the whole
-training; what begins it again is the stage, from the last checkpoint. Hosts that joined a rendezvous join again then
-(join.py).
+training; what begins it again is the stage, from the last checkpoint. Hosts that joined it join again then (join.py).
 """
 
 from __future__ import annotations
@@ -66,11 +65,6 @@ def training_command(
         f"--master-port={_free_port()}",
     ]
     return [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", *here, *started]
-
-
-def joining_command(module: str, spec: Path) -> str:
-    """What to run on each further host of a rendezvous, in the same folder."""
-    return f"python -m tasks.children.join {module} {spec}"
 
 
 def _torchrun(training: TrainingRuntime, hosts: int, address: str, meeting: str) -> list[str]:

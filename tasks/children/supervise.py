@@ -36,7 +36,7 @@ from storage.errors import GristmillError, LostProcess, TrainingError
 from tasks.children.alive import VARIABLE, shown_alive
 from tasks.children.environment import environment_file, training_environment
 from tasks.children.hosts import hosts_of, on_other_hosts
-from tasks.children.launchers import MEETING_SECONDS, joining_command, training_command
+from tasks.children.launchers import MEETING_SECONDS, training_command
 from tasks.children.parent import STAGE_PID, tied_to
 from tasks.children.spec import ChildSpec
 from tasks.stage.output import Output
@@ -148,14 +148,15 @@ def run_module(
         training_command(module, path, out.runtime.training) if ranks else [sys.executable, "-m", module, str(path)]
     )
     if ranks and out.runtime.training.rendezvous is not None:
-        out.note(f"on each of the other hosts run: {joining_command(module, path)}")
+        work = out.scratch.parent.parent.resolve()
+        out.note(f"waiting for the other hosts: on each run, once, `python -m tasks.children.join {work}`")
     environment = training_environment(out.runtime.compute, out.runtime.training.processes if ranks else 1)
     elsewhere = ranks and on_other_hosts(out.runtime.training)
     told = {VARIABLE: str(spec.alive)} if elsewhere else {}
     if ranks and out.runtime.training.hostfile is not None:
         environment["DS_ENV_FILE"] = str(environment_file(out, told))
     try:
-        with shown_alive(spec.alive) if elsewhere else contextlib.nullcontext():
+        with shown_alive(spec.alive, module) if elsewhere else contextlib.nullcontext():
             run_child(
                 command, out=out, environment=environment | told, log=log, on_line=on_line, keeps=keeps, stop=spec.stop,
             )  # fmt: skip
@@ -346,9 +347,9 @@ def _nobody_came(out: Output) -> TrainingError:
     meeting = training.rendezvous or "the first node of the Slurm allocation"
     return TrainingError(
         f"{out.stage}: not all of the {hosts} hosts came to {meeting} within {MEETING_SECONDS} seconds.",
-        "Start the command that the run prints on each of the others, and see that they reach that address and see the "
-        "same scratch folder. To go on with fewer hosts from the last checkpoint, set runtime.training.hosts (for one host: "
-        "hosts 1 and rendezvous null), and processes so that the global batch can be divided.",
+        "Run `gristmill join` on each of the others; they must reach that address and see the same "
+        "scratch folder. To go on with fewer hosts from the last checkpoint, set runtime.training.hosts (for one host "
+        "hosts 1 and rendezvous null) and runtime.training.processes.",
     )
 
 

@@ -26,7 +26,7 @@ STAGE = """
 import sys, time
 from pathlib import Path
 from tasks.children.alive import shown_alive
-with shown_alive(Path(sys.argv[1])):
+with shown_alive(Path(sys.argv[1]), "demo"):
     print("begun", flush=True)
     time.sleep(120)
 """
@@ -107,17 +107,17 @@ def test_a_file_system_that_stalls_ends_no_rank(tmp_path: Path) -> None:
 
 def test_a_rank_ends_when_the_stage_has_begun_another_training(tmp_path: Path) -> None:
     file = tmp_path / "alive"
-    with shown_alive(file):
+    with shown_alive(file, "demo"):
         other = rank(file)
         time.sleep(PATIENCE / 2)
         assert other.poll() is None
-    with shown_alive(file):
+    with shown_alive(file, "demo"):
         assert other.wait(PATIENCE) == -signal.SIGKILL
     other.communicate()
 
 
 def test_nothing_is_left_of_it_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with shown_alive(tmp_path / "alive"):
+    with shown_alive(tmp_path / "alive", "demo"):
         assert (tmp_path / "alive").read_text()
     assert not (tmp_path / "alive").exists()

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from storage.errors import ConfigError
+from tasks.children.alive import FILE, shown_alive
 from tasks.children.environment import training_environment
 from tasks.children.launchers import training_command
 from tasks.children.supervise import run_child
@@ -147,23 +147,25 @@ def test_two_hosts_meet_at_a_rendezvous_and_are_one_world(tmp_path: Path) -> Non
         port = probe.getsockname()[1]
     out, spec, paths = start(tmp_path, rendezvous=f"127.0.0.1:{port}", hosts=2)
     said: list[dict[str, Any]] = []
-    joined: list[subprocess.CompletedProcess[str]] = []
-
-    def other_host() -> None:
-        time.sleep(0.5)
-        command = [sys.executable, "-m", "tasks.children.join", "met", str(spec)]
-        joined.append(subprocess.run(command, env=os.environ | paths, capture_output=True, text=True, timeout=120))
-
-    other = threading.Thread(target=other_host)
-    other.start()
-    run_child(
-        training_command("met", spec, out.runtime.training),
-        out=out, environment=training_environment(out.runtime.compute) | paths,
-        log=tmp_path / "log", on_line=said.append,
-    )  # fmt: skip
-    other.join()
-    here = [json.loads(line) for line in joined[0].stdout.splitlines() if line.startswith("{")]
-    assert joined[0].returncode == 0, joined[0].stderr
+    command = [sys.executable, "-m", "tasks.children.join", str(tmp_path.parent)]
+    other = subprocess.Popen(command, env=os.environ | paths, stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    try:
+        with shown_alive(spec.with_name(FILE), "met"):
+            run_child(
+                training_command("met", spec, out.runtime.training),
+                out=out, environment=training_environment(out.runtime.compute) | paths,
+                log=tmp_path / "log", on_line=said.append,
+            )  # fmt: skip
+        told = []
+        while "it ended\n" not in told:
+            told.append(other.stdout.readline())
+            assert told[-1], told
+    finally:
+        other.kill()
+        other.communicate()
+    assert told[0] == f"taking part in {tmp_path.name}\n"
+    here = [json.loads(line) for line in told if line.startswith("{")]
     assert {line["rank"] for line in said + here} == {0, 1}
     assert {line["group"] for line in said + here} == {"0", "1"}
     assert all(line["size"] == 2 and line["total"] == 3.0 and line["threads"] == 1 for line in said + here)
