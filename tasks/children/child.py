@@ -3,9 +3,9 @@
     if __name__ == "__main__":
         run_as_child(train)          # def train(spec: Path) -> None
 
-Four words have a meaning for supervise.py: `error`, the child's last, with its message, remedy and facts; `crash`, any
-other exception; `heartbeat`, within how many seconds the next one will come; and `stoppable`, when the child can be
-asked to end (orderly_stop.py).
+Five words have a meaning for supervise.py: `error`, the child's last, with its message, remedy and facts; `crash`, any
+other exception; `heartbeat`, within how many seconds the next one will come; `hosts`, those that train, where they are
+several; and `stoppable`, when the child can be asked to end (orderly_stop.py).
 """
 
 from __future__ import annotations

@@ -103,6 +103,8 @@ def run_child(
                     limits.leave()
                 elif "heartbeat" in message:
                     limits.heartbeat(message["heartbeat"])
+                elif "hosts" in message:
+                    limits.hosts = message["hosts"]
                 elif "stoppable" in message:
                     ending.stop = stop
                 elif on_line is not None:
@@ -179,6 +181,7 @@ class _Limits:
     silence: float = math.inf  # seconds that it asked for with its last heartbeat
     heard: float = 0.0
     leaves_by: float = math.inf
+    hosts: list[str] = field(default_factory=list)  # those that train, where they are several
 
     def heartbeat(self, seconds: float) -> None:
         """It is alive, and will be heard of within so many seconds."""
@@ -202,11 +205,16 @@ class _Limits:
             )
         if now > self.heard + self.silence:
             raise LostProcess(
-                f"The training of {self.stage} gave no sign of life for {self.silence:,.0f} seconds and was ended.",
-                "If its steps take that long, raise runtime.pretrain.hang_minutes; a rerun resumes.",
+                f"The training of {self.stage}{self._where()} gave no sign of life for {self.silence:,.0f} seconds and "
+                "was ended.",
+                "If its steps take that long, raise runtime.pretrain.hang_minutes"
+                f"{'; if not, see that these hosts reach each other' if self.hosts else ''}; a rerun resumes.",
                 how="hung",
             )
         return now > self.leaves_by
+
+    def _where(self) -> str:
+        return f" on {', '.join(self.hosts)}" if self.hosts else ""
 
 
 def _lines(process: subprocess.Popen[bytes], limits: _Limits) -> Iterator[bytes]:

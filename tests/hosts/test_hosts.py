@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -62,5 +63,7 @@ def test_a_training_on_two_hosts_survives(name: str, expected: str, tmp_path: Pa
     row = drilled(name, tmp_path, expected)
     assert row.same
     assert row.noticed is None or row.noticed <= (NOTICED if row.told else 60)
+    if "link cut" in name:
+        assert re.search(r"on a\d+, b\d+ gave no sign of life", row.told)
     if "killed" in name:
         assert "lost its connection to b" in row.told

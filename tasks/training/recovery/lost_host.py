@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from tasks.children.child import emit
 from tasks.children.hosts import on_other_hosts
 from tasks.stage.runtime import TrainingRuntime
 
@@ -25,8 +27,8 @@ class Place(NamedTuple):
 
 @contextmanager
 def hosts_named(training: TrainingRuntime) -> Iterator[None]:
-    """Within it the loss of a connection to another host is a ConnectionError that names the host and its ranks. To be
-    entered by every rank of a process group."""
+    """Within it the loss of a connection to another host is a ConnectionError that names the host and its ranks; the
+    stage is told who trains. To be entered by every rank of a process group."""
     import torch
 
     group = torch.distributed
@@ -35,6 +37,8 @@ def hosts_named(training: TrainingRuntime) -> Iterator[None]:
         return
     places: list[Any] = [None] * group.get_world_size()
     group.all_gather_object(places, _here())
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        emit(hosts=sorted({place.host for place in places}))
     try:
         yield
     except RuntimeError as error:
