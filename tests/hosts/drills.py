@@ -20,7 +20,7 @@ from tests.hosts.network import Host, two_hosts
 MODULE = "tasks.pretrain.train"
 STEPS = 120  # with a checkpoint each 20
 DISTURBED = 45  # the first step after which something happens
-PATIENCE = 120.0  # seconds, for a stage to start and train on a busy machine
+PATIENCE = 240.0  # seconds, for a stage to start and train on a busy machine
 NOTICED, LEFT = 30.0, 60.0  # seconds, for what happened to be told, and for the processes of a host to end
 PORT = 29517
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import socket
+import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.children.child import emit
@@ -16,6 +19,8 @@ from tasks.stage.runtime import TrainingRuntime
 # "Connection closed by peer [10.0.0.2]:29500" of gloo, "closed by remote peer worker-2<29500>" of NCCL
 ADDRESS = re.compile(r"\[([0-9a-fA-F.:]+)\]:\d+|remote peer ([\w.-]+)<\d+>")
 CONNECTION = re.compile(r"gloo/transport|NCCL|ncclRemoteError|ncclSystemError|Timed out waiting \d+ms")
+SIOCGIFADDR = 0x8915
+IPV6 = Path("/proc/net/if_inet6")
 
 
 class Place(NamedTuple):
@@ -64,9 +69,16 @@ def named(message: str, places: Sequence[Place], rank: int) -> str | None:
 
 
 def _here() -> Place:
-    import psutil
+    return Place(socket.gethostname(), frozenset(_addresses()) - {"127.0.0.1", "::1"})
 
-    internet = (socket.AF_INET, socket.AF_INET6)
-    found = [address for addresses in psutil.net_if_addrs().values() for address in addresses]
-    named = {address.address.partition("%")[0] for address in found if address.family in internet}
-    return Place(socket.gethostname(), frozenset(name for name in named if name not in ("127.0.0.1", "::1")))
+
+def _addresses() -> Iterator[str]:
+    """Those of all interfaces (netdevice(7))."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has none
+                told = fcntl.ioctl(asked, SIOCGIFADDR, struct.pack("40s", name.encode()))
+                yield socket.inet_ntop(socket.AF_INET, told[20:24])
+    if IPV6.exists():
+        for line in IPV6.read_text().splitlines():
+            yield socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line.split()[0]))
