@@ -184,9 +184,9 @@ def _device(runtime: Runtime, name: str | None) -> Device:
     name = name.lower()
     if name == "cpu":
         memory = machine.memory() // runtime.training.processes
-        peak = cpu_peak_flops(runtime.compute.threads)
+        peak = cpu_peak_flops(runtime.rank_threads)
         return Device(
-            "cpu", f"this CPU, {runtime.compute.threads} threads", memory, None, None, peak, None, CPU_UTILISATION
+            "cpu", f"this CPU, {runtime.rank_threads} threads", memory, None, None, peak, None, CPU_UTILISATION
         )
     try:
         return find_device(name)
@@ -200,7 +200,7 @@ def _share_of_cores(runtime: Runtime) -> float:
     """Of the speed that a process would have alone with its threads, as far as the processes of a host get in each
     other's way."""
     cores, processes = machine.cores(), runtime.training.processes
-    alone = min(runtime.compute.threads, cores)
+    alone = min(runtime.rank_threads, cores)
     return min(1.0, cores / (alone * processes))
 
 

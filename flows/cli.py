@@ -39,7 +39,7 @@ import typer  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.markup import escape  # noqa: E402
 
-from flows.options import DEFAULT_STORE, Overrides, Paranoid, ProfileName, StoreUrl, settings  # noqa: E402
+from flows.options import DEFAULT_STORE, Overrides, Paranoid, ProfileName, Scheduler, StoreUrl, settings  # noqa: E402
 from storage.credentials import guard  # noqa: E402
 from storage.errors import GristmillError  # noqa: E402
 from storage.files.disk import DiskFaults  # noqa: E402
@@ -313,6 +313,46 @@ def doctor(
 
     if not examine(console, profile, settings(overrides, store)):
         raise typer.Exit(1)
+
+
+@app.command()
+def hosts(
+    profile: ProfileName,
+    scheduler: Annotated[Scheduler, typer.Option("--for", help="what starts processes on the hosts")],
+    hosts: Annotated[str, typer.Option(metavar="N|NAMES", help="how many, or their names: node1,node2")],
+    time: Annotated[str | None, typer.Option(help="slurm: the limit, such as 24:00:00")] = None,
+    partition: Annotated[str | None, typer.Option(help="slurm: where to run")] = None,
+    image: Annotated[str | None, typer.Option(help="kubernetes: a container image with gristmill")] = None,
+    claim: Annotated[
+        str | None, typer.Option(metavar="NAME", help="kubernetes: a PersistentVolumeClaim that all pods can write")
+    ] = None,
+    overrides: Overrides = None,
+    store: StoreUrl = None,
+) -> None:
+    """Print what starts a run on many hosts; nothing is submitted.
+
+    For slurm an sbatch file, for kubernetes a JobSet, for torchrun and deepspeed the commands for each host:
+
+        gristmill hosts gpu-8x --for slurm --hosts 4 --time 24:00:00 > job.sh
+
+        gristmill hosts gpu-8x --for torchrun --hosts node1,node2
+
+    Processes and GPUs of a host are those of runtime.training.processes. Refuses what could not be divided.
+    """
+    from flows.commands.hosts import Cluster, show_hosts
+
+    show_hosts(profile, settings(overrides, store), scheduler, Cluster(hosts, time, partition, image, claim))
+
+
+@app.command()
+def join(store: StoreUrl = None) -> None:
+    """Take part, as a further host, in every training of the runs in a store, until Ctrl-C.
+
+    The run is started on another host, with runtime.training.rendezvous and hosts. `gristmill hosts` prints both.
+    """
+    from flows.commands.hosts import join as take_part
+
+    take_part(console, store or DEFAULT_STORE)
 
 
 @app.command()

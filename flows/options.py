@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -25,6 +26,15 @@ Paranoid = Annotated[
         help="hash every artifact's files again, those in a bucket too, even if inode, size and times are the same",
     ),
 ]
+
+
+class Scheduler(StrEnum):
+    """What starts processes on many hosts."""
+
+    SLURM = "slurm"
+    KUBERNETES = "kubernetes"
+    TORCHRUN = "torchrun"
+    DEEPSPEED = "deepspeed"
 
 
 def settings(overrides: list[str] | None, store: str | None) -> list[str]:

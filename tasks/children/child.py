@@ -3,9 +3,9 @@
     if __name__ == "__main__":
         run_as_child(train)          # def train(spec: Path) -> None
 
-Four words have a meaning for supervise.py: `error`, the child's last, with its message, remedy and facts; `crash`, any
-other exception; `heartbeat`, within how many seconds the next one will come; and `stoppable`, when the child can be
-asked to end (orderly_stop.py).
+Five words have a meaning for supervise.py: `error`, the child's last, with its message, remedy and facts; `crash`, any
+other exception; `heartbeat`, within how many seconds the next one will come; `hosts`, those that train, where they are
+several; and `stoppable`, when the child can be asked to end (orderly_stop.py).
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from typing import Any
 from storage.credentials import guard, print_exception, redact
 from storage.errors import GristmillError
 from storage.files.disk import disk_fault
+from tasks.children.alive import end_with_stage
 from tasks.children.parent import die_with_parent
 
 _TAGS: dict[str, Any] = {}
 
 
 def run_as_child(function: Callable[[Path], None]) -> None:
-    """The child's side: tie this process to its parent, run `function(spec)`, pass a GristmillError on as it is, and
-    the first line of any other exception beside its traceback."""
+    """The child's side: tie this process to its parent and its stage, run `function(spec)`, pass a GristmillError on as
+    it is, and the first line of any other exception beside its traceback."""
     die_with_parent()
+    end_with_stage()
     guard()
     sys.excepthook = _crash
     try:

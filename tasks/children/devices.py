@@ -31,6 +31,43 @@ def device_of(compute: ComputeRuntime) -> torch.device:
     return torch.device("cuda" if cuda else "cpu")
 
 
+def own_device(compute: ComputeRuntime) -> torch.device:
+    """The device of this process among those of a launcher. Libraries place themselves by LOCAL_RANK, which is made to
+    agree.
+
+    Raises ConfigError as `place`.
+    """
+    import torch
+
+    device = place(compute.device, int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count())
+    if device.type == "cuda" and "LOCAL_RANK" in os.environ:
+        os.environ["LOCAL_RANK"] = str(device.index)
+    return device
+
+
+def place(asked: str, local: int, gpus: int) -> torch.device:
+    """The device of the process with this local rank, which sees so many GPUs here: one each, or the CPU for all.
+    A single one is its own: a scheduler can show each process another.
+
+    Raises ConfigError for too few GPUs.
+    """
+    import torch
+
+    if asked == "cpu" or (asked == "auto" and not gpus):
+        return torch.device("cpu")
+    if not gpus:
+        raise ConfigError(
+            f"runtime.compute.device is cuda, but torch {torch.__version__} sees no GPU here.",
+            "Install a torch that is built for this GPU and its driver, or set runtime.compute.device to auto or cpu.",
+        )
+    if local >= gpus > 1:
+        raise ConfigError(
+            f"runtime.training.processes asks for more than {local} processes on this host, which has {gpus} GPU(s).",
+            f"Set runtime.training.processes to at most {gpus} (one per GPU), or runtime.compute.device to cpu.",
+        )
+    return torch.device("cuda", local if gpus > 1 else 0)
+
+
 def check_device_here(runtime: Runtime) -> None:
     """Raises ConfigError where `runtime.compute.device` is cuda and this machine certainly has no GPU for torch."""
     if runtime.compute.device != "cuda":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from storage.files.cache import cache_folder
@@ -12,18 +13,19 @@ from tasks.stage.runtime import ComputeRuntime
 FORWARDED = ("GRISTMILL_FAULTS",)
 
 
-def training_environment(compute: ComputeRuntime) -> dict[str, str]:
-    """The environment of a training child: this process's own, with what must be set before Python starts.
+def training_environment(compute: ComputeRuntime, processes: int = 1) -> dict[str, str]:
+    """The environment of a training child, one of so many on this host: this process's own, with what must be set
+    before Python starts.
 
     The allocator keeps the memory of freed tensors (35 % faster steps on a small model: a fresh page costs as much as
     the arithmetic on it); OpenMP threads that wait spin for a moment, then sleep (steps are a tenth to a sixth faster
     than when they sleep at once; those that spin for longer starve each other on a busy machine); no library calls out.
     """
-    return {**os.environ, **_settings(compute)}
+    return {**os.environ, **_settings(compute, processes)}
 
 
-def _settings(compute: ComputeRuntime) -> dict[str, str]:
-    threads = str(compute.threads)
+def _settings(compute: ComputeRuntime, processes: int) -> dict[str, str]:
+    threads = str(compute.cpu_threads(processes))
     keep = str(1 << 32)
     environment = {
         "MALLOC_TOP_PAD_": str(1 << 28),
@@ -50,12 +52,13 @@ def _settings(compute: ComputeRuntime) -> dict[str, str]:
     return environment
 
 
-def environment_file(out: Output) -> Path:
+def environment_file(out: Output, further: Mapping[str, str]) -> Path:
     """What DeepSpeed's runner gives processes on other hosts, which else have none of it: what is set for training, a
-    fault, and what the user has in files of their own (.deepspeed_env)."""
+    fault, `further` variables, and what the user has in files of their own (.deepspeed_env)."""
     own = [Path(folder, os.environ.get("DS_ENV_FILE", ".deepspeed_env")) for folder in (Path.home(), ".")]
     lines = [line for file in own if file.is_file() for line in file.read_text().splitlines() if line]
-    passed = _settings(out.runtime.compute) | {name: os.environ[name] for name in FORWARDED if name in os.environ}
+    settings = _settings(out.runtime.compute, out.runtime.training.processes)
+    passed = settings | {name: os.environ[name] for name in FORWARDED if name in os.environ} | further
     path = out.scratch / "environment"
     path.touch(mode=0o600)
     path.chmod(0o600)  # the user's own may hold tokens

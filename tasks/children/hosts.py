@@ -69,6 +69,11 @@ def hosts_of(training: TrainingRuntime, environment: Mapping[str, str] | None = 
     return training.hosts if training.rendezvous is not None else slurm_nodes(environment)
 
 
+def on_other_hosts(training: TrainingRuntime, environment: Mapping[str, str] | None = None) -> bool:
+    """Whether other hosts than this one may train."""
+    return training.hostfile is not None or training.rendezvous is not None or slurm_nodes(environment) > 1
+
+
 def slurm_nodes(environment: Mapping[str, str] | None = None) -> int:
     """Nodes of the Slurm allocation that this process runs in; 1 outside of any."""
     environment = os.environ if environment is None else environment

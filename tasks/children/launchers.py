@@ -4,12 +4,11 @@
     1          1                                       python -m MODULE SPEC
     more       1                                       torchrun, or DeepSpeed's launcher
     any        training.hostfile                       DeepSpeed's runner, over ssh
-    any        training.rendezvous and training.hosts  torchrun; `joining_command` on the other hosts
+    any        training.rendezvous and training.hosts  torchrun; `gristmill join` on the other hosts
     any        the nodes of a Slurm allocation         srun, a torchrun on each node
 
 Hosts must see the store, its scratch folders and this program under the same paths. A process that dies ends the whole
-training; what begins it again is the stage, from the last checkpoint. Hosts that joined a rendezvous join again then
-(join.py).
+training; what begins it again is the stage, from the last checkpoint. Hosts that joined it join again then (join.py).
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from storage.errors import ConfigError
 from tasks.children.hosts import check_hosts, slurm_nodes
 from tasks.stage.runtime import TrainingRuntime
 
+MEETING_SECONDS = 600  # for which hosts that have come wait for the others
 FIRST_PORT, PORTS = 20_000, 10_000  # of a Slurm job's rendezvous, below those that systems give out by themselves
 
 
@@ -50,7 +50,8 @@ def training_command(
     if nodes > 1:
         meeting = f"gristmill-{environment['SLURM_JOB_ID']}"
         run = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
-        return [*run, *_torchrun(training, nodes, _slurm_address(environment), meeting), *started]
+        agent = _torchrun(training, nodes, _slurm_address(environment), meeting)
+        return [*run, *_slurm_share(environment), *agent, *started]
     if training.processes == 1:
         return [sys.executable, "-m", module, str(spec)]
     if training.launcher == "deepspeed":
@@ -66,14 +67,10 @@ def training_command(
     return [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", *here, *started]
 
 
-def joining_command(module: str, spec: Path) -> str:
-    """What to run on each further host of a rendezvous, in the same folder."""
-    return f"python -m tasks.children.join {module} {spec}"
-
-
 def _torchrun(training: TrainingRuntime, hosts: int, address: str, meeting: str) -> list[str]:
     """An agent on each host. None is restarted by itself: the stage does that, knowing why."""
     where = ["--rdzv-backend=c10d", f"--rdzv-endpoint={address}", f"--rdzv-id={meeting}", "--max-restarts=0"]
+    where.append(f"--rdzv-conf=join_timeout={MEETING_SECONDS}")
     return [
         sys.executable, "-m", "torch.distributed.run", f"--nnodes={hosts}", f"--nproc-per-node={training.processes}",
         *where,
@@ -84,6 +81,31 @@ def _meeting(spec: Path) -> str:
     """The same on every host, and another for every stage and each time that it begins again."""
     begun = spec.stat().st_mtime_ns if spec.exists() else 0
     return f"gristmill-{hashlib.sha256(f'{spec} {begun}'.encode()).hexdigest()[:12]}"
+
+
+def _slurm_share(environment: Mapping[str, str]) -> list[str]:
+    """What an agent is to get of each node, where srun would give it less than the job has.
+
+    Since Slurm 22.05 srun doesn't inherit `--cpus-per-task`; a task that is bound to cores (`--exact`, SLURM_CPU_BIND)
+    then has one. A job with `--gpus-per-task=1` shows the one task of a node one GPU, and srun refuses more for a task.
+    """
+    share = []
+    if cpus := _slurm_cpus(environment):
+        share.append(f"--cpus-per-task={cpus}")
+    if "SLURM_GPUS_PER_TASK" in environment and "SLURM_GPUS_ON_NODE" in environment:
+        share.append(f"--gpus-per-node={environment['SLURM_GPUS_ON_NODE']}")
+    return share
+
+
+def _slurm_cpus(environment: Mapping[str, str]) -> int | None:
+    """CPUs of the job on each of its nodes: those that its tasks there ask for, or else all, of the node with fewest.
+    Lists of nodes are such as `8(x2),4`."""
+    asked = environment.get("SLURM_CPUS_PER_TASK")
+    listed = environment.get("SLURM_TASKS_PER_NODE" if asked else "SLURM_JOB_CPUS_PER_NODE", "")
+    numbers = [int(number) for number in re.findall(r"(?:^|,)(\d+)", listed)]
+    if not numbers:
+        numbers = [1] if asked else [int(environment.get("SLURM_CPUS_ON_NODE", "0"))]
+    return min(numbers) * int(asked or 1) or None
 
 
 def _slurm_address(environment: Mapping[str, str]) -> str:

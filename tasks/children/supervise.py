@@ -2,7 +2,8 @@
 
 Training runs in a fresh Python: the allocator and OpenMP read their settings only at its start, torch and DeepSpeed
 keep global state, and a crash in native code must not take the flow down. The child leads a session of its own, so
-that a whole process group can be ended, and the kernel kills it when its stage dies (parent.py).
+that a whole process group can be ended, and the kernel kills it when its stage dies (parent.py); on other hosts it
+ends by itself then (alive.py).
 
 The child reports in JSON lines on its standard output (child.py), prefixed with the host's name where another host
 writes; whatever else it prints goes to a log. A child that has sent a heartbeat and then stays silent for longer than
@@ -32,8 +33,10 @@ from typing import IO, Any, Literal
 
 from storage import errors
 from storage.errors import GristmillError, LostProcess, TrainingError
+from tasks.children.alive import VARIABLE, shown_alive
 from tasks.children.environment import environment_file, training_environment
-from tasks.children.launchers import joining_command, training_command
+from tasks.children.hosts import hosts_of, on_other_hosts
+from tasks.children.launchers import MEETING_SECONDS, training_command
 from tasks.children.parent import STAGE_PID, tied_to
 from tasks.children.spec import ChildSpec
 from tasks.stage.output import Output
@@ -50,6 +53,7 @@ RERUN: dict[Keeps, str] = {  # what it does, by what the child keeps
     "answers": "a rerun goes on after the last answers that were kept",
     "nothing": "a rerun begins the stage anew",
 }
+NOBODY_CAME = "RendezvousTimeoutError"  # by torchrun's agent
 LAST_LINES = 12  # of the log, quoted when a child fails
 
 
@@ -99,6 +103,8 @@ def run_child(
                     limits.leave()
                 elif "heartbeat" in message:
                     limits.heartbeat(message["heartbeat"])
+                elif "hosts" in message:
+                    limits.hosts = message["hosts"]
                 elif "stoppable" in message:
                     ending.stop = stop
                 elif on_line is not None:
@@ -113,6 +119,8 @@ def run_child(
     if reported:
         raise _typed(reported, code, _last_lines(log, begun))
     if code != 0:
+        if NOBODY_CAME in _log_text(log, begun):
+            raise _nobody_came(out)
         raise _failed(limits, code, crash, log, begun)
 
 
@@ -133,7 +141,7 @@ def run_module(
     is no file, which a run never makes, lies in the place of one.
     """
     path, log = out.scratch / "spec.json", out.scratch / "child.log"
-    for written in (path, log, spec.stop, spec.log, spec.result):
+    for written in (path, log, spec.stop, spec.alive, spec.log, spec.result):
         check_plain(written)
     for left in (spec.stop, spec.result):
         left.unlink(missing_ok=True)
@@ -142,12 +150,18 @@ def run_module(
         training_command(module, path, out.runtime.training) if ranks else [sys.executable, "-m", module, str(path)]
     )
     if ranks and out.runtime.training.rendezvous is not None:
-        out.note(f"on each of the other hosts run: {joining_command(module, path)}")
-    environment = training_environment(out.runtime.compute)
+        work = out.scratch.parent.parent.resolve()
+        out.note(f"waiting for the other hosts: on each run, once, `python -m tasks.children.join {work}`")
+    environment = training_environment(out.runtime.compute, out.runtime.training.processes if ranks else 1)
+    elsewhere = ranks and on_other_hosts(out.runtime.training)
+    told = {VARIABLE: str(spec.alive)} if elsewhere else {}
     if ranks and out.runtime.training.hostfile is not None:
-        environment["DS_ENV_FILE"] = str(environment_file(out))
+        environment["DS_ENV_FILE"] = str(environment_file(out, told))
     try:
-        run_child(command, out=out, environment=environment, log=log, on_line=on_line, keeps=keeps, stop=spec.stop)
+        with shown_alive(spec.alive, module) if elsewhere else contextlib.nullcontext():
+            run_child(
+                command, out=out, environment=environment | told, log=log, on_line=on_line, keeps=keeps, stop=spec.stop,
+            )  # fmt: skip
     except LostProcess as error:
         if not spec.result.exists():
             raise
@@ -167,6 +181,7 @@ class _Limits:
     silence: float = math.inf  # seconds that it asked for with its last heartbeat
     heard: float = 0.0
     leaves_by: float = math.inf
+    hosts: list[str] = field(default_factory=list)  # those that train, where they are several
 
     def heartbeat(self, seconds: float) -> None:
         """It is alive, and will be heard of within so many seconds."""
@@ -190,11 +205,16 @@ class _Limits:
             )
         if now > self.heard + self.silence:
             raise LostProcess(
-                f"The training of {self.stage} gave no sign of life for {self.silence:,.0f} seconds and was ended.",
-                "If its steps take that long, raise runtime.pretrain.hang_minutes; a rerun resumes.",
+                f"The training of {self.stage}{self._where()} gave no sign of life for {self.silence:,.0f} seconds and "
+                "was ended.",
+                "If its steps take that long, raise runtime.pretrain.hang_minutes"
+                f"{'; if not, see that these hosts reach each other' if self.hosts else ''}; a rerun resumes.",
                 how="hung",
             )
         return now > self.leaves_by
+
+    def _where(self) -> str:
+        return f" on {', '.join(self.hosts)}" if self.hosts else ""
 
 
 def _lines(process: subprocess.Popen[bytes], limits: _Limits) -> Iterator[bytes]:
@@ -326,6 +346,18 @@ def _failed(limits: _Limits, code: int, crash: str, log: Path, begun: int) -> Lo
         how=how,
         exit_code=code,
         last_lines=last_lines,
+    )
+
+
+def _nobody_came(out: Output) -> TrainingError:
+    training = out.runtime.training
+    hosts = hosts_of(training)
+    meeting = training.rendezvous or "the first node of the Slurm allocation"
+    return TrainingError(
+        f"{out.stage}: not all of the {hosts} hosts came to {meeting} within {MEETING_SECONDS} seconds.",
+        "Run `gristmill join` on each of the others; they must reach that address and see the same "
+        "scratch folder. To go on with fewer hosts from the last checkpoint, set runtime.training.hosts (for one host "
+        "hosts 1 and rendezvous null) and runtime.training.processes.",
     )
 
 

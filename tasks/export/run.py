@@ -58,7 +58,7 @@ def run(path: Path) -> None:
     """Write and prove every format of the spec; parity as JSON to `spec.result`. Raises ParityError, and
     TrainingError for a model whose weights are no numbers."""
     spec = ExportSpec.model_validate_json(path.read_text())
-    threads, device = spec.runtime.compute.threads, str(device_of(spec.runtime.compute))
+    threads, device = spec.runtime.compute.cpu_threads(), str(device_of(spec.runtime.compute))
     torch.set_num_threads(threads)
     _require_numbers(spec.model, spec.draft)
     stream = TokenStream(spec.validation, tokenizer_digest=spec.tokenizer_digest)
@@ -117,7 +117,7 @@ def _speculate(spec: ExportSpec, reference: Reference, source: Source) -> tuple[
         write_draft(spec.draft, source, formats, spec.out)
     emit(done=len(config.formats), note="speculative decoding")
     counts, seconds = speculation(
-        reference, formats, spec.out, spec.runtime.compute.threads, config.speculation or SpeculationConfig()
+        reference, formats, spec.out, spec.runtime.compute.cpu_threads(), config.speculation or SpeculationConfig()
     )
     return counts, {"speculation_seconds": seconds}
 

@@ -14,6 +14,7 @@ from models.kernels.attention import for_any_shape
 from models.pretrained import context_of, load_pretrained
 from models.tokenizer import copy_tokenizer, load_tokenizer
 from tasks.children.child import emit, run_as_child
+from tasks.children.devices import own_device
 from tasks.posttrain.adapters.lora import peft_config
 from tasks.posttrain.adapters.quantized import as_rounded, load_nf4, train_in_float32
 from tasks.posttrain.adapters.save import merge, proof_batches, save_adapter
@@ -46,7 +47,8 @@ def train(path: Path) -> None:
     spec = PosttrainSpec.model_validate_json(path.read_text())
     method = METHODS[spec.method]
     config = method.config.model_validate(spec.config)
-    torch.set_num_threads(spec.runtime.compute.threads)
+    own_device(spec.runtime.compute)
+    torch.set_num_threads(spec.runtime.rank_threads)
     tokenizer = load_tokenizer(spec.model)
     model = _load_model(spec, method, config)
     max_length = max_length_of(spec.method, config, context_of(model.config))

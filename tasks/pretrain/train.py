@@ -29,6 +29,7 @@ from tasks.pretrain.world import World, join, reports
 from tasks.training.checkpoint_marker import resumed_note
 from tasks.training.logs import cut_log, read_log
 from tasks.training.recovery.fault_injection import FaultInjection
+from tasks.training.recovery.lost_host import hosts_named
 from tasks.training.recovery.out_of_memory import memory_named
 
 
@@ -42,7 +43,9 @@ def train(path: Path) -> None:
     heartbeat.slow()
     try:
         with memory_named("Memory ran out", "Lower runtime.pretrain.micro_batch, or set runtime.pretrain.recompute."):
-            _train(spec, join(spec.runtime), heartbeat)
+            world = join(spec.runtime)
+            with hosts_named(spec.runtime.training):
+                _train(spec, world, heartbeat)
     finally:
         heartbeat.stop()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -12,6 +14,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
 from storage.errors import ConfigError
+from tasks.children.devices import own_device
 from tasks.stage.runtime import Runtime
 
 T = TypeVar("T")
@@ -75,16 +78,18 @@ def join(runtime: Runtime) -> World:
     """Join the process group that a launcher's environment describes, or form one alone. To be called before DeepSpeed
     is imported.
 
-    One process needs no network: torch.distributed runs on an in-memory store. Raises ConfigError as `place`.
+    One process needs no network: torch.distributed runs on an in-memory store. Raises ConfigError as `own_device`, and
+    for processes that share a GPU.
     """
     for name, alone in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
         os.environ.setdefault(name, alone)
-    rank, size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    device = place(runtime.compute.device, local, torch.cuda.device_count())
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    reporting = reports(runtime)
+    device = own_device(runtime.compute)
     cuda = device.type == "cuda"
     if not cuda:
         os.environ["DS_ACCELERATOR"] = "cpu"
-    torch.set_num_threads(runtime.compute.threads)
+    torch.set_num_threads(runtime.rank_threads)
     if cuda:
         torch.cuda.set_device(device)
     backend = "nccl" if cuda else "gloo"
@@ -92,24 +97,29 @@ def join(runtime: Runtime) -> World:
         torch.distributed.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     else:
         torch.distributed.init_process_group(backend, timeout=PATIENCE)
-    return World(rank, size, device, reports(runtime))
+    if cuda and runtime.training.processes > 1:
+        _check_gpus_differ(device, size)
+    return World(rank, size, device, reporting)
 
 
-def place(asked: str, local: int, gpus: int) -> torch.device:
-    """The device of the process with this local rank on a host with so many GPUs: one each, or the CPU for all.
+def _check_gpus_differ(device: torch.device, size: int) -> None:
+    """Raises ConfigError, on every rank, where two have the same GPU. Not over NCCL, which fails then."""
+    found: list[Any] = [None] * size
+    group = torch.distributed.new_group(backend="gloo")
+    mine = socket.gethostname(), str(torch.cuda.get_device_properties(device).uuid)
+    torch.distributed.all_gather_object(found, mine, group)
+    torch.distributed.destroy_process_group(group)
+    check_gpus_differ(found)
 
-    Raises ConfigError for too few GPUs.
-    """
-    if asked == "cpu" or (asked == "auto" and not gpus):
-        return torch.device("cpu")
-    if not gpus:
-        raise ConfigError(
-            f"runtime.compute.device is cuda, but torch {torch.__version__} sees no GPU here.",
-            "Install a torch that is built for this GPU and its driver, or set runtime.compute.device to auto or cpu.",
-        )
-    if local >= gpus:
-        raise ConfigError(
-            f"runtime.training.processes asks for more than {local} processes on this host, which has {gpus} GPU(s).",
-            f"Set runtime.training.processes to at most {gpus} (one per GPU), or runtime.compute.device to cpu.",
-        )
-    return torch.device("cuda", local)
+
+def check_gpus_differ(found: Sequence[tuple[str, str]]) -> None:
+    """Raises ConfigError where two ranks have the same GPU; `found` is the host and GPU of each rank."""
+    for host, gpu in found:
+        sharing = found.count((host, gpu))
+        if sharing > 1:
+            raise ConfigError(
+                f"{sharing} processes share a GPU of {host}: runtime.training.processes is larger than the number of "
+                "GPUs that they see there.",
+                "Set runtime.training.processes to the number of GPUs of a host, or show the run more of them "
+                "(CUDA_VISIBLE_DEVICES, or what the job asks of its scheduler).",
+            )

@@ -72,15 +72,20 @@ class ComputeRuntime(RuntimeGroup):
     """Where models run."""
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU if there is one")
-    threads: int = Field(
-        default_factory=machine.cores,
+    threads: int | None = Field(
+        None,
         ge=1,
         le=MOST,
-        description="CPU threads of each process (default: every core); another number rounds sums differently",
+        description="CPU threads of each process (default: every core, which the training processes of a host share "
+        "evenly); another number rounds sums differently",
     )
     timeout_minutes: float | None = Field(
         None, gt=0, description="end a child process that runs longer; a rerun resumes from its last checkpoint"
     )
+
+    def cpu_threads(self, processes: int = 1) -> int:
+        """Threads of each of so many processes of this host; by default they share the cores that are theirs to use."""
+        return self.threads or max(1, machine.cores() // processes)
 
 
 class TrainingRuntime(RuntimeGroup):
@@ -249,6 +254,11 @@ class Runtime(RuntimeGroup):
     posttrain: PosttrainRuntime = Field(default_factory=PosttrainRuntime, description="sft and dpo")
     endpoint: EndpointRuntime = Field(default_factory=EndpointRuntime, description="feedback")
     tracking: TrackingRuntime = Field(default_factory=TrackingRuntime, description="pretrain")
+
+    @property
+    def rank_threads(self) -> int:
+        """CPU threads of each training process on the host that asks."""
+        return self.compute.cpu_threads(self.training.processes)
 
     def with_changes(self, group: str, **changes: object) -> Runtime:
         """A copy in which some fields of a group have other values, unchecked."""

@@ -51,7 +51,7 @@ def run(path: Path) -> None:
     """Measure the model as the spec says; write a row a document, and leave the rest as the result."""
     spec = LanguageSpec.model_validate_json(path.read_text())
     compute = spec.runtime.compute
-    torch.set_num_threads(compute.threads)
+    torch.set_num_threads(compute.cpu_threads())
     scorer = scorer_of(spec.model, spec.config.dtype, compute)
     tokenizer = load_tokenizer(spec.model)
     result: dict[str, Any] = {"files": {}}
@@ -89,7 +89,7 @@ def scorer_of(folder: Path, dtype: str, compute: ComputeRuntime) -> Scorer:
     """The model of a folder: by llama.cpp where there is a GGUF file, otherwise by transformers."""
     gguf = gguf_in(folder)
     if gguf is not None:
-        return LlamaScorer(gguf, compute.threads)
+        return LlamaScorer(gguf, compute.cpu_threads())
     return TransformersScorer(load(folder, dtype, device_of(compute)))
 
 

@@ -28,9 +28,9 @@ def run(path: Path) -> None:
     shutil.rmtree(release, ignore_errors=True)
     release.mkdir(parents=True)
     compute = spec.runtime.compute
-    torch.set_num_threads(compute.threads)
+    torch.set_num_threads(compute.cpu_threads())
     chosen.write(
-        Source(spec.model, _calibration(spec), threads=compute.threads, device=str(device_of(compute))), release
+        Source(spec.model, _calibration(spec), threads=compute.cpu_threads(), device=str(device_of(compute))), release
     )
     written, model = chosen.path(release), spec.out / "model"
     if written.is_dir():

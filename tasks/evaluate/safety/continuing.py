@@ -35,7 +35,7 @@ def run(path: Path) -> None:
     from tasks.training.peak import peak_memory
 
     spec = SafetySpec.model_validate_json(path.read_text())
-    torch.set_num_threads(spec.runtime.compute.threads)
+    torch.set_num_threads(spec.runtime.compute.cpu_threads())
     device = device_of(spec.runtime.compute)
     model = open_pretrained(spec.model, device, dtype=getattr(torch, spec.config.dtype))
     work = _Work(spec, model, load_tokenizer(spec.model))

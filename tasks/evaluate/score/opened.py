@@ -32,7 +32,7 @@ def open_model(folder: Path, config: ScoreConfig, runtime: Runtime, device: torc
     if gguf is not None:
         from tasks.evaluate.score.llama import LlamaModel
 
-        return LlamaModel(open_gguf(gguf, runtime.compute.threads), load_tokenizer(folder), config.seed)
+        return LlamaModel(open_gguf(gguf, runtime.compute.cpu_threads()), load_tokenizer(folder), config.seed)
     from tasks.evaluate.score.model import PackedModel
 
     model = open_pretrained(folder, device, dtype=getattr(torch, config.dtype))

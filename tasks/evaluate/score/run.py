@@ -61,7 +61,7 @@ class ScoreSpec(ChildSpec):
 def run(path: Path) -> None:
     """Write score.json and items.jsonl into each job's scratch folder; one that has them is done."""
     spec = ScoreSpec.model_validate_json(path.read_text())
-    torch.set_num_threads(spec.runtime.compute.threads)
+    torch.set_num_threads(spec.runtime.compute.cpu_threads())
     device = device_of(spec.runtime.compute)
     for job in spec.jobs:
         check_generation(job.config)

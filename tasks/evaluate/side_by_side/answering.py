@@ -105,7 +105,7 @@ def _local(spec: AnswersSpec, asked: Sequence[Row]) -> tuple[list[list[int]], An
 
     config, folder = spec.config, spec.model
     assert folder is not None
-    torch.set_num_threads(spec.runtime.compute.threads)
+    torch.set_num_threads(spec.runtime.compute.cpu_threads())
     device = device_of(spec.runtime.compute)
     model = open_pretrained(folder, device, dtype=getattr(torch, config.dtype))
     tokenizer = load_tokenizer(folder)

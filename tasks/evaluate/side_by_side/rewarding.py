@@ -23,7 +23,7 @@ ANSWERS = 64  # between two progress lines
 def run(path: Path) -> None:
     """Write rewards.jsonl. The longest conversations come first, so that those of like length stand in a batch."""
     spec = RewardsSpec.model_validate_json(path.read_text())
-    torch.set_num_threads(spec.runtime.compute.threads)
+    torch.set_num_threads(spec.runtime.compute.cpu_threads())
     device = device_of(spec.runtime.compute)
     judge = Judge.load(spec.judge, device)
     if not hasattr(judge.model.config, MEAN_FIELD):  # transformers would draw the missing head at random

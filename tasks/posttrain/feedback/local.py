@@ -39,7 +39,7 @@ class LocalModel:
     @classmethod
     def load(cls, folder: Path, config: FeedbackConfig, runtime: Runtime) -> LocalModel:
         """The model of a folder, on the device of the runtime."""
-        torch.set_num_threads(runtime.compute.threads)
+        torch.set_num_threads(runtime.compute.cpu_threads())
         return cls(open_pretrained(folder, device_of(runtime.compute)), load_tokenizer(folder), config)
 
     def say(self, conversations: Sequence[Messages]) -> list[Reply]:

@@ -37,7 +37,7 @@ class PruneSpec(ChildSpec):
 def run(path: Path) -> None:
     """Write model/, and leave what was left out, and what that lost and won."""
     spec = PruneSpec.model_validate_json(path.read_text())
-    torch.set_num_threads(spec.runtime.compute.threads)
+    torch.set_num_threads(spec.runtime.compute.cpu_threads())
     model = load_pretrained(spec.model).eval()
     check_sizes(spec.config, model.config)
     rows = _rendered(spec, context_of(model.config))

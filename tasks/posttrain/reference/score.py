@@ -18,6 +18,7 @@ from models.kernels.attention import for_any_shape
 from models.pretrained import context_of, load_pretrained
 from models.tokenizer import load_tokenizer, padding_id
 from tasks.children.child import emit, run_as_child
+from tasks.children.devices import own_device
 from tasks.posttrain.adapters.quantized import load_nf4
 from tasks.posttrain.arguments import MEASURED_ROWS, bfloat16_for, uses_cuda
 from tasks.posttrain.check import max_length_of
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 def score(path: Path) -> None:
     """Measure the pairs as the spec says; rank 0 writes the file and leaves the result."""
     spec = ReferenceSpec.model_validate_json(path.read_text())
-    torch.set_num_threads(spec.runtime.compute.threads)
+    own_device(spec.runtime.compute)
+    torch.set_num_threads(spec.runtime.rank_threads)
     tokenizer = load_tokenizer(spec.model)
     model = _load_model(spec)
     max_length = max_length_of("dpo", spec.config, context_of(model.config))

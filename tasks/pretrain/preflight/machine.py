@@ -84,7 +84,7 @@ def judge_memory(held: Sequence[tuple[int, int, str]], rows: int) -> Check:
 def threads(bench: Bench) -> Check:
     """Threads against cores."""
     runtime = bench.spec.runtime
-    return judge_threads(runtime.compute.threads, runtime.training.processes, machine.cores())
+    return judge_threads(runtime.rank_threads, runtime.training.processes, machine.cores())
 
 
 def judge_threads(each: int, processes: int, cores: int) -> Check:

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,11 @@ from typing import Any
 import pytest
 
 from storage.errors import ConfigError
+from tasks.children.alive import FILE, shown_alive
 from tasks.children.environment import training_environment
 from tasks.children.launchers import training_command
 from tasks.children.supervise import run_child
+from tasks.stage import machine
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 
@@ -45,12 +46,13 @@ def test_many_hosts_by_hostfile_by_slurm_and_by_rendezvous() -> None:
     assert command(SLURM, processes=4) == (
         "srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --kill-on-bad-exit=1 "
         "python -m torch.distributed.run --nnodes=3 --nproc-per-node=4 --rdzv-backend=c10d "
-        "--rdzv-endpoint=gpu07:24711 --rdzv-id=gristmill-4711 --max-restarts=0 --module tasks.demo /scratch/spec.json"
+        "--rdzv-endpoint=gpu07:24711 --rdzv-id=gristmill-4711 --max-restarts=0 "
+        "--rdzv-conf=join_timeout=600 --module tasks.demo /scratch/spec.json"
     )
     assert command(rendezvous="trainer:29400", hosts=2, processes=8) == (
         "python -m torch.distributed.run --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d "
         "--rdzv-endpoint=trainer:29400 --rdzv-id=gristmill-6bbbe00d61f0 --max-restarts=0 "
-        "--module tasks.demo /scratch/spec.json"
+        "--rdzv-conf=join_timeout=600 --module tasks.demo /scratch/spec.json"
     )
 
 
@@ -59,6 +61,31 @@ def test_many_hosts_by_hostfile_by_slurm_and_by_rendezvous() -> None:
 )
 def test_slurms_first_node_is_the_meeting_point(nodes: str, first: str) -> None:
     assert f"--rdzv-endpoint={first}:24711 " in command(SLURM | {"SLURM_JOB_NODELIST": nodes})
+
+
+@pytest.mark.parametrize(
+    ("job", "cpus"),
+    [
+        ({"SLURM_CPUS_PER_TASK": "16", "SLURM_TASKS_PER_NODE": "1(x3)", "SLURM_JOB_CPUS_PER_NODE": "72(x3)"}, 16),
+        ({"SLURM_CPUS_PER_TASK": "4", "SLURM_TASKS_PER_NODE": "8(x2),6"}, 24),
+        ({"SLURM_CPUS_PER_TASK": "4"}, 4),
+        ({"SLURM_JOB_CPUS_PER_NODE": "72(x2),36", "SLURM_CPUS_ON_NODE": "72", "SLURM_TASKS_PER_NODE": "1(x3)"}, 36),
+        ({"SLURM_CPUS_ON_NODE": "12"}, 12),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_slurms_agents_have_the_cores_of_their_nodes(job: dict[str, str], cpus: int | None) -> None:
+    words = command(SLURM | job, processes=2).split()
+    assert [word for word in words if word.startswith("--cpus-per-task")] == (
+        [] if cpus is None else [f"--cpus-per-task={cpus}"]
+    )
+
+
+def test_an_agent_sees_all_gpus_of_its_node_where_the_job_deals_them_out_to_tasks() -> None:
+    dealt_out = SLURM | {"SLURM_GPUS_PER_TASK": "1", "SLURM_GPUS_ON_NODE": "4"}
+    assert " --gpus-per-node=4 " in command(dealt_out, processes=4)
+    assert "--gpus" not in command(SLURM | {"SLURM_GPUS_ON_NODE": "4"}, processes=4)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +104,16 @@ def test_what_contradicts_itself_is_refused(runtime: dict[str, Any], named: str)
         command(**runtime)
 
 
+def test_training_processes_share_the_cores_of_their_host_unless_threads_are_asked_for() -> None:
+    cores = machine.cores()
+    assert runtime_of(processes=1).rank_threads == runtime_of(processes=1).compute.cpu_threads() == cores
+    assert runtime_of(processes=2).rank_threads == max(1, cores // 2)
+    assert runtime_of(processes=1024).rank_threads == 1
+    assert runtime_of(processes=2, threads=7).rank_threads == 7
+    environment = training_environment(runtime_of().compute, processes=2)
+    assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == str(max(1, cores // 2))
+
+
 SCRIPT = """
 import os, sys
 from pathlib import Path
@@ -86,9 +123,9 @@ from tests.runtimes import runtime_of
 from tasks.pretrain.world import join
 import torch
 def work(spec):
-    world = join(runtime_of(threads=1, device="cpu"))
+    world = join(runtime_of(device="cpu", processes=1024))
     total = world.sum(torch.tensor([float(world.rank + 1)])).item()
-    emit(rank=world.rank, size=world.size, total=total, group=os.environ["GROUP_RANK"])
+    emit(rank=world.rank, size=world.size, total=total, group=os.environ["GROUP_RANK"], threads=torch.get_num_threads())
     world.leave()
 if __name__ == "__main__":
     run_as_child(work)
@@ -110,26 +147,28 @@ def test_two_hosts_meet_at_a_rendezvous_and_are_one_world(tmp_path: Path) -> Non
         port = probe.getsockname()[1]
     out, spec, paths = start(tmp_path, rendezvous=f"127.0.0.1:{port}", hosts=2)
     said: list[dict[str, Any]] = []
-    joined: list[subprocess.CompletedProcess[str]] = []
-
-    def other_host() -> None:
-        time.sleep(0.5)
-        command = [sys.executable, "-m", "tasks.children.join", "met", str(spec)]
-        joined.append(subprocess.run(command, env=os.environ | paths, capture_output=True, text=True, timeout=120))
-
-    other = threading.Thread(target=other_host)
-    other.start()
-    run_child(
-        training_command("met", spec, out.runtime.training),
-        out=out, environment=training_environment(out.runtime.compute) | paths,
-        log=tmp_path / "log", on_line=said.append,
-    )  # fmt: skip
-    other.join()
-    here = [json.loads(line) for line in joined[0].stdout.splitlines() if line.startswith("{")]
-    assert joined[0].returncode == 0, joined[0].stderr
+    command = [sys.executable, "-m", "tasks.children.join", str(tmp_path.parent)]
+    other = subprocess.Popen(command, env=os.environ | paths, stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    try:
+        with shown_alive(spec.with_name(FILE), "met"):
+            run_child(
+                training_command("met", spec, out.runtime.training),
+                out=out, environment=training_environment(out.runtime.compute) | paths,
+                log=tmp_path / "log", on_line=said.append,
+            )  # fmt: skip
+        told = []
+        while "it ended\n" not in told:
+            told.append(other.stdout.readline())
+            assert told[-1], told
+    finally:
+        other.kill()
+        other.communicate()
+    assert told[0] == f"taking part in {tmp_path.name}\n"
+    here = [json.loads(line) for line in told if line.startswith("{")]
     assert {line["rank"] for line in said + here} == {0, 1}
     assert {line["group"] for line in said + here} == {"0", "1"}
-    assert all(line["size"] == 2 and line["total"] == 3.0 for line in said + here)
+    assert all(line["size"] == 2 and line["total"] == 3.0 and line["threads"] == 1 for line in said + here)
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])

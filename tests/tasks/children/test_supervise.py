@@ -112,9 +112,15 @@ def test_hosts_of_a_hostfile_get_what_is_set_for_training(tmp_path: Path, monkey
     monkeypatch.setenv("GRISTMILL_FAULTS", "kill:1@3")
     (tmp_path / ".deepspeed_env").write_text("NCCL_DEBUG=INFO\n\n")
     out = Output.at(tmp_path, runtime=runtime_of(threads=1, hostfile="hosts"))
-    lines = environment_file(out).read_text().splitlines()
-    assert environment_file(out).stat().st_mode & 0o077 == 0, "the user's own lines may hold tokens"
-    for said in ("NCCL_DEBUG=INFO", "OMP_NUM_THREADS=1", "WANDB_MODE=disabled", "GRISTMILL_FAULTS=kill:1@3"):
+    lines = environment_file(out, {"GRISTMILL_ALIVE": "/scratch/alive"}).read_text().splitlines()
+    assert (out.scratch / "environment").stat().st_mode & 0o077 == 0, "the user's own lines may hold tokens"
+    for said in (
+        "NCCL_DEBUG=INFO",
+        "OMP_NUM_THREADS=1",
+        "WANDB_MODE=disabled",
+        "GRISTMILL_FAULTS=kill:1@3",
+        "GRISTMILL_ALIVE=/scratch/alive",
+    ):
         assert said in lines
     assert all(line.partition("=")[1] for line in lines)
     assert not [line for line in lines if line.startswith("PATH=")], "each host has its own"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 import torch
 
 from storage.errors import ConfigError
+from tasks.children.devices import own_device, place
 from tasks.pretrain.engines import MicroBatch, open_engine
 from tasks.pretrain.engines.native import NativeEngine
 from tasks.pretrain.spec import TrainSpec
-from tasks.pretrain.world import World, place
+from tasks.pretrain.world import World, check_gpus_differ
 from tests.runtimes import runtime_of
 from tests.tasks.pretrain.tiny_training import RUNTIME
 
@@ -20,6 +22,22 @@ def test_each_process_of_a_host_has_a_gpu_of_its_own() -> None:
     assert place("auto", 1, 2) == torch.device("cuda", 1)
     assert place("cuda", 0, 1) == torch.device("cuda", 0)
     assert place("auto", 3, 0) == place("cpu", 3, 2) == torch.device("cpu")
+
+
+def test_the_only_gpu_that_a_process_sees_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a scheduler shows them. Libraries, DeepSpeed among them, take the GPU with the number LOCAL_RANK."""
+    assert place("auto", 3, 1) == torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert own_device(runtime_of().compute) == torch.device("cuda", 0)
+    assert os.environ["LOCAL_RANK"] == "0"
+
+
+def test_processes_that_share_a_gpu_are_told_of_it() -> None:
+    check_gpus_differ([("a", "GPU-1"), ("a", "GPU-2"), ("b", "GPU-1")])
+    with pytest.raises(ConfigError, match="2 processes share a GPU of a") as caught:
+        check_gpus_differ([("a", "GPU-1"), ("b", "GPU-2"), ("a", "GPU-1")])
+    assert "runtime.training.processes" in caught.value.remedy
 
 
 def test_gpus_that_are_not_there_are_named() -> None:

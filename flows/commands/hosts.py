@@ -1,0 +1,202 @@
+"""`gristmill hosts`: what starts a run on many hosts, made of a profile; and `gristmill join`, a further host's part.
+
+Everything is printed, and nothing submitted. A run is one command on one host: its stages begin their trainings on all
+hosts by themselves (tasks/children/launchers.py).
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from flows.options import Scheduler
+from profiles.load import load
+from profiles.schema import Profile
+from storage.errors import ConfigError
+from storage.store import Store
+from tasks.children.join import join_all
+from tasks.pretrain.check import check_runtime
+
+PORT = 29400  # torchrun's own choice
+STOP_SECONDS = 30  # beyond what a training has for its last checkpoint
+MOUNT = "/store"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What a profile doesn't say. `hosts` is a number, or names with commas; the rest is Slurm's or Kubernetes'."""
+
+    hosts: str
+    time: str | None = None
+    partition: str | None = None
+    image: str | None = None
+    claim: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The names, where there are any."""
+        return [] if self.hosts.isdigit() else [name for name in self.hosts.split(",") if name]
+
+    @property
+    def number(self) -> int:
+        """How many hosts."""
+        return int(self.hosts) if self.hosts.isdigit() else len(self.names)
+
+
+def show_hosts(profile: str, overrides: list[str], scheduler: Scheduler, cluster: Cluster) -> None:
+    """Print the file or the commands. Raises ConfigError for what is missing or contradicts itself."""
+    print(written(profile, overrides, scheduler, cluster), end="")
+
+
+def written(profile: str, overrides: list[str], scheduler: Scheduler, cluster: Cluster) -> str:
+    """The file or the commands that start the run on the cluster's hosts. Raises as `show_hosts`."""
+    if cluster.number < 1 or len(set(cluster.names)) != len(cluster.names):
+        raise ConfigError(f"--hosts {cluster.hosts} names no hosts.", "Give a number, or names such as node1,node2.")
+    if scheduler in (Scheduler.TORCHRUN, Scheduler.DEEPSPEED) and not cluster.names:
+        raise ConfigError(f"{scheduler} needs the names of the hosts.", "Give them: --hosts node1,node2.")
+    meeting = cluster.names[0] if cluster.names else "first-host"
+    # Whatever starts it, processes and batches must be divided over so many hosts
+    checked = load(profile, [*overrides, *_meets(cluster, meeting), "runtime.training.hostfile=null"])
+    if checked.pretrain is not None:
+        check_runtime(checked.pretrain, checked.runtime)
+    made = {
+        Scheduler.SLURM: _sbatch,
+        Scheduler.KUBERNETES: _job_set,
+        Scheduler.TORCHRUN: _commands,
+        Scheduler.DEEPSPEED: _hostfile,
+    }[scheduler]
+    return made(load(profile, overrides), profile, overrides, cluster)
+
+
+def join(console: Console, store: str) -> None:
+    """Take part in the trainings of a store's runs until interrupted."""
+    work = Store(store).local / "work"
+    console.print(f"waiting for trainings in {work}", soft_wrap=True)
+    join_all(work, lambda sentence: console.print(sentence, soft_wrap=True))
+
+
+def _meets(cluster: Cluster, host: str) -> list[str]:
+    if cluster.number == 1:
+        return ["runtime.training.rendezvous=null", "runtime.training.hosts=1"]
+    return [f"runtime.training.rendezvous={host}:{PORT}", f"runtime.training.hosts={cluster.number}"]
+
+
+def _run(profile: str, settings: list[str]) -> list[str]:
+    return ["gristmill", "run", profile, *(word for setting in settings for word in ("--set", setting))]
+
+
+def _without_hostfile(profile: Profile) -> list[str]:
+    return [] if profile.runtime.training.hostfile is None else ["runtime.training.hostfile=null"]
+
+
+def _gpus(profile: Profile) -> int:
+    return 0 if profile.runtime.compute.device == "cpu" else profile.runtime.training.processes
+
+
+def _stop_seconds(profile: Profile) -> int:
+    return math.ceil(profile.runtime.training.stop_grace_seconds) + STOP_SECONDS
+
+
+def _sbatch(profile: Profile, name: str, overrides: list[str], cluster: Cluster) -> str:
+    """A whole node for each agent of torchrun, and a TERM to the run early enough for a checkpoint."""
+    gpus = _gpus(profile)
+    asked = {
+        "job-name": profile.name,
+        "nodes": cluster.number,
+        "nodelist": ",".join(cluster.names) or None,
+        "ntasks-per-node": 1,
+        "gpus-per-node": gpus or None,
+        "partition": cluster.partition,
+        "time": cluster.time,
+        "signal": f"B:TERM@{_stop_seconds(profile)}",
+        "open-mode": "append",
+    }
+    lines = [f"#SBATCH --{key}={value}" for key, value in asked.items() if value is not None]
+    training = profile.runtime.training
+    alone = [] if training.rendezvous is None else ["runtime.training.rendezvous=null", "runtime.training.hosts=1"]
+    command = _run(name, [*overrides, *_without_hostfile(profile), *alone])
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            *lines,
+            "#SBATCH --exclusive",
+            "# The run takes part of the allocation by itself: srun starts a torchrun on each node.",
+            "# Submitted again, it goes on from the last checkpoint, on fewer nodes too.",
+            f"exec {shlex.join(command)}",
+            "",
+        ]
+    )
+
+
+def _commands(profile: Profile, name: str, overrides: list[str], cluster: Cluster) -> str:
+    first, *others = cluster.names
+    command = _run(name, [*overrides, *_without_hostfile(profile), *_meets(cluster, first)])
+    lines = [f"# on {first}, where the stages run", shlex.join(command)]
+    if others:
+        join = shlex.join(["gristmill", "join", "--store", profile.runtime.store])
+        lines += [f"# on {', '.join(others)}, in the same folder; Ctrl-C ends it when the run has ended", join]
+    return "\n".join([*lines, ""])
+
+
+def _hostfile(profile: Profile, name: str, overrides: list[str], cluster: Cluster) -> str:
+    training = profile.runtime.training
+    alone = [] if training.rendezvous is None else ["runtime.training.rendezvous=null", "runtime.training.hosts=1"]
+    slots = [f"{host} slots={training.processes}" for host in cluster.names]
+    command = _run(name, [*overrides, *alone, "runtime.training.hostfile=hostfile"])
+    return "\n".join(["cat > hostfile <<'END'", *slots, "END", shlex.join(command), ""])
+
+
+def _job_set(profile: Profile, name: str, overrides: list[str], cluster: Cluster) -> str:
+    """A JobSet (jobset.x-k8s.io): the run in its leader, whose success is the whole's, and its other hosts."""
+    if cluster.image is None or cluster.claim is None:
+        raise ConfigError(
+            "A manifest for Kubernetes needs an image and a volume that all pods share.",
+            "Give --image and --claim, the name of a PersistentVolumeClaim with access mode ReadWriteMany.",
+        )
+    called = profile.name.replace("_", "-")
+    store = f"runtime.store={MOUNT}"
+    meets = _meets(cluster, f"{called}-leader-0-0.{called}")
+    run = _run(name, [*overrides, *_without_hostfile(profile), store, *meets])
+    jobs = [_job("leader", 1, run, profile, cluster)]
+    if cluster.number > 1:
+        jobs.append(_job("others", cluster.number - 1, ["gristmill", "join", "--store", MOUNT], profile, cluster))
+    manifest = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": called},
+        "spec": {
+            "network": {"enableDNSHostnames": True, "subdomain": called},
+            "successPolicy": {"operator": "All", "targetReplicatedJobs": ["leader"]},
+            "failurePolicy": {"maxRestarts": 3},
+            "replicatedJobs": jobs,
+        },
+    }
+    return yaml.safe_dump(manifest, sort_keys=False)
+
+
+def _job(name: str, pods: int, command: list[str], profile: Profile, cluster: Cluster) -> dict[str, Any]:
+    gpus = _gpus(profile)
+    mounts = {MOUNT: "store", "/dev/shm": "memory"}
+    container = {
+        "name": "gristmill",
+        "image": cluster.image,
+        "command": command,
+        **({"resources": {"limits": {"nvidia.com/gpu": gpus}}} if gpus else {}),
+        "volumeMounts": [{"name": volume, "mountPath": path} for path, volume in mounts.items()],
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": _stop_seconds(profile),
+        "containers": [container],
+        "volumes": [
+            {"name": "store", "persistentVolumeClaim": {"claimName": cluster.claim}},
+            {"name": "memory", "emptyDir": {"medium": "Memory"}},  # NCCL's; by default it has 64 MB
+        ],
+    }
+    counts = {"parallelism": pods, "completions": pods, "completionMode": "Indexed", "backoffLimit": 0}
+    return {"name": name, "replicas": 1, "template": {"spec": {**counts, "template": {"spec": pod}}}}

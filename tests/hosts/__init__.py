@@ -1,0 +1,1 @@
+"""Drills of a training on two hosts, which are network namespaces of this machine: `python -m tests.hosts`."""

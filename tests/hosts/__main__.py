@@ -1,0 +1,33 @@
+"""`python -m tests.hosts [DRILL …]`: do the drills of two hosts, and print a table of what came of them."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.hosts.drills import DRILLS, drilled, undisturbed
+from tests.hosts.network import why_not
+
+
+def main() -> int:
+    """Returns 1 where weights differ, 3 where there can be no hosts."""
+    if why := why_not():
+        print(why)
+        return 3
+    wanted = [name for name in DRILLS if not sys.argv[1:] or any(word in name for word in sys.argv[1:])]
+    differ = False
+    with tempfile.TemporaryDirectory(prefix="gristmill-hosts-") as folder:
+        expected = undisturbed(Path(folder))
+        print("| drill | told after | resumed from step | processes | weights | told |\n|---|---|---|---|---|---|")
+        for name in wanted:
+            row = drilled(name, Path(folder), expected)
+            after = "–" if row.noticed is None else f"{row.noticed:.0f} s"
+            weights = "the same" if row.same else "DIFFER"
+            print(f"| {name} | {after} | {row.resumed} | {row.processes} | {weights} | {row.told} |", flush=True)
+            differ |= not row.same
+    return int(differ)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

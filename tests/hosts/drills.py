@@ -1,0 +1,257 @@
+"""What can happen to a training on two hosts, and what must come of it: it goes on by itself, or ends with a sentence
+that says what to do; and the weights are in the end those of a training that nothing disturbed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from storage.digests import list_files, tree_digest
+from tests.hosts.network import Host, two_hosts
+
+MODULE = "tasks.pretrain.train"
+STEPS = 120  # with a checkpoint each 20
+DISTURBED = 45  # the first step after which something happens
+PATIENCE = 240.0  # seconds, for a stage to start and train on a busy machine
+NOTICED, LEFT = 30.0, 60.0  # seconds, for what happened to be told, and for the processes of a host to end
+PORT = 29517
+
+
+@dataclass
+class Training:
+    """A stage on one host, and what it says."""
+
+    host: Host
+    folder: Path
+    settings: dict[str, Any]
+    process: Popen[str] | None = None
+    begun: int = 0
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Start it, or again."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "tests.hosts.stage", str(self.folder), json.dumps(self.settings)]
+        said = self.folder / "said"
+        self.begun = said.stat().st_size if said.exists() else 0
+        with said.open("a") as log:
+            self.process = self.host.start(command, log, {})
+
+    def said(self) -> list[dict[str, Any]]:
+        """All that it said since it was started."""
+        with (self.folder / "said").open() as file:
+            file.seek(self.begun)
+            lines = file.read().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
+    def until(self, wanted: Callable[[dict[str, Any]], bool], seconds: float = PATIENCE) -> dict[str, Any]:
+        """The first line that is wanted; fails where none comes in time or the stage ends before."""
+        assert self.process is not None
+        deadline = time.monotonic() + seconds
+        while True:
+            ended = self.process.poll() is not None
+            for line in self.said():
+                if wanted(line):
+                    return line
+            in_time = not ended and time.monotonic() < deadline
+            assert in_time, (self.folder / "said").read_text()[-3000:]
+            time.sleep(0.1)
+
+    def ended(self) -> dict[str, Any]:
+        """How it ended, with the model's digest."""
+        line = self.until(lambda line: "ended" in line or "error" in line)
+        assert self.process is not None
+        self.process.wait(30)
+        return line
+
+    @property
+    def digest(self) -> str:
+        """Of the model that it made."""
+        return tree_digest(list_files(self.folder / "out" / "model"))
+
+
+@dataclass
+class Scene:
+    """Two hosts and a folder that both see."""
+
+    here: Host
+    other: Host
+    folder: Path
+    steps: int = STEPS
+
+    def training(self, name: str, **settings: Any) -> Training:
+        """One that meets at the first host, unless settings say otherwise."""
+        meeting = {"rendezvous": f"{self.here.address}:{PORT}", "hosts": 2, "steps": self.steps}
+        return Training(self.here, self.folder / name, meeting | settings)
+
+    def alone(self, name: str) -> Training:
+        """One with as many processes, all on the first host."""
+        return self.training(name, rendezvous=None, hosts=1, processes=2)
+
+    @contextlib.contextmanager
+    def joined(self, training: Training) -> Iterator[Popen[str]]:
+        """The other host takes part as soon as the stage is there."""
+        join = "import sys; from tasks.children import join, launchers; from tests.hosts.stage import MEETING_SECONDS\n"
+        join += "launchers.MEETING_SECONDS = MEETING_SECONDS; join.main()"
+        with (training.folder / "joined").open("a") as log:
+            process = self.other.start([sys.executable, "-c", join, str(self.folder)], log, {})
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@dataclass
+class Row:
+    """What came of a drill."""
+
+    drill: str
+    noticed: float | None  # seconds from the disturbance until it was told
+    told: str
+    resumed: int
+    processes: int
+    same: bool
+
+
+def disturbed(line: dict[str, Any]) -> bool:
+    """Whether the training is far enough to be disturbed."""
+    return int(line.get("step", 0)) >= DISTURBED
+
+
+def lost(line: dict[str, Any]) -> bool:
+    """Whether the stage tells that it lost its processes."""
+    return str(line.get("note", "")).startswith("lost process") or "error" in line
+
+
+def noticed(training: Training, since: float) -> tuple[float, str]:
+    """After how many seconds, and in what words, the stage told of what happened."""
+    line = training.until(lost, NOTICED + 10)
+    return time.monotonic() - since, str(line.get("note") or line["message"])
+
+
+def start_and_finish(scene: Scene) -> tuple[float | None, str, Training]:
+    """Nothing happens."""
+    training = scene.training("finish")
+    training.start()
+    with scene.joined(training):
+        training.ended()
+    return None, "", training
+
+
+def slow_link(scene: Scene) -> tuple[float | None, str, Training]:
+    """What one host sends takes 20 milliseconds."""
+    assert scene.other.delay(20), "no netem"
+    training = scene.training("slow")
+    training.start()
+    with scene.joined(training):
+        training.ended()
+    return None, "", training
+
+
+def killed_and_back(scene: Scene) -> tuple[float | None, str, Training]:
+    """All processes of one host are killed; it joins again."""
+    training = scene.training("killed")
+    training.start()
+    with scene.joined(training):
+        training.until(disturbed)
+        scene.other.kill()
+        told = noticed(training, time.monotonic())
+    with scene.joined(training):
+        training.ended()
+    return *told, training
+
+
+def killed_for_good(scene: Scene) -> tuple[float | None, str, Training]:
+    """All processes of one host are killed, and it does not come back: the run goes on on the other one."""
+    training = scene.training("alone")
+    training.start()
+    with scene.joined(training):
+        training.until(disturbed)
+        scene.other.kill()
+        seconds, told = noticed(training, time.monotonic())
+    end = training.ended()
+    assert "hosts came to" in end["message"], end
+    assert "fewer hosts" in end["remedy"], end
+    training.settings |= scene.alone("").settings
+    training.start()
+    training.ended()
+    return seconds, f"{told}; then: {end['message']}", training
+
+
+def link_cut(scene: Scene) -> tuple[float | None, str, Training]:
+    """The cable is pulled for longer than a step may take, and plugged in again; the host joins again by itself."""
+    training = scene.training("cut", hang_minutes=0.15)
+    training.start()
+    with scene.joined(training):
+        training.until(disturbed)
+        scene.other.link("down")
+        told = noticed(training, time.monotonic())
+        scene.other.link("up")
+        training.ended()
+    return *told, training
+
+
+def stage_killed(scene: Scene) -> tuple[float | None, str, Training]:
+    """The host of the stage loses its power: no packet tells the ranks of the other one, which must end. Then the stage
+    is run again."""
+    training = scene.training("stage")
+    training.start()
+    with scene.joined(training) as process:
+        training.until(disturbed)
+        began = time.monotonic()
+        scene.here.link("down")
+        scene.here.kill()
+        while [pid for pid in scene.other.processes() if _is_rank(pid)]:
+            assert time.monotonic() < began + LEFT, "ranks outlived their stage"
+            time.sleep(0.1)
+        seconds = time.monotonic() - began
+        assert process.poll() is None, "it waits for the stage to begin again"
+        scene.here.link("up")
+        training.start()
+        training.ended()
+    return seconds, "", training
+
+
+DRILLS: dict[str, Callable[[Scene], tuple[float | None, str, Training]]] = {
+    "start and finish": start_and_finish,
+    "a host killed, which joins again": killed_and_back,
+    "a host killed for good, on with one": killed_for_good,
+    "link cut and restored": link_cut,
+    "the stage's host without power, run again": stage_killed,
+    "link delayed by 20 ms": slow_link,
+}
+
+
+def undisturbed(folder: Path, steps: int = STEPS) -> str:
+    """The digest of the model of a training that nothing disturbed, on one host."""
+    with two_hosts() as hosts:
+        training = Scene(*hosts, folder, steps).alone("undisturbed")
+        training.start()
+        assert "ended" in training.ended()
+        return training.digest
+
+
+def drilled(name: str, folder: Path, expected: str, steps: int = STEPS) -> Row:
+    """Do one drill on two hosts of its own."""
+    with two_hosts() as hosts:
+        seconds, told, training = DRILLS[name](Scene(*hosts, folder, steps))
+        end = training.said()[-1]
+        assert "ended" in end, end
+        return Row(name, seconds, told, end["resumed"], end["processes"], training.digest == expected)
+
+
+def _is_rank(pid: int) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return MODULE.encode() in words and b"torch.distributed.run" not in words and b"-c" not in words

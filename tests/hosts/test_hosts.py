@@ -1,0 +1,69 @@
+"""Two hosts that are network namespaces: `python -m tests.hosts` prints what is asserted here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tasks.training.recovery.lost_host import Place, named
+from tests.hosts.drills import DRILLS, NOTICED, STEPS, drilled, undisturbed
+from tests.hosts.network import why_not
+
+WHY_NOT = why_not()
+needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
+QUICK, SHORT = "start and finish", 10
+
+PLACES = [Place("a", frozenset({"10.0.0.1"})), *[Place("b", frozenset({"10.0.0.2", "fd00::2"}))] * 2]
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        (
+            "[../gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:33950: Connection reset by peer. GLHF!",
+            "a lost its connection to b (rank 1, 2)",
+        ),
+        (
+            "NCCL error: remote process exited or there was a network error\nLast error:\nsocketProgress: "
+            "Connection closed by remote peer b<48120>",
+            "a lost its connection to b (rank 1, 2)",
+        ),
+        ("[gloo/transport/tcp/pair.cc] Write error [fd00::2]:1: Broken pipe", "a lost its connection to b (rank 1, 2)"),
+        (
+            "[../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 3600000ms for recv operation to complete",
+            "a lost its connection to one of the other hosts (b)",
+        ),
+        ("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)", None),
+    ],
+    ids=["gloo", "nccl", "ipv6", "timeout", "another error"],
+)  # fmt: skip
+def test_a_lost_connection_is_told_by_the_names_of_hosts(message: str, sentence: str | None) -> None:
+    assert named(message, PLACES, 0) == sentence
+
+
+@needs_hosts
+def test_two_hosts_train_what_one_does_with_as_many_processes(tmp_path: Path) -> None:
+    row = drilled(QUICK, tmp_path, undisturbed(tmp_path, SHORT), SHORT)
+    assert row.same
+    assert row.processes == 2
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of the model of a training that nothing disturbed."""
+    return undisturbed(tmp_path_factory.mktemp("undisturbed"), STEPS)
+
+
+@needs_hosts
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [name for name in DRILLS if name != QUICK])
+def test_a_training_on_two_hosts_survives(name: str, expected: str, tmp_path: Path) -> None:
+    row = drilled(name, tmp_path, expected)
+    assert row.same
+    assert row.noticed is None or row.noticed <= (NOTICED if row.told else 60)
+    if "link cut" in name:
+        assert re.search(r"on a\d+, b\d+ gave no sign of life", row.told)
+    if "killed" in name:
+        assert "lost its connection to b" in row.told
