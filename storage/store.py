@@ -14,12 +14,14 @@ in a local cache, and publishing is an upload with the manifest last.
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +34,11 @@ from storage.digests import file_digest, sums
 from storage.errors import DamagedArtifact, StoreError, make_again, no_artifact
 from storage.files import locks
 from storage.files.cache import cache_folder
+from storage.files.conditional import SERVICES, Conditional
 from storage.files.disk import open_up
 from storage.files.flush import flush, flush_tree
 from storage.files.remote import Remote, opened, reaching
+from storage.files.shared_locks import SharedLock, SharedLocks
 from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
 from storage.remembered import remember, remembered_digests
 
@@ -55,10 +59,14 @@ class Store:
         )
         self.url, self.paranoid = url, paranoid
         self.is_folder = isinstance(fs, LocalFileSystem)
-        self._has_folders = not OBJECT_STORES & set([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
+        protocols = {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
+        self._has_folders = not OBJECT_STORES & protocols
         self.fs: Any = fs if self.is_folder else Remote(fs, url)
+        self._conditional = Conditional(fs, url) if SERVICES & protocols else None
+        self._held: dict[str, SharedLock] = {}  # by stage-key
         name = hashlib.sha256(url.encode()).hexdigest()[:12]
         self.local = Path(self.root) if self.is_folder else cache or cache_folder() / name
+        self.lock_objects = SharedLocks(self._conditional, self.root, self.local) if self._conditional else None
         try:
             self._open()
         except (ValueError, OSError) as error:
@@ -117,12 +125,43 @@ class Store:
                 self.fs.makedirs(self.root, exist_ok=True)
             self._write(STORE_FILE, json.dumps({"format": FORMAT}))
 
+    @functools.cached_property
+    def shared(self) -> SharedLocks | None:
+        """The locks that other machines see; None where those of this machine are all: in a folder, whose file system
+        has its own, and in a service whose conditional writes are unknown to it or to us."""
+        if self._conditional is None:
+            return None
+        self.begin()
+        if self._conditional.are_honoured(f"{self.root}/{STORE_FILE}"):
+            return self.lock_objects
+        logging.getLogger(__name__).warning(
+            "The service of the store %s knows no conditional writes: let no other machine use the store meanwhile.",
+            self.url,
+        )
+        return None
+
     # --- small files (refs, the marker) -------------------------------------------------------------------------
 
     def write_text(self, name: str, text: str) -> None:
         """Write a small file atomically: readers see the old text or the new, never a part."""
         self.begin()
         self._write(name, text)
+
+    def read_tagged(self, name: str) -> tuple[bytes | None, str]:
+        """As `read_bytes`, with the tag by which `replace` knows that nobody has written it meanwhile."""
+        if self.shared is None or self._conditional is None:
+            return self.read_bytes(name), ""
+        found = self._conditional.read(f"{self.root}/{name}")
+        return (found.data, found.tag) if found else (None, "")
+
+    def replace(self, name: str, text: str, tag: str) -> bool:
+        """Write a small file of which `read_tagged` gave this tag. False, and nothing is written, if another machine
+        has since; processes of this one must hold a lock."""
+        if self.shared is None or self._conditional is None:
+            self.write_text(name, text)
+            return True
+        path, data = f"{self.root}/{name}", text.encode()
+        return bool(self._conditional.swap(path, data, tag) if tag else self._conditional.create(path, data))
 
     def _write(self, name: str, text: str) -> None:
         if not self.is_folder:
@@ -308,12 +347,20 @@ class Store:
 
     # --- writing ------------------------------------------------------------------------------------------------
 
-    def lock(
-        self, stage: str, key: str, waiting: Callable[[str], None] = lambda holder: None
-    ) -> AbstractContextManager[None]:
-        """The lock of a key: one process makes the artifact, the others wait for it."""
+    @contextmanager
+    def lock(self, stage: str, key: str, waiting: Callable[[str], None] = lambda holder: None) -> Iterator[None]:
+        """The lock of a key: one process makes the artifact, the others wait for it, on other machines too."""
         self.begin()
-        return locks.hold(self.local / "locks" / f"{stage}-{key}", waiting)
+        name = f"{stage}-{key}"
+        with locks.hold(self.local / "locks" / name, waiting):
+            if self.shared is None:
+                yield
+                return
+            with self.shared.hold(f"locks/{name}", waiting) as self._held[name]:
+                try:
+                    yield
+                finally:
+                    del self._held[name]
 
     def workspace(self, stage: str, key: str) -> Path:
         """The working folder of a key, kept until the artifact is published."""
@@ -369,18 +416,25 @@ class Store:
         folder.rename(target)
         flush(target.parent)
         remember({target / name: entry.sha256 for name, entry in manifest.files.items()})
-        if not self.is_folder:
-            self._upload(target, [*manifest.files, SUMS, MANIFEST], f"{self.root}/artifacts/{location}")
+        if not self.is_folder and not self._upload(target, manifest, location):
+            target.rename(folder)
+            return self.publish(folder, manifest)  # as the next generation, if the other one has other bytes
         return self.get(location)
 
-    def _upload(self, folder: Path, names: list[str], remote: str) -> None:
-        """Upload files, the manifest last; what else is there is left of an upload or a removal that was killed."""
+    def _upload(self, folder: Path, manifest: Manifest, location: str) -> bool:
+        """Upload files, the manifest last; what else is there is left of an upload or a removal that was killed. False
+        if another machine, which took the lock for abandoned, has written its manifest first."""
+        remote, names = f"{self.root}/artifacts/{location}", [*manifest.files, SUMS]
+        lock = self._held.get(f"{manifest.stage}-{manifest.key}")
         self.fs.invalidate_cache()
         for path in self.fs.find(remote):
             if str(path).removeprefix(f"{remote}/") not in names:
                 self.fs.rm_file(path)
         for name in names:
+            if lock:
+                lock.check()
             self.fs.put_file(str(folder / name), f"{remote}/{name}")
+        return self.replace(f"artifacts/{location}/{MANIFEST}", (folder / MANIFEST).read_text(), "")
 
     def remove(self, location: str) -> None:
         """Delete an artifact, its manifest first, so that it never exists in part; or the rest of one."""
