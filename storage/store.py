@@ -30,7 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from storage.artifact import Artifact
 from storage.damage import find_damage, local_sizes
-from storage.digests import file_digest, sums
+from storage.digests import FileEntry, file_digest, sums
 from storage.errors import DamagedArtifact, StoreError, make_again, no_artifact
 from storage.files import locks
 from storage.files.cache import cache_folder
@@ -39,6 +39,7 @@ from storage.files.disk import open_up
 from storage.files.flush import flush, flush_tree
 from storage.files.remote import Remote, opened, reaching
 from storage.files.shared_locks import SharedLock, SharedLocks
+from storage.files.transfer import Transfers
 from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
 from storage.remembered import remember, remembered_digests
 
@@ -64,6 +65,7 @@ class Store:
         self.fs: Any = fs if self.is_folder else Remote(fs, url)
         self._conditional = Conditional(fs, url) if SERVICES & protocols else None
         self._held: dict[str, SharedLock] = {}  # by stage-key
+        self._transfers = Transfers(self.fs, url, parts=self._conditional is not None)
         name = hashlib.sha256(url.encode()).hexdigest()[:12]
         self.local = Path(self.root) if self.is_folder else cache or cache_folder() / name
         self.lock_objects = SharedLocks(self._conditional, self.root, self.local) if self._conditional else None
@@ -166,7 +168,10 @@ class Store:
     def _write(self, name: str, text: str) -> None:
         if not self.is_folder:
             try:
-                self.fs.pipe_file(f"{self.root}/{name}", text.encode())
+                if self._conditional:
+                    self._conditional.write(f"{self.root}/{name}", text.encode())
+                else:
+                    self.fs.pipe_file(f"{self.root}/{name}", text.encode())
             except FileNotFoundError as error:
                 raise StoreError(f"There is no bucket for {self.url}.", "Create it, or correct the address.") from error
             return
@@ -206,7 +211,7 @@ class Store:
         stages = [stage] if stage else self._names("artifacts")
         for name in stages:
             for key in self._names(f"artifacts/{name}"):
-                if self.fs.exists(f"{self.root}/artifacts/{name}/{key}/{MANIFEST}"):
+                if self._is_published(f"{name}/{key}"):
                     yield f"{name}/{key}"
 
     def fragments(self) -> Iterator[str]:
@@ -252,9 +257,16 @@ class Store:
         return location
 
     def _generations(self, stage: str, key: str) -> list[str]:
-        names = [name for name in self._names(f"artifacts/{stage}") if name.split(".")[0] == key]
-        names = [name for name in names if self.fs.exists(f"{self.root}/artifacts/{stage}/{name}/{MANIFEST}")]
-        return sorted(names, key=lambda name: int(name.partition(".")[2] or 1))
+        """Its artifacts, oldest first. A listing may be late, so the first one and the next are also asked for."""
+        listed = {name for name in self._names(f"artifacts/{stage}") if name.split(".")[0] == key}
+        names = sorted({key, *listed}, key=lambda name: int(name.partition(".")[2] or 1))
+        names = [name for name in names if self._is_published(f"{stage}/{name}")]
+        while names and self._is_published(f"{stage}/{(newer := _next(names[-1]))}"):
+            names.append(newer)
+        return names
+
+    def _is_published(self, location: str) -> bool:
+        return bool(self.fs.exists(f"{self.root}/artifacts/{location}/{MANIFEST}"))
 
     def get(self, location: str, heard: Heard = lambda done, total: None, *, hashed: bool = True) -> Artifact:
         """The artifact at `stage/key`, downloaded first if the store is a bucket. Every file has the bytes with which
@@ -314,8 +326,8 @@ class Store:
         root = f"{self.root}/artifacts/{location}"
 
         def digest(name: str) -> str:
-            with reaching(self.url), self.fs.open(f"{root}/{name}", "rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+            with reaching(self.url):
+                return self._transfers.digest(f"{root}/{name}")
 
         self.fs.invalidate_cache()
         found = self.fs.find(root, detail=True)
@@ -330,18 +342,28 @@ class Store:
             shutil.rmtree(draft, ignore_errors=True)
             self.local.chmod(0o700)  # a bucket knows no owner's parts, such as the removed texts
             try:
-                for file in [*manifest.files, SUMS, MANIFEST]:
+                arrived = {}
+                for file, entry in self._files(manifest).items():
                     (draft / file).parent.mkdir(parents=True, exist_ok=True)
-                    self._fetch(manifest, f"artifacts/{location}/{file}", draft / file)
+                    if self._fetch(manifest, f"artifacts/{location}/{file}", draft / file, entry):
+                        arrived[path / file] = entry.sha256
+                (draft / MANIFEST).write_text(manifest.to_json())
                 path.parent.mkdir(parents=True, exist_ok=True)
                 shutil.rmtree(path, ignore_errors=True)
                 draft.rename(path)
+                remember(arrived)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
 
-    def _fetch(self, manifest: Manifest, name: str, target: Path) -> None:
+    @staticmethod
+    def _files(manifest: Manifest) -> dict[str, FileEntry]:
+        """All files of an artifact but the manifest itself."""
+        listed = FileEntry(sha256=manifest.digest, size=len(sums(manifest.files).encode()))
+        return {**manifest.files, SUMS: listed}
+
+    def _fetch(self, manifest: Manifest, name: str, target: Path, entry: FileEntry) -> bool:
         try:
-            self.fs.get_file(f"{self.root}/{name}", str(target))
+            return self._transfers.fetch(f"{self.root}/{name}", target, entry)
         except FileNotFoundError as error:
             raise DamagedArtifact(f"{name} is missing in {self.url}.", make_again(manifest.stage)) from error
 
@@ -376,7 +398,7 @@ class Store:
         be read."""
         for path in list((self.local / "work").glob("*")):
             stage, _, key = path.name.rpartition("-")
-            if self.fs.exists(f"{self.root}/artifacts/{stage}/{key}/{MANIFEST}"):
+            if self._is_published(f"{stage}/{key}"):
                 with suppress(OSError), locks.hold_if_free(self.local / "locks" / path.name) as mine:
                     if mine:
                         shutil.rmtree(path)
@@ -400,7 +422,7 @@ class Store:
                 intact = self.is_folder or not (newest.manifest and self.damage(newest.manifest, newest.location))
                 if newest.digest == manifest.digest and intact:
                     return newest
-            location = f"{location}.{int(made[-1].partition('.')[2] or 1) + 1}"
+            location = f"{manifest.stage}/{_next(made[-1])}"
         (folder / SUMS).write_text(sums(manifest.files))
         open_up(folder, (folder / SUMS).stat().st_mode)
         flush_tree(folder)
@@ -424,16 +446,13 @@ class Store:
     def _upload(self, folder: Path, manifest: Manifest, location: str) -> bool:
         """Upload files, the manifest last; what else is there is left of an upload or a removal that was killed. False
         if another machine, which took the lock for abandoned, has written its manifest first."""
-        remote, names = f"{self.root}/artifacts/{location}", [*manifest.files, SUMS]
+        remote, files = f"{self.root}/artifacts/{location}", self._files(manifest)
         lock = self._held.get(f"{manifest.stage}-{manifest.key}")
         self.fs.invalidate_cache()
         for path in self.fs.find(remote):
-            if str(path).removeprefix(f"{remote}/") not in names:
+            if str(path).removeprefix(f"{remote}/") not in files:
                 self.fs.rm_file(path)
-        for name in names:
-            if lock:
-                lock.check()
-            self.fs.put_file(str(folder / name), f"{remote}/{name}")
+        self._transfers.upload(folder, files, remote, lock.check if lock else lambda: None)
         return self.replace(f"artifacts/{location}/{MANIFEST}", (folder / MANIFEST).read_text(), "")
 
     def remove(self, location: str) -> None:
@@ -445,3 +464,9 @@ class Store:
                 self.fs.rm(path, recursive=path == remote)
         if not self.is_folder:
             shutil.rmtree(self.local / "artifacts" / location, ignore_errors=True)
+
+
+def _next(name: str) -> str:
+    """The generation of a key after this one."""
+    key, _, number = name.partition(".")
+    return f"{key}.{int(number or 1) + 1}"

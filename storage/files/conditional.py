@@ -9,20 +9,20 @@ whoever writes must write bytes that nobody else would.
 from __future__ import annotations
 
 import errno
-import random
-import time
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from storage.errors import StoreError
-from storage.files.remote import reaching, telling
+from storage.errors import DamagedArtifact, StoreError
+from storage.files.remote import Remote, pause, reaching, telling
 
 SERVICES = {"s3", "s3a"}  # whose conditional writes are used
 REFUSED = {"PreconditionFailed", "412", "NoSuchKey", "404"}
 CONFLICT = {"ConditionalRequestConflict", "OperationAborted", "409"}
 MOST_CONFLICTS = 8  # of one request
+DAMAGED = "Look at what lies between (a proxy, a gateway), then run again."
 NO_TAG = '"0"'  # of no object: an MD5 digest has 32 digits
 
 
@@ -40,21 +40,20 @@ class Conditional:
 
     def __init__(self, fs: Any, url: str) -> None:
         self._fs, self._url = fs, url
+        self._remote = Remote(fs, url)
 
     def paths(self, folder: str) -> list[str]:
         """Every object below a folder, sorted."""
-        with reaching(self._url), telling(self._url, "list"):
-            self._fs.invalidate_cache()
-            return sorted(map(str, self._fs.find(folder)))
+        self._fs.invalidate_cache()
+        return sorted(map(str, self._remote.find(folder)))
 
     def read(self, path: str) -> Found | None:
         """An object, or None if it does not exist."""
         try:
-            with reaching(self._url), telling(self._url, "read"):
-                info = self._fs.info(path, refresh=True)
-                if info["type"] == "directory":
-                    return None
-                data = self._fs.cat_file(path, max_concurrency=1)
+            info = self._remote.info(path, refresh=True)
+            if info["type"] == "directory":
+                return None
+            data = self._remote.cat_file(path, max_concurrency=1)
         except FileNotFoundError:
             return None
         return Found(bytes(data), str(info["ETag"]), info["LastModified"])
@@ -76,7 +75,7 @@ class Conditional:
     def are_honoured(self, path: str) -> bool:
         """Whether the service knows conditional writes: both kinds ask it to write what is at `path` already, which it
         must refuse. One that does not know them writes the same bytes again."""
-        data = self._fs.cat_file(path)
+        data = self._remote.cat_file(path)
         try:
             return not any(
                 self._ask("write", self._fs.pipe_file, path, data, **condition)
@@ -87,12 +86,29 @@ class Conditional:
                 return False
             raise
 
+    def write(self, path: str, data: bytes) -> str | None:
+        """Write an object, whatever is there."""
+        return self._write(path, data)
+
     def _write(self, path: str, data: bytes, **condition: str) -> str | None:
-        answer = self._ask("write", self._fs.pipe_file, path, data, **condition)
-        if answer is not None:
-            return str(answer["ETag"])
-        found = self.read(path)
-        return found.tag if found and found.data == data else None
+        """What arrived damaged is written again. Returns None where the condition does not hold."""
+        digest = hashlib.md5(data, usedforsecurity=False).hexdigest()
+        for _ in range(MOST_CONFLICTS):
+            answer = self._ask("write", self._fs.pipe_file, path, data, **condition)
+            if answer is not None and answer["ETag"].strip('"') == digest:
+                return str(answer["ETag"])
+            try:
+                found = self.read(path)  # encrypted objects have other ETags
+            except DamagedArtifact:
+                if answer is None:
+                    raise
+            else:
+                if found and found.data == data:
+                    return found.tag
+                if answer is None or found is None or found.tag != answer["ETag"]:
+                    return None
+            condition = {"IfMatch": answer["ETag"]}
+        raise StoreError(f"{path} arrived damaged in {self._url} {MOST_CONFLICTS} times.", DAMAGED)
 
     def _ask(self, request: str, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """What a conditional request returns; None if it is refused."""
@@ -106,7 +122,7 @@ class Conditional:
                         return None
                     if code not in CONFLICT:
                         raise
-            time.sleep(random.uniform(0, 0.1 * 2**conflicts))
+            pause(conflicts)
         raise StoreError(
             f"The store {self._url} refused to write {arguments[0]} {MOST_CONFLICTS} times, as others wrote it too.",
             "Run again.",
