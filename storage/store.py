@@ -199,6 +199,12 @@ class Store:
             where = self.address(name.rpartition("/")[0])
             raise DamagedArtifact(f"{where} or what it lies in is a file.", "Remove it: a folder is due.") from error
 
+    def traffic(self) -> tuple[int, int]:
+        """Bytes of files that this process has sent to the bucket, and received from it, since it was last asked."""
+        sent, received = self._transfers.sent, self._transfers.received
+        self._transfers.sent = self._transfers.received = 0
+        return sent, received
+
     # --- reading ------------------------------------------------------------------------------------------------
 
     def manifest(self, location: str) -> Manifest | None:

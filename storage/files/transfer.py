@@ -31,6 +31,7 @@ class Transfers:
 
     def __init__(self, fs: Remote, url: str, *, parts: bool) -> None:
         self._fs, self._url, self._parts = fs, url, parts
+        self.sent = self.received = 0  # bytes, those of repetitions too
 
     def upload(
         self, folder: Path, files: Mapping[str, FileEntry], remote: str, check: Callable[[], None] = lambda: None
@@ -47,6 +48,7 @@ class Transfers:
                 check()
                 options = {"chunksize": part_bytes(entry.size)} if self._parts else {}
                 self._fs.put_file(str(folder / name), f"{remote}/{name}", **options)
+                self.sent += entry.size
             self._fs.invalidate_cache()
             found = self._fs.find(remote, detail=True)
             waiting = {
@@ -78,6 +80,7 @@ class Transfers:
                 pause(attempt)
             with suppress(DamagedArtifact):
                 self._fs.get_file(source, str(target))
+                self.received += target.stat().st_size
                 if target.stat().st_size == entry.size and file_digest(target) == entry.sha256:
                     return True
         return False
@@ -87,6 +90,7 @@ class Transfers:
         digest = hashlib.sha256()
         with self._fs.open(path, "rb") as file:
             while chunk := file.read(CHUNK):
+                self.received += len(chunk)
                 digest.update(chunk)
         return digest.hexdigest()
 
