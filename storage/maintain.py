@@ -122,7 +122,7 @@ def collect(store: Store, garbage: Garbage) -> Garbage:
     waiting = list(garbage.artifacts)
     while waiting:
         # What has ended since has moved its refs, what runs is leased, and nothing is leased anew within the block
-        with leases.deleting(store) as leased:
+        with leases.deleting(store) as (leased, check):
             needed, unreadable = _needed(store, garbage.keep_last)
             if set(unreadable) - set(garbage.unreadable):
                 return replace(garbage, artifacts=artifacts, workspaces={}, drafts={})
@@ -130,6 +130,7 @@ def collect(store: Store, garbage: Garbage) -> Garbage:
             while waiting and time.monotonic() - began < BATCH_SECONDS:
                 location = waiting.pop(0)
                 if location not in needed and location.partition(".")[0] not in leased:
+                    check()
                     store.remove(location)
                     artifacts[location] = garbage.artifacts[location]
     for path, size in garbage.workspaces.items():

@@ -1,13 +1,16 @@
 """Refs: human-readable names for artifacts, with their history.
 
 `tiny/pretrain` is the latest artifact of the stage `pretrain` under the profile `tiny`; `tiny/pretrain@1` is the first.
-A ref only moves forward and its history is kept, so that last week's model can still be found.
+A ref only moves forward and its history is kept, so that last week's model can still be found. Of two machines that
+move one at once, each appends to what the other has written (compare and swap).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated
@@ -31,19 +34,27 @@ class RefEntry(BaseModel):
     time: str
 
 
+BACK_OFF_SECONDS = 0.5
 _HISTORY = TypeAdapter(Annotated[list[RefEntry], Field(min_length=1)])
 
 
 def history(store: Store, name: str) -> list[RefEntry]:
     """Every artifact that `name` (such as `tiny/pretrain`) has pointed to, oldest first; empty for an unknown name.
     Raises DamagedArtifact for a ref that can't be read."""
-    data = store.read_bytes(f"refs/{name}.json")
+    return _parsed(store, name, store.read_bytes(_file(name)))
+
+
+def _file(name: str) -> str:
+    return f"refs/{name}.json"
+
+
+def _parsed(store: Store, name: str, data: bytes | None) -> list[RefEntry]:
     try:
         return [] if data is None else _HISTORY.validate_json(data)
     except ValidationError as error:
         raise DamagedArtifact(
             f"The ref {name} is damaged: {error.errors()[0]['msg']}.",
-            f"Delete {store.address(f'refs/{name}.json')}; the next run writes it anew, without its history.",
+            f"Delete {store.address(_file(name))}; the next run writes it anew, without its history.",
         ) from error
 
 
@@ -63,11 +74,16 @@ def move(store: Store, name: str, location: str, digest: str) -> int:
 
 def _append(store: Store, name: str, location: str, digest: str) -> int:
     with locks.hold(store.local / "locks" / f"ref-{name.replace('/', '-')}"):
-        entries = history(store, name)
-        if not entries or (entries[-1].location, entries[-1].digest) != (location, digest):
+        while True:
+            data, tag = store.read_tagged(_file(name))
+            entries = _parsed(store, name, data)
+            if entries and (entries[-1].location, entries[-1].digest) == (location, digest):
+                return len(entries)
             entries.append(RefEntry(location=location, digest=digest, time=datetime.now(UTC).isoformat()))
-            store.write_text(f"refs/{name}.json", json.dumps([entry.model_dump() for entry in entries], indent=1))
-        return len(entries)
+            text = json.dumps([entry.model_dump() for entry in entries], indent=1)
+            if store.replace(_file(name), text, tag):
+                return len(entries)
+            time.sleep(random.uniform(0, BACK_OFF_SECONDS))  # another machine has moved it meanwhile
 
 
 def resolve(store: Store, text: str) -> str:

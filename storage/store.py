@@ -14,12 +14,14 @@ in a local cache, and publishing is an upload with the manifest last.
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +30,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from storage.artifact import Artifact
 from storage.damage import find_damage, local_sizes
-from storage.digests import file_digest, sums
+from storage.digests import FileEntry, file_digest, sums
 from storage.errors import DamagedArtifact, StoreError, make_again, no_artifact
 from storage.files import locks
 from storage.files.cache import cache_folder
+from storage.files.conditional import SERVICES, Conditional
 from storage.files.disk import open_up
 from storage.files.flush import flush, flush_tree
 from storage.files.remote import Remote, opened, reaching
+from storage.files.shared_locks import SharedLock, SharedLocks
+from storage.files.transfer import Transfers
 from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
 from storage.remembered import remember, remembered_digests
 
@@ -55,10 +60,15 @@ class Store:
         )
         self.url, self.paranoid = url, paranoid
         self.is_folder = isinstance(fs, LocalFileSystem)
-        self._has_folders = not OBJECT_STORES & set([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
+        protocols = {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
+        self._has_folders = not OBJECT_STORES & protocols
         self.fs: Any = fs if self.is_folder else Remote(fs, url)
+        self._conditional = Conditional(fs, url) if SERVICES & protocols else None
+        self._held: dict[str, SharedLock] = {}  # by stage-key
+        self._transfers = Transfers(self.fs, url, parts=self._conditional is not None)
         name = hashlib.sha256(url.encode()).hexdigest()[:12]
         self.local = Path(self.root) if self.is_folder else cache or cache_folder() / name
+        self.lock_objects = SharedLocks(self._conditional, self.root, self.local) if self._conditional else None
         try:
             self._open()
         except (ValueError, OSError) as error:
@@ -117,6 +127,21 @@ class Store:
                 self.fs.makedirs(self.root, exist_ok=True)
             self._write(STORE_FILE, json.dumps({"format": FORMAT}))
 
+    @functools.cached_property
+    def shared(self) -> SharedLocks | None:
+        """The locks that other machines see; None where those of this machine are all: in a folder, whose file system
+        has its own, and in a service whose conditional writes are unknown to it or to us."""
+        if self._conditional is None:
+            return None
+        self.begin()
+        if self._conditional.are_honoured(f"{self.root}/{STORE_FILE}"):
+            return self.lock_objects
+        logging.getLogger(__name__).warning(
+            "The service of the store %s knows no conditional writes: let no other machine use the store meanwhile.",
+            self.url,
+        )
+        return None
+
     # --- small files (refs, the marker) -------------------------------------------------------------------------
 
     def write_text(self, name: str, text: str) -> None:
@@ -124,10 +149,29 @@ class Store:
         self.begin()
         self._write(name, text)
 
+    def read_tagged(self, name: str) -> tuple[bytes | None, str]:
+        """As `read_bytes`, with the tag by which `replace` knows that nobody has written it meanwhile."""
+        if self.shared is None or self._conditional is None:
+            return self.read_bytes(name), ""
+        found = self._conditional.read(f"{self.root}/{name}")
+        return (found.data, found.tag) if found else (None, "")
+
+    def replace(self, name: str, text: str, tag: str) -> bool:
+        """Write a small file of which `read_tagged` gave this tag. False, and nothing is written, if another machine
+        has since; processes of this one must hold a lock."""
+        if self.shared is None or self._conditional is None:
+            self.write_text(name, text)
+            return True
+        path, data = f"{self.root}/{name}", text.encode()
+        return bool(self._conditional.swap(path, data, tag) if tag else self._conditional.create(path, data))
+
     def _write(self, name: str, text: str) -> None:
         if not self.is_folder:
             try:
-                self.fs.pipe_file(f"{self.root}/{name}", text.encode())
+                if self._conditional:
+                    self._conditional.write(f"{self.root}/{name}", text.encode())
+                else:
+                    self.fs.pipe_file(f"{self.root}/{name}", text.encode())
             except FileNotFoundError as error:
                 raise StoreError(f"There is no bucket for {self.url}.", "Create it, or correct the address.") from error
             return
@@ -155,6 +199,12 @@ class Store:
             where = self.address(name.rpartition("/")[0])
             raise DamagedArtifact(f"{where} or what it lies in is a file.", "Remove it: a folder is due.") from error
 
+    def traffic(self) -> tuple[int, int]:
+        """Bytes of files that this process has sent to the bucket, and received from it, since it was last asked."""
+        sent, received = self._transfers.sent, self._transfers.received
+        self._transfers.sent = self._transfers.received = 0
+        return sent, received
+
     # --- reading ------------------------------------------------------------------------------------------------
 
     def manifest(self, location: str) -> Manifest | None:
@@ -167,7 +217,7 @@ class Store:
         stages = [stage] if stage else self._names("artifacts")
         for name in stages:
             for key in self._names(f"artifacts/{name}"):
-                if self.fs.exists(f"{self.root}/artifacts/{name}/{key}/{MANIFEST}"):
+                if self._is_published(f"{name}/{key}"):
                     yield f"{name}/{key}"
 
     def fragments(self) -> Iterator[str]:
@@ -213,9 +263,16 @@ class Store:
         return location
 
     def _generations(self, stage: str, key: str) -> list[str]:
-        names = [name for name in self._names(f"artifacts/{stage}") if name.split(".")[0] == key]
-        names = [name for name in names if self.fs.exists(f"{self.root}/artifacts/{stage}/{name}/{MANIFEST}")]
-        return sorted(names, key=lambda name: int(name.partition(".")[2] or 1))
+        """Its artifacts, oldest first. A listing may be late, so the first one and the next are also asked for."""
+        listed = {name for name in self._names(f"artifacts/{stage}") if name.split(".")[0] == key}
+        names = sorted({key, *listed}, key=lambda name: int(name.partition(".")[2] or 1))
+        names = [name for name in names if self._is_published(f"{stage}/{name}")]
+        while names and self._is_published(f"{stage}/{(newer := _next(names[-1]))}"):
+            names.append(newer)
+        return names
+
+    def _is_published(self, location: str) -> bool:
+        return bool(self.fs.exists(f"{self.root}/artifacts/{location}/{MANIFEST}"))
 
     def get(self, location: str, heard: Heard = lambda done, total: None, *, hashed: bool = True) -> Artifact:
         """The artifact at `stage/key`, downloaded first if the store is a bucket. Every file has the bytes with which
@@ -275,8 +332,8 @@ class Store:
         root = f"{self.root}/artifacts/{location}"
 
         def digest(name: str) -> str:
-            with reaching(self.url), self.fs.open(f"{root}/{name}", "rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+            with reaching(self.url):
+                return self._transfers.digest(f"{root}/{name}")
 
         self.fs.invalidate_cache()
         found = self.fs.find(root, detail=True)
@@ -291,29 +348,47 @@ class Store:
             shutil.rmtree(draft, ignore_errors=True)
             self.local.chmod(0o700)  # a bucket knows no owner's parts, such as the removed texts
             try:
-                for file in [*manifest.files, SUMS, MANIFEST]:
+                arrived = {}
+                for file, entry in self._files(manifest).items():
                     (draft / file).parent.mkdir(parents=True, exist_ok=True)
-                    self._fetch(manifest, f"artifacts/{location}/{file}", draft / file)
+                    if self._fetch(manifest, f"artifacts/{location}/{file}", draft / file, entry):
+                        arrived[path / file] = entry.sha256
+                (draft / MANIFEST).write_text(manifest.to_json())
                 path.parent.mkdir(parents=True, exist_ok=True)
                 shutil.rmtree(path, ignore_errors=True)
                 draft.rename(path)
+                remember(arrived)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
 
-    def _fetch(self, manifest: Manifest, name: str, target: Path) -> None:
+    @staticmethod
+    def _files(manifest: Manifest) -> dict[str, FileEntry]:
+        """All files of an artifact but the manifest itself."""
+        listed = FileEntry(sha256=manifest.digest, size=len(sums(manifest.files).encode()))
+        return {**manifest.files, SUMS: listed}
+
+    def _fetch(self, manifest: Manifest, name: str, target: Path, entry: FileEntry) -> bool:
         try:
-            self.fs.get_file(f"{self.root}/{name}", str(target))
+            return self._transfers.fetch(f"{self.root}/{name}", target, entry)
         except FileNotFoundError as error:
             raise DamagedArtifact(f"{name} is missing in {self.url}.", make_again(manifest.stage)) from error
 
     # --- writing ------------------------------------------------------------------------------------------------
 
-    def lock(
-        self, stage: str, key: str, waiting: Callable[[str], None] = lambda holder: None
-    ) -> AbstractContextManager[None]:
-        """The lock of a key: one process makes the artifact, the others wait for it."""
+    @contextmanager
+    def lock(self, stage: str, key: str, waiting: Callable[[str], None] = lambda holder: None) -> Iterator[None]:
+        """The lock of a key: one process makes the artifact, the others wait for it, on other machines too."""
         self.begin()
-        return locks.hold(self.local / "locks" / f"{stage}-{key}", waiting)
+        name = f"{stage}-{key}"
+        with locks.hold(self.local / "locks" / name, waiting):
+            if self.shared is None:
+                yield
+                return
+            with self.shared.hold(f"locks/{name}", waiting) as self._held[name]:
+                try:
+                    yield
+                finally:
+                    del self._held[name]
 
     def workspace(self, stage: str, key: str) -> Path:
         """The working folder of a key, kept until the artifact is published."""
@@ -329,7 +404,7 @@ class Store:
         be read."""
         for path in list((self.local / "work").glob("*")):
             stage, _, key = path.name.rpartition("-")
-            if self.fs.exists(f"{self.root}/artifacts/{stage}/{key}/{MANIFEST}"):
+            if self._is_published(f"{stage}/{key}"):
                 with suppress(OSError), locks.hold_if_free(self.local / "locks" / path.name) as mine:
                     if mine:
                         shutil.rmtree(path)
@@ -353,7 +428,7 @@ class Store:
                 intact = self.is_folder or not (newest.manifest and self.damage(newest.manifest, newest.location))
                 if newest.digest == manifest.digest and intact:
                     return newest
-            location = f"{location}.{int(made[-1].partition('.')[2] or 1) + 1}"
+            location = f"{manifest.stage}/{_next(made[-1])}"
         (folder / SUMS).write_text(sums(manifest.files))
         open_up(folder, (folder / SUMS).stat().st_mode)
         flush_tree(folder)
@@ -369,18 +444,22 @@ class Store:
         folder.rename(target)
         flush(target.parent)
         remember({target / name: entry.sha256 for name, entry in manifest.files.items()})
-        if not self.is_folder:
-            self._upload(target, [*manifest.files, SUMS, MANIFEST], f"{self.root}/artifacts/{location}")
+        if not self.is_folder and not self._upload(target, manifest, location):
+            target.rename(folder)
+            return self.publish(folder, manifest)  # as the next generation, if the other one has other bytes
         return self.get(location)
 
-    def _upload(self, folder: Path, names: list[str], remote: str) -> None:
-        """Upload files, the manifest last; what else is there is left of an upload or a removal that was killed."""
+    def _upload(self, folder: Path, manifest: Manifest, location: str) -> bool:
+        """Upload files, the manifest last; what else is there is left of an upload or a removal that was killed. False
+        if another machine, which took the lock for abandoned, has written its manifest first."""
+        remote, files = f"{self.root}/artifacts/{location}", self._files(manifest)
+        lock = self._held.get(f"{manifest.stage}-{manifest.key}")
         self.fs.invalidate_cache()
         for path in self.fs.find(remote):
-            if str(path).removeprefix(f"{remote}/") not in names:
+            if str(path).removeprefix(f"{remote}/") not in files:
                 self.fs.rm_file(path)
-        for name in names:
-            self.fs.put_file(str(folder / name), f"{remote}/{name}")
+        self._transfers.upload(folder, files, remote, lock.check if lock else lambda: None)
+        return self.replace(f"artifacts/{location}/{MANIFEST}", (folder / MANIFEST).read_text(), "")
 
     def remove(self, location: str) -> None:
         """Delete an artifact, its manifest first, so that it never exists in part; or the rest of one."""
@@ -391,3 +470,9 @@ class Store:
                 self.fs.rm(path, recursive=path == remote)
         if not self.is_folder:
             shutil.rmtree(self.local / "artifacts" / location, ignore_errors=True)
+
+
+def _next(name: str) -> str:
+    """The generation of a key after this one."""
+    key, _, number = name.partition(".")
+    return f"{key}.{int(number or 1) + 1}"

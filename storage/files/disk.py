@@ -37,8 +37,9 @@ def disk_full(error: BaseException) -> BaseException | None:
 
 
 def cant_write(error: BaseException) -> bool:
-    """Whether an error says that a file system or a folder may not be written."""
-    return _innermost(error, CLOSED, SAID_CLOSED) is not None
+    """Whether an error says that a file system, a folder or a bucket may not be written."""
+    refused = any(isinstance(one, PermissionError) for one in causes(error))  # a bucket's has no number
+    return refused or _innermost(error, CLOSED, SAID_CLOSED) is not None
 
 
 def disk_fault(error: BaseException, folder: Path | None = None, doing: str = "") -> StoreError | None:

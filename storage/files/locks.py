@@ -2,7 +2,7 @@
 
 `flock(2)` needs no timeouts and no cleanup: the lock of a process that was killed is free as soon as the process is
 gone. The file names the holder, for the message to processes that wait. It works between processes that see the same
-file system; two machines on one bucket may both make an artifact, and the first manifest wins.
+file system; machines that share a bucket also have `shared_locks`.
 """
 
 from __future__ import annotations

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from storage.credentials import REMEDY, decoded, has_credentials
-from storage.errors import ConfigError, StoreError
+from storage.errors import ConfigError, DamagedArtifact, StoreError
 
 # By module, so that no client is imported that is not in use
 CLIENT_ERRORS = {
@@ -24,19 +26,29 @@ CLIENT_ERRORS = {
     "gcsfs.retry": ("HttpError",),
     "azure.core.exceptions": ("AzureError",),
 }
+# What arrived is not what was sent: the rest is missing, or the checksum is another
+CHANGED_ON_THE_WAY = {
+    "botocore.exceptions": ("FlexibleChecksumError", "IncompleteReadError", "ResponseStreamingError"),
+    "aiohttp": ("ClientPayloadError",),
+}
+ATTEMPTS = 4  # to read what arrives damaged
 SILENT_SECONDS = 15.0  # of one request, before a word is said of it
 ANSWERS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
 
 def unreachable() -> tuple[type[BaseException], ...]:
     """What a file system raises that can't be reached: OSError, and errors of the client that it was built on."""
-    loaded = [
+    return (OSError, *_loaded(CLIENT_ERRORS))
+
+
+def _loaded(errors: Mapping[str, Sequence[str]]) -> tuple[type[BaseException], ...]:
+    found = [
         getattr(sys.modules[module], name, None)
-        for module, names in CLIENT_ERRORS.items()
+        for module, names in errors.items()
         if module in sys.modules
         for name in names
     ]
-    return (OSError, *(error for error in loaded if error))
+    return tuple(error for error in found if error)
 
 
 @contextmanager
@@ -46,6 +58,11 @@ def reaching(url: str) -> Iterator[None]:
         yield
     except ANSWERS:
         raise
+    except _loaded(CHANGED_ON_THE_WAY) as error:
+        raise DamagedArtifact(
+            f"What {url} sent arrived damaged: {str(error).rstrip('.')}.",
+            "Run again; if it comes again, `gristmill store verify` says whether it is damaged there.",
+        ) from error
     except unreachable() as error:
         raise StoreError(
             f"The store {url} can't be reached: {(str(error) or type(error).__name__).rstrip('.')}.",
@@ -83,8 +100,14 @@ def telling(url: str, request: str) -> Iterator[None]:
         notice.cancel()
 
 
+def pause(attempt: int) -> None:
+    """Wait before what failed `attempt` times is tried again; clients that failed together do not meet again."""
+    time.sleep(random.uniform(0, 0.25 * 2**attempt))
+
+
 class Remote:
-    """A file system of fsspec, each of whose methods is called within `reaching` and `telling`."""
+    """A file system of fsspec, each of whose methods is called within `reaching` and `telling`; what arrives damaged is
+    asked for again."""
 
     def __init__(self, fs: Any, url: str) -> None:
         self._fs, self._url = fs, url
@@ -95,6 +118,10 @@ class Remote:
 
     def _guarded(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
+            for attempt in range(1, ATTEMPTS):
+                with suppress(DamagedArtifact), reaching(self._url), telling(self._url, name):
+                    return method(*arguments, **options)
+                pause(attempt)
             with reaching(self._url), telling(self._url, name):
                 return method(*arguments, **options)
 

@@ -250,6 +250,7 @@ class Stage:
             artifact, cached = self._make_alone(session, payload, config, inputs, refresh)
         if cached:
             self._note_other_source(session, [artifact])
+        session.tell_traffic(self.name)
         session.finished(self.name, artifact, cached=cached, seconds=time.monotonic() - started)
         return artifact, cached
 
@@ -305,6 +306,7 @@ class Stage:
                 for place in makes:
                     found[asked[place]] = self._publish(session, work[asked[place]]), False
             seconds = time.monotonic() - started
+            session.tell_traffic(self.name)
             session.observer.gathered(self.name, made=len(asked), cached=len(first) - len(asked), seconds=seconds)
         return [found[payload.key()] for payload in payloads]
 

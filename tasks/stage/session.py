@@ -14,6 +14,7 @@ from storage import refs
 from storage.artifact import Artifact
 from storage.leases import Lease
 from storage.store import Store
+from storage.units import size_of
 from tasks.stage.config import StageConfig
 from tasks.stage.progress import Observer, Progress, Renamed
 from tasks.stage.protocol import AnyStage, Input
@@ -43,6 +44,12 @@ class Session:
         refs.move(self.store, f"{self.profile}/{stage}", artifact.location, artifact.digest)
         self.made[stage] = artifact
         self.observer.finished(stage, artifact, cached=cached, seconds=seconds)
+
+    def tell_traffic(self, stage: str) -> None:
+        """Tell the observer what a stage has moved between this machine and a bucket."""
+        sent, received = self.store.traffic()
+        if sent or received:
+            self.observer.noted(stage, f"{size_of(received)} fetched from the bucket, {size_of(sent)} sent to it")
 
     def use(self, stage: str, key: str) -> None:
         """Lease an artifact before it is looked up."""

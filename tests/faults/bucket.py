@@ -1,21 +1,16 @@
-"""Faults between a run and its bucket: a proxy before a local S3 server answers wrongly, late, in part, not at all."""
+"""Faults between a run and its bucket, at one request or from it on."""
 
 from __future__ import annotations
 
-import http.client
 import math
 import os
 import random
 import shutil
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import s3fs
 
@@ -23,10 +18,9 @@ from storage.store import Store
 from tests.faults.kinds import KILLED, Kind, Met
 from tests.faults.runner import TYPED
 from tests.faults.scene import Scene, Undisturbed
+from tests.s3_proxy import PATIENT, Proxy
 from tests.s3_server import client_of
 
-PATIENCE = 2  # seconds that a client of these tests waits for an answer
-PATIENT = {"FSSPEC_S3": f'{{"config_kwargs": {{"read_timeout": {PATIENCE}, "connect_timeout": {PATIENCE}}}}}'}
 MOST_REQUESTS = 200  # the numbers that are drawn; a run of few requests is over before a late one
 
 
@@ -46,7 +40,7 @@ class AtRequest(Kind):
         scene.proxy.arm(self.fault, at, self.lasts, lambda: os.kill(scene.process, signal.SIGKILL))
         scene.begin(stage)
         code = scene.end()
-        return Met(code, scene.proxy.disarm())
+        return Met(code, scene.proxy.disarm() > 0)
 
 
 def _at(name: str, fault: str, *codes: int, lasts: bool = False) -> AtRequest:
@@ -66,99 +60,6 @@ IN_BUCKET: list[Kind] = [
     _at("bucket: a byte of an answer flipped", "flip", 0, TYPED),
     _at("bucket: kill -9 at a request", "kill", KILLED),
 ]
-
-
-class Proxy(ThreadingHTTPServer):
-    """Passes requests on, all but the one that is due."""
-
-    daemon_threads = True
-
-    def __init__(self, upstream: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Relay)
-        self.upstream = urlsplit(upstream).netloc
-        self._lock = threading.Lock()
-        self._fault, self._at, self._lasts, self._count = "", 0, False, 0
-        self._struck = False
-        self.kill: Callable[[], None] = lambda: None
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        """Its address."""
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def arm(self, fault: str, at: int, lasts: bool, kill: Callable[[], None]) -> None:
-        """The fault comes at request number `at`, from 1; if it `lasts`, at all that follow too."""
-        with self._lock:
-            self._fault, self._at, self._lasts, self._count, self._struck = fault, at, lasts, 0, False
-            self.kill = kill
-
-    def disarm(self) -> bool:
-        """Whether the fault happened; there will be none."""
-        with self._lock:
-            self._fault = ""
-            return self._struck
-
-    def due(self) -> str:
-        """The fault of the next request, or nothing."""
-        with self._lock:
-            self._count += 1
-            now = self._fault and (self._count == self._at or (self._lasts and self._count > self._at))
-            self._struck |= bool(now)
-            return self._fault if now else ""
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that has gone is no news."""
-
-
-class _Relay(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Proxy
-
-    def _pass_on(self) -> None:
-        fault = self.server.due()
-        length = int(self.headers.get("Content-Length") or 0)
-        if fault == "reset" or (fault == "cut upload" and length):
-            self.rfile.read(length // 2 if fault == "cut upload" else 0)
-            self.close_connection = True
-            return
-        body = self.rfile.read(length)
-        if fault == "kill":
-            self.server.kill()
-        if fault.isdigit():
-            self._answer(int(fault), {}, b"", 0)
-            return
-        upstream = http.client.HTTPConnection(self.server.upstream)
-        upstream.request(self.command, self.path, body, dict(self.headers.items()))
-        answer = upstream.getresponse()
-        data = answer.read()
-        upstream.close()
-        if fault == "late":
-            time.sleep(2 * PATIENCE)
-        if fault in ("late", "lost"):
-            self.close_connection = True
-            return
-        if fault == "flip" and data:
-            data = data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
-        told = int(answer.headers.get("Content-Length") or 0) if self.command == "HEAD" else len(data)
-        whole = len(data) // 2 if fault == "cut download" else len(data)
-        self._answer(answer.status, dict(answer.headers.items()), data[:whole], told)
-
-    def _answer(self, status: int, headers: Mapping[str, str], data: bytes, length: int) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
-                self.send_header(name, value)
-        self.send_header("Content-Length", str(length))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
-            self.close_connection |= len(data) != length
-
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass_on
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def fork(*runs: dict[str, Any]) -> tuple[list[int], str]:
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
-def digests(store: Path, *stages: str) -> dict[str, str]:
+def digests(store: Path | str, *stages: str) -> dict[str, str]:
     """The digest of every artifact in a store, or of those of some stages, by location."""
     opened = Store(str(store))
     found = {location: opened.manifest(location) for location in opened.locations()}

@@ -81,6 +81,7 @@ class StoreMachine(RuleBasedStateMachine):
         url = f"{self.url}{uuid.uuid4().hex}/store" if self.url else str(self.folder / "store")
         self.stores = [Store(url, cache=self.folder / f"machine {number}") for number in (0, 1)]
         self.folder_store = self.stores[0].is_folder
+        self.shared = self.folder_store or self.stores[0].shared is not None
 
     def teardown(self) -> None:
         for _, _, lock in self.locks:
@@ -118,12 +119,15 @@ class StoreMachine(RuleBasedStateMachine):
         return found
 
     def held(self, writer: int) -> set[str]:
-        """Keys that a process leased or locked; those of another machine are not seen in a bucket."""
-        every = [(number, key) for number, key, _ in [*self.leases, *self.locks]]
-        return {key for number, key in every if self.folder_store or number == writer}
+        """Keys that a collection lets be: leased by a process that it can know of, or locked on this machine."""
+        leased = {key for number, key, _ in self.leases if self.shared or number == writer}
+        return leased | self.locked(writer)
 
     def locked(self, writer: int) -> set[str]:
         return {key for number, key, _ in self.locks if self.folder_store or number == writer}
+
+    def waited_for(self, writer: int) -> set[str]:
+        return {key for number, key, _ in self.locks if self.shared or number == writer}
 
     # --- what runs do -------------------------------------------------------------------------------------------
 
@@ -145,7 +149,7 @@ class StoreMachine(RuleBasedStateMachine):
         store = self.stores[writer]
         inputs = {"raw": self.made[origin].digest} if origin else {}
         key = KeyPayload(stage=stage, version=1, config={}, inputs=inputs).key()
-        if f"{stage}/{key}" in self.locked(writer):
+        if f"{stage}/{key}" in self.waited_for(writer):
             self.unlock_all()
         folder = store.workspace(stage, key) / "out"
         for path in sorted(folder.rglob("*"), reverse=True):  # what an earlier attempt has left
@@ -254,7 +258,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.made)
     def lock(self, writer: int, data: st.DataObject) -> None:
         key = self.made[data.draw(st.sampled_from(sorted(self.made)))].key
-        if key in self.locked(writer):
+        if key in self.waited_for(writer):
             return
         stage, name = key.split("/")
         lock = self.stores[writer].lock(stage, name)

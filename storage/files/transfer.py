@@ -1,0 +1,114 @@
+"""Files to a bucket and back, checked: a file that did not arrive whole is sent, or fetched, again.
+
+The client's own checks (CRC32 in S3) end where its connection does: at a proxy, or at a service that ignores them. So
+what a service says of an object is compared with the file: its size, and in S3 its ETag, which is the MD5 of the bytes,
+or of the MD5s of the parts that a large file was sent in. Where the service encrypts with keys of its own (SSE-KMS),
+the ETag is something else, and the object is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from storage.digests import FileEntry, file_digest
+from storage.errors import DamagedArtifact, StoreError
+from storage.files.remote import Remote, pause
+
+ATTEMPTS = 4  # for each file
+PART_BYTES = 50 << 20  # of a large file; files of less than two are sent whole
+MOST_PARTS = 10_000  # that S3 takes
+CHUNK = 1 << 20
+
+
+class Transfers:
+    """Transfers between this machine and a bucket."""
+
+    def __init__(self, fs: Remote, url: str, *, parts: bool) -> None:
+        self._fs, self._url, self._parts = fs, url, parts
+        self.sent = self.received = 0  # bytes, those of repetitions too
+
+    def upload(
+        self, folder: Path, files: Mapping[str, FileEntry], remote: str, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Send files of a folder, by their names below it, and see that they arrived. `check` is called before each.
+
+        Raises StoreError for one that does not arrive whole in some attempts.
+        """
+        waiting = dict(files)
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                pause(attempt)
+            for name, entry in waiting.items():
+                check()
+                options = {"chunksize": part_bytes(entry.size)} if self._parts else {}
+                self._fs.put_file(str(folder / name), f"{remote}/{name}", **options)
+                self.sent += entry.size
+            self._fs.invalidate_cache()
+            found = self._fs.find(remote, detail=True)
+            waiting = {
+                name: entry
+                for name, entry in waiting.items()
+                if not self._arrived(folder / name, entry, f"{remote}/{name}", found.get(f"{remote}/{name}"))
+            }
+            if not waiting:
+                return
+            logging.getLogger(__name__).warning("Sending again what arrived damaged: %s.", ", ".join(waiting))
+        raise StoreError(
+            f"{remote}/{next(iter(waiting))} arrived damaged in {self._url} {ATTEMPTS} times.",
+            "Look at what lies between (a proxy, a gateway), then run again: nothing half-made was published.",
+        )
+
+    def _arrived(self, source: Path, entry: FileEntry, target: str, told: Mapping[str, Any] | None) -> bool:
+        told = told or self._fs.info(target)  # a listing may be late
+        if told["size"] != entry.size:
+            return False
+        if not self._parts or str(told.get("ETag", "")).strip('"') == etag(source, entry.size):
+            return True
+        return self.digest(target) == entry.sha256
+
+    def fetch(self, source: str, target: Path, entry: FileEntry) -> bool:
+        """Fetch a file. False if what arrived, in each attempt, has other bytes than it should: it is damaged there.
+        Raises FileNotFoundError."""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                pause(attempt)
+            with suppress(DamagedArtifact):
+                self._fs.get_file(source, str(target))
+                self.received += target.stat().st_size
+                if target.stat().st_size == entry.size and file_digest(target) == entry.sha256:
+                    return True
+        return False
+
+    def digest(self, path: str) -> str:
+        """SHA-256 of an object's bytes."""
+        digest = hashlib.sha256()
+        with self._fs.open(path, "rb") as file:
+            while chunk := file.read(CHUNK):
+                self.received += len(chunk)
+                digest.update(chunk)
+        return digest.hexdigest()
+
+
+def part_bytes(size: int) -> int:
+    """Bytes of the parts that a file of this size is sent in."""
+    return max(PART_BYTES, math.ceil(size / MOST_PARTS))
+
+
+def etag(path: Path, size: int) -> str:
+    """The ETag that S3 gives a file that was sent in parts of `part_bytes`."""
+    part = part_bytes(size)
+    with path.open("rb") as file:
+        if size < 2 * part:
+            return hashlib.file_digest(file, _md5).hexdigest()
+        digests = [_md5(data).digest() for data in iter(lambda: file.read(part), b"")]
+    return f"{_md5(b''.join(digests)).hexdigest()}-{len(digests)}"
+
+
+def _md5(data: bytes = b"") -> Any:
+    return hashlib.md5(data, usedforsecurity=False)
