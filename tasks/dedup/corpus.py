@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -62,6 +63,9 @@ class Corpus:
         self.shards: list[Shard] = []
         self.size = 0
         self._signatures: dict[int, UInt32] = {}  # by the shard's first row; to map a file takes as long as to read it
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_signatures": {}}  # a worker maps the files itself; a pickle would hold their bytes
 
     def add(self, documents: Artifact, sketched: Artifact) -> None:
         """Append the documents to deduplicate."""

@@ -52,7 +52,7 @@ def exact_copies(corpus: Corpus, memory: int, out: Output) -> Int64:
     128-bit xxh3 hash of the text."""
     ranges = ranges_needed(corpus.size, memory)
     work = functools.partial(_spill_exact, ranges)
-    spilled = map_shards(work, corpus.shards, out, f"exact-keys-{ranges}", threads=True)
+    spilled = map_shards(work, corpus.shards, out, f"exact-keys-{ranges}", releases_gil=True)
     starts = [shard.start for shard in corpus.shards]
     found = []
     for partition in range(ranges):

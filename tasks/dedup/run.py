@@ -53,7 +53,7 @@ def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifa
     kinds = kinds_of(config)
     found = [find_spans(config, kind, corpus, gone, memory, out) for kind in kinds]
     jobs = [(shard, [paths[number] for paths in found]) for number, shard in enumerate(corpus.own)]
-    written = map_shards(functools.partial(_write_shard, kinds, duplicates), jobs, out, "write", threads=True)
+    written = map_shards(functools.partial(_write_shard, kinds, duplicates), jobs, out, "write", releases_gil=True)
     collect(written, "documents.parquet", out.path / "documents")
     collect(written, "ledger.parquet", out.path / "ledger")
     collect(written, "copies.parquet", out.path / "copies")

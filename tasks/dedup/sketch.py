@@ -48,7 +48,7 @@ class Sketches(NamedTuple):
 def sketch_corpus(config: SketchConfig, documents: Artifact, out: Output) -> None:
     """The stage `sketches`."""
     shards = documents.files("*.parquet")
-    results = map_shards(functools.partial(_sketch_shard, config), shards, out, "sketch", threads=True)
+    results = map_shards(functools.partial(_sketch_shard, config), shards, out, "sketch", releases_gil=True)
     collect(results, ROWS, out.path / "rows")
     collect(results, SIGNATURES, out.path / "signatures")
     sources: Counter[str] = Counter()

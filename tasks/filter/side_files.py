@@ -92,18 +92,21 @@ def write_signals(
     out: Output,
     *,
     columns: Sequence[str] = ("text",),
-    threads: bool = False,
-    processes: int | None = None,
+    releases_gil: bool = False,
+    accelerators: int = 0,
+    isolated: bool = False,
 ) -> None:
     """Measure the text (or other `columns`) of every document of an artifact into side files with the numbers of the
     shards.
 
     `measure` must be importable in a worker (a module-level function or a `partial` of one) and return the same columns
-    for every batch; `threads` is for one that releases the GIL, `processes` as for `map_shards`.
+    for every batch; `releases_gil`, `accelerators` and `isolated` are as for `map_shards`.
     """
     shards = documents.files("*.parquet")
     work = functools.partial(_measure_shard, measure, tuple(columns))
-    measured = map_shards(work, shards, out, "measure", threads=threads, processes=processes)
+    measured = map_shards(
+        work, shards, out, "measure", releases_gil=releases_gil, accelerators=accelerators, isolated=isolated
+    )
     collect(measured, FILE, out.path)
     out.count(measured=sum(shard.counts["documents"] for shard in measured))
 

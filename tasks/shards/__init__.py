@@ -1,12 +1,20 @@
 """Work on shards: one seam for parallel work, resume and progress.
 
-seam.py         map_shards: resume, order, progress
-processes.py    worker processes
-threads.py      threads, for work that releases the interpreter's lock
-adopted.py      documents and rows made elsewhere, checked
-incremental.py  shards that an earlier artifact holds are taken from it
+seam.py          map_shards: resume, order, lost workers, progress
+shard.py         one shard: draft, result, soundness
+broadcast.py     the work function, sent to workers once
+executors.py     what an executor is; choice.py which one a map gets
+threads.py       threads, for work that releases the interpreter's lock
+processes.py     worker processes
+dask_workers.py  workers of Dask; dask_preload.py is run by each that is started here
+ray_workers.py   workers of Ray
+probe.py         workers that see the same files and have the same code
+temporary.py     folders that are swept after a kill
+adopted.py       documents and rows made elsewhere, checked
+incremental.py   shards that an earlier artifact holds are taken from it
 """
 
-from tasks.shards.seam import ShardResult, collect, in_threads, map_shards
+from tasks.shards.seam import collect, in_threads, map_shards
+from tasks.shards.shard import ShardResult
 
 __all__ = ["ShardResult", "collect", "in_threads", "map_shards"]

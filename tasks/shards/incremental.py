@@ -25,7 +25,8 @@ from typing import Any
 
 from storage.artifact import Artifact
 from storage.digests import file_digest
-from tasks.shards.seam import ShardResult, map_shards
+from tasks.shards.seam import map_shards
+from tasks.shards.shard import ShardResult
 from tasks.stage.output import Output
 
 RECORD = "shards.json"
@@ -54,7 +55,7 @@ def map_new_shards(
     *,
     files: Sequence[str],
     same: Sequence[str],
-    threads: bool = False,
+    releases_gil: bool = False,
 ) -> list[ShardResult]:
     """`map_shards` of `work` on the Parquet shards of `documents`, without those that an earlier artifact holds.
 
@@ -65,7 +66,7 @@ def map_new_shards(
     digests = [documents.file_digest(shard) for shard in shards]
     known = _made_before(out.earlier(*same), name, files, out)
     jobs: list[Job] = [(shard, known.get(digest)) for shard, digest in zip(shards, digests, strict=True)]
-    results = map_shards(partial(_take_or_work, work), jobs, out, name, threads=threads)
+    results = map_shards(partial(_take_or_work, work), jobs, out, name, releases_gil=releases_gil)
     _tell(results, out)
     made = [ShardResult(result.folder, result.counts["counts"]) for result in results]
     rows = [{"sha256": digest, "counts": result.counts} for digest, result in zip(digests, made, strict=True)]

@@ -1,41 +1,32 @@
-"""The one seam for work on shards: resume, parallel work and progress live here and nowhere else.
+"""The one seam for work on shards: resume, parallel work, lost workers and progress live here and nowhere else.
 
 Each shard is worked through in a folder of its own, renamed when it is done: after a kill the finished shards are
 found again, the half-done one starts anew, and so does one whose files are not as it left them, since they may never
-have reached the disk. Results come back in the order of the shards, so nothing depends on which
-worker was faster (law 4).
+have reached the disk. Results come back in the order of the shards, so nothing depends on which worker was faster, nor
+on where it ran (law 4).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import as_completed
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
-import xxhash
-
 from storage.errors import LostWorker
-from tasks.shards.processes import processes_of
-from tasks.shards.threads import threads_of
+from tasks.shards.broadcast import broadcast
+from tasks.shards.choice import executor_for
+from tasks.shards.executors import RETRIES, Executor, WorkerLost
+from tasks.shards.shard import Call, ShardResult, clear, results_of, shard_folder
 from tasks.stage.output import Output
 
 T = TypeVar("T")
 R = TypeVar("R")
-RESULT = "result.json"
-
-
-@dataclass(frozen=True)
-class ShardResult:
-    """What a shard's function left: its folder, and the counts that it returned."""
-
-    folder: Path
-    counts: dict[str, Any]
+OUTSTANDING = 2  # calls for each worker: one that runs and one that waits for it
+SECONDS = 1.0  # between two messages of progress
 
 
 def map_shards(
@@ -45,44 +36,34 @@ def map_shards(
     name: str,
     unit: str = "shards",
     *,
-    threads: bool = False,
-    processes: int | None = None,
+    releases_gil: bool = False,
+    accelerators: int = 0,
+    isolated: bool = False,
 ) -> list[ShardResult]:
-    """Run `function(shard, folder) -> counts` on every shard, in `out.runtime.data.workers` processes, or in so many
-    `processes`, were it one: what holds a GPU then lets go of it at the end.
+    """Run `function(shard, folder) -> counts` on every shard, by the executor of `out.runtime.data`.
 
     `function` writes into `folder` and returns JSON; it must be importable (a module-level function or a `partial`
-    of one), since workers are spawned. `threads` is for work that leaves the interpreter's lock to others (numba,
-    Arrow): it saves a second of start-up a process. An error in one shard ends the stage; finished shards stay for
-    the next run. Raises LostWorker when a worker process is killed.
+    of one) and pickle, as must the shards: a worker may be on another host. What it needs is said, not who runs it:
+    `releases_gil` is for work that leaves the interpreter's lock to others (numba, Arrow), which can run in threads;
+    `accelerators` is the number of GPUs of this machine, each held by a process that ends with the map; `isolated` is
+    for code of the user's, in processes that run nothing else.
+
+    An error in one shard ends the stage; finished shards stay for the next run. A shard whose worker was lost is worked
+    again, `RETRIES` times. Raises LostWorker then, and ConfigError for workers that can't do the work.
     """
-    folder = out.scratch / name
+    folder = out.scratch.absolute() / name
     folder.mkdir(parents=True, exist_ok=True)
-    waiting = [i for i in range(len(shards)) if not _is_done(folder / f"{i:05d}")]
-    done = len(shards) - len(waiting)
-    out.progress(done, len(shards), unit, name)
-    workers = min(processes or out.runtime.data.workers, len(waiting))
-    if not waiting or (workers == 1 and processes is None):
-        for i in waiting:
-            _work(function, shards[i], folder / f"{i:05d}")
-            done += 1
-            out.progress(done, len(shards), unit, name)
-    else:
-        with threads_of(workers) if threads else processes_of(workers) as pool:
-            try:
-                futures = [pool.submit(_work, function, shards[i], folder / f"{i:05d}") for i in waiting]
-                for future in as_completed(futures):
-                    future.result()
-                    done += 1
-                    out.progress(done, len(shards), unit, name)
-            except BrokenProcessPool:
-                raise LostWorker(
-                    f"A worker process of {out.stage} was killed ({name}), most often for lack of memory.",
-                    f"Lower runtime.data.workers, now {out.runtime.data.workers}; the finished shards are kept.",
-                ) from None
-            finally:
-                pool.shutdown(wait=True, cancel_futures=True)
-    return [_result(folder / f"{i:05d}") for i in range(len(shards))]
+    waiting = clear(folder, len(shards))
+    progress = _Progress(out, name, unit, len(shards) - len(waiting), len(shards))
+    if waiting:
+        with executor_for(
+            out.runtime.data, len(waiting), releases_gil=releases_gil, accelerators=accelerators, isolated=isolated
+        ) as executor:
+            most = OUTSTANDING * executor.begin(folder)
+            with broadcast(function, folder) if executor.by_reference else nullcontext(function) as sent:
+                calls = [Call(sent, shards[i], shard_folder(folder, i), releases_gil) for i in waiting]
+                _run(executor, calls, most, progress)
+    return results_of(folder, len(shards))
 
 
 def in_threads(function: Callable[[T], R], items: Sequence[T], out: Output) -> Iterator[R]:
@@ -92,7 +73,7 @@ def in_threads(function: Callable[[T], R], items: Sequence[T], out: Output) -> I
     if workers <= 1:
         yield from map(function, items)
         return
-    with threads_of(workers) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         yield from pool.map(function, items)
 
 
@@ -106,34 +87,56 @@ def collect(results: Sequence[ShardResult], file: str, folder: Path) -> None:
             (folder / f"{number:05d}{made.suffix}").hardlink_to(made)
 
 
-def _work(function: Callable[[T, Path], dict[str, Any]], shard: T, folder: Path) -> None:
-    draft = folder.with_name(f"{folder.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    shutil.rmtree(folder, ignore_errors=True)
-    draft.mkdir(parents=True)
-    counts = function(shard, draft)
-    (draft / RESULT).write_text(json.dumps({"counts": counts, "files": _digests(draft)}))
-    draft.rename(folder)
+class _Progress:
+    """Tells at most once a `SECONDS`, however many workers there are, and at the end."""
+
+    def __init__(self, out: Output, name: str, unit: str, done: int, total: int) -> None:
+        self.out, self.name, self._unit, self._done, self._total = out, name, unit, done, total
+        self._tell()
+
+    def _tell(self) -> None:
+        self._told = time.monotonic()
+        self.out.progress(self._done, self._total, self._unit, self.name)
+
+    def add(self) -> None:
+        """Another shard is done."""
+        self._done += 1
+        if self._done == self._total or time.monotonic() - self._told >= SECONDS:
+            self._tell()
 
 
-def _is_done(folder: Path) -> bool:
-    """Whether an earlier run has finished a shard, and its files are as they were then."""
+def _run(executor: Executor, calls: Iterable[Call], most: int, progress: _Progress) -> None:
+    """Have the calls run, at most `most` of them submitted at a time. Raises the first error of one."""
+    waiting, running, losses = deque(calls), dict[Future[None], Call](), Counter[Path]()
     try:
-        found = json.loads((folder / RESULT).read_text())
-    except (FileNotFoundError, ValueError):
-        return False
-    return isinstance(found, dict) and found.get("files") == _digests(folder)
+        while waiting or running:
+            while waiting and len(running) < most:
+                call = waiting.popleft()
+                running[executor.submit(call)] = call
+            lost = 0
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                call = running.pop(future)
+                error = future.exception()
+                meaning = executor.meaning(error) if error else None
+                if isinstance(meaning, WorkerLost):
+                    losses[call.folder] += meaning.times
+                    _check_losses(losses[call.folder], executor, progress)
+                    waiting.appendleft(call)
+                    lost += 1
+                elif meaning:
+                    raise meaning
+                else:
+                    progress.add()
+            if lost:
+                progress.out.note(f"{progress.name}: a worker was lost; what it had begun ({lost}) is begun again")
+    finally:
+        executor.abandon(running)
 
 
-def _digests(folder: Path) -> dict[str, str]:
-    """xxh3 of each file but the result: against what a crash damages; SHA-256 comes with what is published."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / RESULT]
-    found = {}
-    for path in files:
-        with path.open("rb") as file:
-            found[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
-    return found
-
-
-def _result(folder: Path) -> ShardResult:
-    return ShardResult(folder, json.loads((folder / RESULT).read_text())["counts"])
+def _check_losses(losses: int, executor: Executor, progress: _Progress) -> None:
+    if losses > RETRIES:
+        raise LostWorker(
+            f"A worker process of {progress.out.stage} was killed ({progress.name}), {losses} times with the same "
+            "shard, most often for lack of memory.",
+            f"{executor.advice}; the finished shards are kept.",
+        )

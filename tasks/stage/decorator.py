@@ -37,7 +37,7 @@ from tasks.stage.output import Output
 from tasks.stage.pages import publish_page
 from tasks.stage.protocol import AdoptionCheck, Forecaster, Input, RuntimeCheck, Together
 from tasks.stage.runtime import Runtime
-from tasks.stage.session import Session, current
+from tasks.stage.session import Session, current, resources
 from tasks.stage.source import source_digest
 
 Config = TypeVar("Config")
@@ -84,7 +84,7 @@ class Stage:
         together: Together | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
-        self.function = function
+        self.function = resources()(function)  # workers serve a whole call, and none outlives it
         self.name = name
         self.version = version
         self.part_of = part_of
@@ -328,6 +328,9 @@ class Stage:
         self.check_here(config, session.runtime)
         if self.name in session.checks:
             session.checks[self.name]()
+        if "training" in self.runtime:
+            with resources() as held:  # workers of data stages have memory that a training needs
+                held.close()
         work = session.store.workspace(self.name, payload.key())
         aside = session.store.aside(self.name, payload.key())
         if refresh:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 
 from tasks.stage import machine
 
@@ -54,13 +54,34 @@ class DataRuntime(RuntimeGroup):
     """How shards of documents are worked through."""
 
     workers: int = Field(
-        default_factory=machine.cores, ge=1, le=MOST, description="worker processes (default: every core)"
+        default_factory=machine.cores, ge=1, le=MOST, description="workers: processes or threads (default: every core)"
     )
     memory_limit: Annotated[ByteSize, BeforeValidator(_size), Field(ge=LEAST_MEMORY)] | None = Field(
         None,
         description="memory for a stage's tables, such as 8GB, at least 16MB; larger tables are partitioned and "
         "spilled to disk (default: a quarter of the memory)",
     )
+
+    executor: Literal["auto", "process", "thread", "dask", "ray"] = Field(
+        "auto",
+        description="what works through shards. auto: threads for work that releases the interpreter's lock, processes "
+        "for other work; dask and ray are extras to install, for one host or many",
+    )
+    address: Annotated[str, Field(pattern=r"^(auto|(tcp|tls|ray)://\S+|[^\s/:]+:\d{1,5})$")] | None = Field(
+        None,
+        description="a running cluster: of Dask its scheduler, tcp://host:8786; of Ray ray://host:10001, host:6379 or "
+        "auto, the one of this host (default: `workers` workers on this host, which end with the run)",
+    )
+
+    @model_validator(mode="after")
+    def _check_address(self) -> DataRuntime:
+        of_dask = self.address is not None and self.address.startswith(("tcp://", "tls://"))
+        if self.address is not None and self.executor not in ("dask", "ray"):
+            raise ValueError("an address is for executor=dask or executor=ray")
+        if self.address is not None and of_dask != (self.executor == "dask"):
+            form = "tcp://host:8786" if self.executor == "dask" else "ray://host:10001, host:6379 or auto"
+            raise ValueError(f"an address for executor={self.executor} is {form}")
+        return self
 
     @property
     def working_memory(self) -> int:

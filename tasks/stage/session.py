@@ -6,9 +6,10 @@ Held in a context variable so that the pipeline reads like the diagram: a stage'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from storage import refs
 from storage.artifact import Artifact
@@ -20,6 +21,7 @@ from tasks.stage.progress import Observer, Progress, Renamed
 from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.runtime import Runtime
 
+T = TypeVar("T")
 Call = Callable[[AnyStage, StageConfig, Sequence[Input]], Artifact]
 
 
@@ -61,12 +63,49 @@ class Session:
         return lambda done, total: self.observer.progressed(Progress(stage, done / 1e6, total / 1e6, "MB checked"))
 
 
+class Resources:
+    """What takes seconds to start and serves a whole run, such as worker processes."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Any] = {}
+        self._stack = ExitStack()
+
+    def get(self, name: str, opened: Callable[[], AbstractContextManager[T]]) -> T:
+        """What is held by this name; `opened` opens it the first time."""
+        if name not in self._held:
+            self._held[name] = self._stack.enter_context(opened())
+        found: T = self._held[name]
+        return found
+
+    def close(self) -> None:
+        """End all, the newest first; what is asked for later is opened anew."""
+        self._held.clear()
+        self._stack.close()
+
+
+_RESOURCES: ContextVar[Resources | None] = ContextVar("gristmill_resources", default=None)
 _CURRENT: ContextVar[Session | None] = ContextVar("gristmill_session", default=None)
 
 
 def current() -> Session | None:
     """The session that this code runs in, or None in a plain call."""
     return _CURRENT.get()
+
+
+@contextmanager
+def resources() -> Iterator[Resources]:
+    """The resources of the block around this one; without any, those of this block, which ends them."""
+    around = _RESOURCES.get()
+    if around is not None:
+        yield around
+        return
+    opened = Resources()
+    token = _RESOURCES.set(opened)
+    try:
+        yield opened
+    finally:
+        _RESOURCES.reset(token)
+        opened.close()
 
 
 @contextmanager
@@ -83,8 +122,9 @@ def told_as(stage: str, name: str) -> Iterator[None]:
 
 @contextmanager
 def open_session(session: Session) -> Iterator[Session]:
-    """Make `session` the current one within the block; what its stages take or make is leased for as long."""
-    with Lease(session.store) as lease:
+    """Make `session` the current one within the block; what its stages take or make is leased for as long, and what
+    they start for all of them ends with it."""
+    with Lease(session.store) as lease, resources():
         token = _CURRENT.set(replace(session, lease=lease))
         try:
             yield session

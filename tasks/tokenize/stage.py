@@ -123,7 +123,7 @@ def _encode(
         encoders = Encoders(make_tables(settings))
         library = LibraryEncoder(tokenizer)
         work = partial(_by_kernels, encoders=encoders, check=library, digest=digest, share=config.validation_share)
-        results = encode(work, name="encoded", threads=True)
+        results = encode(work, name="encoded", releases_gil=True)
         for result in results:
             checked.update(result.counts["checked"])
         if checked["different"]:

@@ -90,7 +90,7 @@ def draw_sample(config: TokenizerConfig, shards: list[Path], out: Output) -> Sam
         source: sum(len(document.text.encode()) for document in documents if draw(document.id) < ceilings[source])
         for source, documents in found.measured.items()
     }
-    counted = map_shards(partial(_count, config.pattern, ceilings), shards, out, "pre-tokens", threads=True)
+    counted = map_shards(partial(_count, config.pattern, ceilings), shards, out, "pre-tokens", releases_gil=True)
     learned: Counter[str] = Counter()
     for result in counted:
         learned.update(result.counts)

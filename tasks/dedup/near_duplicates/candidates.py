@@ -71,17 +71,8 @@ class Candidates:
         self.count, self.height = bands(config.threshold, config.sketch.permutations)
         self.least = agreement_at(config, -DEVIATIONS)
         self.ranges = ranges_needed(corpus.size, memory)
-        work = functools.partial(self._spill_shard, skipped)
-        self.spilled = map_shards(work, corpus.shards, out, f"band-keys-{self.ranges}", threads=True)
-
-    def _spill_shard(self, skipped: Int64, shard: Shard, folder: Path) -> dict[str, Any]:
-        places = np.setdiff1d(np.arange(shard.size), skipped - shard.start, assume_unique=True)
-        signatures = self.corpus.signatures_of(shard, places)
-        keys = []
-        for band in range(self.count):
-            keys.append(np.empty(len(places), np.uint64))
-            compare_kernels.band_keys(signatures, band, self.height, keys[-1])
-        return spill(folder, keys, places.astype(np.uint32), self.ranges)
+        work = functools.partial(_spill_shard, corpus, self.count, self.height, self.ranges, skipped)
+        self.spilled = map_shards(work, corpus.shards, out, f"band-keys-{self.ranges}", releases_gil=True)
 
     def pairs(self) -> tuple[Int64, list[Int64]]:
         """Candidate pairs from all buckets of up to `bucket_pairs` documents, and the members of each larger bucket."""
@@ -109,6 +100,18 @@ class Candidates:
         signatures = self.corpus.signatures(rows)
         made = compare_kernels.similar_pairs(local.astype(np.int32), ends, signatures, self.least, first, second)
         return np.stack((rows[first[:made]], rows[second[:made]]), axis=1)
+
+
+def _spill_shard(
+    corpus: Corpus, count: int, height: int, ranges: int, skipped: Int64, shard: Shard, folder: Path
+) -> dict[str, Any]:
+    places = np.setdiff1d(np.arange(shard.size), skipped - shard.start, assume_unique=True)
+    signatures = corpus.signatures_of(shard, places)
+    keys = []
+    for band in range(count):
+        keys.append(np.empty(len(places), np.uint64))
+        compare_kernels.band_keys(signatures, band, height, keys[-1])
+    return spill(folder, keys, places.astype(np.uint32), ranges)
 
 
 def portions(groups: Groups, limit: int) -> Iterator[tuple[Int64, Int64]]:

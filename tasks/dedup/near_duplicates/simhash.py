@@ -32,7 +32,7 @@ BITS = 64
 def simhashes(sketch: SketchConfig, corpus: Corpus, out: Output) -> UInt64:
     """The SimHash of every row, held in memory: 8 bytes per document."""
     work = functools.partial(_hash_shard, sketch)
-    results = map_shards(work, corpus.shards, out, "simhash", threads=True)
+    results = map_shards(work, corpus.shards, out, "simhash", releases_gil=True)
     return np.concatenate([np.load(result.folder / FILE) for result in results])
 
 

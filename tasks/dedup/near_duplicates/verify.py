@@ -70,7 +70,7 @@ class Shingles:
         work = functools.partial(_take_shingles, self.config)
         # Named after its rows, so that a resumed run cannot mistake other rows' shingles for these
         name = f"shingles-{xxhash.xxh3_64_hexdigest(missing.tobytes())}"
-        results = map_shards(work, jobs, self.out, name, threads=True)
+        results = map_shards(work, jobs, self.out, name, releases_gil=True)
         for (shard, local), result in zip(jobs, results, strict=True):
             ends = np.load(result.folder / ENDS)
             starts = np.concatenate(([0], ends[:-1]))

@@ -70,14 +70,14 @@ def find_spans(config: DedupConfig, kind: Kind, corpus: Corpus, removed: Int64, 
     parts = max(ranges_needed(most, memory // out.runtime.data.workers), min(ENOUGH, ranges_needed(most, NEAR)))
     # Named after the number of partitions, so that a run resumed with other memory does not mix them up
     spill = functools.partial(_spill_windows, kind, removed, parts)
-    windows = map_shards(spill, corpus.shards, out, f"{kind.unit}-windows-{parts}", threads=True)
+    windows = map_shards(spill, corpus.shards, out, f"{kind.unit}-windows-{parts}", releases_gil=True)
     find = functools.partial(_find_repeated, [shard.start for shard in corpus.shards], kind.documents, windows)
-    repeated = map_shards(find, range(parts), out, f"{kind.unit}-repeated-{parts}", "partitions", threads=True)
+    repeated = map_shards(find, range(parts), out, f"{kind.unit}-repeated-{parts}", "partitions", releases_gil=True)
     standing = _by_standing(config, corpus, repeated)
     mark = functools.partial(_mark, kind.size, corpus, standing)
-    marked = map_shards(mark, repeated, out, f"{kind.unit}-marked-{parts}", "partitions", threads=True)
+    marked = map_shards(mark, repeated, out, f"{kind.unit}-marked-{parts}", "partitions", releases_gil=True)
     join = functools.partial(_join, kind, standing, marked)
-    spans = map_shards(join, list(enumerate(corpus.own)), out, f"{kind.unit}-spans", threads=True)
+    spans = map_shards(join, list(enumerate(corpus.own)), out, f"{kind.unit}-spans", releases_gil=True)
     totals = {name: sum(shard.counts[name] for shard in spans) for name in ("spans", "units")}
     out.count(**{f"{kind.unit}_spans_cut": totals["spans"], f"{kind.unit}s_cut": totals["units"]})
     return [shard.folder / SPANS for shard in spans]

@@ -34,7 +34,7 @@ def measure_memorisation(
     rows = [row for row in said if row["part"] in SPLITS.values()]
     automaton = build([row["ids"] for row in rows])
     job = functools.partial(find_in_shard, automaton, digest)
-    shards = map_shards(job, training, out, "training-text", threads=True)
+    shards = map_shards(job, training, out, "training-text", releases_gil=True)
     anywhere = automaton.longest(join([shard.folder / "found.npy" for shard in shards]))
     items: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
     for split, openings in (("training", asked.training), ("held_out", asked.held_out)):

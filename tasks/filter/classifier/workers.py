@@ -25,21 +25,20 @@ CHUNK = 256  # pieces a job
 
 
 class Placement(NamedTuple):
-    """The kind of device, how many there are, and for how many worker processes to ask (None: as the runtime says)."""
+    """The kind of device, and how many of them are GPUs, each for a worker process of its own."""
 
     device: str
-    devices: int
-    processes: int | None
+    accelerators: int
 
     def here(self) -> str:
         """The device of this worker process."""
-        if self.device == "cpu" or self.devices < 2:
+        if self.device == "cpu" or self.accelerators < 2:
             return self.device
         number = (multiprocessing.current_process()._identity or (1,))[-1] - 1
-        return f"{self.device}:{number % self.devices}"
+        return f"{self.device}:{number % self.accelerators}"
 
 
-CPU = Placement("cpu", 1, None)
+CPU = Placement("cpu", 0)
 
 
 def placement(out: Output) -> Placement:
@@ -51,7 +50,7 @@ def placement(out: Output) -> Placement:
     device = device_of(out.runtime.compute).type
     if device == "cpu":
         return CPU
-    return Placement(device, torch.cuda.device_count(), torch.cuda.device_count())
+    return Placement(device, torch.cuda.device_count())
 
 
 def finished() -> None:
@@ -62,7 +61,7 @@ def finished() -> None:
 def score_signals(measure: Measure, documents: Artifact, out: Output) -> None:
     """`write_signals` of a function that scores on the device `where`."""
     where = placement(out)
-    write_signals(functools.partial(measure, where=where), documents, out, processes=where.processes)
+    write_signals(functools.partial(measure, where=where), documents, out, accelerators=where.accelerators)
     finished()
 
 
@@ -71,7 +70,7 @@ def score_pieces(folder: Path, pieces: Sequence[str], out: Output, name: str, *,
     where = placement(out)
     chunks = [list(pieces[start : start + CHUNK]) for start in range(0, len(pieces), CHUNK)]
     work = functools.partial(_score_chunk, folder, where, whole)
-    scored = map_shards(work, chunks, out, name, "chunks", processes=where.processes)
+    scored = map_shards(work, chunks, out, name, "chunks", accelerators=where.accelerators)
     finished()
     return np.concatenate([np.load(one.folder / SCORES) for one in scored]) if scored else np.empty(0)
 

@@ -24,4 +24,6 @@ def code_signals(config: CodeConfig, documents: Artifact, out: Output) -> None:
     """
     from tasks.filter.code.measure import measure_code
 
-    write_signals(functools.partial(measure_code, config), documents, out, columns=["text", "metadata"], threads=True)
+    write_signals(
+        functools.partial(measure_code, config), documents, out, columns=["text", "metadata"], releases_gil=True
+    )

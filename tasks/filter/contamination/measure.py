@@ -41,13 +41,13 @@ def find_contamination(config: ContaminationConfig, documents: Artifact, benchma
     """See the stage `contamination`. Memory: 80 bytes per n-gram of the benchmarks, and the matches of a shard."""
     index = index_questions(config, read_questions(config, sorted(benchmarks.path.glob("*.jsonl"))))
     shards = documents.files("*.parquet")
-    matched = map_shards(functools.partial(_match_shard, index), shards, out, "match", threads=True)
+    matched = map_shards(functools.partial(_match_shard, index), shards, out, "match", releases_gil=True)
     frequency = sum(
         (np.bincount(np.load(shard.folder / MATCHES)[:, 1], minlength=index.size) for shard in matched),
         start=np.zeros(index.size, np.int64),
     )
     rare = frequency <= config.max_documents
-    marked = map_shards(functools.partial(_mark_shard, index, rare), matched, out, "mark", threads=True)
+    marked = map_shards(functools.partial(_mark_shard, index, rare), matched, out, "mark", releases_gil=True)
     collect(marked, FILE, out.path)
     counted, exempt = (_sum(marked, name, index.size) for name in (COUNTED, EXEMPT))
     _write_questions(index, counted, exempt, marked, out)

@@ -25,4 +25,4 @@ def form_signals(config: FormConfig, documents: Artifact, out: Output) -> None:
     """
     from tasks.filter.form.measure import measure_form
 
-    write_signals(functools.partial(measure_form, config), documents, out, threads=config.spacy is None)
+    write_signals(functools.partial(measure_form, config), documents, out, releases_gil=config.spacy is None)

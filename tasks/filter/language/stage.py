@@ -45,4 +45,4 @@ def language_signals(config: LanguageConfig, documents: Artifact, out: Output) -
     """
     from tasks.filter.language.measure import measure_language
 
-    write_signals(functools.partial(measure_language, config), documents, out, threads=True)
+    write_signals(functools.partial(measure_language, config), documents, out, releases_gil=True)

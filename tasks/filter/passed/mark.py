@@ -25,7 +25,7 @@ def mark(config: FilterConfig, documents: Artifact, signals: Mapping[str, Artifa
     """See the stage `passed`."""
     # In threads: signals are so small that they are read before worker processes would have started
     marked = map_shards(
-        functools.partial(_mark_shard, config), measured_shards(documents, signals), out, "mark", threads=True
+        functools.partial(_mark_shard, config), measured_shards(documents, signals), out, "mark", releases_gil=True
     )
     collect(marked, FILE, out.path)
     out.count(documents=sum(shard.counts["documents"] for shard in marked))

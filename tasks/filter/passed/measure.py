@@ -62,7 +62,7 @@ def write_passed(
     out: Output,
     *,
     columns: Sequence[str] = ("text",),
-    threads: bool = False,
+    releases_gil: bool = False,
 ) -> None:
     """As `write_signals`, for the documents that `passed` marks; None for all.
 
@@ -72,7 +72,11 @@ def write_passed(
     earlier = out.earlier("documents")
     work = functools.partial(_measure_shard, measure, tuple(columns))
     measured = map_shards(
-        work, list(zip(shards, _side_files(earlier, len(shards)), strict=True)), out, "measure", threads=threads
+        work,
+        list(zip(shards, _side_files(earlier, len(shards)), strict=True)),
+        out,
+        "measure",
+        releases_gil=releases_gil,
     )
     collect(measured, FILE, out.path)
     out.count(measured=sum(shard.counts["measured"] for shard in measured))

@@ -40,7 +40,7 @@ def choose(config: PerplexityModelConfig, documents: Artifact, out: Output) -> S
     Raises SourceError when one of the sources has no document.
     """
     shards = documents.files("*.parquet")
-    ranked = map_shards(functools.partial(_rank_shard, config.sources), shards, out, "rank", threads=True)
+    ranked = map_shards(functools.partial(_rank_shard, config.sources), shards, out, "rank", releases_gil=True)
     missing = set(config.sources).difference(*(shard.counts["sources"] for shard in ranked))
     if missing:
         raise SourceError(

@@ -30,4 +30,4 @@ def perplexity_signals(config: PerplexityConfig, documents: Artifact, model: Art
     `perplexity_percentile` from 0 to 100 and `perplexity_bucket` (head, middle or tail). Null without words."""
     from tasks.filter.perplexity.measure import measure_perplexity
 
-    write_signals(functools.partial(measure_perplexity, model.path), documents, out, threads=True)
+    write_signals(functools.partial(measure_perplexity, model.path), documents, out, releases_gil=True)

@@ -71,7 +71,7 @@ def _train(config: PerplexityModelConfig, texts: pa.StringArray) -> tuple[list[N
 def _usual(models: Sequence[NgramModel], documents: Artifact, rows: Sequence[Int64], out: Output) -> Float64:
     """The perplexity of each document of the sample that has words."""
     jobs = list(zip(documents.files("*.parquet"), rows, strict=True))
-    scored = map_shards(functools.partial(_score_shard, models), jobs, out, "score", threads=True)
+    scored = map_shards(functools.partial(_score_shard, models), jobs, out, "score", releases_gil=True)
     found: Float64 = np.concatenate([np.load(shard.folder / PERPLEXITIES) for shard in scored])
     if not len(found):
         raise SourceError("No document of the sample for percentiles has a word.", "Raise `percentile_documents`.")

@@ -22,5 +22,5 @@ def metadata_signals(config: MetadataConfig, documents: Artifact, passed: Artifa
 
     # In threads: metadata is so short that it is measured before worker processes would have started
     write_passed(
-        functools.partial(measure_metadata, config), documents, passed, out, columns=["metadata"], threads=True
+        functools.partial(measure_metadata, config), documents, passed, out, columns=["metadata"], releases_gil=True
     )

@@ -47,4 +47,4 @@ def quality_signals(config: QualityConfig, documents: Artifact, model: Artifact,
     if isinstance(config.model, ClassifierConfig):
         score_signals(measure, documents, out)
     else:
-        write_signals(measure, documents, out, threads=True)
+        write_signals(measure, documents, out, releases_gil=True)

@@ -88,7 +88,7 @@ def find_semantic_duplicates(config: SemanticConfig, documents: Artifact, embedd
         with np.load(result.folder / RESULT) as stored:
             found.values[rows[part]], found.others[rows[part]] = stored["values"], stored["others"]
     written = [(shard, int(start)) for shard, start in zip(shards, starts, strict=False)]
-    collect(map_shards(functools.partial(_write, found), written, out, "write", threads=True), FILE, out.path)
+    collect(map_shards(functools.partial(_write, found), written, out, "write", releases_gil=True), FILE, out.path)
     out.count(measured=len(ids))
     _report(found.values[rows], clusters, out)
 

@@ -28,7 +28,7 @@ def embed_documents(config: EmbeddingsConfig, documents: Artifact, encoder: Arti
     """See the stage `embeddings`."""
     where = placement(out)
     work = functools.partial(_embed_shard, config.model_dump_json(), encoder.path, where)
-    embedded = map_shards(work, documents.files("*.parquet"), out, "embed", processes=where.processes)
+    embedded = map_shards(work, documents.files("*.parquet"), out, "embed", accelerators=where.accelerators)
     open_encoder.cache_clear()  # of this process, if it was the only worker
     collect(embedded, FILE, out.path)
     collect(embedded, EMBEDDINGS, out.path)

@@ -64,7 +64,7 @@ def _call(config: PythonSignalConfig, documents: Artifact, out: Output) -> None:
 
     digests = json.dumps(sources(config), sort_keys=True)
     measure = functools.partial(measure_with, config, digests)
-    write_signals(measure, documents, out, columns=COLUMNS, processes=out.runtime.data.workers)
+    write_signals(measure, documents, out, columns=COLUMNS, isolated=True)
     _tell_failures(config, documents, out)
 
 

@@ -51,11 +51,11 @@ def count_templates(config: TemplateCountsConfig, documents: Artifact, out: Outp
     ranges = ranges_needed(_most_keys(corpus.shards), out.runtime.data.working_memory // out.runtime.data.workers)
     jobs = list(zip(corpus.shards, corpus.starts, strict=True))
     spilled = map_shards(
-        functools.partial(_spill, config, corpus, ranges), jobs, out, f"sentences-{ranges}", threads=True
+        functools.partial(_spill, config, corpus, ranges), jobs, out, f"sentences-{ranges}", releases_gil=True
     )
     parts = range(len(COUNTED) * ranges)
     reduce = functools.partial(_reduce, config, corpus, spilled)
-    counted = map_shards(reduce, parts, out, f"templates-{ranges}", "partitions", threads=True)
+    counted = map_shards(reduce, parts, out, f"templates-{ranges}", "partitions", releases_gil=True)
     frequent = {}
     for number, kind in enumerate(COUNTED):
         frequent[kind] = _joined(counted[number * ranges : (number + 1) * ranges])

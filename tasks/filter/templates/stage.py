@@ -33,4 +33,4 @@ def template_signals(config: TemplatesConfig, documents: Artifact, counts: Artif
     from tasks.filter.templates.measure import measure_templates
 
     measure = functools.partial(measure_templates, config.model, counts.path)
-    write_signals(measure, documents, out, columns=["text", "source", "metadata"], threads=True)
+    write_signals(measure, documents, out, columns=["text", "source", "metadata"], releases_gil=True)

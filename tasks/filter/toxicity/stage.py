@@ -60,4 +60,4 @@ def toxicity_signals(config: ToxicityConfig, documents: Artifact, model: Artifac
     if isinstance(config.model, ClassifierConfig):
         score_signals(measure, documents, out)
     else:
-        write_signals(measure, documents, out, threads=True)
+        write_signals(measure, documents, out, releases_gil=True)

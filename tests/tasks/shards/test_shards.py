@@ -31,7 +31,7 @@ def double(log: Path, shard: int, folder: Path) -> dict[str, int]:
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_results_come_in_the_order_of_the_shards(tmp_path: Path, workers: int, threads: bool) -> None:
     out = Output.at(tmp_path, runtime=runtime_of(workers=workers))
-    results = map_shards(functools.partial(double, tmp_path / "log"), range(6), out, "double", threads=threads)
+    results = map_shards(functools.partial(double, tmp_path / "log"), range(6), out, "double", releases_gil=threads)
     assert [result.counts["value"] for result in results] == [0, 2, 4, 6, 8, 10]
     assert [(result.folder / "value.txt").read_text() for result in results] == ["0", "2", "4", "6", "8", "10"]
 
@@ -42,8 +42,8 @@ def test_finished_shards_are_not_worked_again_after_an_error(tmp_path: Path, wor
     out = Output.at(tmp_path, runtime=runtime_of(workers=workers))
     log = tmp_path / "log"
     with pytest.raises(SourceError, match="Shard 13 is bad"):
-        map_shards(functools.partial(double, log), [1, 2, 13], out, "double", threads=threads)
-    map_shards(functools.partial(double, log), [1, 2, 3], out, "double", threads=threads)
+        map_shards(functools.partial(double, log), [1, 2, 13], out, "double", releases_gil=threads)
+    map_shards(functools.partial(double, log), [1, 2, 3], out, "double", releases_gil=threads)
     assert sorted(log.read_text().split()) == ["1", "2", "3"]
 
 

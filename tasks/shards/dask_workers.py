@@ -1,0 +1,122 @@
+"""Shards on workers of Dask: those of a running cluster, or a cluster on this machine that ends with the run.
+
+Dask has the calls and nothing else. What shards share and what they leave goes through the store's file system, so no
+worker spills, and the scheduler never holds data. A call carries bytes, which Dask does not look into.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from storage.errors import ConfigError
+from tasks.shards.executors import RETRIES, WorkerLost
+from tasks.shards.probe import Witness, check_workers, witness
+from tasks.shards.shard import Call, work
+from tasks.shards.temporary import temporary_folder
+
+PATIENCE = 30  # seconds to reach a scheduler, and to wait for its first worker
+LOCAL: dict[str, Any] = {
+    "distributed.scheduler.allowed-failures": 0,  # lost calls come back, and are submitted again as for every executor
+    "distributed.scheduler.worker-ttl": None,  # a worker may hold the interpreter's lock for longer than it lives
+    "distributed.nanny.pre-spawn-environ": {},  # one thread for BLAS would round sums as no other executor does
+    "distributed.admin.system-monitor.gil.enabled": False,
+}
+
+
+class DaskWorkers:
+    """See the module's docstring. Raises ConfigError where Dask is not installed, or the scheduler does not answer."""
+
+    by_reference = True
+
+    def __init__(self, workers: int, address: str | None) -> None:
+        try:
+            distributed: Any = import_module("distributed")
+        except ImportError as error:
+            raise ConfigError(
+                "runtime.data.executor=dask needs Dask.", "Install the extra: pip install 'gristmill[dask]'."
+            ) from error
+        self.address, self._checked = address, False
+        self.advice = "Give the workers more memory, or start fewer on a host"
+        with ExitStack() as stack:
+            if address is None:
+                self.advice = f"Lower runtime.data.workers, now {workers}"
+            cluster = address or _cluster(stack, workers)
+            try:
+                self.client = stack.enter_context(distributed.Client(cluster, timeout=PATIENCE, set_as_default=False))
+                self.client.wait_for_workers(1, timeout=PATIENCE)
+            except OSError as error:  # TimeoutError is one
+                raise ConfigError(
+                    f"No Dask scheduler with a worker answers at {address or 'this machine'} in {PATIENCE} seconds.",
+                    "Start both, `dask scheduler` and `dask worker ADDRESS`, or leave runtime.data.address out.",
+                ) from error
+            self._pool = self.client.get_executor(pure=False)
+            self._stack = stack.pop_all()
+
+    def begin(self, folder: Path) -> int:
+        """The number of threads of all workers now. The first time each worker is asked what it sees."""
+        if not self._checked:
+            check_workers(folder, self._ask)
+            self._checked = True
+        threads: Mapping[str, int] = self.client.nthreads()
+        return max(1, sum(threads.values()))
+
+    def submit(self, call: Call) -> Future[None]:
+        """Have it run on a worker."""
+        submitted: Future[None] = self._pool.submit(_work, pickle.dumps(call))
+        return submitted
+
+    def meaning(self, error: Any) -> BaseException:
+        """KilledWorker comes when Dask has given a call up; calls are cancelled when the scheduler is gone."""
+        if isinstance(error, import_module("distributed").KilledWorker):
+            return WorkerLost(error.allowed_failures + 1)
+        gone = CancelledError, import_module("distributed.comm").CommClosedError
+        return WorkerLost(RETRIES + 1) if isinstance(error, gone) else error
+
+    def abandon(self, futures: Collection[Future[None]]) -> None:
+        """Cancel them. One that runs goes on to its end, which hurts nobody."""
+        for future in futures:
+            future.cancel()
+
+    def close(self) -> None:
+        """Leave the cluster, and end one that was started here."""
+        self._stack.close()
+
+    def _ask(self, folder: str) -> Iterable[Witness]:
+        answers: Mapping[str, Any] = self.client.run(witness, folder, on_error="return")
+        for address, answer in answers.items():
+            if not isinstance(answer, Witness):
+                raise ConfigError(
+                    f"The Dask worker at {address} can't run Gristmill: {answer!r}.",
+                    "Install the same version there, and start the worker again.",
+                )
+            yield answer
+
+
+def _cluster(stack: ExitStack, workers: int) -> Any:
+    """Start a cluster on this machine for as long as the stack."""
+    folder = stack.enter_context(temporary_folder())
+    with import_module("dask.config").set(LOCAL):
+        cluster = import_module("distributed").LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address=None,
+            silence_logs=logging.WARNING,
+            security=True,  # keys of its own: else every user of this machine could have our workers run anything
+            memory_limit=0,  # nothing to spill; and a worker that needs much is not to be stopped half-way
+            local_directory=str(folder),
+            preload=["tasks.shards.dask_preload"],
+        )
+    return stack.enter_context(cluster)
+
+
+def _work(call: bytes) -> None:
+    work(pickle.loads(call))

@@ -1,0 +1,79 @@
+"""Whether workers of a cluster can do the work of this run: they see its files, and have its code and its libraries.
+
+Each is asked once, before the first shard: it reads a file that this process wrote and writes one that this process
+reads. A worker that joins later meets the same checks at its first shard (`broadcast.py`), but for the libraries.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from uuid import uuid4
+
+from storage.errors import ConfigError
+from tasks.shards.broadcast import code_digest, other_code, unseen
+
+LIBRARIES = ("numpy", "numba", "pyarrow", "tokenizers")  # those that shape the bytes of shards
+TOKEN = "token"
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What a worker says of itself; `saw` is what it read, `left` what it wrote, `trouble` why it could not."""
+
+    host: str
+    code: str
+    libraries: tuple[str, ...]
+    saw: str
+    left: str
+    trouble: str
+
+
+def witness(folder: str) -> Witness:
+    """On a worker: read the token in `folder`, and leave a file."""
+    host = socket.gethostname()
+    saw = left = trouble = ""
+    try:
+        saw = (Path(folder) / TOKEN).read_text()
+        left = f"{host}-{os.getpid()}-{uuid4().hex}"
+        (Path(folder) / left).write_text(saw)
+    except OSError as error:
+        trouble = error.strerror or str(error)
+    return Witness(host, code_digest(), _libraries(), saw, left, trouble)
+
+
+def check_workers(folder: Path, ask: Callable[[str], Iterable[Witness]]) -> None:
+    """`ask` has every worker run `witness` on the folder that it gets. Raises ConfigError for a worker that sees other
+    files, or has other code or libraries."""
+    token, place = uuid4().hex, folder / f"probe-{uuid4().hex}"
+    place.mkdir()
+    try:
+        (place / TOKEN).write_text(token)
+        for found in ask(str(place)):
+            if found.libraries != _libraries():
+                theirs = ", ".join(sorted(set(found.libraries) - set(_libraries())))
+                ours = ", ".join(sorted(set(_libraries()) - set(found.libraries)))
+                raise ConfigError(
+                    f"The worker on {found.host} has {theirs}; this process has {ours}.",
+                    "Install the same versions on all hosts, those of constraints.txt: others may make other bytes.",
+                )
+            if found.code != code_digest():
+                raise other_code(found.host)
+            if found.saw != token:
+                raise unseen(found.host, folder, found.trouble or "another file is there")
+            list(place.iterdir())  # NFS looks again at a folder that is opened
+            if not (place / found.left).is_file() or (place / found.left).read_text() != token:
+                raise unseen(found.host, folder, "what it writes does not arrive here")
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _libraries() -> tuple[str, ...]:
+    python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+    return (python, *(f"{name} {version(name)}" for name in LIBRARIES))

@@ -1,0 +1,183 @@
+"""Shards on workers of Ray: those of a running cluster, or a cluster on this machine that ends with the run.
+
+Ray has the calls and nothing else: what shards share and what they leave goes through the store's file system, so the
+object store has its smallest size. Ray's own retries are off, since lost calls are submitted again as for every
+executor.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import pickle
+import secrets
+import signal
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from storage.errors import ConfigError
+from tasks.children.survivors import descendants, ended_with_us
+from tasks.shards.executors import RETRIES, WorkerLost
+from tasks.shards.probe import Witness, check_workers, witness
+from tasks.shards.shard import Call, work
+from tasks.shards.temporary import temporary_folder
+from tasks.stage import machine
+
+PATIENCE = 120  # seconds for all hosts to answer
+OBJECT_STORE = 80_000_000  # bytes; Ray refuses less than 75 MB
+
+
+class RayWorkers:
+    """See the module's docstring. Raises ConfigError where Ray is not installed, or no cluster answers."""
+
+    by_reference = True
+
+    def __init__(self, workers: int, address: str | None) -> None:
+        self._checked, self._refs = False, dict[Future[None], Any]()
+        self.advice = "Give the workers more memory, or start fewer on a host"
+        with ExitStack() as stack:
+            stack.enter_context(_kept_signals())
+            try:
+                ray = _ray()
+            except ImportError as error:
+                raise ConfigError(
+                    "runtime.data.executor=ray needs Ray.", "Install the extra: pip install 'gristmill[ray]'."
+                ) from error
+            settings: dict[str, Any] = {"address": address}
+            if address is None:
+                self.advice = f"Lower runtime.data.workers, now {workers}"
+                settings = _local(str(stack.enter_context(temporary_folder())), workers)
+            if not ray.is_initialized():  # by whoever calls us from a notebook, who then ends it too
+                before = descendants(os.getpid())
+                _connect(settings)
+                stack.enter_context(ended_with_us(descendants(os.getpid()) - before))
+                stack.callback(ray.shutdown)
+            self._remote = ray.remote(num_cpus=1, max_retries=0)(_work)
+            self._stack = stack.pop_all()
+
+    def begin(self, folder: Path) -> int:
+        """The number of CPUs of the cluster now. The first time each host is asked what it sees."""
+        if not self._checked:
+            check_workers(folder, _ask)
+            self._checked = True
+        return max(1, int(_ray().cluster_resources().get("CPU", 1)))
+
+    def submit(self, call: Call) -> Future[None]:
+        """Have it run on a worker."""
+        ref = self._remote.remote(pickle.dumps(call))
+        future: Future[None] = ref.future()
+        self._refs[future] = ref
+        future.add_done_callback(lambda done: self._refs.pop(done, None))
+        return future
+
+    def meaning(self, error: BaseException) -> BaseException:
+        """What the function raised is inside of Ray's error; the others are of workers, hosts and the cluster."""
+        exceptions = _ray().exceptions
+        if isinstance(error, exceptions.RayTaskError):
+            cause: BaseException = error.cause
+            return cause
+        worker = exceptions.WorkerCrashedError, exceptions.OutOfMemoryError, exceptions.NodeDiedError
+        if isinstance(error, worker):
+            return WorkerLost()
+        return WorkerLost(RETRIES + 1) if isinstance(error, exceptions.RayError | CancelledError) else error
+
+    def abandon(self, futures: Collection[Future[None]]) -> None:
+        """Cancel them; what runs is interrupted, and its draft is swept by the next run."""
+        for ref in [self._refs[future] for future in futures if future in self._refs]:
+            _ray().cancel(ref)
+
+    def close(self) -> None:
+        """Leave the cluster, and end one that was started here."""
+        self._stack.close()
+
+
+def _ray() -> Any:
+    return import_module("ray")
+
+
+def _local(folder: str, workers: int) -> dict[str, Any]:
+    """The settings of a cluster on this machine, which nobody else reaches."""
+    return {
+        "address": "local",
+        "num_cpus": workers,
+        "num_gpus": 0,
+        "include_dashboard": False,
+        "object_store_memory": OBJECT_STORE,
+        "_temp_dir": folder,
+        "_node_ip_address": "127.0.0.1",
+    }
+
+
+def _connect(settings: dict[str, Any]) -> None:
+    # BLAS gets the threads that it has elsewhere: with one, Ray's default, it would round sums otherwise
+    threads = os.environ.get("OMP_NUM_THREADS", str(machine.cores()))
+    variables = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": threads}
+    if settings["address"] == "local":
+        variables["RAY_AUTH_TOKEN"] = _token()
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    try:
+        with _environment(variables):
+            _ray().init(log_to_driver=False, configure_logging=False, **settings)
+    except (OSError, ValueError, RuntimeError, ImportError) as error:  # as Ray has it: no address, no node, no client
+        raise ConfigError(
+            f"No Ray cluster answers at {settings['address']}: {error}.",
+            "Start one, `ray start --head`, or leave runtime.data.address out.",
+        ) from error
+
+
+@functools.cache
+def _token() -> str:
+    """What lets a process into a cluster of ours, which other users of this machine have not. Ray keeps the first that
+    it sees; given none, it would leave one in the home folder."""
+    return secrets.token_hex(32)
+
+
+def _ask(folder: str) -> Iterable[Witness]:
+    """A witness of each host: all workers of one see the same."""
+    ray = _ray()
+    affinity = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    asked = ray.remote(num_cpus=1, max_retries=0)(witness)
+    refs = [asked.options(scheduling_strategy=affinity(node["NodeID"], soft=False)).remote(folder) for node in nodes]
+    for node, ref in zip(nodes, refs, strict=True):
+        try:
+            yield ray.get(ref, timeout=PATIENCE)
+        except ray.exceptions.RayError as error:
+            raise ConfigError(
+                f"The Ray worker on {node['NodeManagerHostname']} can't run Gristmill: {error}.",
+                "Install the same version there, and start Ray again.",
+            ) from error
+
+
+def _work(call: bytes) -> None:
+    work(pickle.loads(call))
+
+
+@contextmanager
+def _kept_signals() -> Iterator[None]:
+    """Take back the handler of SIGTERM, which Ray sets as its own."""
+    mine = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if mine:
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Set these variables for the block; those that Ray sets in it go too."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

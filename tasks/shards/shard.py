@@ -1,0 +1,127 @@
+"""One shard, wherever it is worked through: its draft, its result, and whether a result is sound.
+
+A worker writes into a draft with a name of its own and renames it when the shard is done, so a shard may run twice at
+once: a cluster runs the task of a worker again that it takes for lost, and the first sound result stays. A draft is
+never made in a folder that is gone, so a worker that outlives its run leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import xxhash
+
+from storage.errors import LostWorker
+
+RESULT = "result.json"
+DRAFT = ".draft-"
+THERE = (errno.ENOTEMPTY, errno.EEXIST)
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """What a shard's function left: its folder, and the counts that it returned."""
+
+    folder: Path
+    counts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A shard to be worked through: `function(shard, draft)` leaves its files and counts in `folder`."""
+
+    function: Callable[[Any, Path], dict[str, Any]]
+    shard: Any
+    folder: Path
+    releases_gil: bool
+
+
+def work(call: Call) -> None:
+    """Work through a shard. Two threads of one process never run a function that holds the interpreter's lock: it would
+    gain nothing, and need not be safe to run so."""
+    draft = call.folder.with_name(f"{call.folder.name}{DRAFT}{uuid4().hex}")
+    draft.mkdir()
+    with nullcontext() if call.releases_gil else _ONE_AT_A_TIME:
+        counts = call.function(call.shard, draft)
+    (draft / RESULT).write_text(json.dumps({"counts": counts, "files": _digests(draft)}))
+    _put(draft, call.folder)
+
+
+def clear(folder: Path, count: int) -> list[int]:
+    """The numbers of the shards in a map's folder that are yet to be done, after removing what dead runs left half
+    done."""
+    for draft in folder.glob(f"*{DRAFT}*"):
+        shutil.rmtree(draft, ignore_errors=True)
+    waiting = [number for number in range(count) if not is_done(shard_folder(folder, number))]
+    for number in waiting:
+        shutil.rmtree(shard_folder(folder, number), ignore_errors=True)
+    return waiting
+
+
+def shard_folder(folder: Path, number: int) -> Path:
+    """Where the result of a shard lies."""
+    return folder / f"{number:05d}"
+
+
+def is_done(folder: Path) -> bool:
+    """Whether a shard was finished, and its files are as they were then."""
+    try:
+        found = json.loads((folder / RESULT).read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    return isinstance(found, dict) and found.get("files") == _digests(folder)
+
+
+def results_of(folder: Path, count: int) -> list[ShardResult]:
+    """The results in a map's folder, in the order of the shards. Raises LostWorker for one that is not there."""
+    list(folder.iterdir())  # NFS looks again at a folder that is opened, and believes its cache otherwise
+    found = []
+    for number in range(count):
+        place = shard_folder(folder, number)
+        try:
+            counts = json.loads((place / RESULT).read_text())["counts"]
+        except FileNotFoundError as error:
+            raise LostWorker(
+                f"A worker finished {place}, and it is not there.",
+                "Workers and this machine must see the same files at the same paths; the store must be on a shared "
+                "file system. Run again: the finished shards are kept.",
+            ) from error
+        found.append(ShardResult(place, counts))
+    return found
+
+
+def _put(draft: Path, folder: Path) -> None:
+    while True:
+        try:
+            draft.rename(folder)
+        except OSError as error:
+            if error.errno not in THERE:
+                raise
+        else:
+            return
+        if is_done(folder):  # by another worker
+            shutil.rmtree(draft, ignore_errors=True)
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """xxh3 of each file but the result: against what a crash damages; SHA-256 comes with what is published."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / RESULT]
+    found = {}
+    for path in files:
+        with path.open("rb") as file:
+            found[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+    return found
