@@ -25,6 +25,7 @@ from tasks.pretrain.check import check_runtime
 PORT = 29400  # torchrun's own choice
 STOP_SECONDS = 30  # beyond what a training has for its last checkpoint
 MOUNT = "/store"
+ALONE = ("runtime.training.rendezvous=null", "runtime.training.hosts=1")
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,9 @@ def written(profile: str, overrides: list[str], scheduler: Scheduler, cluster: C
         raise ConfigError(f"--hosts {cluster.hosts} names no hosts.", "Give a number, or names such as node1,node2.")
     if scheduler in (Scheduler.TORCHRUN, Scheduler.DEEPSPEED) and not cluster.names:
         raise ConfigError(f"{scheduler} needs the names of the hosts.", "Give them: --hosts node1,node2.")
-    meeting = cluster.names[0] if cluster.names else "first-host"
     # Whatever starts it, processes and batches must be divided over so many hosts
-    checked = load(profile, [*overrides, *_meets(cluster, meeting), "runtime.training.hostfile=null"])
+    as_one = [*_meets(cluster, "host"), "runtime.training.hostfile=null", "runtime.training.launcher=auto"]
+    checked = load(profile, [*overrides, *as_one])
     if checked.pretrain is not None:
         check_runtime(checked.pretrain, checked.runtime)
     made = {
@@ -82,15 +83,19 @@ def join(console: Console, store: str) -> None:
 
 def _meets(cluster: Cluster, host: str) -> list[str]:
     if cluster.number == 1:
-        return ["runtime.training.rendezvous=null", "runtime.training.hosts=1"]
+        return [*ALONE]
     return [f"runtime.training.rendezvous={host}:{PORT}", f"runtime.training.hosts={cluster.number}"]
+
+
+def _no_meeting(profile: Profile) -> list[str]:
+    return [] if profile.runtime.training.rendezvous is None else [*ALONE]
 
 
 def _run(profile: str, settings: list[str]) -> list[str]:
     return ["gristmill", "run", profile, *(word for setting in settings for word in ("--set", setting))]
 
 
-def _without_hostfile(profile: Profile) -> list[str]:
+def _no_hostfile(profile: Profile) -> list[str]:
     return [] if profile.runtime.training.hostfile is None else ["runtime.training.hostfile=null"]
 
 
@@ -117,9 +122,7 @@ def _sbatch(profile: Profile, name: str, overrides: list[str], cluster: Cluster)
         "open-mode": "append",
     }
     lines = [f"#SBATCH --{key}={value}" for key, value in asked.items() if value is not None]
-    training = profile.runtime.training
-    alone = [] if training.rendezvous is None else ["runtime.training.rendezvous=null", "runtime.training.hosts=1"]
-    command = _run(name, [*overrides, *_without_hostfile(profile), *alone])
+    command = _run(name, [*overrides, *_no_hostfile(profile), *_no_meeting(profile)])
     return "\n".join(
         [
             "#!/bin/bash",
@@ -135,7 +138,7 @@ def _sbatch(profile: Profile, name: str, overrides: list[str], cluster: Cluster)
 
 def _commands(profile: Profile, name: str, overrides: list[str], cluster: Cluster) -> str:
     first, *others = cluster.names
-    command = _run(name, [*overrides, *_without_hostfile(profile), *_meets(cluster, first)])
+    command = _run(name, [*overrides, *_no_hostfile(profile), *_meets(cluster, first)])
     lines = [f"# on {first}, where the stages run", shlex.join(command)]
     if others:
         join = shlex.join(["gristmill", "join", "--store", profile.runtime.store])
@@ -144,10 +147,8 @@ def _commands(profile: Profile, name: str, overrides: list[str], cluster: Cluste
 
 
 def _hostfile(profile: Profile, name: str, overrides: list[str], cluster: Cluster) -> str:
-    training = profile.runtime.training
-    alone = [] if training.rendezvous is None else ["runtime.training.rendezvous=null", "runtime.training.hosts=1"]
-    slots = [f"{host} slots={training.processes}" for host in cluster.names]
-    command = _run(name, [*overrides, *alone, "runtime.training.hostfile=hostfile"])
+    slots = [f"{host} slots={profile.runtime.training.processes}" for host in cluster.names]
+    command = _run(name, [*overrides, *_no_meeting(profile), "runtime.training.hostfile=hostfile"])
     return "\n".join(["cat > hostfile <<'END'", *slots, "END", shlex.join(command), ""])
 
 
@@ -161,7 +162,7 @@ def _job_set(profile: Profile, name: str, overrides: list[str], cluster: Cluster
     called = profile.name.replace("_", "-")
     store = f"runtime.store={MOUNT}"
     meets = _meets(cluster, f"{called}-leader-0-0.{called}")
-    run = _run(name, [*overrides, *_without_hostfile(profile), store, *meets])
+    run = _run(name, [*overrides, *_no_hostfile(profile), store, *meets])
     jobs = [_job("leader", 1, run, profile, cluster)]
     if cluster.number > 1:
         jobs.append(_job("others", cluster.number - 1, ["gristmill", "join", "--store", MOUNT], profile, cluster))

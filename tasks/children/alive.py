@@ -72,7 +72,7 @@ def _watch(file: Path) -> None:
             said, silent = now, 0.0
     with contextlib.suppress(OSError):
         os.set_blocking(2, False)  # nobody may be left to read it
-        os.write(2, b"the stage that started this process shows no sign of life any more: the process ends\n")
+        os.write(2, b"the stage that started this process has ended or begun anew: the process ends\n")
     os.kill(os.getpid(), signal.SIGKILL)
 
 

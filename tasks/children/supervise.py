@@ -351,13 +351,18 @@ def _failed(limits: _Limits, code: int, crash: str, log: Path, begun: int) -> Lo
 
 def _nobody_came(out: Output) -> TrainingError:
     training = out.runtime.training
-    hosts = hosts_of(training)
-    meeting = training.rendezvous or "the first node of the Slurm allocation"
+    wanted = f"{out.stage}: not all of the {hosts_of(training)} hosts"
+    if training.rendezvous is None:
+        return TrainingError(
+            f"{wanted} of the Slurm allocation met on its first node within {MEETING_SECONDS} seconds.",
+            "See that the nodes know each other by name and reach each other, or leave one out (--exclude). On fewer "
+            "nodes the run goes on from the last checkpoint.",
+        )
     return TrainingError(
-        f"{out.stage}: not all of the {hosts} hosts came to {meeting} within {MEETING_SECONDS} seconds.",
-        "Run `gristmill join` on each of the others; they must reach that address and see the same "
-        "scratch folder. To go on with fewer hosts from the last checkpoint, set runtime.training.hosts (for one host "
-        "hosts 1 and rendezvous null) and runtime.training.processes.",
+        f"{wanted} came to {training.rendezvous} within {MEETING_SECONDS} seconds.",
+        "Run `gristmill join` on each of the others; they must reach that address and see the same working folders. To "
+        "go on with fewer hosts from the last checkpoint, set runtime.training.hosts (for one host hosts 1 and "
+        "rendezvous null) and runtime.training.processes.",
     )
 
 

@@ -34,6 +34,7 @@ from tasks.posttrain.spec import PosttrainSpec
 from tasks.training.checkpoint_marker import resumed_note
 from tasks.training.logs import cut_log
 from tasks.training.peak import peak_memory
+from tasks.training.recovery.lost_host import hosts_named
 from tasks.training.recovery.out_of_memory import memory_named
 from tasks.training.states_only import refusing_code, states_only
 
@@ -63,6 +64,7 @@ def train(path: Path) -> None:
     started = time.perf_counter()
     with (
         memory_named(f"{spec.method}: memory ran out", _less_memory(method)),
+        hosts_named(spec.runtime.training),
         refusing_code(checkpoint or spec.checkpoints),
         states_only(deepspeed=trainer.is_deepspeed_enabled),
     ):

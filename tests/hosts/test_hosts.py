@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
+from flows.commands.hosts import Cluster, written
+from flows.options import Scheduler
 from tasks.training.recovery.lost_host import Place, named
 from tests.hosts.drills import DRILLS, NOTICED, STEPS, drilled, undisturbed
-from tests.hosts.network import why_not
+from tests.hosts.network import two_hosts, why_not
 
 WHY_NOT = why_not()
 needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
@@ -48,6 +53,24 @@ def test_two_hosts_train_what_one_does_with_as_many_processes(tmp_path: Path) ->
     row = drilled(QUICK, tmp_path, undisturbed(tmp_path, SHORT), SHORT)
     assert row.same
     assert row.processes == 2
+
+
+@needs_hosts
+@pytest.mark.soak
+def test_the_commands_that_are_printed_train_on_both_hosts(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with two_hosts() as hosts, (tmp_path / "log").open("w") as log:
+        names = ",".join(host.name for host in hosts)
+        overrides = [f"runtime.store={store}", "runtime.compute.threads=1"]
+        told = written("smoke", overrides, Scheduler.TORCHRUN, Cluster(names)).splitlines()
+        run, join = [shlex.split(line)[1:] for line in told if not line.startswith("#")]
+        command = [sys.executable, "-m", "flows.cli"]
+        environment = {"HOME": str(tmp_path), "PREFECT_HOME": str(tmp_path / "prefect")}
+        hosts[1].start([*command, *join], log, environment)
+        started = hosts[0].start([*command, *run, "--to", "pretrain"], log, environment)
+        assert started.wait(600) == 0, (tmp_path / "log").read_text()[-3000:]
+    (manifest,) = store.glob("artifacts/pretrain/*/manifest.json")
+    assert json.loads(manifest.read_text())["facts"]["processes"] == 2
 
 
 @pytest.fixture(scope="module")
