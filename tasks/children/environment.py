@@ -58,7 +58,7 @@ def environment_file(out: Output, further: Mapping[str, str]) -> Path:
     own = [Path(folder, os.environ.get("DS_ENV_FILE", ".deepspeed_env")) for folder in (Path.home(), ".")]
     lines = [line for file in own if file.is_file() for line in file.read_text().splitlines() if line]
     settings = _settings(out.runtime.compute, out.runtime.training.processes)
-    passed = settings | {name: os.environ[name] for name in FORWARDED if name in os.environ} | further
+    passed = {**settings, **{name: os.environ[name] for name in FORWARDED if name in os.environ}, **further}
     path = out.scratch / "environment"
     path.touch(mode=0o600)
     path.chmod(0o600)  # the user's own may hold tokens

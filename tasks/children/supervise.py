@@ -33,10 +33,10 @@ from typing import IO, Any, Literal
 
 from storage import errors
 from storage.errors import GristmillError, LostProcess, TrainingError
+from tasks.children import launchers
 from tasks.children.alive import VARIABLE, shown_alive
 from tasks.children.environment import environment_file, training_environment
 from tasks.children.hosts import hosts_of, on_other_hosts
-from tasks.children.launchers import MEETING_SECONDS, training_command
 from tasks.children.parent import STAGE_PID, tied_to
 from tasks.children.spec import ChildSpec
 from tasks.stage.output import Output
@@ -147,7 +147,9 @@ def run_module(
         left.unlink(missing_ok=True)
     path.write_text(spec.model_dump_json())
     command = (
-        training_command(module, path, out.runtime.training) if ranks else [sys.executable, "-m", module, str(path)]
+        launchers.training_command(module, path, out.runtime.training)
+        if ranks
+        else [sys.executable, "-m", module, str(path)]
     )
     if ranks and out.runtime.training.rendezvous is not None:
         work = out.scratch.parent.parent.resolve()
@@ -354,12 +356,12 @@ def _nobody_came(out: Output) -> TrainingError:
     wanted = f"{out.stage}: not all of the {hosts_of(training)} hosts"
     if training.rendezvous is None:
         return TrainingError(
-            f"{wanted} of the Slurm allocation met on its first node within {MEETING_SECONDS} seconds.",
+            f"{wanted} of the Slurm allocation met on its first node within {launchers.MEETING_SECONDS} seconds.",
             "See that the nodes know each other by name and reach each other, or leave one out (--exclude). On fewer "
             "nodes the run goes on from the last checkpoint.",
         )
     return TrainingError(
-        f"{wanted} came to {training.rendezvous} within {MEETING_SECONDS} seconds.",
+        f"{wanted} came to {training.rendezvous} within {launchers.MEETING_SECONDS} seconds.",
         "Run `gristmill join` on each of the others; they must reach that address and see the same working folders. To "
         "go on with fewer hosts from the last checkpoint, set runtime.training.hosts (for one host hosts 1 and "
         "rendezvous null) and runtime.training.processes.",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import GristmillError
-from tasks.children import launchers, supervise
+from tasks.children import launchers
 from tasks.pretrain import PretrainConfig, pretrain
 from tasks.stage.progress import Observer, Progress
 from tests.tasks.pretrain.tiny_training import MODEL, make_data, output
@@ -37,7 +37,7 @@ def say(**words: Any) -> None:
 def main() -> None:
     """Train, and say the digest of the model, or the error."""
     folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
-    launchers.MEETING_SECONDS = supervise.MEETING_SECONDS = MEETING_SECONDS
+    launchers.MEETING_SECONDS = MEETING_SECONDS
     settings = {"global_batch": 4, "warmup_steps": 2, "sample_tokens": 4, "validation_every": 1000}
     config = PretrainConfig.model_validate({"model": MODEL, "steps": asked.pop("steps"), **settings})
     out = output(
