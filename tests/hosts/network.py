@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+SLOW = (
+    ("20 ms later", "netem", "delay", "20ms"),
+    ("50 Mbit/s", "tbf", "rate", "50mbit", "burst", "64kb", "latency", "400ms"),
+)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -66,12 +70,13 @@ class Host:
         """Pull the cable (`down`), or plug it in again (`up`)."""
         ip("link", "set", self.cable, state)
 
-    def delay(self, milliseconds: int) -> bool:
-        """Have everything that this host sends take so much longer; False where the kernel can't."""
-        words = ["tc", "qdisc", "add", "dev", "eth0", "root", "netem", "delay", f"{milliseconds}ms"]
-        if shutil.which("tc") is None:
-            return False
-        return subprocess.run(["ip", "netns", "exec", self.name, *words], capture_output=True).returncode == 0
+    def slow(self) -> str:
+        """Slow down everything that this host sends, in the first way that the kernel has; which one."""
+        for name, *words in SLOW:
+            command = ["ip", "netns", "exec", self.name, "tc", "qdisc", "add", "dev", "eth0", "root", *words]
+            if subprocess.run(command, capture_output=True).returncode == 0:
+                return name
+        raise RuntimeError("needs tc with netem or tbf")
 
 
 @contextlib.contextmanager

@@ -68,7 +68,7 @@ def test_the_commands_that_are_printed_train_on_both_hosts(tmp_path: Path) -> No
         environment = {"HOME": str(tmp_path), "PREFECT_HOME": str(tmp_path / "prefect")}
         hosts[1].start([*command, *join], log, environment)
         started = hosts[0].start([*command, *run, "--to", "pretrain"], log, environment)
-        assert started.wait(600) == 0, (tmp_path / "log").read_text()[-3000:]
+        assert started.wait(1800) == 0, (tmp_path / "log").read_text()[-3000:]
     (manifest,) = store.glob("artifacts/pretrain/*/manifest.json")
     assert json.loads(manifest.read_text())["facts"]["processes"] == 2
 
