@@ -1,13 +1,12 @@
 """Shards on workers of Dask: those of a running cluster, or a cluster on this machine that ends with the run.
 
 Dask has the calls and nothing else. What shards share and what they leave goes through the store's file system, so no
-worker spills, and the scheduler never holds data. A call carries bytes, which Dask does not look into.
+worker spills, and the scheduler never holds data.
 """
 
 from __future__ import annotations
 
 import logging
-import pickle
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
@@ -69,7 +68,7 @@ class DaskWorkers:
 
     def submit(self, call: Call) -> Future[None]:
         """Have it run on a worker."""
-        submitted: Future[None] = self._pool.submit(_work, pickle.dumps(call))
+        submitted: Future[None] = self._pool.submit(work, call)
         return submitted
 
     def meaning(self, error: Any) -> BaseException:
@@ -116,7 +115,3 @@ def _cluster(stack: ExitStack, workers: int) -> Any:
             preload=["tasks.shards.dask_preload"],
         )
     return stack.enter_context(cluster)
-
-
-def _work(call: bytes) -> None:
-    work(pickle.loads(call))

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from pydantic import ValidationError
 from storage.errors import ConfigError, LostWorker, SourceError
 from storage.shards.arrays import Int64
 from tasks.shards import ShardResult, map_shards
+from tasks.shards.broadcast import broadcast
 from tasks.shards.shard import Call, is_done, work
 from tasks.shards.temporary import temporary_folder
 from tasks.stage.output import Output
@@ -103,6 +105,24 @@ def test_what_shards_share_is_loaded_once_a_worker(tmp_path: Path, executor: str
     loads = log.read_text().split()
     assert set(loads) == {str(result.counts["pid"]) for result in results}
     assert len(loads) == len(set(loads)) <= 2
+
+
+class Runs:
+    """Code that would run when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.trace,)
+
+
+def test_a_function_whose_file_was_replaced_is_refused_and_does_not_run(tmp_path: Path) -> None:
+    with broadcast(functools.partial(measure, TABLE, tmp_path / "log"), tmp_path) as sent:
+        sent.path.write_bytes(pickle.dumps(Runs(tmp_path / "trace")))
+        with pytest.raises(ConfigError, match=r"does not see the files of this run in .*: other bytes there"):
+            sent(0, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def kill_once(marker: Path, shard: int, folder: Path) -> dict[str, int]:
