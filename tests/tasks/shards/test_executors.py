@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import Context
 from pathlib import Path
 from typing import Any
@@ -319,13 +320,25 @@ if __name__ == "__main__":
 """
 
 
-def begin(folder: Path, executor: str) -> subprocess.Popen[str]:
+@contextmanager
+def begun(folder: Path, executor: str) -> Iterator[subprocess.Popen[str]]:
+    """A run that has done three shards and is at two others."""
     (folder / "script.py").write_text(SCRIPT)
-    return subprocess.Popen(
+    run = subprocess.Popen(
         [sys.executable, str(folder / "script.py"), executor, str(folder)],
         env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True, text=True, preexec_fn=mind_signals,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
+    log, done = folder / "log", folder / "scratch" / "linger"
+    try:
+        while len(list(done.glob("0000[012]/result.json"))) < 3 or len(log.read_text().split()) < 5:
+            assert run.poll() is None, run.communicate()[0]
+            time.sleep(0.1)
+        yield run
+    finally:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.communicate()
 
 
 def of_session(session: int) -> list[str]:
@@ -343,12 +356,11 @@ def wait_for(happened: Any, seconds: float = 180) -> None:
 
 @pytest.mark.parametrize("executor", ELSEWHERE)
 def test_kill_9_leaves_no_process_and_a_rerun_does_what_was_missing(tmp_path: Path, executor: str) -> None:
-    log, done = tmp_path / "log", tmp_path / "scratch" / "linger"
-    run = begin(tmp_path, executor)
-    wait_for(lambda: len(list(done.glob("0000[012]/result.json"))) == 3 and len(log.read_text().split()) == 5)
-    run.kill()
-    run.wait()
-    wait_for(lambda: not of_session(run.pid), 30)
+    log = tmp_path / "log"
+    with begun(tmp_path, executor) as run:
+        run.kill()
+        run.wait()
+        wait_for(lambda: not of_session(run.pid), 30)
     (tmp_path / "fast").touch()
     log.unlink()
     results = map_shards(functools.partial(linger, log), range(6), output(tmp_path, executor), "linger")
@@ -358,14 +370,12 @@ def test_kill_9_leaves_no_process_and_a_rerun_does_what_was_missing(tmp_path: Pa
 
 @pytest.mark.parametrize("executor", ["dask", "ray"])
 def test_ctrl_c_ends_a_cluster_of_ours_in_seconds(tmp_path: Path, executor: str) -> None:
-    run = begin(tmp_path, executor)
-    wait_for(lambda: (tmp_path / "log").exists() and len((tmp_path / "log").read_text().split()) == 5)
-    os.killpg(run.pid, signal.SIGINT)  # as a terminal does, to every process
-    said, _ = run.communicate(timeout=60)
-    assert run.returncode in (1, -signal.SIGINT, 130)
-    assert said.rstrip().endswith("KeyboardInterrupt")
-    wait_for(lambda: not of_session(run.pid), 30)
-    shutil.rmtree(tmp_path / "scratch")
+    with begun(tmp_path, executor) as run:
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal does, to every process
+        said, _ = run.communicate(timeout=60)
+        assert run.returncode == -signal.SIGINT
+        assert said.rstrip().endswith("KeyboardInterrupt")
+        wait_for(lambda: not of_session(run.pid), 30)
 
 
 @pytest.fixture(scope="module")
