@@ -39,6 +39,8 @@ def some(shard: int, folder: Path) -> dict[str, float]:
 
 def row(executor: str, workers: int) -> dict[str, Any]:
     """Measure one executor in this process."""
+    from benchmarks.shards import nothing, some  # by their module, which workers know, and not as of __main__
+
     found: dict[str, Any] = {"executor": executor, "workers": workers}
     with tempfile.TemporaryDirectory() as folder, resources():
         data = DataRuntime.model_validate({"executor": executor, "workers": workers})

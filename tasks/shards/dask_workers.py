@@ -39,7 +39,7 @@ class DaskWorkers:
             distributed: Any = import_module("distributed")
         except ImportError as error:
             raise ConfigError(
-                "runtime.data.executor=dask needs Dask.", "Install the extra: pip install 'gristmill[dask]'."
+                f"runtime.data.executor=dask needs Dask: {error}.", "Install the extra: pip install 'gristmill[dask]'."
             ) from error
         self.address, self._checked = address, False
         self.advice = "Give the workers more memory, or start fewer on a host"
@@ -107,7 +107,8 @@ def _cluster(stack: ExitStack, workers: int) -> Any:
             threads_per_worker=1,
             processes=True,
             host="127.0.0.1",
-            dashboard_address=None,
+            # Any port, by which Dask tells of itself without a page: on its usual one it would meet other clusters
+            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
             silence_logs=logging.WARNING,
             security=True,  # keys of its own: else every user of this machine could have our workers run anything
             memory_limit=0,  # nothing to spill; and a worker that needs much is not to be stopped half-way

@@ -46,7 +46,7 @@ class RayWorkers:
                 ray = _ray()
             except ImportError as error:
                 raise ConfigError(
-                    "runtime.data.executor=ray needs Ray.", "Install the extra: pip install 'gristmill[ray]'."
+                    f"runtime.data.executor=ray needs Ray: {error}.", "Install the extra: pip install 'gristmill[ray]'."
                 ) from error
             settings: dict[str, Any] = {"address": address}
             if address is None:
