@@ -1,13 +1,12 @@
 """Shards on workers of Dask: those of a running cluster, or a cluster on this machine that ends with the run.
 
 Dask has the calls and nothing else. What shards share and what they leave goes through the store's file system, so no
-worker spills, and the scheduler never holds data. A call carries bytes, which Dask does not look into.
+worker spills, and the scheduler never holds data.
 """
 
 from __future__ import annotations
 
 import logging
-import pickle
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
@@ -40,7 +39,7 @@ class DaskWorkers:
             distributed: Any = import_module("distributed")
         except ImportError as error:
             raise ConfigError(
-                "runtime.data.executor=dask needs Dask.", "Install the extra: pip install 'gristmill[dask]'."
+                f"runtime.data.executor=dask needs Dask: {error}.", "Install the extra: pip install 'gristmill[dask]'."
             ) from error
         self.address, self._checked = address, False
         self.advice = "Give the workers more memory, or start fewer on a host"
@@ -69,7 +68,7 @@ class DaskWorkers:
 
     def submit(self, call: Call) -> Future[None]:
         """Have it run on a worker."""
-        submitted: Future[None] = self._pool.submit(_work, pickle.dumps(call))
+        submitted: Future[None] = self._pool.submit(work, call)
         return submitted
 
     def meaning(self, error: Any) -> BaseException:
@@ -108,7 +107,8 @@ def _cluster(stack: ExitStack, workers: int) -> Any:
             threads_per_worker=1,
             processes=True,
             host="127.0.0.1",
-            dashboard_address=None,
+            # Any port, by which Dask tells of itself without a page: on its usual one it would meet other clusters
+            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
             silence_logs=logging.WARNING,
             security=True,  # keys of its own: else every user of this machine could have our workers run anything
             memory_limit=0,  # nothing to spill; and a worker that needs much is not to be stopped half-way
@@ -116,7 +116,3 @@ def _cluster(stack: ExitStack, workers: int) -> Any:
             preload=["tasks.shards.dask_preload"],
         )
     return stack.enter_context(cluster)
-
-
-def _work(call: bytes) -> None:
-    work(pickle.loads(call))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import pickle
 import secrets
 import signal
 import threading
@@ -47,7 +46,7 @@ class RayWorkers:
                 ray = _ray()
             except ImportError as error:
                 raise ConfigError(
-                    "runtime.data.executor=ray needs Ray.", "Install the extra: pip install 'gristmill[ray]'."
+                    f"runtime.data.executor=ray needs Ray: {error}.", "Install the extra: pip install 'gristmill[ray]'."
                 ) from error
             settings: dict[str, Any] = {"address": address}
             if address is None:
@@ -58,7 +57,7 @@ class RayWorkers:
                 _connect(settings)
                 stack.enter_context(ended_with_us(descendants(os.getpid()) - before))
                 stack.callback(ray.shutdown)
-            self._remote = ray.remote(num_cpus=1, max_retries=0)(_work)
+            self._remote = ray.remote(num_cpus=1, max_retries=0)(work)
             self._stack = stack.pop_all()
 
     def begin(self, folder: Path) -> int:
@@ -70,7 +69,7 @@ class RayWorkers:
 
     def submit(self, call: Call) -> Future[None]:
         """Have it run on a worker."""
-        ref = self._remote.remote(pickle.dumps(call))
+        ref = self._remote.remote(call)
         future: Future[None] = ref.future()
         self._refs[future] = ref
         future.add_done_callback(lambda done: self._refs.pop(done, None))
@@ -153,10 +152,6 @@ def _ask(folder: str) -> Iterable[Witness]:
                 f"The Ray worker on {node['NodeManagerHostname']} can't run Gristmill: {error}.",
                 "Install the same version there, and start Ray again.",
             ) from error
-
-
-def _work(call: bytes) -> None:
-    work(pickle.loads(call))
 
 
 @contextmanager

@@ -276,7 +276,8 @@ def test_a_chain_in_which_feedback_can_not_be_is_refused(settings: list[str], me
 
 def test_runtime_bears_no_identity_and_everything_else_bears_it() -> None:
     tiny = load("tiny")
-    other = load("tiny", ["runtime.data.workers=7", "runtime.store=elsewhere", "runtime.training.checkpoint_every=3"])
+    data = ["runtime.data.workers=7", "runtime.data.executor=dask", "runtime.data.address=tcp://host:8786"]
+    other = load("tiny", [*data, "runtime.store=elsewhere", "runtime.training.checkpoint_every=3"])
     halves = tiny.model_dump(exclude={"runtime"}), other.model_dump(exclude={"runtime"})
     assert halves[0] == halves[1]
     assert {"name", "description", "chain", "runtime", "draft", *STAGE_NAMES, *FROM_BASE, *LINKS} == set(
