@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks.corpus_to_tokens.__main__ import PROFILE, lines
 from benchmarks.measure import DATA, corpus, environment
 from flows.commands.scale import corpus_bytes
+from models.growth import LAWS, Measured, fit
 from storage.store import Store
-from tasks.shards.growth import LAWS, Measured, fit
 
 
 def main() -> None:

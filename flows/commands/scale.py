@@ -12,6 +12,7 @@ from flows.arithmetic import TrainingPlan
 from flows.plan import PlannedStage
 from flows.tables import new_table
 from models.compute import bill
+from models.growth import LAWS, Growth, Measured, fit
 from models.presets import flops_per_token
 from profiles.schema import Profile
 from storage.errors import ConfigError
@@ -19,7 +20,6 @@ from storage.manifest import Manifest
 from storage.store import Store
 from storage.units import bytes_of, duration, size_of
 from tasks.dedup.forecast import forecast_dedup
-from tasks.shards.growth import LAWS, Growth, Measured, fit
 
 GROWS = "dedup"  # the stage whose memory grows with the text, as far as runtime.data.memory_limit lets it
 

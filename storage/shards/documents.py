@@ -180,7 +180,7 @@ def text_bytes(path: Path) -> int:
         if place is None:
             return 0
         pages = (found.row_group(n).column(place).total_uncompressed_size for n in range(found.num_row_groups))
-        return max(0, sum(pages) - 4 * int(found.num_rows))
+        return max(0, int(sum(pages)) - 4 * int(found.num_rows))
 
 
 def shard_name(number: int) -> str:

@@ -11,7 +11,6 @@ ray_workers.py   workers of Ray
 probe.py         workers that see the same files and have the same code
 temporary.py     folders that are swept after a kill
 adopted.py       documents and rows made elsewhere, checked
-growth.py        how the time of a stage grows with the text
 incremental.py   shards that an earlier artifact holds are taken from it
 """
 

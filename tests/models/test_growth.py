@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.store import Store
-from tasks.shards import map_shards
-from tasks.shards.growth import LAWS, Measured, fit, units
-from tasks.stage import machine
-from tasks.stage.output import Output
-from tasks.stage.session import Session, open_session
-from tests.runtimes import runtime_of
+from models.growth import LAWS, Measured, fit, units
 
 MB = 1_000_000
 
@@ -52,20 +43,3 @@ def test_more_text_never_costs_less(points: list[tuple[int, float]], law: str) -
     told = [found.seconds(text) for text in (1e6, 1e9, 1e12, 1e15)]
     assert told == sorted(told)
     assert told[0] >= 0
-
-
-def burn(shard: int, folder: Path) -> dict[str, int]:
-    """Half a CPU second."""
-    begun = time.process_time()
-    while time.process_time() - begun < 0.5:
-        pass
-    return {"shard": shard}
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_what_workers_use_is_counted_while_they_run(workers: int, tmp_path: Path) -> None:
-    out = Output.at(tmp_path, runtime=runtime_of(workers=workers))
-    with open_session(Session(Store(str(tmp_path / "store")), out.runtime, "tiny")):
-        before = machine.cpu_seconds()
-        map_shards(burn, [0, 1], out, "burn")
-        assert 1.0 <= machine.cpu_seconds() - before < 2.5
