@@ -106,6 +106,13 @@ def plan(
         float | None,
         typer.Option(min=0.01, max=1, help="share of the device's peak that training reaches, in place of 0.4"),
     ] = None,
+    scale: Annotated[
+        list[str] | None,
+        typer.Option(help="also what so much text would cost, such as 1TB, by the runs in the store; repeatable"),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="with --scale: on so many cores, in place of runtime.data.workers")
+    ] = None,
     store: StoreUrl = None,
 ) -> None:
     """Say what a run would do and what it takes, without doing anything.
@@ -124,12 +131,16 @@ def plan(
 
         gristmill plan cluster --device a100 --price 1.20 --utilisation 0.5
 
+    What will a larger corpus cost?
+
+        gristmill plan tiny --scale 1TB --scale 15TB --workers 1000
+
     Memory is right within some per cent: tests count what torch allocates.
     Utilisation and price are assumptions, which you replace by your own.
     """
     from flows.commands.plan import show_plan
 
-    show_plan(console, profile, settings(overrides, store), device, price, utilisation)
+    show_plan(console, profile, settings(overrides, store), device, price, utilisation, scale or [], workers)
 
 
 @app.command()

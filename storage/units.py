@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 
 def size_of(size: float) -> str:
     """Bytes: `3.1 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
+    for unit in ("B", "kB", "MB", "GB", "TB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
-    return f"{size:.1f} TB"
+    return f"{size:,.1f} PB"
+
+
+def bytes_of(text: str) -> int:
+    """Bytes as a person says them: `360MB`, `1TB`, `1.5PB`, in powers of 1,000. Raises ValueError."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGTP]?)B", text.strip())
+    size = int(float(found[1]) * 1000 ** " kMGTP".index(found[2] or " ")) if found else 0
+    if not size:
+        raise ValueError(f"{text!r} is no size such as 360MB, 1TB or 1.5PB")
+    return size
 
 
 def duration(seconds: float) -> str:

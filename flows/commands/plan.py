@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
 from flows.arithmetic import pretraining_of, training_plan
+from flows.commands.scale import show_scale, sizes_of
 from flows.commands.training import show_training
 from flows.plan import PlannedStage, plan
 from flows.session import session_of
@@ -28,10 +29,13 @@ def show_plan(
     device: str | None = None,
     price: float | None = None,
     utilisation: float | None = None,
+    scale: Sequence[str] = (),
+    workers: int | None = None,
 ) -> None:
     """A table of stages; then, of a profile that pretrains, the model that the size dial gives, and what it takes to
-    train it."""
+    train it; then what larger corpora would cost."""
     profile = load(name, overrides)
+    sizes = sizes_of(scale)
     # First, as it refuses an unknown device
     training = training_plan(profile, device, price, utilisation) if profile.pretrain else None
     lines = plan(profile)
@@ -60,6 +64,9 @@ def show_plan(
         show_model(console, profile)
         show_training(console, training)
     show_posttraining(console, profile, training.parameters if training else None)
+    if sizes:
+        store = session_of(profile).store
+        show_scale(console, profile, store, lines, training, sizes, workers or profile.runtime.data.workers)
 
 
 def _to_make(lines: list[PlannedStage], seconds: float, arithmetic: Collection[str]) -> str:

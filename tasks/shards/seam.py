@@ -20,7 +20,7 @@ from storage.errors import LostWorker
 from tasks.shards.broadcast import broadcast
 from tasks.shards.choice import executor_for
 from tasks.shards.executors import RETRIES, Executor, WorkerLost
-from tasks.shards.shard import Call, ShardResult, clear, results_of, shard_folder
+from tasks.shards.shard import Call, ShardResult, clear, count_workers, results_of, shard_folder
 from tasks.stage.output import Output
 
 T = TypeVar("T")
@@ -63,7 +63,10 @@ def map_shards(
             with broadcast(function, folder) if executor.by_reference else nullcontext(function) as sent:
                 calls = [Call(sent, shards[i], shard_folder(folder, i), releases_gil) for i in waiting]
                 _run(executor, calls, most, progress)
-    return results_of(folder, len(shards))
+    found = results_of(folder, len(shards))
+    if not (isolated or accelerators):  # those processes have ended, and the system counts them
+        count_workers(folder, waiting)
+    return found
 
 
 def in_threads(function: Callable[[T], R], items: Sequence[T], out: Output) -> Iterator[R]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 import shutil
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from uuid import uuid4
 import xxhash
 
 from storage.errors import LostWorker
+from tasks.stage import machine
 
 RESULT = "result.json"
 DRAFT = ".draft-"
@@ -53,10 +56,24 @@ def work(call: Call) -> None:
     gain nothing, and need not be safe to run so."""
     draft = call.folder.with_name(f"{call.folder.name}{DRAFT}{uuid4().hex}")
     draft.mkdir()
+    before = machine.cpu_seconds()
     with nullcontext() if call.releases_gil else _ONE_AT_A_TIME:
         counts = call.function(call.shard, draft)
-    (draft / RESULT).write_text(json.dumps({"counts": counts, "files": _digests(draft)}))
+    used = {"worker": _worker(), "cpu_seconds": machine.cpu_seconds() - before, "peak": machine.peak_memory()}
+    (draft / RESULT).write_text(json.dumps({"counts": counts, "files": _digests(draft), "used": used}))
     _put(draft, call.folder)
+
+
+def count_workers(folder: Path, done: Iterable[int]) -> None:
+    """Count what the workers of other processes used for the shards that were done now."""
+    for number in done:
+        used = json.loads((shard_folder(folder, number) / RESULT).read_text())["used"]
+        if used["worker"] != _worker():
+            machine.add_worker(used["cpu_seconds"], used["peak"])
+
+
+def _worker() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def clear(folder: Path, count: int) -> list[int]:

@@ -30,6 +30,7 @@ from storage.errors import ConfigError, EmptyOutput, SourceError, StoreError, To
 from storage.files.disk import DiskFaults
 from storage.keys import KeyPayload
 from storage.manifest import InputRef, Manifest
+from tasks.stage import machine
 from tasks.stage.config import StageConfig
 from tasks.stage.environment import environment
 from tasks.stage.history import explain_miss, find_earlier
@@ -43,6 +44,16 @@ from tasks.stage.source import source_digest
 Config = TypeVar("Config")
 
 STAGES: dict[str, Stage] = {}
+
+
+def _text(folder: Path) -> dict[str, int]:
+    """How much text an artifact's documents have, if it has any."""
+    shards = sorted((folder / "documents").glob("*.parquet"))
+    if not shards:
+        return {}
+    from storage.shards.documents import text_bytes
+
+    return {"text_bytes": sum(map(text_bytes, shards))}
 
 
 class Reached(Exception):
@@ -62,6 +73,7 @@ class _Work(NamedTuple):
     out: Output
     folder: Path
     started: float
+    spent: float  # CPU seconds before
 
 
 class Stage:
@@ -344,11 +356,11 @@ class Stage:
         out.scratch.mkdir(parents=True, exist_ok=True)
         # By name: the order in which a mapping was given is not in the key, so it must not shape the result
         given = [dict(sorted(one.items())) if isinstance(one, Mapping) else one for one in inputs]
-        return _Work(payload, config, given, out, work, time.monotonic())
+        return _Work(payload, config, given, out, work, time.monotonic(), machine.cpu_seconds())
 
     def _publish(self, session: Session, done: _Work) -> Artifact:
         """Check the laws and publish what was made."""
-        payload, config, inputs, out, work, started = done
+        payload, config, inputs, out, work, started, spent = done
         out.check()
         self._check_sources(config, payload, work)
         files = list_files(out.path)
@@ -360,7 +372,13 @@ class Stage:
             origins=self.origins(inputs),
             uses=out.uses,
             counts=out.counts,
-            facts={**out.facts, "seconds": round(time.monotonic() - started, 3)},
+            facts={
+                "cpu_seconds": round(machine.cpu_seconds() - spent, 3),
+                "peak_memory_bytes": machine.peak_memory(),
+                **_text(out.path),
+                **out.facts,
+                "seconds": round(time.monotonic() - started, 3),
+            },
             source_digest=self.source,
             environment=environment(),
             created=datetime.now(UTC).isoformat(timespec="microseconds"),

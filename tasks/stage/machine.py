@@ -1,4 +1,4 @@
-"""How many cores and how much memory this process may use: the one answer, from `plan` to dedup.
+"""How many cores and how much memory this process may use, and what it has used: the one answer, from `plan` to dedup.
 
 What the machine has is not what a container, a Slurm job or `taskset` leaves of it. Three bounds are read and the
 smallest counts: the hardware, the CPU affinity, and the limits of the process's control groups, version 1 and 2, those
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -33,6 +35,35 @@ def memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
         *(_number(group / "memory.limit_in_bytes") for group in _groups("memory", cgroups / "memory", proc)),
     ]
     return int(min([installed, *limits]))
+
+
+@dataclass
+class _Workers:
+    """What workers said that they used for this process: those that still run are in no count of the system's."""
+
+    seconds: float = 0.0
+    peak: int = 0
+
+
+_WORKERS = _Workers()
+
+
+def add_worker(seconds: float, peak: int) -> None:
+    """Count the CPU seconds and the peak memory of a worker that outlives its work, here or on another host."""
+    _WORKERS.seconds += seconds
+    _WORKERS.peak = max(_WORKERS.peak, peak)
+
+
+def cpu_seconds() -> float:
+    """CPU seconds so far of this process, of its children that have ended, and of its workers."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used) + _WORKERS.seconds
+
+
+def peak_memory() -> int:
+    """Most bytes in memory so far of this process, of one of its children that have ended, or of a worker."""
+    used = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return max(1024 * max(used), _WORKERS.peak)
 
 
 def memory_groups(proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Path]:

@@ -96,7 +96,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     half, out = sys.argv[1] == "mixed", Path(sys.argv[2])
     world = join(runtime_of(threads=1, device="cpu"))
-    DeepSpeedEngine._settings = shortened  # type: ignore[method-assign]
+    DeepSpeedEngine._settings = shortened  # type: ignore[method-assign, assignment]
     results: dict[str, dict[str, int]] = {}
     for stage in range(4):
         folder = out / f"checkpoint-{stage}"

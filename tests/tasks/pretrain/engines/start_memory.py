@@ -55,7 +55,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     world = join(make_spec(folder, {"shape": "mistral", "runtime": {}}).runtime)
     torch.set_num_threads(1)
-    DeepSpeedEngine._settings = shortened  # type: ignore[method-assign]
+    DeepSpeedEngine._settings = shortened  # type: ignore[method-assign, assignment]
     found = {
         f"{name}, {precision}": peaks(folder, world, runtime, precision)
         for precision in ("float32", "bfloat16")

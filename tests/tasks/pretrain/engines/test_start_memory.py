@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from models.activations import Precision
 from models.memory import Setup, ends, memory_of_ends, training
 from models.presets import count_parameters
 from tests.tasks.pretrain.engines.engine_child import make_spec
 from tests.tasks.pretrain.engines.pair import results_of_pair
 from tests.tasks.pretrain.engines.start_memory import BUCKET, CHANGES, ENGINES
 
-PRECISIONS = {"float32": "float32", "bfloat16": "mixed"}
+PRECISIONS: dict[str, Precision] = {"float32": "float32", "bfloat16": "mixed"}
 
 
 @pytest.fixture(scope="module")

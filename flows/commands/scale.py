@@ -1,0 +1,165 @@
+"""`gristmill plan --scale 1TB`: what so much text would cost, from what earlier runs in the store took."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from rich.console import Console
+
+from flows.arithmetic import TrainingPlan
+from flows.plan import PlannedStage
+from flows.tables import new_table
+from models.compute import bill
+from models.growth import LAWS, Growth, Measured, fit
+from models.presets import flops_per_token
+from profiles.schema import Profile
+from storage.errors import ConfigError
+from storage.manifest import Manifest
+from storage.store import Store
+from storage.units import bytes_of, duration, size_of
+from tasks.dedup.forecast import forecast_dedup
+
+GROWS = "dedup"  # the stage whose memory grows with the text, as far as runtime.data.memory_limit lets it
+
+
+class Cost(NamedTuple):
+    """Of one stage and one size of corpus."""
+
+    stage: str
+    growth: Growth
+    core_hours: float
+    memory: int  # bytes of the largest process
+    disk: float  # bytes of its artifact
+    shuffle: int  # bytes that are spilled and sorted
+
+
+def sizes_of(texts: Iterable[str]) -> list[int]:
+    """Bytes of each `--scale`. Raises ConfigError."""
+    try:
+        return [bytes_of(text) for text in texts]
+    except ValueError as error:
+        raise ConfigError(f"--scale: {error}.", "Give a number with its unit, without a blank.") from error
+
+
+def costs(profile: Profile, store: Store, lines: Iterable[PlannedStage], text: int) -> list[Cost]:
+    """What each data stage would take for `text` bytes, of those that earlier runs have measured."""
+    manifests = dict(store.manifests())
+    sample = float(profile.tokenizer.sample_bytes_per_source * len(profile.download.sources))
+    found = []
+    for line in lines:
+        law = LAWS.get(line.name)
+        known = [*_alike(line, manifests)] if law and line.manifest else []
+        if law is None or not known:
+            continue
+        growth = fit(law, [Measured(size, manifest.facts["cpu_seconds"]) for size, manifest in known], sample)
+        size, largest = max(known, key=lambda each: each[0])
+        ratio = min(text, sample) / min(size, sample) if law.startswith("n, ") else text / size
+        memory, shuffle = max(manifest.facts["peak_memory_bytes"] for _, manifest in known), 0
+        if line.name == GROWS and profile.dedup is not None:
+            forecast = forecast_dedup(profile.dedup, int(largest.counts["documents"]["in"] * ratio), profile.runtime)
+            memory, shuffle = max(memory, forecast.memory), forecast.disk
+        hours = growth.seconds(text) / 3600
+        found.append(Cost(line.name, growth, hours, memory, largest.size * (1 if ratio < 1 else ratio), shuffle))
+    return found
+
+
+def _alike(line: PlannedStage, manifests: Mapping[str, Manifest]) -> Iterator[tuple[int, Manifest]]:
+    """Runs of the stage with the same version and config (of download, any sources), and the bytes of text of each
+    one's whole corpus."""
+    assert line.manifest is not None
+    like = line.manifest.payload
+    for manifest in manifests.values():
+        same = line.name == "download" or manifest.payload.config == like.config
+        if manifest.stage != line.name or manifest.payload.version != like.version or not same:
+            continue
+        text = corpus_bytes(manifest, manifests)
+        if text and "cpu_seconds" in manifest.facts:
+            yield text, manifest
+
+
+def corpus_bytes(manifest: Manifest, manifests: Mapping[str, Manifest]) -> int:
+    """Bytes of text of the download that an artifact comes from; 0 where that is not known."""
+    if manifest.stage == "download":
+        return int(manifest.facts.get("text_bytes", 0))
+    above = manifest.origins.get("documents")
+    found = manifests.get(above.location) if above else None
+    return corpus_bytes(found, manifests) if found else 0
+
+
+def show_scale(
+    console: Console,
+    profile: Profile,
+    store: Store,
+    lines: list[PlannedStage],
+    training: TrainingPlan | None,
+    sizes: Iterable[int],
+    workers: int,
+) -> None:
+    """A table for each size. Says which stages no run has measured."""
+    for text in sizes:
+        found = costs(profile, store, lines, text)
+        missing = [line.name for line in lines if line.name in LAWS and line.name not in {one.stage for one in found}]
+        if missing:
+            console.print(
+                f"\n{', '.join(missing)}: no run in this store has measured {'it' if len(missing) == 1 else 'them'}. "
+                "Run the profile on some hundred megabytes, better on two sizes, with the same store.",
+                soft_wrap=True,
+            )
+        if found:
+            _show(console, text, found, workers)
+        if training is not None:
+            _show_training(console, text, lines, training, store)
+
+
+def _show(console: Console, text: int, found: list[Cost], workers: int) -> None:
+    heads = ("stage", "core-hours", "grows as", "memory", "disk", "from")
+    title = f"{size_of(text)} of text"
+    table = new_table(*heads, right=["core-hours", "memory", "disk"], title=title)
+    for one in found:
+        sizes = f"{one.growth.measured} {'size' if one.growth.measured == 1 else 'sizes'} of corpus"
+        source = f"{sizes}, up to {size_of(one.growth.largest)}"
+        table.add_row(one.stage, _hours(one.core_hours), one.growth.law, size_of(one.memory), size_of(one.disk), source)
+    total = sum(one.core_hours for one in found)
+    table.add_row("all", _hours(total), "", "", size_of(sum(one.disk for one in found)), "")
+    console.print()
+    console.print(table)
+    worst = max(found, key=lambda one: one.core_hours)
+    shuffle = sum(one.shuffle for one in found)
+    console.print(
+        f"{duration(3600 * total / workers)} on {workers} workers, were all work divided; most of it is {worst.stage} "
+        f"({worst.core_hours / total:.0%}). Memory is that of a worker. Dedup sorts {size_of(shuffle)} of sketches and "
+        "keys.",
+        soft_wrap=True,
+    )
+    factor = text / min(one.growth.largest for one in found)
+    if factor > 1000:
+        far = f"{factor:,.0f} times the smallest corpus that a stage was measured on"
+        console.print(f"This extrapolates to {far}: measure a larger one before you trust it.", soft_wrap=True)
+
+
+def _show_training(
+    console: Console, text: int, lines: list[PlannedStage], training: TrainingPlan, store: Store
+) -> None:
+    """GPU-hours of one epoch, from the tokens that a byte of raw text has given."""
+    (made,) = (line.manifest for line in lines if line.name == "tokenize")
+    size = corpus_bytes(made, dict(store.manifests())) if made else 0
+    if made is None or not size:
+        return
+    tokens = text * made.counts["train"]["tokens"] / size
+    flops = flops_per_token(training.shape) * tokens * training.executed_flops / training.flops
+    cost = bill(flops, training.device, devices=training.busy, products=training.products)
+    if cost.device_hours is None or cost.hours is None:
+        return
+    console.print(
+        f"{tokens:.3g} tokens; one epoch of the model takes {_hours(cost.device_hours)} hours of "
+        f"{training.device.title}, {duration(3600 * cost.hours)} on {training.setup.devices}.",
+        soft_wrap=True,
+    )
+
+
+def _hours(hours: float) -> str:
+    if hours and hours < 100:
+        return f"{hours:.{max(1, 2 - math.floor(math.log10(hours)) if hours < 1 else 1)}f}"
+    return f"{hours:,.0f}"

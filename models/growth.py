@@ -1,0 +1,59 @@
+"""How the CPU time of a data stage grows with the text of its corpus, fitted to what earlier runs took.
+
+Each stage has a law, from how it works: all but two read every document once. Dedup sorts the keys of all documents
+band by band. The tokenizer learns from a sample that has a limit. What does not grow, such as imports and compiling, is
+fitted too where runs of two sizes are known; from runs of one size it would be taken for growth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+LAWS = {"download": "n", "dedup": "n log n", "filter": "n", "tokenizer": "n, up to its sample", "tokenize": "n"}
+
+
+class Measured(NamedTuple):
+    """What a run took: bytes of text in its whole corpus, CPU seconds."""
+
+    text: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Growth:
+    """CPU seconds of a stage: `fixed`, and `each` for every unit of the law."""
+
+    law: str
+    fixed: float
+    each: float
+    sample: float  # bytes from which the tokenizer learns at most
+    measured: int  # sizes of corpora that it was fitted to
+    largest: int  # bytes of the largest
+
+    def seconds(self, text: float) -> float:
+        """CPU seconds for so many bytes of text."""
+        return self.fixed + self.each * units(self.law, text, self.sample)
+
+
+def units(law: str, text: float, sample: float = math.inf) -> float:
+    """What the time is proportional to."""
+    if law == "n log n":
+        return text * math.log2(max(2.0, text))
+    return min(text, sample) if law != "n" else text
+
+
+def fit(law: str, found: Sequence[Measured], sample: float = math.inf) -> Growth:
+    """Least squares over the measurements, with neither a negative start nor a negative growth; larger corpora, of
+    which more seconds are known, weigh more. There must be a measurement."""
+    x, y = [units(law, each.text, sample) for each in found], [each.seconds for each in found]
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    spread = sum((one - mean_x) ** 2 for one in x)
+    each = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread if spread else 0.0
+    fixed = mean_y - each * mean_x
+    if each <= 0 or fixed < 0:
+        fixed, each = 0.0, sum(y) / max(1.0, sum(x))
+    sizes = {one.text for one in found}
+    return Growth(law, fixed, each, sample, len(sizes), max(sizes))

@@ -1,0 +1,76 @@
+"""`plan --scale`: from the manifests of a store to what more text would cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from flows.commands.plan import show_plan
+from flows.commands.scale import corpus_bytes, costs, sizes_of
+from flows.plan import plan
+from flows.session import session_of
+from profiles.load import load
+from storage.errors import ConfigError
+from storage.shards.documents import Document, text_bytes, write_documents
+from storage.store import Store
+from tasks.stage.session import open_session
+
+TEXTS = [
+    f"The owl of page {number} flies over the old house in the wood, and nobody sees it. " for number in range(400)
+]
+
+
+def test_sizes_are_read_as_they_are_said() -> None:
+    assert sizes_of(["360MB", "1TB", "1.5PB"]) == [360 * 10**6, 10**12, 1500 * 10**12]
+    for wrong in ("1", "TB", "-1TB", "1 tb", "0GB", "1e3TB"):
+        with pytest.raises(ConfigError, match="--scale"):
+            sizes_of([wrong])
+
+
+def test_text_is_counted_from_the_footer(tmp_path: Path) -> None:
+    texts = [text * (1 + number % 7) for number, text in enumerate(TEXTS)]
+    write_documents(tmp_path / "00000.parquet", (Document.new(text, "words") for text in texts))
+    assert text_bytes(tmp_path / "00000.parquet") == pytest.approx(sum(len(text) for text in texts), rel=0.02)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> list[str]:
+    """A download of plain text, made."""
+    (tmp_path / "text.txt").write_text("".join(TEXTS))
+    asked = [
+        f"download.sources=[{{kind: files, name: words, paths: ['{tmp_path / 'text.txt'}']}}]",
+        "download.benchmarks=[]",
+        f"runtime.store={tmp_path / 'store'}",
+        "runtime.data.workers=1",
+    ]
+    profile = load("tiny", asked)
+    with open_session(session_of(profile)):
+        from tasks.download import download
+
+        download.materialize(profile.download, ())
+    return asked
+
+
+def test_what_was_measured_is_scaled_and_what_was_not_is_named(settings: list[str], tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    (manifest,) = (manifest for _, manifest in store.manifests("download"))
+    text = corpus_bytes(manifest, {})
+    assert text == pytest.approx(sum(map(len, TEXTS)), rel=0.02)
+    assert manifest.facts["cpu_seconds"] > 0
+    assert manifest.facts["peak_memory_bytes"] > 10**7
+    profile = load("tiny", settings)
+    (cost,) = costs(profile, store, plan(profile), 10**12)
+    assert (cost.stage, cost.growth.law) == ("download", "n")
+    assert 3600 * cost.core_hours == pytest.approx(manifest.facts["cpu_seconds"] * 10**12 / text)
+    assert cost.disk == pytest.approx(manifest.size * 10**12 / text)
+    console = Console(width=200)
+    with console.capture() as captured:
+        show_plan(console, "tiny", settings, scale=["1TB"], workers=1000)
+    told = captured.get()
+    assert "1.0 TB of text" in told
+    assert "dedup, filter, tokenizer, tokenize: no run in this store has measured them" in told
+    assert "on 1000 workers" in told
+    assert "most of it is download (100%)" in told
+    assert "measure a larger one before you trust it" in told
