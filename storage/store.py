@@ -214,6 +214,9 @@ class Store:
 
     def locations(self, stage: str = "") -> Iterator[str]:
         """`stage/key` of every published artifact, sorted."""
+        if not self._has_folders:
+            yield from (location for location, names in self.listed(stage).items() if MANIFEST in names)
+            return
         stages = [stage] if stage else self._names("artifacts")
         for name in stages:
             for key in self._names(f"artifacts/{name}"):
@@ -223,11 +226,26 @@ class Store:
     def fragments(self) -> Iterator[str]:
         """`stage/key` of every folder without a manifest, sorted: an upload or a removal that was killed. To the store
         it does not exist."""
+        if not self._has_folders:
+            yield from (location for location, names in self.listed().items() if MANIFEST not in names)
+            return
         for stage in self._names("artifacts"):
             for key in self._names(f"artifacts/{stage}"):
                 path = f"{self.root}/artifacts/{stage}/{key}"
                 if not key.startswith(".") and self.fs.isdir(path) and not self.fs.exists(f"{path}/{MANIFEST}"):
                     yield f"{stage}/{key}"
+
+    def listed(self, stage: str = "") -> dict[str, dict[str, int]]:
+        """What is in a bucket: the bytes of every file, by `stage/key` and name below it. A request lists a thousand,
+        where asking for each manifest would take several for each artifact."""
+        root = f"{self.root}/artifacts/"
+        self.fs.invalidate_cache()
+        found: dict[str, dict[str, int]] = {}
+        for path, entry in sorted(self.fs.find(f"{root}{stage}", detail=True).items()):
+            name, key, file = [*str(path).removeprefix(root).split("/", 2), "", ""][:3]
+            if file:
+                found.setdefault(f"{name}/{key}", {})[file] = int(entry["size"])
+        return dict(sorted(found.items()))
 
     def manifests(self, stage: str = "") -> Iterator[tuple[str, Manifest]]:
         """`stage/key` and manifest of every published artifact whose manifest can be read."""
@@ -240,9 +258,13 @@ class Store:
     def _names(self, folder: str) -> list[str]:
         path = f"{self.root}/{folder}"
         self.fs.invalidate_cache()
-        if not self.fs.isdir(path):
+        if self._has_folders and not self.fs.isdir(path):
             return []
-        return sorted(str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in self.fs.ls(path, detail=False))
+        try:
+            found = self.fs.ls(path, detail=False)
+        except FileNotFoundError:  # a bucket has no folders
+            return []
+        return sorted(str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in found)
 
     def find(self, stage: str, key: str, heard: Heard = lambda done, total: None) -> Artifact | None:
         """The newest artifact of a key, on the local disk, as by `get`; None on a miss. Raises DamagedArtifact."""
