@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,40 +12,10 @@ from storage import inspect, maintain, refs
 from storage.errors import DamagedArtifact, StoreError
 from storage.files import transfer
 from storage.store import Store
-from tests.s3_proxy import PATIENT, Proxy
-from tests.s3_server import client_of
-from tests.storage.conftest import Make
+from tests.s3_proxy import Proxy
+from tests.storage.conftest import Make, elsewhere
 
 FAULTS = ["500", "503", "reset", "lost", "late", "cut upload", "cut download", "torn upload", "stale"]
-
-
-@pytest.fixture
-def proxy(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    import fsspec.config
-    import s3fs
-
-    found = Proxy(s3_endpoint)
-    for name, value in client_of(found.url).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setitem(fsspec.config.conf, "s3", json.loads(PATIENT["FSSPEC_S3"]))
-    s3fs.S3FileSystem.clear_instance_cache()
-    yield found
-    s3fs.S3FileSystem.clear_instance_cache()
-    found.shutdown()
-
-
-@pytest.fixture
-def faulty(proxy: Proxy, tmp_path: Path) -> Store:
-    import s3fs
-
-    bucket = uuid.uuid4().hex
-    s3fs.S3FileSystem().mkdir(bucket)
-    return Store(f"s3://{bucket}/store", cache=tmp_path / "here")
-
-
-def elsewhere(store: Store) -> Store:
-    """The same store, on a machine that has no copies."""
-    return Store(store.url, cache=store.local.with_name(uuid.uuid4().hex))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
