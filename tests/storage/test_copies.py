@@ -19,7 +19,8 @@ from tests.storage.conftest import Make, elsewhere
 
 
 def take_and_wait(url: str, cache: Path, location: str, ready: multiprocessing.synchronize.Event) -> None:
-    Store(url, cache=cache).get(location)
+    store = Store(url, cache=cache)
+    store.get(location)
     ready.set()
     signal.pause()
 
