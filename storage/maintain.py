@@ -17,7 +17,7 @@ from storage.digests import list_files, tree_digest
 from storage.errors import DamagedArtifact, EmptyOutput, StoreError
 from storage.files import locks
 from storage.keys import KeyPayload
-from storage.manifest import InputRef, Manifest
+from storage.manifest import MANIFEST, SUMS, InputRef, Manifest
 from storage.store import Store
 
 DAY = 86_400.0
@@ -49,7 +49,7 @@ def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
     of a ref, count once they are `settled` seconds old."""
     used = leases.leased(store)  # before the refs, which a run moves before it gives back its leases
     needed, unreadable = _needed(store, keep_last)
-    sizes = {location: manifest.size for location, manifest in store.manifests()}
+    sizes = _sizes(store, manifests=store.is_folder or bool(unreadable))
     published = list(store.locations())
     fragments = _fragments(store, settled, published)
     artifacts = {}
@@ -69,6 +69,18 @@ def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
         if f"{path.parent.name}/{path.name}" not in kept and not locks.is_held(_lock_of(store, path)):
             workspaces[path] = _size(path)
     return Garbage(artifacts, workspaces, _drafts(store, settled), unreadable, keep_last)
+
+
+def _sizes(store: Store, *, manifests: bool) -> dict[str, int]:
+    """Bytes of every artifact: of those whose manifest can be read, or as a bucket lists them."""
+    if manifests:
+        return {location: manifest.size for location, manifest in store.manifests()}
+    listed = store.listed().items()
+    return {
+        location: sum(size for name, size in files.items() if name not in (MANIFEST, SUMS))
+        for location, files in listed
+        if MANIFEST in files
+    }
 
 
 def _fragments(store: Store, settled: float, published: Sequence[str]) -> dict[str, int]:

@@ -20,6 +20,7 @@ import json
 import logging
 import os
 import shutil
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,7 +34,7 @@ from storage.damage import find_damage, local_sizes
 from storage.digests import FileEntry, file_digest, sums
 from storage.errors import DamagedArtifact, StoreError, make_again, no_artifact
 from storage.files import locks
-from storage.files.cache import cache_folder
+from storage.files.cache import cache_folder, cache_limit
 from storage.files.conditional import SERVICES, Conditional
 from storage.files.disk import open_up
 from storage.files.flush import flush, flush_tree
@@ -65,6 +66,7 @@ class Store:
         self.fs: Any = fs if self.is_folder else Remote(fs, url)
         self._conditional = Conditional(fs, url) if SERVICES & protocols else None
         self._held: dict[str, SharedLock] = {}  # by stage-key
+        self._copies: set[str] = set()  # locations that this process uses
         self._transfers = Transfers(self.fs, url, parts=self._conditional is not None)
         name = hashlib.sha256(url.encode()).hexdigest()[:12]
         self.local = Path(self.root) if self.is_folder else cache or cache_folder() / name
@@ -188,7 +190,8 @@ class Store:
         if self.is_folder and os.path.lexists(path := self.local / name) and not path.is_file():
             raise DamagedArtifact(f"{self.address(name)} is no file.", "Remove it: a file is due there.")
         try:
-            return bytes(self.fs.cat_file(f"{self.root}/{name}"))
+            once = {"max_concurrency": 1} if self._conditional else {}  # s3fs would ask for the size first
+            return bytes(self.fs.cat_file(f"{self.root}/{name}", **once))
         except FileNotFoundError:
             return None
         except IsADirectoryError as error:
@@ -214,6 +217,9 @@ class Store:
 
     def locations(self, stage: str = "") -> Iterator[str]:
         """`stage/key` of every published artifact, sorted."""
+        if not self._has_folders:
+            yield from (location for location, names in self.listed(stage).items() if MANIFEST in names)
+            return
         stages = [stage] if stage else self._names("artifacts")
         for name in stages:
             for key in self._names(f"artifacts/{name}"):
@@ -223,11 +229,26 @@ class Store:
     def fragments(self) -> Iterator[str]:
         """`stage/key` of every folder without a manifest, sorted: an upload or a removal that was killed. To the store
         it does not exist."""
+        if not self._has_folders:
+            yield from (location for location, names in self.listed().items() if MANIFEST not in names)
+            return
         for stage in self._names("artifacts"):
             for key in self._names(f"artifacts/{stage}"):
                 path = f"{self.root}/artifacts/{stage}/{key}"
                 if not key.startswith(".") and self.fs.isdir(path) and not self.fs.exists(f"{path}/{MANIFEST}"):
                     yield f"{stage}/{key}"
+
+    def listed(self, stage: str = "") -> dict[str, dict[str, int]]:
+        """What is in a bucket: the bytes of every file, by `stage/key` and name below it. A request lists a thousand,
+        where asking for each manifest would take several for each artifact."""
+        root = f"{self.root}/artifacts/"
+        self.fs.invalidate_cache()
+        found: dict[str, dict[str, int]] = {}
+        for path, entry in sorted(self.fs.find(f"{root}{stage}", detail=True).items()):
+            name, key, file = [*str(path).removeprefix(root).split("/", 2), "", ""][:3]
+            if file:
+                found.setdefault(f"{name}/{key}", {})[file] = int(entry["size"])
+        return dict(sorted(found.items()))
 
     def manifests(self, stage: str = "") -> Iterator[tuple[str, Manifest]]:
         """`stage/key` and manifest of every published artifact whose manifest can be read."""
@@ -240,9 +261,13 @@ class Store:
     def _names(self, folder: str) -> list[str]:
         path = f"{self.root}/{folder}"
         self.fs.invalidate_cache()
-        if not self.fs.isdir(path):
+        if self._has_folders and not self.fs.isdir(path):
             return []
-        return sorted(str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in self.fs.ls(path, detail=False))
+        try:
+            found = self.fs.ls(path, detail=False)
+        except FileNotFoundError:  # a bucket has no folders
+            return []
+        return sorted(str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in found)
 
     def find(self, stage: str, key: str, heard: Heard = lambda done, total: None) -> Artifact | None:
         """The newest artifact of a key, on the local disk, as by `get`; None on a miss. Raises DamagedArtifact."""
@@ -282,8 +307,11 @@ class Store:
         if manifest is None:
             raise no_artifact(location, self.url)
         path = self.local / "artifacts" / location
+        if not self.is_folder:
+            self._use_copy(location)
         problems = self._damage(manifest, location, heard, hashed) if (path / MANIFEST).exists() else None
         if not self.is_folder and (problems is None or problems):
+            self._evict(manifest.size)
             self._download(manifest, location, path)
             problems = self._damage(manifest, location, heard, hashed)
         if not self.is_folder and not problems and hashed and self.paranoid:
@@ -360,6 +388,37 @@ class Store:
                 remember(arrived)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
+
+    def _use_copy(self, location: str) -> None:
+        """Let no process evict this machine's copy of an artifact while this store is open."""
+        if location not in self._copies:
+            weakref.finalize(self, os.close, locks.share(self._lock_of_copy(location)))
+            self._copies.add(location)
+        with suppress(OSError):
+            os.utime(self.local / "artifacts" / location / MANIFEST)
+
+    def _lock_of_copy(self, location: str) -> Path:
+        return self.local / "locks" / f"copy-{location.replace('/', '-')}"
+
+    def _evict(self, room: int) -> None:
+        """Make room for a copy: those that no process uses go, least recently used first, until all fit the limit."""
+        limit = cache_limit()
+        if limit == float("inf"):
+            return
+        copies: list[tuple[float, int, Path]] = []
+        for path in (self.local / "artifacts").glob("*/*"):
+            with suppress(FileNotFoundError):  # removed meanwhile
+                size = sum(file.stat().st_size for file in path.rglob("*"))
+                copies.append(((path / MANIFEST).stat().st_mtime, size, path))
+        taken = room + sum(size for _, size, _ in copies)
+        for _, size, path in sorted(copies):
+            if taken <= limit:
+                return
+            with locks.hold_if_free(self._lock_of_copy(f"{path.parent.name}/{path.name}")) as free:
+                if free:
+                    (path / MANIFEST).unlink(missing_ok=True)  # first, so that a copy is whole or none
+                    shutil.rmtree(path, ignore_errors=True)
+                    taken -= size
 
     @staticmethod
     def _files(manifest: Manifest) -> dict[str, FileEntry]:
@@ -440,6 +499,8 @@ class Store:
             target.parent.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
             raise StoreError(f"{target.parent} is a file.", "Remove it: a folder is due there.") from error
+        if not self.is_folder:
+            self._use_copy(location)
         shutil.rmtree(target, ignore_errors=True)  # without a manifest it never existed
         folder.rename(target)
         flush(target.parent)

@@ -5,7 +5,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from storage.errors import ConfigError
+
+LIMIT = "GRISTMILL_CACHE_GB"
+
 
 def cache_folder() -> Path:
     """`$XDG_CACHE_HOME/gristmill`, by default `~/.cache/gristmill` (XDG Base Directory Specification)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gristmill"
+
+
+def cache_limit() -> float:
+    """Bytes that the copies of one bucket may take here, as the environment says; infinite by default. Raises
+    ConfigError."""
+    text = os.environ.get(LIMIT) or "inf"
+    try:
+        limit = float(text) * 1e9
+    except ValueError:
+        limit = -1.0
+    if not limit >= 0:
+        raise ConfigError(f"{LIMIT} is {text}.", "Give gigabytes, such as 200, or unset it.")
+    return limit

@@ -48,6 +48,15 @@ def hold_if_free(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
+def share(path: Path) -> int:
+    """Hold the lock at `path` with all who share it, and against `hold_if_free`, until the descriptor that this returns
+    is closed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
 def is_held(path: Path) -> bool:
     """Whether a running process holds the lock at `path`, which need not be writable."""
     try:

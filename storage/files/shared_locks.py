@@ -121,7 +121,7 @@ class SharedLocks:
                 self._objects.delete(path, found.tag)
 
     def _of_this_machine(self, content: dict[str, Any]) -> bool:
-        return content.get("machine") == self._signature()["machine"]
+        return bool(content.get("machine") == self._signature()["machine"])
 
     def _taken(self, name: str, waiting: Callable[[str], None]) -> SharedLock:
         path, content = f"{self._root}/{name}", self._signature()

@@ -13,10 +13,10 @@ from tests.s3_server import client_of, s3_server
 FAULTS = ["500", "503", "reset", "lost", "late", "cut upload", "cut download", "torn upload", "stale"]
 
 
-@pytest.mark.parametrize(
-    ("seed", "last"),
-    [(1, "dedup"), pytest.param(1, "filter", marks=pytest.mark.soak), pytest.param(2, "filter", marks=pytest.mark.soak)],
-)
+LONG = [pytest.param(seed, "filter", marks=pytest.mark.soak) for seed in (1, 2)]
+
+
+@pytest.mark.parametrize(("seed", "last"), [(1, "dedup"), *LONG])
 def test_a_run_on_a_faulty_bucket_ends_as_on_a_folder(
     seed: int, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from storage.digests import list_files, tree_digest
 from storage.keys import KeyPayload
 from storage.manifest import InputRef, Manifest
 from storage.store import Store
+from tests.s3_proxy import PATIENT, Proxy
 from tests.s3_server import client_of, s3_server
 
 
@@ -76,3 +78,32 @@ def make() -> Make:
         return store.publish(folder, manifest)
 
     return publish
+
+
+@pytest.fixture
+def proxy(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    import fsspec.config
+    import s3fs
+
+    found = Proxy(s3_endpoint)
+    for name, value in client_of(found.url).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(fsspec.config.conf, "s3", json.loads(PATIENT["FSSPEC_S3"]))
+    s3fs.S3FileSystem.clear_instance_cache()
+    yield found
+    s3fs.S3FileSystem.clear_instance_cache()
+    found.shutdown()
+
+
+@pytest.fixture
+def faulty(proxy: Proxy, tmp_path: Path) -> Store:
+    import s3fs
+
+    bucket = uuid.uuid4().hex
+    s3fs.S3FileSystem().mkdir(bucket)
+    return Store(f"s3://{bucket}/store", cache=tmp_path / "here")
+
+
+def elsewhere(store: Store) -> Store:
+    """The same store, on a machine that has no copies."""
+    return Store(store.url, cache=store.local.with_name(uuid.uuid4().hex))
