@@ -187,9 +187,9 @@ def _pauses() -> Iterator[float]:
 
 def _identity(local: Path) -> str:
     """The name of a local folder, which the first process that asks gives it."""
-    path = local / "machine"
+    path = local / "locks" / "machine"
     if not path.exists():
-        local.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".machine.{uuid.uuid4().hex}")
         draft.write_text(uuid.uuid4().hex)
         with suppress(FileExistsError):  # another process was faster
