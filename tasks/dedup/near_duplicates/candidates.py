@@ -19,12 +19,13 @@ from tasks.dedup.clusters import unique_edges
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.near_duplicates import compare_kernels
-from tasks.shards import in_threads, map_shards
+from tasks.shards import ShardResult, map_shards
 from tasks.stage.output import Output
 
 MISS_WEIGHT = 0.999  # a missed pair is lost; a false positive costs one comparison of signatures
 DEVIATIONS = 4.0  # standard deviations below the threshold at which a pair is dropped: 1 in 30,000 is lost
 PAIRS_AT_ONCE = 1 << 20
+EDGES, LARGE = "edges.npy", "large.npy"
 
 
 @functools.cache
@@ -76,30 +77,11 @@ class Candidates:
 
     def pairs(self) -> tuple[Int64, list[Int64]]:
         """Candidate pairs from all buckets of up to `bucket_pairs` documents, and the members of each larger bucket."""
-        found, large = [], []
+        work = functools.partial(_compare, self.corpus, self.spilled, self.least, self.config.bucket_pairs)
         partitions = range(self.count * self.ranges)
-        for number, (edges, larger) in enumerate(in_threads(self._pairs_of, partitions, self.out)):
-            found.append(edges)
-            large += larger
-            self.out.progress(number + 1, len(partitions), "partitions", "compare")
-        return unique_edges(found), large
-
-    def _pairs_of(self, partition: int) -> tuple[Int64, list[Int64]]:
-        groups = grouped(self.spilled, [shard.start for shard in self.corpus.shards], partition)
-        starts, limit = np.concatenate(([0], groups.ends[:-1])), self.config.bucket_pairs
-        large = np.flatnonzero(groups.ends - starts > limit)
-        larger = [np.sort(groups.members[starts[g] : groups.ends[g]]) for g in large]
-        return unique_edges([self._alike(members, ends) for members, ends in portions(groups, limit)]), larger
-
-    def _alike(self, members: Int64, ends: Int64) -> Int64:
-        """All pairs within groups whose signatures agree in enough positions."""
-        rows, local = np.unique(members, return_inverse=True)
-        sizes = np.diff(ends, prepend=0)
-        room = int((sizes * (sizes - 1) // 2).sum())
-        first, second = np.empty(room, np.int32), np.empty(room, np.int32)
-        signatures = self.corpus.signatures(rows)
-        made = compare_kernels.similar_pairs(local.astype(np.int32), ends, signatures, self.least, first, second)
-        return np.stack((rows[first[:made]], rows[second[:made]]), axis=1)
+        compared = map_shards(work, partitions, self.out, f"compared-{self.ranges}", "partitions", releases_gil=True)
+        large = [members for found in compared for members in _large(found)]
+        return unique_edges([np.load(found.folder / EDGES) for found in compared]), large
 
 
 def _spill_shard(
@@ -112,6 +94,36 @@ def _spill_shard(
         keys.append(np.empty(len(places), np.uint64))
         compare_kernels.band_keys(signatures, band, height, keys[-1])
     return spill(folder, keys, places.astype(np.uint32), ranges)
+
+
+def _compare(
+    corpus: Corpus, spilled: list[ShardResult], least: int, limit: int, partition: int, folder: Path
+) -> dict[str, Any]:
+    """The candidate pairs of one partition's buckets, and the members of those above `limit`."""
+    groups = grouped(spilled, [shard.start for shard in corpus.shards], partition)
+    starts = np.concatenate(([0], groups.ends[:-1]))
+    large = np.flatnonzero(groups.ends - starts > limit)
+    larger = [np.sort(groups.members[starts[g] : groups.ends[g]]) for g in large]
+    np.save(folder / LARGE, np.concatenate([np.empty(0, np.int64), *larger]))
+    np.save(folder / EDGES, unique_edges([_alike(corpus, least, *portion) for portion in portions(groups, limit)]))
+    return {"large": [len(members) for members in larger]}
+
+
+def _large(found: ShardResult) -> list[Int64]:
+    members = np.load(found.folder / LARGE)
+    ends = np.cumsum(found.counts["large"], dtype=np.int64)
+    return [members[end - size : end] for end, size in zip(ends, found.counts["large"], strict=True)]
+
+
+def _alike(corpus: Corpus, least: int, members: Int64, ends: Int64) -> Int64:
+    """All pairs within groups whose signatures agree in enough positions."""
+    rows, local = np.unique(members, return_inverse=True)
+    sizes = np.diff(ends, prepend=0)
+    room = int((sizes * (sizes - 1) // 2).sum())
+    first, second = np.empty(room, np.int32), np.empty(room, np.int32)
+    signatures = corpus.signatures(rows)
+    made = compare_kernels.similar_pairs(local.astype(np.int32), ends, signatures, least, first, second)
+    return np.stack((rows[first[:made]], rows[second[:made]]), axis=1)
 
 
 def portions(groups: Groups, limit: int) -> Iterator[tuple[Int64, Int64]]:
