@@ -1,4 +1,4 @@
-"""The number of workers, and whether two runs share a store, changes no byte."""
+"""The number of workers, who they are, and whether two runs share a store, changes no byte."""
 
 from __future__ import annotations
 
@@ -33,6 +33,16 @@ def test_the_number_of_workers_changes_no_byte(numbers: tuple[int, ...], tmp_pat
     alone, *others = (digests(store) for store in stores.values())
     assert all(other == alone for other in others)
     assert {location.split("/")[0] for location in alone} == {*DATA_STAGES, *TRAINED}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("executor", ["process", "thread", "dask", "ray"])
+def test_who_the_workers_are_changes_no_byte(executor: str, tmp_path: Path) -> None:
+    asked = {"auto": tmp_path / "auto", executor: tmp_path / executor}
+    for name, store in asked.items():
+        sets = (*SHARDED, "runtime.data.workers=2", f"runtime.data.executor={name}")
+        finish(start(store, "--to=tokenize", sets=sets))
+    assert digests(asked[executor]) == digests(asked["auto"])
 
 
 def test_two_runs_at_once_make_each_stage_once(tmp_path: Path) -> None:
