@@ -28,7 +28,7 @@ from storage.errors import ConfigError, LostWorker, SourceError
 from storage.shards.arrays import Int64
 from tasks.shards import ShardResult, map_shards
 from tasks.shards.broadcast import broadcast
-from tasks.shards.shard import Call, is_done, work
+from tasks.shards.shard import RESULT, Call, is_done, work
 from tasks.shards.temporary import temporary_folder
 from tasks.stage.output import Output
 from tasks.stage.progress import Observer, Progress
@@ -54,10 +54,10 @@ def output(folder: Path, executor: str, workers: int = 2, **settings: Any) -> Ou
 
 
 def digest(results: list[ShardResult]) -> str:
-    """Of all that shards left, in order."""
+    """Of all that shards left, in order, but for what each worker needed."""
     found = hashlib.sha256()
     for result in results:
-        for path in sorted(result.folder.rglob("*")):
+        for path in sorted(set(result.folder.rglob("*")) - {result.folder / RESULT}):
             found.update(f"{result.folder.name}/{path.name} {sorted(result.counts.items())}\n".encode())
             found.update(path.read_bytes())
     return found.hexdigest()
