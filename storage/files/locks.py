@@ -21,8 +21,7 @@ POLL_SECONDS = 0.2
 @contextmanager
 def hold(path: Path, waiting: Callable[[str], None] = lambda holder: None) -> Iterator[None]:
     """Hold the lock at `path`, waiting while another process has it; `waiting` is called once with its holder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = _open(path)
     try:
         told = False
         while not _try(descriptor):
@@ -40,8 +39,7 @@ def hold(path: Path, waiting: Callable[[str], None] = lambda holder: None) -> It
 @contextmanager
 def hold_if_free(path: Path) -> Iterator[bool]:
     """Hold the lock at `path`; False where another process has it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = _open(path)
     try:
         yield _try(descriptor)
     finally:
@@ -51,8 +49,7 @@ def hold_if_free(path: Path) -> Iterator[bool]:
 def share(path: Path) -> int:
     """Hold the lock at `path` with all who share it, and against `hold_if_free`, until the descriptor that this returns
     is closed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = _open(path)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
 
@@ -67,6 +64,11 @@ def is_held(path: Path) -> bool:
         return not _try(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
 def _try(descriptor: int) -> bool:

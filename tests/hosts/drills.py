@@ -138,23 +138,24 @@ def noticed(training: Training, since: float) -> tuple[float, str]:
     return time.monotonic() - since, str(line.get("note") or line["message"])
 
 
-def start_and_finish(scene: Scene) -> tuple[float | None, str, Training]:
-    """Nothing happens."""
-    training = scene.training("finish")
+def to_the_end(scene: Scene, name: str) -> Training:
+    """A training to its end on both hosts."""
+    training = scene.training(name)
     training.start()
     with scene.joined(training):
         training.ended()
-    return None, "", training
+    return training
+
+
+def start_and_finish(scene: Scene) -> tuple[float | None, str, Training]:
+    """Nothing happens."""
+    return None, "", to_the_end(scene, "finish")
 
 
 def slow_link(scene: Scene) -> tuple[float | None, str, Training]:
     """What one host sends comes late, or slowly."""
     how = scene.other.slow()
-    training = scene.training("slow")
-    training.start()
-    with scene.joined(training):
-        training.ended()
-    return None, how, training
+    return None, how, to_the_end(scene, "slow")
 
 
 def killed_and_back(scene: Scene) -> tuple[float | None, str, Training]:
