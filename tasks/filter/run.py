@@ -37,7 +37,8 @@ def filter_shards(
     shards = measured_shards(documents, measured)
     repaired = repairs.files("*.parquet") if repairs else [None] * len(shards)
     jobs: list[Job] = list(zip(shards, repaired, strict=True))
-    decided = map_shards(functools.partial(filter_shard, config, fingerprints(config)), jobs, out, "decide")
+    work = functools.partial(filter_shard, config, fingerprints(config))
+    decided = map_shards(work, jobs, out, "decide", releases_gil=True)
     for folder in (KEPT, LEDGER, *([REMOVED] if config.keep_removed else [])):
         collect(decided, f"{folder}.parquet", out.path / folder)
     if config.keep_removed:

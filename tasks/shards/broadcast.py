@@ -26,6 +26,8 @@ KEPT = 2  # functions in a worker's memory
 
 Work = Callable[[Any, Path], dict[str, Any]]
 
+_SENT: dict[str, Work] = {}  # by this process, which need not read them
+
 
 @dataclass(frozen=True)
 class Broadcast:
@@ -37,7 +39,7 @@ class Broadcast:
 
     def __call__(self, shard: Any, folder: Path) -> dict[str, Any]:
         """Call the function, loaded before or now. Raises ConfigError where it can't be read, or the code is other."""
-        return _load(self)(shard, folder)
+        return (_SENT.get(self.digest) or _load(self))(shard, folder)
 
 
 @contextmanager
@@ -50,9 +52,11 @@ def broadcast(function: Work, folder: Path) -> Iterator[Broadcast]:
     draft.write_bytes(content)
     draft.replace(path)
     del content
+    _SENT[digest] = function
     try:
         yield Broadcast(path, digest, code_digest())
     finally:
+        _SENT.pop(digest, None)
         path.unlink(missing_ok=True)
 
 

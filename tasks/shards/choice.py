@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 
 from tasks.shards.dask_workers import DaskWorkers
 from tasks.shards.executors import Executor
+from tasks.shards.perhaps import PerhapsProcesses
 from tasks.shards.processes import Processes
 from tasks.shards.ray_workers import RayWorkers
 from tasks.shards.threads import Here, Threads
@@ -29,7 +30,7 @@ def executor_for(
         return
     kind: str = data.executor
     if kind == "auto":
-        kind = "here" if min(data.workers, count) == 1 else "thread" if releases_gil else "process"
+        kind = "here" if min(data.workers, count) == 1 else "thread" if releases_gil else "perhaps processes"
     with resources() as kept:
         yield kept.get(f"{kind} {data.workers} {data.address}", lambda: _open(kind, data))
 
@@ -39,6 +40,7 @@ def _open(kind: str, data: DataRuntime) -> AbstractContextManager[Executor]:
         "here": Here,
         "thread": lambda: Threads(data.workers),
         "process": lambda: Processes(data.workers),
+        "perhaps processes": lambda: PerhapsProcesses(data.workers),
         "dask": lambda: DaskWorkers(data.workers, data.address),
         "ray": lambda: RayWorkers(data.workers, data.address),
     }

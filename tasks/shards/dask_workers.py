@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import ConfigError
-from tasks.shards.executors import RETRIES, WorkerLost
+from tasks.shards.executors import OUTSTANDING, RETRIES, WorkerLost
 from tasks.shards.probe import Witness, check_workers, witness
 from tasks.shards.shard import Call, work
 from tasks.shards.temporary import temporary_folder
@@ -41,7 +41,7 @@ class DaskWorkers:
             raise ConfigError(
                 f"runtime.data.executor=dask needs Dask: {error}.", "Install the extra: pip install 'gristmill[dask]'."
             ) from error
-        self.address, self._checked = address, False
+        self.address, self._checked, self._room = address, False, OUTSTANDING
         self.advice = "Give the workers more memory, or start fewer on a host"
         with ExitStack() as stack:
             if address is None:
@@ -58,13 +58,17 @@ class DaskWorkers:
             self._pool = self.client.get_executor(pure=False)
             self._stack = stack.pop_all()
 
-    def begin(self, folder: Path) -> int:
-        """The number of threads of all workers now. The first time each worker is asked what it sees."""
+    def begin(self, folder: Path, shards: int) -> None:
+        """The first time each worker is asked what it sees."""
         if not self._checked:
             check_workers(folder, self._ask)
             self._checked = True
         threads: Mapping[str, int] = self.client.nthreads()
-        return max(1, sum(threads.values()))
+        self._room = OUTSTANDING * max(1, sum(threads.values()))
+
+    def room(self) -> int:
+        """For each thread of all workers, as they were when the map began."""
+        return self._room
 
     def submit(self, call: Call) -> Future[None]:
         """Have it run on a worker."""

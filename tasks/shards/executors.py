@@ -10,6 +10,7 @@ from typing import Protocol
 from tasks.shards.shard import Call
 
 RETRIES = 3  # of a shard whose worker was lost
+OUTSTANDING = 2  # calls for each worker: one that runs and one that waits for it
 
 
 class WorkerLost(Exception):
@@ -26,9 +27,11 @@ class Executor(Protocol):
     by_reference: bool
     advice: str
 
-    def begin(self, folder: Path) -> int:
-        """Before the calls of a map with this folder: how many can run at once. Raises ConfigError for workers that
-        can't work there."""
+    def begin(self, folder: Path, shards: int) -> None:
+        """Before the calls of a map with this folder. Raises ConfigError for workers that can't work there."""
+
+    def room(self) -> int:
+        """How many calls it takes now, those that run included."""
 
     def submit(self, call: Call) -> Future[None]:
         """Have a call run."""

@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from tasks.children.parent import die_with_parent
-from tasks.shards.executors import WorkerLost
+from tasks.shards.executors import OUTSTANDING, WorkerLost
 from tasks.shards.shard import Call, work
 
 
@@ -25,9 +25,12 @@ class Processes:
         self.advice = f"Lower runtime.data.workers, now {workers}"
         self._pool = _pool(workers)
 
-    def begin(self, folder: Path) -> int:
-        """The number of processes: they run this code and see these files."""
-        return self.workers
+    def begin(self, folder: Path, shards: int) -> None:
+        """They run this code and see these files."""
+
+    def room(self) -> int:
+        """For each process what it has, and what comes next."""
+        return OUTSTANDING * self.workers
 
     def submit(self, call: Call) -> Future[None]:
         """Have it run in a process. A pool that lost one is broken, so another takes its place."""

@@ -22,7 +22,7 @@ from typing import Any
 
 from storage.errors import ConfigError
 from tasks.children.survivors import descendants, ended_with_us
-from tasks.shards.executors import RETRIES, WorkerLost
+from tasks.shards.executors import OUTSTANDING, RETRIES, WorkerLost
 from tasks.shards.probe import Witness, check_workers, witness
 from tasks.shards.shard import Call, work
 from tasks.shards.temporary import temporary_folder
@@ -38,7 +38,7 @@ class RayWorkers:
     by_reference = True
 
     def __init__(self, workers: int, address: str | None) -> None:
-        self._checked, self._refs = False, dict[Future[None], Any]()
+        self._checked, self._room, self._refs = False, OUTSTANDING, dict[Future[None], Any]()
         self.advice = "Give the workers more memory, or start fewer on a host"
         with ExitStack() as stack:
             stack.enter_context(_kept_signals())
@@ -60,12 +60,16 @@ class RayWorkers:
             self._remote = ray.remote(num_cpus=1, max_retries=0)(work)
             self._stack = stack.pop_all()
 
-    def begin(self, folder: Path) -> int:
-        """The number of CPUs of the cluster now. The first time each host is asked what it sees."""
+    def begin(self, folder: Path, shards: int) -> None:
+        """The first time each host is asked what it sees."""
         if not self._checked:
             check_workers(folder, _ask)
             self._checked = True
-        return max(1, int(_ray().cluster_resources().get("CPU", 1)))
+        self._room = OUTSTANDING * max(1, int(_ray().cluster_resources().get("CPU", 1)))
+
+    def room(self) -> int:
+        """For each CPU of the cluster, as it was when the map began."""
+        return self._room
 
     def submit(self, call: Call) -> Future[None]:
         """Have it run on a worker."""

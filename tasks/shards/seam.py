@@ -25,7 +25,6 @@ from tasks.stage.output import Output
 
 T = TypeVar("T")
 R = TypeVar("R")
-OUTSTANDING = 2  # calls for each worker: one that runs and one that waits for it
 SECONDS = 1.0  # between two messages of progress
 
 
@@ -59,10 +58,10 @@ def map_shards(
         with executor_for(
             out.runtime.data, len(waiting), releases_gil=releases_gil, accelerators=accelerators, isolated=isolated
         ) as executor:
-            most = OUTSTANDING * executor.begin(folder)
+            executor.begin(folder, len(waiting))
             with broadcast(function, folder) if executor.by_reference else nullcontext(function) as sent:
                 calls = [Call(sent, shards[i], shard_folder(folder, i), releases_gil) for i in waiting]
-                _run(executor, calls, most, progress)
+                _run(executor, calls, progress)
     found = results_of(folder, len(shards))
     if not (isolated or accelerators):  # those processes have ended, and the system counts them
         count_workers(folder, waiting)
@@ -108,16 +107,16 @@ class _Progress:
             self._tell()
 
 
-def _run(executor: Executor, calls: Iterable[Call], most: int, progress: _Progress) -> None:
-    """Have the calls run, at most `most` of them submitted at a time. Raises the first error of one."""
+def _run(executor: Executor, calls: Iterable[Call], progress: _Progress) -> None:
+    """Have the calls run, as many at a time as the executor takes. Raises the first error of one."""
     waiting, running, losses = deque(calls), dict[Future[None], Call](), Counter[Path]()
     try:
         while waiting or running:
-            while waiting and len(running) < most:
+            while waiting and len(running) < executor.room():
                 call = waiting.popleft()
                 running[executor.submit(call)] = call
             lost = 0
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            for future in wait(running, SECONDS, FIRST_COMPLETED).done:
                 call = running.pop(future)
                 error = future.exception()
                 meaning = executor.meaning(error) if error else None

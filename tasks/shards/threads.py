@@ -6,6 +6,7 @@ from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
+from tasks.shards.executors import OUTSTANDING
 from tasks.shards.shard import Call, work
 
 
@@ -15,8 +16,11 @@ class Here:
     by_reference = False
     advice = ""
 
-    def begin(self, folder: Path) -> int:
-        """One at a time."""
+    def begin(self, folder: Path, shards: int) -> None:
+        """This process sees its own files."""
+
+    def room(self) -> int:
+        """One: it runs while it is submitted."""
         return 1
 
     def submit(self, call: Call) -> Future[None]:
@@ -43,9 +47,9 @@ class Threads(Here):
     def __init__(self, workers: int) -> None:
         self._workers, self._pool = workers, ThreadPoolExecutor(workers)
 
-    def begin(self, folder: Path) -> int:
-        """The number of threads."""
-        return self._workers
+    def room(self) -> int:
+        """For each thread what it has, and what comes next."""
+        return OUTSTANDING * self._workers
 
     def submit(self, call: Call) -> Future[None]:
         """Have it run in a thread."""

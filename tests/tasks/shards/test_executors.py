@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import Context
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from storage.errors import ConfigError, LostWorker, SourceError
 from storage.shards.arrays import Int64
 from tasks.shards import ShardResult, map_shards
 from tasks.shards.broadcast import broadcast
+from tasks.shards.processes import Processes
 from tasks.shards.shard import RESULT, Call, is_done, work
 from tasks.shards.temporary import temporary_folder
 from tasks.stage.output import Output
@@ -121,9 +123,25 @@ class Runs:
 def test_a_function_whose_file_was_replaced_is_refused_and_does_not_run(tmp_path: Path) -> None:
     with broadcast(functools.partial(measure, TABLE, tmp_path / "log"), tmp_path) as sent:
         sent.path.write_bytes(pickle.dumps(Runs(tmp_path / "trace")))
-        with pytest.raises(ConfigError, match=r"does not see the files of this run in .*: other bytes there"):
-            sent(0, tmp_path)
+        with closing(Processes(1)) as elsewhere:
+            answer = elsewhere.submit(Call(sent, 0, tmp_path / "shard", False)).exception()
+    assert isinstance(answer, ConfigError)
+    assert re.search(r"does not see the files of this run in .*: other bytes there", answer.message)
+    shutil.rmtree(*tmp_path.glob("shard*"))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("seconds", "processes"), [(0.0, 1), (0.1, 3)])
+def test_processes_are_started_where_much_is_left(tmp_path: Path, seconds: float, processes: int) -> None:
+    """By default: the first shards are worked through here."""
+    results = map_shards(functools.partial(slow, seconds), range(60), output(tmp_path, "auto"), "perhaps")
+    assert results[0].counts == {"pid": os.getpid()}
+    assert len({result.counts["pid"] for result in results}) == processes
+
+
+def slow(seconds: float, shard: int, folder: Path) -> dict[str, int]:
+    time.sleep(seconds)
+    return {"pid": os.getpid()}
 
 
 def kill_once(marker: Path, shard: int, folder: Path) -> dict[str, int]:
