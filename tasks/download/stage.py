@@ -16,8 +16,9 @@ from tasks.download import benchmarks
 from tasks.download.config import DESCRIPTIONS, DownloadConfig, EmbeddedSource, FileSource, HubSource, Source
 from tasks.download.pairs import instruction, labelled, preference
 from tasks.download.pairs.choose import forms_of
+from tasks.download.portions import read_document, read_portions
 from tasks.download.sources import embedded, files, hub
-from tasks.download.sources.metadata import NotKept, to_json
+from tasks.download.sources.metadata import NotKept
 from tasks.download.sources.rows import Refused, Row, describe_columns, nearest
 from tasks.download.writers import PairWriter, ShardWriter, pair_writer
 from tasks.harness import fingerprint as harness
@@ -62,19 +63,24 @@ def check_adopted(config: DownloadConfig, folder: Artifact, inputs: Mapping[str,
         check_rows(folder, part, PARTS[part])
 
 
-@stage(version=9, sources=fingerprints, adopted=check_adopted)
+@stage(version=10, runtime=("data",), sources=fingerprints, adopted=check_adopted)
 def download(config: DownloadConfig, out: Output) -> None:
     """Read every source: documents to Parquet shards, pairs and benchmarks to JSON lines.
 
     A row that cannot be used is quarantined with its reason and location; a pair that was cut is in the ledger too.
     Raises SourceError for a source that loses more than `max_quarantined_share` or is empty.
     """
-    writer = ShardWriter(config, out)
+    writer = ShardWriter(config, out.path / "documents")
     verdicts: list[Verdict] = []
     refused: dict[str, list[Refused]] = {}
     dropped: Counter[NotKept] = Counter()
     with pair_writer(config.roles, out) as written:
         for source in config.sources:
+            if isinstance(source, FileSource) and source.role == "documents":
+                if bad := read_portions(source, config, out, writer, dropped):
+                    refused[source.name] = bad
+                _check_source(source, config, refused, writer, written)
+                continue
             for role, source_name, item in _items(source, config, refused, verdicts, dropped):
                 if isinstance(item, Document):
                     writer.add(item)
@@ -164,10 +170,14 @@ def _items(
         if isinstance(found, Refused):
             refused.setdefault(source.name, []).append(found)
             continue
+        if source.role == "documents":
+            document = read_document(source, found, config, dropped)
+            if isinstance(document, Refused):
+                refused.setdefault(source.name, []).append(document)
+            else:
+                yield source.role, source.name, document
+            continue
         try:
-            if source.role == "documents":
-                yield source.role, source.name, _document(source, found.values, config, dropped)
-                continue
             pair, cut = CONVERTERS[source.role](found.values, source.name, source.form)
         except BadDocument as error:
             bad = Refused(error.message, found.place, error.facts.get("columns"), error.facts.get("why", ""))
@@ -176,18 +186,6 @@ def _items(
         if cut:
             verdicts.append(Verdict(pair["id"], source.name, "changed", cut, detail=found.place))
         yield source.role, source.name, pair
-
-
-def _document(
-    source: FileSource | HubSource, row: Values, config: DownloadConfig, dropped: Counter[NotKept]
-) -> Document:
-    text, rest = files.text_of(row, source.text_column, config.max_document_bytes)
-    document = Document.new(text, source.name, **to_json(rest, config.max_metadata_bytes, source.name, dropped))
-    try:
-        document.metadata.encode()
-    except UnicodeEncodeError as error:
-        raise BadDocument("lone_surrogate") from error
-    return document
 
 
 def _check_source(

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
 from storage.shards.documents import Document, shard_name, write_documents
 from storage.shards.lines import as_line, open_lines
 from tasks.download.config import DownloadConfig
+from tasks.shards import ShardResult
 from tasks.stage.output import Output
 
 
 class ShardWriter:
     """Writes documents to shards of limited size, in order. Repeated ids are kept: removing them is dedup's task."""
 
-    def __init__(self, config: DownloadConfig, out: Output) -> None:
-        self.config, self.out = config, out
+    def __init__(self, config: DownloadConfig, folder: Path) -> None:
+        self.config, self.folder = config, folder
         self.seen = 0
         self.shards = 0
         self.documents: Counter[str] = Counter()
@@ -38,9 +40,20 @@ class ShardWriter:
     def close(self) -> None:
         """Write the current shard, if it has documents."""
         if self.batch:
-            write_documents(self.out.path / "documents" / shard_name(self.shards), self.batch)
+            write_documents(self.folder / shard_name(self.shards), self.batch)
             self.shards += 1
             self.batch, self.bytes = [], 0
+
+    def take(self, source: str, read: ShardResult) -> None:
+        """Add the shards that a worker wrote of a source, linked under the next numbers."""
+        self.close()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for shard in sorted((read.folder / self.folder.name).glob("*.parquet")):
+            (self.folder / shard_name(self.shards)).hardlink_to(shard)
+            self.shards += 1
+        self.seen += read.counts["documents"]
+        self.documents[source] += read.counts["documents"]
+        self.characters[source] += read.counts["characters"]
 
 
 class PairWriter:

@@ -11,8 +11,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 
 from tasks.shards.dask_workers import DaskWorkers
 from tasks.shards.executors import Executor
-from tasks.shards.perhaps import PerhapsProcesses
-from tasks.shards.processes import Processes
+from tasks.shards.processes import PerhapsProcesses, Processes
 from tasks.shards.ray_workers import RayWorkers
 from tasks.shards.threads import Here, Threads
 from tasks.stage.runtime import DataRuntime

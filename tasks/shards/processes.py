@@ -1,10 +1,16 @@
-"""Shards in worker processes, which end with the process that started them, by kill -9 of it too."""
+"""Shards in worker processes, which end with the process that started them, by kill -9 of it too.
+
+A process loads again what this one has loaded: a second or two of imports and compiled kernels. So by default this
+process begins, and others are started as soon as they would save more than they cost: a small corpus, or a stage that
+has little to do, is done sooner without.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Collection
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -13,6 +19,11 @@ from pathlib import Path
 from tasks.children.parent import die_with_parent
 from tasks.shards.executors import OUTSTANDING, WorkerLost
 from tasks.shards.shard import Call, work
+from tasks.shards.threads import Threads
+
+FIRST = 3.0  # seconds for the first shard, which also loads what all need
+SAMPLE = 1.0  # seconds of later shards by which the others are judged
+SAVED = 2.0  # seconds that processes must save
 
 
 class Processes:
@@ -52,6 +63,61 @@ class Processes:
     def close(self) -> None:
         """End the processes."""
         self._pool.shutdown(cancel_futures=True)
+
+
+class PerhapsProcesses:
+    """One thread of this process, then so many processes, which stay for later maps."""
+
+    by_reference = True
+
+    def __init__(self, workers: int) -> None:
+        self._workers, self._alone, self._processes = workers, Threads(1), Processes(workers)
+        self.advice = self._processes.advice
+
+    def begin(self, folder: Path, shards: int) -> None:
+        """Each map is judged anew."""
+        self._shards, self._done, self._many = shards, 0, False
+        self._began = time.monotonic()
+
+    def room(self) -> int:
+        """One call while this process is alone."""
+        self._many = self._many or self._pays(time.monotonic() - self._began)
+        return self._processes.room() if self._many else 1
+
+    def submit(self, call: Call) -> Future[None]:
+        """Have it run here or in a process, which is started then."""
+        if self._many:
+            return self._processes.submit(call)
+        future = self._alone.submit(call)
+        future.add_done_callback(self._count)
+        return future
+
+    def meaning(self, error: BaseException) -> BaseException:
+        """As of processes: the thread's errors are what the function raised."""
+        return self._processes.meaning(error)
+
+    def abandon(self, futures: Collection[Future[None]]) -> None:
+        """Wait for those that run."""
+        wait([future for future in futures if not future.cancel()])
+
+    def close(self) -> None:
+        """End the thread and the processes."""
+        self._alone.close()
+        self._processes.close()
+
+    def _count(self, _: Future[None]) -> None:
+        self._done += 1
+        if self._done == 1:
+            self._began = time.monotonic()
+
+    def _pays(self, seconds: float) -> bool:
+        """Whether processes are worth their start, so many seconds after the first shard, or the map while there is
+        none."""
+        left = self._shards - self._done
+        if self._done <= 1:
+            return left > 1 and seconds > FIRST
+        alone = seconds / (self._done - 1) * left
+        return seconds > SAMPLE and alone * (1 - 1 / self._workers) > SAVED
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:

@@ -21,7 +21,7 @@ NO_BYTES = {  # modules, and packages with all that is in them
     "tasks.stage.decorator", "tasks.stage.session", "tasks.stage.source", "tasks.stage.output", "tasks.stage.progress",
     "tasks.stage.protocol", "tasks.stage.history", "tasks.stage.environment", "tasks.stage.machine",
     "tasks.stage.runtime", "tasks.shards.seam", "tasks.shards.shard", "tasks.shards.broadcast", "tasks.shards.choice",
-    "tasks.shards.executors", "tasks.shards.processes", "tasks.shards.threads", "tasks.shards.perhaps", "tasks.shards.dask_workers",
+    "tasks.shards.executors", "tasks.shards.processes", "tasks.shards.threads", "tasks.shards.dask_workers",
     "tasks.shards.dask_preload", "tasks.shards.ray_workers", "tasks.shards.probe", "tasks.shards.temporary",
     "tasks.children", "tasks.checks", "tasks.pretrain.insight", "tasks.pretrain.preflight",
     "storage.store", "storage.refs", "storage.manifest", "storage.artifact", "storage.errors", "storage.keys",

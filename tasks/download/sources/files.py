@@ -113,23 +113,44 @@ def read_rows(source: FileSource, limit: int) -> Iterator[Row | Refused]:
 
 def _read_rows(source: FileSource, limit: int) -> Iterator[Row | Refused]:
     for path in find_files(source):
-        name, kind = path_text(path), kind_of(path)
-        if kind == ".parquet":
-            yield from read_parquet(path, name)
-            continue
-        _check_begun(path)
-        with _open(path) as file:
-            begins = _guard(lambda: beginning(file), path)
-            if kind in (".txt", ".md"):
-                yield _read_text(file, path, name, source.text_column, limit, begins)
-                continue
-            if begins:
-                raise _misnamed(path, begins)
-            if kind in DELIMITERS:
-                yield from _read_table(file, path, name, source, limit)
-            else:
-                array = kind == ".json" and _guard(lambda: is_array(file), path)
-                yield from (_read_array if array else _read_lines)(file, path, name, limit)
+        yield from read_file(path, path_text(path), source, limit)
+
+
+def read_file(
+    path: Path, name: str, source: FileSource, limit: int, start: int = 0, end: int | None = None
+) -> Iterator[Row | Refused]:
+    """The rows of a file, `name` in their places. Of lines of JSON perhaps those alone that begin in the bytes from
+    `start` to `end`, numbered from the first of them."""
+    kind = kind_of(path)
+    if kind == ".parquet":
+        yield from read_parquet(path, name)
+        return
+    _check_begun(path)
+    with _open(path) as file:
+        if start:
+            _seek_line(file, path, start, end, limit)
+            yield from _read_lines(file, path, name, limit, end)
+            return
+        begins = _guard(lambda: beginning(file), path)
+        if kind in (".txt", ".md"):
+            yield _read_text(file, path, name, source.text_column, limit, begins)
+            return
+        if begins:
+            raise _misnamed(path, begins)
+        if kind in DELIMITERS:
+            yield from _read_table(file, path, name, source, limit)
+        elif kind == ".json" and _guard(lambda: is_array(file), path):
+            yield from _read_array(file, path, name, limit)
+        else:
+            yield from _read_lines(file, path, name, limit, end)
+
+
+def _seek_line(file: BinaryIO, path: Path, start: int, end: int | None, limit: int) -> None:
+    """Go to the first line that begins at `start` or later; no further than `end`, however long a line is."""
+    file.seek(start - 1)
+    while rest := _guard(lambda: file.readline(limit), path):
+        if rest.endswith(b"\n") or (end is not None and file.tell() >= end):
+            break
 
 
 def kind_of(path: Path) -> str:
@@ -173,9 +194,10 @@ def _read_table(file: BinaryIO, path: Path, name: str, source: FileSource, limit
         ) from error
 
 
-def _read_lines(file: BinaryIO, path: Path, name: str, limit: int) -> Iterator[Row | Refused]:
-    number = 0
-    while line := _guard(lambda: file.readline(limit + 1), path):
+def _read_lines(file: BinaryIO, path: Path, name: str, limit: int, end: int | None = None) -> Iterator[Row | Refused]:
+    """The lines that begin before `end`."""
+    number, first = 0, end is None or not file.tell()
+    while (end is None or file.tell() < end) and (line := _guard(lambda: file.readline(limit + 1), path)):
         number += 1
         place = f"{name}:{number}"
         if len(line) > limit and not line.endswith(b"\n"):
@@ -184,7 +206,7 @@ def _read_lines(file: BinaryIO, path: Path, name: str, limit: int) -> Iterator[R
                     break
             yield Refused("too_long", place)
             continue
-        if number == 1:
+        if first and number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
         if line.strip():
             yield _parse(line, place, ONE_A_LINE if kind_of(path) == ".json" else "")

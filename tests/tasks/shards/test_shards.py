@@ -103,7 +103,8 @@ from tasks.stage.output import Output
 from tasks.shards import map_shards
 from tests.tasks.shards.test_shards import linger
 if __name__ == "__main__":
-    map_shards(linger, [0, 1], Output.at(Path(sys.argv[1]), runtime=runtime_of(workers=2, executor="process")), "linger")
+    out = Output.at(Path(sys.argv[1]), runtime=runtime_of(workers=2, executor="process"))
+    map_shards(linger, [0, 1], out, "linger")
 """
 
 

@@ -1,0 +1,148 @@
+"""Files of documents, read in portions by all workers.
+
+A portion is some whole files, or the lines of one that begin in a range of its bytes. What is a portion hangs on the
+files alone, so shards are the same for any number of workers (law 4). Only lines of JSON are divided: a row of a table
+may span lines, and what is packed has no middle.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from storage.errors import BadDocument, SourceError
+from storage.remembered import path_text
+from storage.shards.documents import Document
+from storage.shards.lines import read_json_lines, write_json_lines
+from tasks.download.config import DownloadConfig, FileSource, HubSource
+from tasks.download.sources import files
+from tasks.download.sources.metadata import NotKept, to_json
+from tasks.download.sources.rows import Refused, Row
+from tasks.download.writers import ShardWriter
+from tasks.shards import map_shards
+from tasks.stage.output import Output
+
+SHARDS = 4  # about as many of full size come of a portion
+DOCUMENTS, REFUSED = "documents", "refused.jsonl"
+
+
+class Span(NamedTuple):
+    """The lines of a file that begin in these bytes; the whole file for an `end` of None. `name` is the path as found,
+    `size` and `modified` what the file was then."""
+
+    path: Path
+    name: str
+    size: int
+    modified: int
+    start: int = 0
+    end: int | None = None
+
+
+Portion = tuple[Span, ...]
+
+
+def portions(source: FileSource, size: int) -> list[Portion]:
+    """The files of a source in portions of about `size` bytes; a single one where only the first rows are asked for."""
+    found: list[Portion] = []
+    small: list[Span] = []
+    for path in files.find_files(source):
+        state = path.stat()
+        span = Span(path.absolute(), path_text(path), state.st_size, state.st_mtime_ns)
+        if path.suffix == ".jsonl" and span.size > size and source.limit is None:
+            found += [tuple(small)] if small else []
+            found += [(span._replace(start=at, end=at + size),) for at in range(0, span.size, size)]
+            small = []
+            continue
+        small.append(span)
+        if sum(each.size for each in small) >= size and source.limit is None:
+            found.append(tuple(small))
+            small = []
+    return [*found, *([tuple(small)] if small else [])]
+
+
+def read_portions(
+    source: FileSource, config: DownloadConfig, out: Output, writer: ShardWriter, dropped: Counter[NotKept]
+) -> list[Refused]:
+    """Read all documents of a source into shards, which `writer` takes; what was refused, and in `dropped` the fields
+    that no metadata can hold. Raises SourceError."""
+    jobs = portions(source, SHARDS * config.shard_bytes)
+    name = hashlib.sha256(source.name.encode()).hexdigest()[:16]  # any text may be a source's name
+    read = map_shards(functools.partial(_read, source, config), jobs, out, f"{DOCUMENTS}-{name}", "portions")
+    refused: list[Refused] = []
+    before: Counter[str] = Counter()  # lines, by divided file
+    for portion, result in zip(jobs, read, strict=True):
+        writer.take(source.name, result)
+        for field, why, times in result.counts["dropped"]:
+            dropped[NotKept(source.name, field, why)] += times
+        rows = [Refused(**row) for row in read_json_lines(result.folder / REFUSED)]
+        if portion[0].end is not None:
+            rows = [_in_file(row, before[portion[0].name]) for row in rows]
+            before[portion[0].name] += result.counts["lines"]
+        refused += rows
+    return refused
+
+
+def _in_file(row: Refused, before: int) -> Refused:
+    """The row with its line in the file: in a divided one a worker counts from the first that it reads."""
+    name, _, line = row.place.rpartition(":")
+    return row._replace(place=f"{name}:{before + int(line)}")
+
+
+def read_document(
+    source: FileSource | HubSource, row: Row, config: DownloadConfig, dropped: Counter[NotKept]
+) -> Document | Refused:
+    """The document of a row; `dropped` counts the fields that no metadata can hold."""
+    try:
+        text, rest = files.text_of(row.values, source.text_column, config.max_document_bytes)
+        document = Document.new(text, source.name, **to_json(rest, config.max_metadata_bytes, source.name, dropped))
+        document.metadata.encode()
+    except UnicodeEncodeError:
+        return Refused("lone_surrogate", row.place)
+    except BadDocument as error:
+        return Refused(error.message, row.place, error.facts.get("columns"), error.facts.get("why", ""))
+    return document
+
+
+def _read(source: FileSource, config: DownloadConfig, portion: Portion, folder: Path) -> dict[str, Any]:
+    """A portion's shards, and what is refused; the counts."""
+    writer = ShardWriter(config, folder / DOCUMENTS)
+    dropped: Counter[NotKept] = Counter()
+    refused: list[Refused] = []
+    for row in islice(chain.from_iterable(_rows(span, source, config) for span in portion), source.limit):
+        found = row if isinstance(row, Refused) else read_document(source, row, config, dropped)
+        if isinstance(found, Refused):
+            refused.append(found)
+        else:
+            writer.add(found)
+    writer.close()
+    write_json_lines(folder / REFUSED, (row._asdict() for row in refused))
+    return {
+        "documents": writer.seen,
+        "characters": writer.characters[source.name],
+        "lines": sum(_lines(span) for span in portion if span.end is not None),
+        "dropped": [[what.field, what.why, times] for what, times in dropped.items()],
+    }
+
+
+def _rows(span: Span, source: FileSource, config: DownloadConfig) -> Iterator[Row | Refused]:
+    state = span.path.stat() if span.path.exists() else None
+    if state is None or (state.st_size, state.st_mtime_ns) != (span.size, span.modified):
+        raise SourceError(
+            f"{span.name} on {socket.gethostname()} is not the file that the run began with.",
+            "Run again once nothing writes to it; workers on other hosts must see the same files at the same paths.",
+        )
+    return files.read_file(span.path, span.name, source, config.max_document_bytes, span.start, span.end)
+
+
+def _lines(span: Span) -> int:
+    """How many lines begin in the bytes of a span: one after each line feed, and one at the start of the file."""
+    assert span.end is not None
+    with span.path.open("rb") as file:
+        file.seek(max(0, span.start - 1))
+        return file.read(span.end - 1 - max(0, span.start - 1)).count(b"\n") + (span.start == 0)

@@ -1,0 +1,110 @@
+"""Files read in portions: the same documents and places, however files are divided and whoever reads them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.digests import list_files, tree_digest
+from storage.errors import SourceError
+from storage.shards.documents import read_documents, read_ledger
+from tasks.download.config import DownloadConfig, FileSource
+from tasks.download.portions import _in_file, _lines, _rows, portions
+from tasks.download.sources.files import read_rows
+from tasks.download.sources.rows import Refused, Row
+from tasks.download.stage import download
+from tasks.stage.output import Output
+from tests.runtimes import runtime_of
+
+LINES = st.sampled_from(
+    [b"", b"  ", b"{", b'{"text": "a"}', b'{"text": "\xc3\xa9", "n": 1}', b"\xff", b'{"text": "%s"}' % (b"x" * 90)]
+)
+
+
+def config_of(source: FileSource, **more: object) -> DownloadConfig:
+    return DownloadConfig.model_validate({"sources": [source.model_dump()], "benchmarks": ["piqa"], **more})
+
+
+@given(
+    st.lists(LINES, max_size=12), st.sampled_from([b"\n", b"\r\n"]), st.booleans(), st.booleans(), st.integers(1, 150)
+)
+def test_wherever_a_file_is_divided_its_rows_are_the_same(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], ending: bytes, ended: bool, mark: bool, size: int
+) -> None:
+    path = tmp_path_factory.mktemp("portions") / "a.jsonl"
+    path.write_bytes((b"\xef\xbb\xbf" if mark else b"") + ending.join(lines) + (ending if ended else b""))
+    source = FileSource(name="mine", paths=[str(path)])
+    config = config_of(source, max_document_bytes=60)
+    found: list[Row | Refused] = []
+    before = 0
+    for (span,) in portions(source, size):
+        rows = list(_rows(span, source, config))
+        if span.end is not None:
+            rows = [_in_file(row, before) for row in rows]  # type: ignore[arg-type]
+            before += _lines(span)
+        found += rows
+    assert found == list(read_rows(source, 60))
+
+
+def test_small_files_share_a_portion_and_what_is_packed_is_whole(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_text("x" * 40)
+    (tmp_path / "b.csv").write_text("text\n" + "y\n" * 500)
+    (tmp_path / "c.jsonl").write_text('{"text": "z"}\n' * 10)
+    source = FileSource(name="mine", paths=[str(tmp_path / "*")])
+    found = [[(span.path.name, span.start, span.end) for span in portion] for portion in portions(source, 100)]
+    whole = (0, None)
+    assert found == [
+        [(f"{number}.txt", *whole) for number in (0, 1, 2)],
+        [("3.txt", *whole), ("4.txt", *whole), ("b.csv", *whole)],
+        [("c.jsonl", 0, 100)],
+        [("c.jsonl", 100, 200)],
+    ]
+    limited = source.model_copy(update={"limit": 3})
+    assert [len(portion) for portion in portions(limited, 100)] == [7]
+
+
+def test_the_number_of_workers_changes_no_byte(tmp_path: Path) -> None:
+    digests = set()
+    path = tmp_path / "a.jsonl"
+    bad = {3: "{", 200: '{"other": 1}', 399: '{"text": ""}'}
+    rows = [bad.get(number) or json.dumps({"text": f"Document {number}. " * 9}) for number in range(400)]
+    path.write_text("\n".join(rows))
+    source = FileSource(name="mine / yours", paths=[str(path)])
+    config = config_of(source, shard_bytes=4000, max_quarantined_share=0.1)
+    for executor, workers in (("auto", 1), ("thread", 3), ("process", 2)):
+        out = Output.at(tmp_path / executor, runtime=runtime_of(workers=workers, executor=executor))
+        download.function(config, out)
+        digests.add(tree_digest(list_files(out.path)))
+        (ledger,) = (out.path / "ledger").iterdir()
+        places = sorted(int(row.detail.split(":")[1]) for row in read_ledger(ledger))
+        assert places == [4, 201, 400]
+        read = [document for shard in sorted((out.path / "documents").iterdir()) for document in read_documents(shard)]
+        assert [document.text for document in read] == [json.loads(r)["text"] for r in rows if r not in bad.values()]
+    assert len(digests) == 1
+
+
+def test_a_file_that_is_another_than_the_run_began_with_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}\n')
+    source = FileSource(name="mine", paths=[str(path)])
+    ((span,),) = portions(source, 100)
+    os.utime(path, (1, 1))
+    with pytest.raises(SourceError, match=r"a\.jsonl on .* is not the file that the run began with"):
+        list(_rows(span, source, config_of(source)))
+
+
+def test_a_line_without_end_is_skipped_once(tmp_path: Path) -> None:
+    """Later portions look for the line feed no further than to their own end."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"x" * 1000 + b'\n{"text": "a"}\n')
+    source = FileSource(name="mine", paths=[str(path)])
+    config = config_of(source, max_document_bytes=16)
+    kinds = Counter(type(row).__name__ for (span,) in portions(source, 100) for row in _rows(span, source, config))
+    assert kinds == {"Refused": 1, "Row": 1}
