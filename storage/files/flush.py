@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+AT_ONCE = 8
 
 
 def flush(path: Path) -> None:
@@ -17,6 +20,6 @@ def flush(path: Path) -> None:
 
 def flush_tree(folder: Path) -> None:
     """fsync every file and folder below `folder`, and the folder itself."""
-    for path in folder.rglob("*"):
-        flush(path)
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # a journal writes down what waits for it together
+        list(pool.map(flush, folder.rglob("*")))
     flush(folder)
