@@ -1,0 +1,71 @@
+"""`python -m benchmarks.corpus_to_tokens.workers`: JSONL in, token shards out, by wall seconds and number of workers.
+
+`gristmill run --to tokenize` with an empty store, start-up and Prefect's server included, in turns. Each worker has one
+thread; the digests of all runs must be equal. A run before the first is not counted: it compiles the hot loops.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from benchmarks.corpus_to_tokens.__main__ import PROFILE, lines
+from benchmarks.measure import corpus, corpus_parser, environment
+from storage.store import Store
+
+Figures = dict[str, list[float]]  # seconds by stage, and of the whole
+WHOLE = "the whole command"
+STAGES = ("download", "dedup", "filter", "tokenizer", "tokenize")
+
+
+def main() -> int:
+    """Read the options, measure in turns, print the table. Returns 1 where digests differ."""
+    parser = corpus_parser(__doc__, megabytes=500, runs="for each number of workers")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="numbers of workers (default 1 2)")
+    options = parser.parse_args()
+    text = corpus(options.data.resolve(), options.megabytes)
+    path = lines(text)
+    print("compiling, not counted", file=sys.stderr)
+    run(path, 1, defaultdict(list))
+    figures: dict[int, Figures] = {workers: defaultdict(list) for workers in options.workers}
+    digests = set()
+    for number in range(options.runs):
+        for workers in options.workers:
+            print(f"run {number + 1}/{options.runs}: {workers} workers, {text.megabytes:.1f} MB", file=sys.stderr)
+            digests.add(run(path, workers, figures[workers]))
+    first, *others = options.workers
+    print(f"{text.megabytes:.1f} MB, {text.documents:,} documents, medians of {options.runs}\n")
+    print(f"| stage | s with {first} |" + "".join(f" s with {workers} | times as fast |" for workers in others))
+    print("|---|---|" + "---|---|" * len(others))
+    for stage in (*STAGES, WHOLE):
+        alone = statistics.median(figures[first][stage])
+        rest = [statistics.median(figures[workers][stage]) for workers in others]
+        print(f"| {stage} | {alone:.1f} |" + "".join(f" {each:.1f} | {alone / each:.2f} × |" for each in rest))
+    print(f"\nDigests of tokens: {'the same' if len(digests) == 1 else 'DIFFERENT'}.")
+    return int(len(digests) != 1)
+
+
+def run(text: Path, workers: int, figures: Figures) -> str:
+    """One run; its seconds are added to `figures`, and the digest of the tokens returned."""
+    with tempfile.TemporaryDirectory(dir=text.parent) as folder:
+        profile = Path(folder) / "measured.yaml"
+        profile.write_text(PROFILE.replace("PATH", json.dumps(str(text))))
+        sets = [f"--set=runtime.data.workers={workers}", "--store", f"{folder}/store"]
+        command = [sys.executable, "-m", "flows.cli", "run", str(profile), "--to", "tokenize", *sets]
+        began = time.monotonic()
+        subprocess.run(command, env=environment(1), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True)
+        figures[WHOLE].append(time.monotonic() - began)
+        made = {manifest.stage: manifest for _, manifest in Store(f"{folder}/store").manifests()}
+        for stage in STAGES:
+            figures[stage].append(made[stage].facts["seconds"])
+        return made["tokenize"].digest
+
+
+if __name__ == "__main__":
+    sys.exit(main())
