@@ -26,7 +26,7 @@ STAGES = ("download", "dedup", "filter", "tokenizer", "tokenize")
 
 def main() -> int:
     """Read the options, measure in turns, print the table. Returns 1 where digests differ."""
-    parser = corpus_parser(__doc__, megabytes=500, runs="for each number of workers")
+    parser = corpus_parser(__doc__, megabytes=360, runs="for each number of workers")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="numbers of workers (default 1 2)")
     options = parser.parse_args()
     text = corpus(options.data.resolve(), options.megabytes)
