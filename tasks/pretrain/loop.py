@@ -51,7 +51,7 @@ class Training:
             reports = step % self.spec.runtime.training.log_every == 0 or step == self.spec.steps
             validates = step % self.spec.config.validation_every == 0 or step == self.spec.steps
             saves = step % self.spec.runtime.training.checkpoint_every == 0 and step < self.spec.steps
-            insight.before_step(step)
+            insight.before_step(step, reported=reports)
             batches = _moved(next(prepared), self.engine.world.device)
             insight.lap("data")
             self._step(step, batches)
@@ -68,8 +68,10 @@ class Training:
                 self.checkpoints.save(self.engine, step)
             insight.lap("checkpoints")
             self.heartbeat()
-            if reports and self.engine.world.reports:
-                emit(step=step, loss=self.log.rows[-1]["loss"], **insight.report(step, self.log.rows))
+            if reports:
+                measured = insight.report(step, self.log.rows)
+                if self.engine.world.reports:
+                    emit(step=step, loss=self.log.rows[-1]["loss"], **measured)
                 insight.lap("logging")
             if stops:
                 break

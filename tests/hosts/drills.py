@@ -158,6 +158,20 @@ def slow_link(scene: Scene) -> tuple[float | None, str, Training]:
     return None, how, to_the_end(scene, "slow")
 
 
+def straggler(scene: Scene) -> tuple[float | None, str, Training]:
+    """One host is slower than the other, which waits for it in every step."""
+    training = scene.training("straggler")
+    training.start()
+    with scene.joined(training):
+        training.until(disturbed)
+        began = time.monotonic()
+        with scene.other.stuttering():
+            line = training.until(lambda line: str(line.get("note", "")).startswith("slow host") or "ended" in line)
+            seconds = time.monotonic() - began
+        training.ended()
+    return seconds, str(line.get("note", "not named")), training
+
+
 def killed_and_back(scene: Scene) -> tuple[float | None, str, Training]:
     """All processes of one host are killed; it joins again."""
     training = scene.training("killed")
@@ -229,6 +243,7 @@ DRILLS: dict[str, Callable[[Scene], tuple[float | None, str, Training]]] = {
     "link cut and restored": link_cut,
     "the stage's host without power, run again": stage_killed,
     "slow link": slow_link,
+    "straggler": straggler,
 }
 
 

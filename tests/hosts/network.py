@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ SLOW = (
     ("20 ms later", "netem", "delay", "20ms"),
     ("50 Mbit/s", "tbf", "rate", "50mbit", "burst", "64kb", "latency", "400ms"),
 )
+RUNS, STOPPED = 0.005, 0.03  # seconds, of a host that stutters
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -60,11 +62,28 @@ class Host:
 
     def kill(self) -> None:
         """kill -9 of all that runs on this host, as when its power fails."""
-        while pids := self.processes():
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        while running := self.processes():
+            _signal(running, signal.SIGKILL)
             time.sleep(0.1)
+
+    @contextlib.contextmanager
+    def stuttering(self) -> Iterator[None]:
+        """Within it all that runs on this host is stopped most of the time, as on a processor that is throttled."""
+        ended, running = threading.Event(), self.processes()
+
+        def stutter() -> None:
+            while not ended.wait(RUNS):
+                _signal(running, signal.SIGSTOP)
+                ended.wait(STOPPED)
+                _signal(running, signal.SIGCONT)
+
+        thread = threading.Thread(target=stutter)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def link(self, state: str) -> None:
         """Pull the cable (`down`), or plug it in again (`up`)."""
@@ -108,6 +127,13 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
             if file.exists():
                 with contextlib.suppress(subprocess.CalledProcessError):
                     host.kill()
+            ip("link", "del", host.cable, check=False)  # a namespace that is deleted keeps its end for a while
             ip("netns", "del", host.name, check=False)
             shutil.rmtree(file.parent, ignore_errors=True)
         ip("link", "del", bridge, check=False)
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

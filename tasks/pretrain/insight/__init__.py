@@ -3,6 +3,7 @@
 In the child, without changing the result by a bit:
 observe.py        the loop's interface: one object, a few calls per step
 clock.py          divides the time of the loop by kind of work
+stragglers.py     names the hosts that all others wait for
 layers.py         activations, gradients, weights and updates of each layer
 probe.py          attention entropy and logits of one row, in an extra forward pass
 profiler.py       torch's profiler over chosen steps

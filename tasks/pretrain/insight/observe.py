@@ -19,11 +19,13 @@ from torch import nn
 
 from models.presets import flops_per_token
 from storage.errors import ConfigError
+from tasks.children.child import emit
 from tasks.pretrain.engines import Engine, MicroBatch
 from tasks.pretrain.insight.clock import Clock
 from tasks.pretrain.insight.layers import LayerStats, Stats, merged
 from tasks.pretrain.insight.probe import probe
 from tasks.pretrain.insight.profiler import StepProfiler
+from tasks.pretrain.insight.stragglers import Stragglers
 from tasks.pretrain.insight.trackers import by_step, open_trackers
 from tasks.pretrain.spec import TrainSpec
 from tasks.training.logs import drop_torn, read_log
@@ -44,6 +46,7 @@ class Insight:
         self.data_sheet = sum(known) if len(known) == len(sheets) else None
         self.layers = LayerStats(_model(engine), _renaming(engine)) if spec.runtime.tracking.insight_every else None
         self.profiler = StepProfiler(self.folder, self.world.device)
+        self.stragglers = Stragglers(self.world, _model(engine).blocks)
         self.inspects = self.traces = False
         self.tokens, self.reported = 0, begun
         self.waiting: list[dict[str, Any]] = []  # layer statistics not yet passed to trackers
@@ -55,9 +58,10 @@ class Insight:
         self.trackers = open_trackers(spec, begun) if self.world.first else []
         self.clock = Clock(self.world.device)
 
-    def before_step(self, step: int) -> None:
-        """Before the batch of `step` is taken."""
+    def before_step(self, step: int, *, reported: bool) -> None:
+        """Before the batch of `step` is taken, after which `report` is called or not."""
         runtime = self.spec.runtime
+        self.stragglers.before_step(reported=reported)
         self.inspects = runtime.tracking.insight_every is not None and step % runtime.tracking.insight_every == 0
         self.traces = step in runtime.tracking.profile_steps and self.world.first
         if self.layers and self.inspects:
@@ -69,6 +73,7 @@ class Insight:
 
     def after_step(self, step: int, batches: Sequence[MicroBatch]) -> None:
         """After the optimizer's step; `batches` are this rank's."""
+        self.stragglers.after_step()
         self.tokens += sum(ids_BT.numel() for ids_BT, _, _ in batches) * self.engine.data_ranks
         self.lap("training", wait=self.inspects or self.traces)
         if self.traces:
@@ -84,8 +89,11 @@ class Insight:
 
     def report(self, step: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Record the speed since the last report, also with the trackers; `rows` are the log's. Returns what a progress
-        line shows. For ranks that report."""
+        line shows. Every rank must call it."""
         seconds = self.clock.take()
+        slow, told = self.stragglers.report(seconds["data"])
+        for sentence in told if self.world.reports else ():
+            emit(note=sentence)
         speed = self.tokens / max(seconds["data"] + seconds["training"], 1e-9)
         measured = {
             "tokens_per_second": speed,
@@ -96,6 +104,8 @@ class Insight:
         row = {"step": step, "steps": step - self.reported, "tokens": self.tokens, **measured}
         if self.world.first:
             self._append("speed", {**row, "seconds": {kind: round(spent, 6) for kind, spent in seconds.items()}})
+            for found in slow:
+                self._append("speed", {"step": step, **found})
         new = [row for row in rows[-(step - self.reported) :] if row["step"] > self.reported]
         speeds = {"step": step, **{f"speed/{name}": value for name, value in measured.items() if value is not None}}
         for number, values in by_step([*new, *map(flattened, self.waiting), speeds]) if self.trackers else ():
@@ -103,7 +113,8 @@ class Insight:
                 tracker.scalars(number, values)
         self.tokens, self.reported, self.waiting = 0, step, []
         validated = [row["validation_loss"] for row in new if "validation_loss" in row]
-        return {**measured, **({"validation_loss": validated[-1]} if validated else {})}
+        waits_for = " and ".join(f"{row['slow_host']}, {row['factor']:.1f} times as slow" for row in slow)
+        return {**measured, "waits_for": waits_for, **({"validation_loss": validated[-1]} if validated else {})}
 
     def close(self) -> None:
         """Flush and close the trackers."""

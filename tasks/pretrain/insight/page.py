@@ -13,7 +13,7 @@ from typing import Any
 
 from tasks.pretrain.insight.heatmaps import plot_heatmaps
 from tasks.pretrain.insight.layer_history import LayerHistory
-from tasks.pretrain.insight.speed import mfu_text, speed_table, summarise
+from tasks.pretrain.insight.speed import mfu_text, slow_hosts, speed_table, summarise
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
 from tasks.stage.pages import embed_plot, markdown_table
@@ -48,7 +48,8 @@ class Page:
         self.rows.append({name: line[name] for name in ("step", "loss", "validation_loss") if name in line})
         self.newest |= line
         self.out.page("live", self.write)
-        return f"loss {line['loss']:.2f}, {line['tokens_per_second']:,.0f} tokens/s, {mfu_text(line)}"
+        waits = f", waiting for {line['waits_for']}" if line.get("waits_for") else ""
+        return f"loss {line['loss']:.2f}, {line['tokens_per_second']:,.0f} tokens/s, {mfu_text(line)}{waits}"
 
     def write(self) -> str:
         """The page as Markdown with embedded pictures."""
@@ -76,6 +77,10 @@ class Page:
         summary = summarise(found)
         out.fact(**summary)
         out.fact_table("Speed", speed_table(summary, str(found[0]["precision"])))
+        slow = slow_hosts(found)
+        if slow:
+            out.fact(slow_hosts=slow)
+            out.fact_table("Slow hosts", slow)
         records, operators = self.history.read(), self._operators()
         if records:
             out.fact_table(f"Layers at step {records[-1]['step']:,}", layer_rows(records[-1]))
@@ -97,6 +102,8 @@ class Page:
             rows["validation loss"] = f"{newest['validation_loss']:.4f} nats a token"
         if "mfu_measured" in newest:
             rows["speed"] = f"{newest['tokens_per_second']:,.0f} tokens/s, {mfu_text(newest)}"
+            if newest.get("waits_for"):
+                rows["waiting for"] = newest["waits_for"]
             rows["peak memory"] = f"{newest['memory_bytes'] / 1e6:,.0f} MB"
         done, left = self.rows[-1]["step"] - first, self.spec.steps - self.rows[-1]["step"]
         if done > 0 and left:

@@ -65,6 +65,24 @@ def speed_table(summary: Mapping[str, Any], precision: str) -> list[dict[str, st
     return [{"measure": name, "value": value} for name, value in rows.items()]
 
 
+def slow_hosts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What the rows tell of hosts that others waited for: a row for each, with its ranks."""
+    found: dict[tuple[str, tuple[int, ...]], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if "slow_host" in row:
+            found.setdefault((row["slow_host"], tuple(row["ranks"])), []).append(row)
+    return [
+        {
+            "host": host,
+            "ranks": ", ".join(map(str, ranks)),
+            "named from step": told[0]["step"],
+            "to step": told[-1]["step"],
+            "times as long as others": statistics.median(row["factor"] for row in told),
+        }
+        for (host, ranks), told in found.items()
+    ]
+
+
 def _redone(rows: Sequence[Mapping[str, Any]]) -> int:
     """Steps that were repeated from an earlier checkpoint after they had been reported."""
     redone, reached = 0, 0

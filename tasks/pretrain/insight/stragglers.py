@@ -1,0 +1,148 @@
+"""Which ranks the others wait for, while steps are merely slow.
+
+Ranks that train together all take as long for a step, so each measures what it does alone: the forward passes of its
+blocks, and its wait for data. With DDP, FSDP, a pipeline and ZeRO 0 to 2 no collective runs within a block; tensor- and
+context-parallel ranks, and those of ZeRO 3, wait for each other there and look alike, so that a group of them is told
+from other groups but not its members from each other.
+
+Times are compared when progress is reported. On a GPU only that step is timed, by events of its stream, which cost the
+host nothing until they are read.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tasks.pretrain.world import World
+
+FACTOR = 1.5  # times the median of the other ranks
+REPORTS, SECONDS = 3, 5.0  # for which a rank is slow before it is named; a busy machine is now and then
+BACKWARD_TOO = 3  # the forward and backward pass together, in forward passes
+
+
+class OwnTime:
+    """The time of this rank's own work, by hooks on its blocks."""
+
+    def __init__(self, blocks: Iterable[nn.Module], device: torch.device) -> None:
+        self.cuda = device.type == "cuda"
+        self.timing = False
+        self._forget()
+        for block in blocks:
+            block.register_forward_pre_hook(self._begin)  # after FSDP's, which gathers the weights
+            block.register_forward_hook(self._end, prepend=True)
+
+    def start(self, *, reported: bool) -> None:
+        """A step begins, after which progress is reported or not."""
+        self.steps += 1
+        self.timing = reported or not self.cuda
+        self.timed += self.timing
+
+    def stop(self) -> None:
+        """The step has ended."""
+        self.timing = False
+
+    def take(self, data: float) -> float:
+        """Seconds a block and micro-batch, as stages of a pipeline have more blocks or fewer, since the last call; in
+        all of which this rank waited `data` seconds for data. The device must be idle."""
+        spans = [(begun.elapsed_time(ended) / 1000 if self.cuda else ended - begun) for begun, ended in self.spans]
+        a_step = BACKWARD_TOO * sum(spans) / self.timed + data / self.steps
+        blocks = len(spans) / self.timed
+        self._forget()
+        return a_step / blocks
+
+    def _forget(self) -> None:
+        self.steps = self.timed = 0
+        self.spans: list[tuple[Any, Any]] = []
+
+    def _now(self) -> Any:
+        if not self.cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _begin(self, block: nn.Module, given: object) -> None:
+        if self.timing:
+            self.begun = self._now()
+
+    def _end(self, block: nn.Module, given: object, output: Tensor) -> None:
+        if self.timing:
+            self.spans.append((self.begun, self._now()))
+
+
+class Stragglers:
+    """Those of a run. Every rank has one, and all find the same but for the seconds."""
+
+    def __init__(self, world: World, blocks: Iterable[nn.Module]) -> None:
+        self.world = world
+        self.own = OwnTime(blocks, world.device) if world.size > 1 else None
+        self.hosts: list[str] = world.gathered(socket.gethostname())
+        self.since: dict[int, float] = {}  # by rank
+        self.factors: dict[int, list[float]] = {}
+        self.named: set[int] = set()
+
+    def before_step(self, *, reported: bool) -> None:
+        """Before the forward pass of a step."""
+        if self.own is not None:
+            self.own.start(reported=reported)
+
+    def after_step(self) -> None:
+        """After its backward pass."""
+        if self.own is not None:
+            self.own.stop()
+
+    def report(self, data: float) -> tuple[list[dict[str, Any]], list[str]]:
+        """A row for each host that has been slow for long enough, and a sentence for those that weren't named yet.
+        `data` is how long this rank waited for data since the last report. Every rank must call it."""
+        if self.own is None:
+            return [], []
+        times = torch.zeros(self.world.size, dtype=torch.float64, device=self.world.device)
+        times[self.world.rank] = self.own.take(data)
+        self._see(slow_ranks(self.world.sum(times).tolist()), time.monotonic())
+        long = {
+            rank: statistics.median(factors)
+            for rank, factors in self.factors.items()
+            if len(factors) >= REPORTS and time.monotonic() >= self.since[rank] + SECONDS
+        }
+        rows = by_host(long, self.hosts)
+        new = by_host({rank: factor for rank, factor in long.items() if rank not in self.named}, self.hosts)
+        self.named = set(long)
+        return rows, [sentence(row) for row in new]
+
+    def _see(self, slow: Mapping[int, float], now: float) -> None:
+        self.since = {rank: self.since.get(rank, now) for rank in slow}
+        self.factors = {rank: [*self.factors.get(rank, []), factor] for rank, factor in slow.items()}
+
+
+def slow_ranks(times: Sequence[float]) -> dict[int, float]:
+    """The ranks that take much longer than the others do, each with the factor."""
+    found = {}
+    for rank, own in enumerate(times):
+        others = statistics.median([*times[:rank], *times[rank + 1 :]])
+        if own >= FACTOR * others > 0:
+            found[rank] = own / others
+    return found
+
+
+def by_host(slow: Mapping[int, float], hosts: Sequence[str]) -> list[dict[str, Any]]:
+    """A row for each host of these ranks; its factor is that of its slowest rank."""
+    rows = []
+    for host in sorted({hosts[rank] for rank in slow}):
+        ranks = [rank for rank in slow if hosts[rank] == host]
+        rows.append({"slow_host": host, "ranks": ranks, "factor": round(max(slow[rank] for rank in ranks), 2)})
+    return rows
+
+
+def sentence(row: Mapping[str, Any]) -> str:
+    """What is told of a row."""
+    return (
+        f"slow host: {row['slow_host']} (rank {', '.join(map(str, row['ranks']))}) takes {row['factor']:.1f} times as "
+        "long as the others for its own part of a step, and they wait for it"
+    )
