@@ -21,7 +21,7 @@ MODULE = "tasks.pretrain.train"
 STEPS = 120  # with a checkpoint each 20
 DISTURBED = 45  # the first step after which something happens
 PATIENCE = 240.0  # seconds, for a stage to start and train on a busy machine
-NOTICED, LEFT = 30.0, 60.0  # seconds, for what happened to be told, and for the processes of a host to end
+NOTICED, LEFT = 45.0, 60.0  # seconds, for what happened to be told, and for the processes of a host to end
 PORT = 29517
 
 
@@ -203,14 +203,29 @@ def killed_for_good(scene: Scene) -> tuple[float | None, str, Training]:
 
 
 def link_cut(scene: Scene) -> tuple[float | None, str, Training]:
-    """The cable is pulled for longer than a step may take, and plugged in again; the host joins again by itself."""
-    training = scene.training("cut", hang_minutes=0.15)
+    """The cable is pulled, and plugged in again when that was noticed; the host joins again by itself."""
+    training = scene.training("cut")
     training.start()
     with scene.joined(training):
         training.until(disturbed)
         scene.other.link("down")
         told = noticed(training, time.monotonic())
         scene.other.link("up")
+        training.ended()
+    return *told, training
+
+
+def without_power(scene: Scene) -> tuple[float | None, str, Training]:
+    """One host loses its power, so that no packet tells the other one; it joins again."""
+    training = scene.training("power")
+    training.start()
+    with scene.joined(training):
+        training.until(disturbed)
+        scene.other.link("down")
+        scene.other.kill()
+        told = noticed(training, time.monotonic())
+    scene.other.link("up")
+    with scene.joined(training):
         training.ended()
     return *told, training
 
@@ -241,6 +256,7 @@ DRILLS: dict[str, Callable[[Scene], tuple[float | None, str, Training]]] = {
     "a host killed, which joins again": killed_and_back,
     "a host killed for good, on with one": killed_for_good,
     "link cut and restored": link_cut,
+    "a host without power, which joins again": without_power,
     "the stage's host without power, run again": stage_killed,
     "slow link": slow_link,
     "straggler": straggler,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shlex
+import signal
 import sys
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
@@ -14,7 +20,8 @@ from flows.commands.hosts import Cluster, written
 from flows.options import Scheduler
 from tasks.training.recovery.lost_host import Place, named
 from tests.hosts.drills import DRILLS, NOTICED, STEPS, drilled, undisturbed
-from tests.hosts.network import two_hosts, why_not
+from tests.hosts.link import SECONDS
+from tests.hosts.network import Host, ip, two_hosts, why_not
 
 WHY_NOT = why_not()
 needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
@@ -55,6 +62,48 @@ def test_two_hosts_train_what_one_does_with_as_many_processes(tmp_path: Path) ->
     assert row.processes == 2
 
 
+@contextlib.contextmanager
+def watching(folder: Path, hosts: Sequence[Host]) -> Iterator[list[Popen[str]]]:
+    """A process on each of two hosts that watches the link between them."""
+    with (folder / "log").open("w") as log:
+        command = [sys.executable, "-m", "tests.hosts.link", str(folder)]
+        yield [host.start([*command, str(rank)], log, {}) for rank, host in enumerate(hosts)]
+
+
+@needs_hosts
+def test_a_cut_link_is_noticed_at_both_of_its_ends_and_the_other_end_is_named(tmp_path: Path) -> None:
+    with two_hosts() as hosts, watching(tmp_path, hosts) as processes:
+        linked(hosts[0])
+        hosts[1].link("down")
+        assert [process.wait(3 * SECONDS + 10) for process in processes] == [1, 1]
+    told = (tmp_path / "log").read_text()
+    assert f"first can't reach second (rank 1): its system has not answered for {SECONDS} seconds" in told
+    assert "second can't reach first (rank 0)" in told
+
+
+@needs_hosts
+def test_a_process_that_is_stopped_or_killed_is_no_cut_link(tmp_path: Path) -> None:
+    with two_hosts() as hosts, watching(tmp_path, hosts) as (here, other):
+        linked(hosts[0])
+        os.kill(other.pid, signal.SIGSTOP)
+        time.sleep(2 * SECONDS)
+        assert here.poll() is None
+        other.kill()
+        time.sleep(2 * SECONDS)
+        assert here.poll() is None
+        (tmp_path / "end").touch()
+        assert here.wait(10) == 0
+    assert "can't reach" not in (tmp_path / "log").read_text()
+
+
+def linked(host: Host) -> None:
+    """Wait for a connection between this host and another."""
+    deadline = time.monotonic() + 60
+    while host.address not in ip("netns", "exec", host.name, "ss", "-Htn", "state", "established").stdout:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 @needs_hosts
 @pytest.mark.soak
 def test_the_commands_that_are_printed_train_on_both_hosts(tmp_path: Path) -> None:
@@ -86,7 +135,9 @@ def test_a_training_on_two_hosts_survives(name: str, expected: str, tmp_path: Pa
     row = drilled(name, tmp_path, expected)
     assert row.same
     assert row.noticed is None or row.noticed <= (NOTICED if row.told else 60)
-    if "link cut" in name:
-        assert re.search(r"on a\d+, b\d+ gave no sign of life", row.told)
+    if "link cut" in name or "without power, which" in name:
+        assert re.search(r"a\d+ can't reach b\d+ \(rank \d\)", row.told)
     if "killed" in name:
         assert "lost its connection to b" in row.told
+    if name == "straggler":
+        assert re.match(r"slow host: b\d+ \(rank \d\) takes", row.told)
