@@ -26,6 +26,7 @@ from tasks.children.parent import tied_to
 from tasks.children.spec import ChildSpec
 from tasks.children.supervise import Keeps, check_plain, run_child
 from tasks.stage.output import Output
+from tasks.stage.runtime import ComputeRuntime
 
 OnLine = Callable[[float, dict[str, Any]], None]  # how much of all is done, and what a piece said
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -115,13 +116,16 @@ def _devices(asked: dict[str, Any]) -> list[str]:
 
 
 def _deal_out(path: Path, asked: dict[str, Any], numbers: Sequence[int], devices: Sequence[str]) -> None:
-    """A process for each device, which writes to our own output: a line is one write. The first that fails ends all."""
+    """A process for each device with its share of the cores, which writes to our own output: a line is one write. The
+    first that fails ends all."""
+    compute = _share_cores([Path(asked["specs"][number]) for number in numbers], len(devices))
+    environment = training_environment(compute, len(devices))
     running = []
     for place, device in enumerate(devices):
         part = path.with_suffix(f".{place}.json")
         part.write_text(json.dumps({**asked, "chosen": numbers[place :: len(devices)]}))
         command = tied_to(os.getpid(), [sys.executable, "-m", "tasks.children.several", str(part)])
-        running.append(subprocess.Popen(command, env={**os.environ, VISIBLE: device}))
+        running.append(subprocess.Popen(command, env={**environment, VISIBLE: device}))
     while running:
         time.sleep(POLL_SECONDS)
         ended = [process for process in running if process.poll() is not None]
@@ -130,6 +134,17 @@ def _deal_out(path: Path, asked: dict[str, Any], numbers: Sequence[int], devices
                 process.kill()
             sys.exit(failed[0] if failed[0] > 0 else 128 - failed[0])
         running = [process for process in running if process not in ended]
+
+
+def _share_cores(specs: Sequence[Path], processes: int) -> ComputeRuntime:
+    """Have each piece take the threads of one of so many processes. Returns how the first one runs."""
+    runtimes = []
+    for path in specs:
+        spec = json.loads(path.read_text())
+        runtimes.append(ComputeRuntime.model_validate(spec["runtime"]["compute"]))
+        spec["runtime"]["compute"]["threads"] = runtimes[-1].cpu_threads(processes)
+        path.write_text(json.dumps(spec))
+    return runtimes[0]
 
 
 if __name__ == "__main__":

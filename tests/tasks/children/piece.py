@@ -14,7 +14,7 @@ SECONDS = 60
 
 
 def run(path: Path) -> None:
-    """Leave the process, its GPU, and whether the others were running."""
+    """Leave the process, its GPU, its threads, and whether the others were running."""
     spec = ChildSpec.model_validate_json(path.read_text())
     emit(done=1, total=2, note=spec.scratch.name)
     (spec.scratch / "running").touch()
@@ -26,4 +26,5 @@ def run(path: Path) -> None:
         raise ParityError("This piece fails.", "Mend it.")
     if (spec.scratch / "hangs").exists():
         time.sleep(SECONDS)
-    spec.finish({"pid": os.getpid(), "gpu": os.environ.get("CUDA_VISIBLE_DEVICES")})
+    threads = [spec.runtime.compute.cpu_threads(), int(os.environ["OMP_NUM_THREADS"])]
+    spec.finish({"pid": os.getpid(), "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"), "threads": threads})

@@ -13,6 +13,7 @@ import pytest
 from storage.errors import ParityError
 from tasks.children.several import run_several
 from tasks.children.spec import ChildSpec
+from tasks.stage import machine
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 
@@ -24,9 +25,11 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
 
 
-def pieces(folder: Path, number: int, together: Sequence[int] = ()) -> list[tuple[ChildSpec, Output]]:
+def pieces(
+    folder: Path, number: int, together: Sequence[int] = (), threads: int | None = 1
+) -> list[tuple[ChildSpec, Output]]:
     """Those of `together` wait for each other."""
-    runtime = runtime_of(device="auto", threads=1)
+    runtime = runtime_of(device="auto", threads=threads)
     work = []
     for place in range(number):
         out = Output.at(folder / f"piece{place}", stage="demo", runtime=runtime)
@@ -71,3 +74,16 @@ def test_what_one_device_fails_at_ends_the_others_and_keeps_what_is_done(tmp_pat
         found.update(results)
     assert [*found] == [0]
     assert time.monotonic() - started < 50, "the piece that hangs was ended"
+
+
+@pytest.mark.parametrize(
+    ("asked", "devices", "threads"),
+    [(None, 2, max(1, machine.cores() // 2)), (None, 1, machine.cores()), (3, 2, 3)],
+)
+def test_processes_of_several_devices_share_the_cores(
+    tmp_path: Path, asked: int | None, devices: int, threads: int
+) -> None:
+    work = pieces(tmp_path, 2, threads=asked)
+    names = [str(number) for number in range(devices)]
+    found = dict(run_several(MODULE, work, on_line=lambda done, line: None, devices=names))
+    assert [result["threads"] for result in found.values()] == [[threads, threads]] * 2
