@@ -5,7 +5,9 @@ without torch: importing it takes seconds.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import socket
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 # Of the drivers of NVIDIA, of NVIDIA in WSL and on Jetson boards, and of AMD, which torch calls cuda too
 DRIVERS = ("dev/nvidiactl", "proc/driver/nvidia/version", "dev/dxg", "dev/nvmap", "dev/kfd")
 LIBRARY = "libcuda.so.1"
+_CLAIMS: dict[str, socket.socket] = {}  # held open
 
 
 def device_of(compute: ComputeRuntime) -> torch.device:
@@ -35,14 +38,40 @@ def own_device(compute: ComputeRuntime) -> torch.device:
     """The device of this process among those of a launcher. Libraries place themselves by LOCAL_RANK, which is made to
     agree.
 
-    Raises ConfigError as `place`.
+    Raises ConfigError as `place`, and as `claim` for a GPU.
     """
     import torch
 
     device = place(compute.device, int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count())
     if device.type == "cuda" and "LOCAL_RANK" in os.environ:
         os.environ["LOCAL_RANK"] = str(device.index)
+    if device.type == "cuda" and "MASTER_PORT" in os.environ:
+        meeting = f"{os.environ.get('MASTER_ADDR')}:{os.environ['MASTER_PORT']}"
+        claim(str(torch.cuda.get_device_properties(device).uuid), meeting)
     return device
+
+
+def claim(gpu: str, meeting: str) -> None:
+    """Take a GPU for this process, as long as it lives. Not told over NCCL, which fails where two have the same.
+
+    Raises ConfigError where another process of the same training, by the address at which it meets, has taken it.
+    """
+    name = f"\0gristmill {gpu} {meeting}"  # of a socket that no file is made for: with the process it is gone
+    if name in _CLAIMS:
+        return
+    taken = socket.socket(socket.AF_UNIX)
+    try:
+        taken.bind(name)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise ConfigError(
+            f"Processes share a GPU of {socket.gethostname()}: runtime.training.processes is larger than the number of "
+            "GPUs that they see there.",
+            "Set runtime.training.processes to the number of GPUs of a host, or show the run more of them "
+            "(CUDA_VISIBLE_DEVICES, or what the job asks of its scheduler).",
+        ) from error
+    _CLAIMS[name] = taken
 
 
 def place(asked: str, local: int, gpus: int) -> torch.device:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -13,7 +11,6 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
-from storage.errors import ConfigError
 from tasks.children.devices import own_device
 from tasks.stage.runtime import Runtime
 
@@ -78,8 +75,7 @@ def join(runtime: Runtime) -> World:
     """Join the process group that a launcher's environment describes, or form one alone. To be called before DeepSpeed
     is imported.
 
-    One process needs no network: torch.distributed runs on an in-memory store. Raises ConfigError as `own_device`, and
-    for processes that share a GPU.
+    One process needs no network: torch.distributed runs on an in-memory store. Raises ConfigError as `own_device`.
     """
     for name, alone in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
         os.environ.setdefault(name, alone)
@@ -97,29 +93,4 @@ def join(runtime: Runtime) -> World:
         torch.distributed.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     else:
         torch.distributed.init_process_group(backend, timeout=PATIENCE)
-    if cuda and runtime.training.processes > 1:
-        _check_gpus_differ(device, size)
     return World(rank, size, device, reporting)
-
-
-def _check_gpus_differ(device: torch.device, size: int) -> None:
-    """Raises ConfigError, on every rank, where two have the same GPU. Not over NCCL, which fails then."""
-    found: list[Any] = [None] * size
-    group = torch.distributed.new_group(backend="gloo")
-    mine = socket.gethostname(), str(torch.cuda.get_device_properties(device).uuid)
-    torch.distributed.all_gather_object(found, mine, group)
-    torch.distributed.destroy_process_group(group)
-    check_gpus_differ(found)
-
-
-def check_gpus_differ(found: Sequence[tuple[str, str]]) -> None:
-    """Raises ConfigError where two ranks have the same GPU; `found` is the host and GPU of each rank."""
-    for host, gpu in found:
-        sharing = found.count((host, gpu))
-        if sharing > 1:
-            raise ConfigError(
-                f"{sharing} processes share a GPU of {host}: runtime.training.processes is larger than the number of "
-                "GPUs that they see there.",
-                "Set runtime.training.processes to the number of GPUs of a host, or show the run more of them "
-                "(CUDA_VISIBLE_DEVICES, or what the job asks of its scheduler).",
-            )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from tasks.children.devices import own_device, place
 from tasks.pretrain.engines import MicroBatch, open_engine
 from tasks.pretrain.engines.native import NativeEngine
 from tasks.pretrain.spec import TrainSpec
-from tasks.pretrain.world import World, check_gpus_differ
+from tasks.pretrain.world import World
 from tests.runtimes import runtime_of
 from tests.tasks.pretrain.tiny_training import RUNTIME
 
@@ -28,16 +31,50 @@ def test_the_only_gpu_that_a_process_sees_is_its_own(monkeypatch: pytest.MonkeyP
     """As a scheduler shows them. Libraries, DeepSpeed among them, take the GPU with the number LOCAL_RANK."""
     assert place("auto", 3, 1) == torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.delenv("MASTER_PORT", raising=False)
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert own_device(runtime_of().compute) == torch.device("cuda", 0)
     assert os.environ["LOCAL_RANK"] == "0"
 
 
-def test_processes_that_share_a_gpu_are_told_of_it() -> None:
-    check_gpus_differ([("a", "GPU-1"), ("a", "GPU-2"), ("b", "GPU-1")])
-    with pytest.raises(ConfigError, match="2 processes share a GPU of a") as caught:
-        check_gpus_differ([("a", "GPU-1"), ("b", "GPU-2"), ("a", "GPU-1")])
-    assert "runtime.training.processes" in caught.value.remedy
+CLAIMS = """
+import sys
+from storage.errors import ConfigError
+from tasks.children.devices import claim
+try:
+    claim(*sys.argv[1:])
+    claim(*sys.argv[1:])
+except ConfigError as error:
+    sys.exit(str(error))
+print("claimed", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_processes_of_a_training_that_share_a_gpu_are_told_of_it() -> None:
+    def claim(gpu: str, meeting: str) -> tuple[subprocess.Popen[str], str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", CLAIMS, gpu, meeting], text=True, cwd=Path(__file__).parents[4],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        assert process.stdout is not None
+        return process, process.stdout.readline()
+
+    first, said = claim("GPU-1", "a:1")
+    assert said == "claimed\n"
+    others = [claim("GPU-2", "a:1"), claim("GPU-1", "a:2")]
+    assert [said for _, said in others] == ["claimed\n"] * 2
+    refused, said = claim("GPU-1", "a:1")
+    assert "share a GPU of" in said
+    assert "runtime.training.processes" in said
+    assert refused.wait() == 1
+    for process, _ in ((first, ""), *others):
+        process.kill()
+        process.wait()
+    again, said = claim("GPU-1", "a:1")
+    assert said == "claimed\n"
+    again.kill()
+    again.wait()
 
 
 def test_gpus_that_are_not_there_are_named() -> None:
