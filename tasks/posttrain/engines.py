@@ -2,16 +2,22 @@
 
 An engine changes how a step is computed, never what: losses are the same but for the rounding of sums. What an engine
 can't do is refused before anything starts (check.py). A trainer that ended up on another engine than the one asked for
-is refused here: accelerate falls back to DDP without a word.
+is refused here: accelerate falls back to DDP without a word. Every engine sums the gradients of micro-batches, and of
+ranks, in float32; by default DeepSpeed and accelerate's FSDP would in bfloat16.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+from transformers import TrainerCallback
+
+from models.memory import REDUCE_BUCKET
 from storage.errors import ConfigError
 from tasks.stage.runtime import PosttrainRuntime
-from tasks.training.deepspeed_operators import decline_shared_memory_operator
+from tasks.training.with_deepspeed import decline_shared_memory_operator, float32_sums, sum_in_float32
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -41,7 +47,11 @@ def engine_arguments(runtime: PosttrainRuntime, *, cpu: bool) -> dict[str, Any]:
 
 
 def _deepspeed(runtime: PosttrainRuntime) -> dict[str, Any]:
-    zero: dict[str, Any] = {"stage": runtime.zero_stage, "stage3_gather_16bit_weights_on_model_save": True}
+    zero: dict[str, Any] = {
+        "stage": runtime.zero_stage,
+        "reduce_bucket_size": REDUCE_BUCKET,
+        "stage3_gather_16bit_weights_on_model_save": True,
+    }
     if runtime.offload == "optimizer":
         zero["offload_optimizer"] = {"device": "cpu"}
     return {
@@ -49,7 +59,26 @@ def _deepspeed(runtime: PosttrainRuntime) -> dict[str, Any]:
         "bf16": {"enabled": "auto"},
         "zero_optimization": zero,
         "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's own Adam would have to be compiled
+        **float32_sums(runtime.zero_stage),
     }
+
+
+def sum_gradients_in_float32(trainer: Trainer, runtime: PosttrainRuntime) -> None:
+    """What the arguments can't ask of an engine, before the trainer divides its model."""
+    if runtime.engine == "fsdp":
+        plugin = trainer.accelerator.state.fsdp_plugin
+        if plugin.mixed_precision_policy is not None:
+            plugin.mixed_precision_policy = replace(plugin.mixed_precision_policy, reduce_dtype=torch.float32)
+    elif runtime.engine == "deepspeed" and runtime.zero_stage == 1:
+        trainer.add_callback(_Float32Sums())
+
+
+class _Float32Sums(TrainerCallback):
+    """Sets up the optimizer of ZeRO 1, which there is when the training begins."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, *, optimizer: Any, **_: Any) -> None:
+        """Called once the trainer is on its engine."""
+        sum_in_float32(optimizer.optimizer)
 
 
 def _join_for_fsdp_on_cpu() -> None:

@@ -24,7 +24,7 @@ from tasks.posttrain.callback import LogCallback
 from tasks.posttrain.check import max_length_of
 from tasks.posttrain.checkpoints import latest_checkpoint
 from tasks.posttrain.config import PosttrainConfig
-from tasks.posttrain.engines import check_engine
+from tasks.posttrain.engines import check_engine, sum_gradients_in_float32
 from tasks.posttrain.fit import rendered
 from tasks.posttrain.method import Method, Trained, TrainerParts
 from tasks.posttrain.methods import METHODS
@@ -160,6 +160,7 @@ def _trainer(
     # A whole run is one epoch to the trainer: of TRL's own, the last batch is short, and yet takes a whole step
     trainer.train_dataset = trainer.train_dataset.select(training_order(config, len(train_rows)))
     check_engine(trainer, spec.runtime.posttrain)
+    sum_gradients_in_float32(trainer, spec.runtime.posttrain)
     trainer.remove_callback(PrinterCallback)
     return trainer
 

@@ -13,5 +13,5 @@ checkpoint_marker.py    what makes a checkpoint whole: identity, step, digests o
 states_only.py          loads checkpoints, which are pickles, without running what they may hold
 retention.py            which checkpoints are kept
 recovery/               lack of memory, and faults on purpose
-deepspeed_operators.py  what DeepSpeed must not compile at run time
+with_deepspeed.py       what it must not compile at run time, and how it sums
 """

@@ -4,8 +4,8 @@ DeepSpeed would compile a shared-memory operator (75 s of CPU) that only its inf
 turned off, the latter also for offloaded optimizer states. At stage 0 gradients are clipped here, since DeepSpeed would
 not report their norm.
 
-Gradients are summed in float32, over micro-batches and over ranks, as in the other engines: in bfloat16 the sum of 64
-is wrong by 1 %. Stage 0, where DeepSpeed can't do so with weights in bfloat16, keeps float32 weights under autocast.
+Gradients are summed in float32, over micro-batches and over ranks, as in the other engines. Stage 0, where DeepSpeed
+can't do so with weights in bfloat16, keeps float32 weights under autocast.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tasks.pretrain.engines.universal import Topology, convert, load_whole
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
-from tasks.training.deepspeed_operators import decline_shared_memory_operator
 from tasks.training.states_only import states_only
+from tasks.training.with_deepspeed import decline_shared_memory_operator, float32_sums, sum_in_float32
 
 
 class DeepSpeedEngine(Engine):
@@ -58,10 +58,7 @@ class DeepSpeedEngine(Engine):
             model.forward = torch.autocast(world.device.type, self.dtype)(model.forward)  # type: ignore[method-assign]
         self.deepspeed, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=self._settings())
         if self.zero_stage == 1:
-            # Asked for by its settings, it takes an optimizer whose checkpoints can't be converted
-            zero = self.deepspeed.optimizer
-            zero.gradient_accumulation_dtype = torch.float32
-            zero.use_separate_grad_accum = zero.use_grad_accum_attribute = zero.dtype != torch.float32
+            sum_in_float32(self.deepspeed.optimizer)
 
     def _empty_model(self) -> Transformer:
         """The model without its weights. At stage 3 each parameter is divided as soon as its layer is made, so that no
@@ -110,8 +107,7 @@ class DeepSpeedEngine(Engine):
             "zero_force_ds_cpu_optimizer": False,
             "bf16": {"enabled": self.weight_dtype == torch.bfloat16},
             "fp16": {"enabled": self.weight_dtype == torch.float16},
-            "data_types": {"grad_accum_dtype": "fp32" if self.zero_stage > 1 else None},
-            "communication_data_type": "fp32",
+            **float32_sums(self.zero_stage),
             "steps_per_print": None,
         }
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from models.pretrained import context_of, load_pretrained
 from models.tokenizer import load_tokenizer
-from tasks.posttrain.engines import check_engine
+from tasks.posttrain.engines import check_engine, sum_gradients_in_float32
 from tasks.posttrain.fit import rendered
 from tasks.posttrain.methods.sft import SFT, SftConfig
 from tests.tasks.posttrain.in_process import parts_of
@@ -45,6 +45,7 @@ def gradients(folder: Path, precision: str, runtime: dict[str, Any]) -> dict[str
     parts.arguments.update(max_steps=1, save_strategy="no")
     trainer = SFT.make_trainer(parts)
     check_engine(trainer, parts.runtime.posttrain)
+    sum_gradients_in_float32(trainer, parts.runtime.posttrain)
     trainer.train()
     return {name: moment.float() for name, moment in moments(trainer)}
 
@@ -54,12 +55,15 @@ def moments(trainer: Any) -> Iterator[tuple[str, Tensor]]:
     if trainer.is_deepspeed_enabled:
         from deepspeed.utils import safe_get_full_optimizer_state
 
-    states = getattr(trainer.optimizer, "optimizer", trainer.optimizer).state
+    optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    if hasattr(optimizer, "_lazy_init_hp_params_optimizer_state"):  # of ZeRO 1 and 2, linked before there were states
+        optimizer._hp_optimizer_states_linked = False
+        optimizer._lazy_init_hp_params_optimizer_state()
     for name, parameter in trainer.model_wrapped.named_parameters():
         if trainer.is_deepspeed_enabled:
             moment = safe_get_full_optimizer_state(parameter, "exp_avg")
         else:
-            moment = states[parameter]["exp_avg"]
+            moment = optimizer.state[parameter]["exp_avg"]
         yield name.removeprefix("module."), moment.full_tensor() if isinstance(moment, DTensor) else moment
 
 
