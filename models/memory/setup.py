@@ -38,7 +38,7 @@ class Setup:
         if self.devices % (self.tensor_parallel * self.pipeline_parallel):
             raise ShapeError(
                 f"{self.devices} devices can't be divided into tensor_parallel {self.tensor_parallel} × "
-                f"pipeline_parallel {self.pipeline_parallel}: set a number of devices that is a multiple of both"
+                f"pipeline_parallel {self.pipeline_parallel}: set a number of devices divisible by their product"
             )
         if self.replicas % self.context_parallel:
             raise ShapeError(

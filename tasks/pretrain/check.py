@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from models.presets import derive
 from storage.errors import ConfigError
 from tasks.children.devices import check_training_device_here
@@ -33,26 +35,45 @@ def check_here(config: PretrainConfig, runtime: Runtime) -> None:
 
 
 def check_engine(runtime: PretrainRuntime) -> None:
-    """Raises ConfigError for a setting that would have no effect with the engine."""
+    """Raises ConfigError for a setting that would have no effect with the engine, or that can't go with another one."""
     engine, zero = runtime.engine, runtime.zero_stage
-    can = {
-        "tensor_parallel": engine != "deepspeed",
-        "pipeline_parallel": engine == "ddp",
-        "context_parallel": engine != "deepspeed" and runtime.pipeline_parallel == 1,
-        # CUDA graphs don't work with FSDP: it frees the memory that they read weights from
-        "compile": engine == "ddp" or (engine == "fsdp" and runtime.compile != "reduce-overhead"),
-        "offload": engine == "fsdp" or (engine == "deepspeed" and zero > 0),
-        "zero_stage": engine != "ddp",
-        "replicate": engine == "fsdp",
-    }
-    for name, possible in can.items():
+    chosen = f"{engine} with zero_stage {zero}" if engine == "deepspeed" else engine
+    for name, possible, why, instead in _needs(runtime):
         asked = getattr(runtime, name)
         if asked != type(runtime).model_fields[name].default and not possible:
-            chosen = f"{engine} with zero_stage {zero}" if engine == "deepspeed" else engine
             raise ConfigError(
-                f"runtime.pretrain.{name} is {asked}, which the engine {chosen} does not support.",
-                f"Choose an engine that can (`gristmill profile schema` names them for {name}), or leave it out.",
+                f"runtime.pretrain.{name} is {asked}, which the engine {chosen} does not support ({why}).",
+                f"{instead}, or leave {name} out.",
             )
+
+
+def _needs(runtime: PretrainRuntime) -> Iterator[tuple[str, bool, str, str]]:
+    """Of each setting whether it is possible, or else why not, and what to do."""
+    engine = runtime.engine
+    torch_engine = "Set runtime.pretrain.engine to ddp or fsdp"
+    yield "tensor_parallel", engine != "deepspeed", "its layers are whole in every process", torch_engine
+    yield (
+        "pipeline_parallel", engine == "ddp", "it has all blocks in every process",
+        "Set runtime.pretrain.engine to ddp, which combines with tensor_parallel",
+    )  # fmt: skip
+    yield "context_parallel", engine != "deepspeed", "its rows are whole in every process", torch_engine
+    yield (
+        "context_parallel", runtime.pipeline_parallel == 1, "with a pipeline, whose stages pass on whole rows",
+        "Set runtime.pretrain.pipeline_parallel to 1; tensor_parallel, and sharding by fsdp, combine with it",
+    )  # fmt: skip
+    yield "compile", engine != "deepspeed", "only blocks of ddp and fsdp are compiled", torch_engine
+    yield (
+        "compile", engine == "ddp" or runtime.compile != "reduce-overhead",
+        "it frees the memory that CUDA graphs read weights from",
+        "Set runtime.pretrain.compile to default, or the engine to ddp",
+    )  # fmt: skip
+    yield (
+        "offload", engine == "fsdp" or (engine == "deepspeed" and runtime.zero_stage > 0),
+        "optimizer states are whole in every process",
+        "Set runtime.pretrain.engine to fsdp, or to deepspeed with a zero_stage from 1 to 3",
+    )  # fmt: skip
+    yield "zero_stage", engine != "ddp", "it shards nothing", "Set runtime.pretrain.engine to deepspeed or fsdp"
+    yield "replicate", engine == "fsdp", "it has no groups of shards", "Set runtime.pretrain.engine to fsdp"
 
 
 def check_special(choices: set[str], runtime: PretrainRuntime, *, cuda: bool) -> None:

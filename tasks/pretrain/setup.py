@@ -20,6 +20,7 @@ def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
     chosen, devices = runtime.pretrain, runtime.training.processes * (hosts_of(runtime.training) or 1)
     ranks = max(1, devices // (chosen.tensor_parallel * chosen.pipeline_parallel * chosen.context_parallel))
     share = rank_share(config, chosen, ranks=ranks, cuda=cuda)
+    check_pipeline(chosen.pipeline_parallel, share.micro_steps)
     try:
         return Setup(
             engine=chosen.engine,
@@ -41,13 +42,31 @@ def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
             cuda=cuda,
         )
     except ShapeError as error:
-        raise ConfigError(f"The runtime can't divide its devices: {error}.", "Change runtime.pretrain.") from error
+        raise ConfigError(
+            f"The runtime can't divide its devices: {error}.",
+            "Change runtime.training.processes or hosts, or these settings of runtime.pretrain.",
+        ) from error
+
+
+def check_pipeline(stages: int, micro_steps: int) -> None:
+    """Raises ConfigError where a step has too few micro-batches for all stages to work at the same time."""
+    if micro_steps < stages:
+        raise ConfigError(
+            f"A step has {micro_steps} micro-batches, too few to fill {stages} pipeline stages.",
+            "Lower runtime.pretrain.micro_batch, or raise pretrain.global_batch.",
+        )
 
 
 def check_shares(shape: ModelShape, runtime: PretrainRuntime) -> None:
-    """Raises ConfigError where tensor-parallel processes can't share a layer evenly, or context-parallel ones tokens
-    and the heads that are left to them."""
+    """Raises ConfigError where tensor-parallel processes can't share a layer evenly, context-parallel ones tokens and
+    the heads that are left to them, or where a stage of the pipeline would have no block."""
     ways, ranks = runtime.tensor_parallel, runtime.context_parallel
+    if runtime.pipeline_parallel > shape.depth:
+        raise ConfigError(
+            f"runtime.pretrain.pipeline_parallel is {runtime.pipeline_parallel}, but the model has {shape.depth} "
+            "blocks.",
+            "Choose no more stages than blocks.",
+        )
     heads = {"heads": shape.heads, "kv_heads": shape.kv_heads}
     for name, count in {**heads, "feed_forward": shape.feed_forward}.items():
         if count % ways:

@@ -16,9 +16,9 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from models.kernels.cross_entropy import IGNORED
 from models.presets import blocks_of_stage
-from storage.errors import ConfigError
 from tasks.pretrain.engines.base import MicroBatch
 from tasks.pretrain.engines.native import NativeEngine
+from tasks.pretrain.setup import check_pipeline
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 
@@ -29,18 +29,8 @@ class PipelineEngine(NativeEngine):
     """Each stage is replicated on all data ranks; gradients are averaged over them at the end of a step."""
 
     def __init__(self, spec: TrainSpec, world: World) -> None:
-        stages, depth = spec.runtime.pretrain.pipeline_parallel, spec.shape.depth
-        if depth < stages:
-            raise ConfigError(
-                f"runtime.pretrain.pipeline_parallel is {stages}, but the model has {depth} blocks.",
-                "Choose no more stages than blocks.",
-            )
         super().__init__(spec, world)
-        if self.micro_steps < stages:
-            raise ConfigError(
-                f"A step has {self.micro_steps} micro-batches, too few to fill {stages} pipeline stages.",
-                "Lower runtime.pretrain.micro_batch, or raise pretrain.global_batch.",
-            )
+        check_pipeline(self.pipeline_parallel, self.micro_steps)
         self.schedules: dict[object, Schedule1F1B] = {}
         self.tied = self._tied_group()
 

@@ -1,5 +1,5 @@
-"""`torchrun … -m tests.tasks.posttrain.accumulation FOLDER`: the gradients of one step of SFT over many micro-batches in
-bfloat16, by the engine that the folder is named after.
+"""`torchrun … -m tests.tasks.posttrain.accumulation FOLDER`: the gradients of one step of SFT over many micro-batches
+in bfloat16, by the engine that the folder is named after.
 
 After the first step Adam's first moment is the gradient, times a tenth."""
 

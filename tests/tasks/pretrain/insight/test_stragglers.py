@@ -106,7 +106,8 @@ def test_a_host_is_named_once_when_it_was_slow_for_long_enough(monkeypatch: pyte
     rows, told = report(*SLOW)
     assert rows == [row]
     assert told == [
-        "slow host: b (rank 2, 3) takes 4.0 times as long as the others for its own part of a step, and they wait for it"
+        "slow host: b (rank 2, 3) takes 4.0 times as long as the others for its own part of a step, "
+        "and they wait for it"
     ]
     assert report(*SLOW) == ([row], [])
     assert report(*FAST) == ([], [])
