@@ -342,7 +342,8 @@ def hosts(
 ) -> None:
     """Print what starts a run on many hosts; nothing is submitted.
 
-    For slurm an sbatch file, for kubernetes a JobSet, for torchrun and deepspeed the commands for each host:
+    For slurm an sbatch file, for kubernetes a JobSet, for ray a job, for torchrun and deepspeed the commands for each
+    host:
 
         gristmill hosts gpu-8x --for slurm --hosts 4 --time 24:00:00 > job.sh
 

@@ -35,6 +35,7 @@ class Scheduler(StrEnum):
     KUBERNETES = "kubernetes"
     TORCHRUN = "torchrun"
     DEEPSPEED = "deepspeed"
+    RAY = "ray"
 
 
 def settings(overrides: list[str] | None, store: str | None) -> list[str]:

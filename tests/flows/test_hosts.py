@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 import shutil
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +80,50 @@ def test_hosts_are_told_by_name_what_to_run() -> None:
     assert shlex.split(told.splitlines()[-1])[-1] == "runtime.training.hostfile=hostfile"
 
 
+def of_ray(told: str) -> list[str]:
+    """The words that a job of Ray runs, in the folder where it was printed."""
+    *_, submitted = told.splitlines()
+    *_, shell = shlex.split(submitted)
+    there, _, started = shell.partition(" && exec ")
+    assert (submitted.startswith("ray job submit -- sh -c "), there) == (True, f"cd {shlex.quote(str(Path.cwd()))}")
+    return shlex.split(started)
+
+
+def test_a_job_of_ray_has_a_worker_for_each_host_and_a_gpu_for_each_process() -> None:
+    settings = ["--set", "pretrain.learning_rate=1e-3"]
+    words = of_ray(printed(Scheduler.RAY, "4", "gpu-8x", settings[1]))
+    module = ["python", "-m", "flows.commands.hosts.on_ray"]
+    assert words == [*module, "4", "8", "store", "gristmill", "run", "gpu-8x", *settings]
+    alone = of_ray(printed(Scheduler.RAY, "1", "tiny"))
+    assert alone[3:6] == ["1", "0", "store"]
+    assert "runtime.training.rendezvous=null" in alone
+
+
+@pytest.mark.soak
+def test_workers_of_ray_train_what_processes_of_torchrun_do(tmp_path: Path) -> None:
+    pytest.importorskip("ray.train", exc_type=ImportError)
+    store = tmp_path / "store"
+    overrides = [f"runtime.store={store}", "runtime.compute.threads=1"]
+    words = of_ray(printed(Scheduler.RAY, "2", "smoke", *overrides))
+    environment = os.environ | {
+        "HOME": str(tmp_path), "PREFECT_HOME": str(tmp_path / "prefect"), "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONPATH": str(Path.cwd()), "RAY_TMPDIR": tempfile.mkdtemp(prefix="ray-"),  # sockets' names are short
+    }  # fmt: skip
+    run = [sys.executable, "-m", "flows.cli", *words[words.index("gristmill") + 1 :], "--to", "pretrain"]
+
+    def digests() -> list[str]:
+        manifests = [json.loads(path.read_text()) for path in store.glob("artifacts/pretrain/*/manifest.json")]
+        return [manifest["digest"] for manifest in manifests if manifest["facts"]["processes"] == 2]
+
+    subprocess.run(
+        [sys.executable, *words[1:], "--to", "pretrain"], cwd=tmp_path, env=environment, check=True, timeout=1800
+    )
+    (on_ray,) = digests()
+    alone = ["--set", "runtime.training.processes=2", "--refresh", "pretrain"]
+    subprocess.run([*run, *alone], cwd=tmp_path, env=environment, check=True, timeout=1800)
+    assert digests() == [on_ray], "it would be another generation"
+
+
 @pytest.mark.parametrize(
     ("scheduler", "hosts", "says"),
     [
@@ -84,6 +132,7 @@ def test_hosts_are_told_by_name_what_to_run() -> None:
         (Scheduler.TORCHRUN, "a,a", "names no hosts"),
         (Scheduler.TORCHRUN, "4", "needs the names"),
         (Scheduler.KUBERNETES, "4", "needs an image"),
+        (Scheduler.RAY, "a,b", "Ray chooses the hosts itself"),
     ],
     ids=str,
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -70,6 +71,7 @@ def written(profile: str, overrides: list[str], scheduler: Scheduler, cluster: C
         Scheduler.KUBERNETES: _job_set,
         Scheduler.TORCHRUN: _commands,
         Scheduler.DEEPSPEED: _hostfile,
+        Scheduler.RAY: _ray_job,
     }[scheduler]
     return made(load(profile, overrides), profile, overrides, cluster)
 
@@ -150,6 +152,21 @@ def _hostfile(profile: Profile, name: str, overrides: list[str], cluster: Cluste
     slots = [f"{host} slots={profile.runtime.training.processes}" for host in cluster.names]
     command = _run(name, [*overrides, *_no_meeting(profile), "runtime.training.hostfile=hostfile"])
     return "\n".join(["cat > hostfile <<'END'", *slots, "END", shlex.join(command), ""])
+
+
+def _ray_job(profile: Profile, name: str, overrides: list[str], cluster: Cluster) -> str:
+    """A job whose workers of Ray Train are the hosts (on_ray.py)."""
+    if cluster.names:
+        raise ConfigError("Ray chooses the hosts itself.", "Give their number: --hosts 4.")
+    command = _run(name, [*overrides, *_no_hostfile(profile), *([] if cluster.number > 1 else ALONE)])
+    words = ["python", "-m", "flows.commands.hosts.on_ray", str(cluster.number), str(_gpus(profile))]
+    started = shlex.join([*words, profile.runtime.store, *command])
+    told = [
+        "# The hosts see this folder, and this program, under the same paths. RAY_ADDRESS is http://HEAD:8265.",
+        "# Submitted again, it goes on from the last checkpoint, on fewer hosts too.",
+        f"ray job submit -- sh -c {shlex.quote(f'cd {shlex.quote(str(Path.cwd()))} && exec {started}')}",
+    ]
+    return "\n".join([*told, ""])
 
 
 def _job_set(profile: Profile, name: str, overrides: list[str], cluster: Cluster) -> str:
