@@ -14,7 +14,9 @@ training; what begins it again is the stage, from the last checkpoint. Hosts tha
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
+import ipaddress
 import json
 import os
 import re
@@ -32,9 +34,15 @@ FIRST_PORT, PORTS = 20_000, 10_000  # of a Slurm job's rendezvous, below those t
 
 
 def training_command(
-    module: str, spec: Path, training: TrainingRuntime, environment: Mapping[str, str] | None = None
+    module: str,
+    spec: Path,
+    training: TrainingRuntime,
+    environment: Mapping[str, str] | None = None,
+    *,
+    leads: bool = False,
 ) -> list[str]:
-    """`python -m module spec` in as many processes and on as many hosts as the runtime, or Slurm, says.
+    """`python -m module spec` in as many processes and on as many hosts as the runtime, or Slurm, says. The host of the
+    stage `leads` others to a rendezvous.
 
     Raises ConfigError for settings that contradict each other.
     """
@@ -46,7 +54,8 @@ def training_command(
         runner = [sys.executable, "-m", "deepspeed.launcher.runner", "--hostfile", training.hostfile]
         return [*runner, "--num_gpus", str(training.processes), "--no_local_rank", *started]
     if training.rendezvous is not None:
-        return [*_torchrun(training, training.hosts, training.rendezvous, _meeting(spec)), *started]
+        here = leads and _is_unknown_here(training.rendezvous)
+        return [*_torchrun(training, training.hosts, training.rendezvous, _meeting(spec), here=here), *started]
     if nodes > 1:
         meeting = f"gristmill-{environment['SLURM_JOB_ID']}"
         run = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
@@ -67,14 +76,38 @@ def training_command(
     return [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", *here, *started]
 
 
-def _torchrun(training: TrainingRuntime, hosts: int, address: str, meeting: str) -> list[str]:
-    """An agent on each host. None is restarted by itself: the stage does that, knowing why."""
+def _torchrun(training: TrainingRuntime, hosts: int, address: str, meeting: str, *, here: bool = False) -> list[str]:
+    """An agent on each host. None is restarted by itself: the stage does that, knowing why. `here` says that
+    it is this one at whose address all meet, where torchrun would not know."""
     where = ["--rdzv-backend=c10d", f"--rdzv-endpoint={address}", f"--rdzv-id={meeting}", "--max-restarts=0"]
-    where.append(f"--rdzv-conf=join_timeout={MEETING_SECONDS}")
+    where.append(f"--rdzv-conf=join_timeout={MEETING_SECONDS}{',is_host=1' if here else ''}")
     return [
         sys.executable, "-m", "torch.distributed.run", f"--nnodes={hosts}", f"--nproc-per-node={training.processes}",
         *where,
     ]  # fmt: skip
+
+
+def _is_unknown_here(address: str) -> bool:
+    """Whether a `host:port` is on this host, and torchrun would not know: it goes by what the host's name leads to."""
+    host, name = address.rpartition(":")[0], socket.gethostname()
+    places = _addresses(host)
+    unknown = host != name and not places & _addresses(name)
+    return unknown and any(not ipaddress.ip_address(place).is_loopback and _is_own(place) for place in places)
+
+
+def _addresses(name: str) -> set[str]:
+    with contextlib.suppress(OSError):
+        return {str(found[4][0]) for found in socket.getaddrinfo(name, None)}
+    return set()
+
+
+def _is_own(address: str) -> bool:
+    """That of another host can't be bound to."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.bind((address, 0))
+        return True
+    return False
 
 
 def _meeting(spec: Path) -> str:

@@ -147,7 +147,7 @@ def run_module(
         left.unlink(missing_ok=True)
     path.write_text(spec.model_dump_json())
     command = (
-        launchers.training_command(module, path, out.runtime.training)
+        launchers.training_command(module, path, out.runtime.training, leads=True)
         if ranks
         else [sys.executable, "-m", module, str(path)]
     )

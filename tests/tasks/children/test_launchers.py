@@ -56,6 +56,28 @@ def test_many_hosts_by_hostfile_by_slurm_and_by_rendezvous() -> None:
     )
 
 
+def test_the_stage_tells_torchrun_that_an_address_is_its_own_where_its_name_leads_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # no packet is sent: it chooses the address to send from
+        own = probe.getsockname()[0]
+
+    def told(address: str, *, leads: bool = True) -> bool:
+        training = runtime_of(rendezvous=f"{address}:29400", hosts=2).training
+        words = training_command("tasks.demo", Path("spec.json"), training, {}, leads=leads)
+        return "--rdzv-conf=join_timeout=600,is_host=1" in words
+
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    assert told(own)
+    assert not told(own, leads=False), "one of two on a host"
+    assert not told("127.0.0.1")
+    assert not told("198.51.100.7")
+    assert not told("no-such-host")
+    monkeypatch.setattr(socket, "gethostname", lambda: own)
+    assert not told(own), "torchrun knows, and leaves the place to another where two are on a host"
+
+
 @pytest.mark.parametrize(
     ("nodes", "first"), [("n1", "n1"), ("a-2,b", "a-2"), ("gpu[3,5-9]", "gpu3"), ("x[01-02]", "x01")]
 )
