@@ -54,8 +54,8 @@ def training_command(
         runner = [sys.executable, "-m", "deepspeed.launcher.runner", "--hostfile", training.hostfile]
         return [*runner, "--num_gpus", str(training.processes), "--no_local_rank", *started]
     if training.rendezvous is not None:
-        here = leads and _is_unknown_here(training.rendezvous)
-        return [*_torchrun(training, training.hosts, training.rendezvous, _meeting(spec), here=here), *started]
+        told = leads and _is_unknown_here(training.rendezvous)
+        return [*_torchrun(training, training.hosts, training.rendezvous, _meeting(spec), here=told), *started]
     if nodes > 1:
         meeting = f"gristmill-{environment['SLURM_JOB_ID']}"
         run = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]

@@ -65,9 +65,8 @@ class Links:
         with selectors.DefaultSelector() as selector, self._listener:
             selector.register(self._listener, selectors.EVENT_READ)
             for rank, door in enumerate(self._doors[: self._rank]):  # those after it call here
-                link = self._called(door) if door is not None else None
-                if link is not None:
-                    selector.register(link, selectors.EVENT_READ, rank)
+                if door is not None and (called := self._called(door)) is not None:
+                    selector.register(called, selectors.EVENT_READ, rank)
             while not self._ended.is_set():
                 for key, _ in selector.select(POLL_SECONDS):
                     link = key.fileobj

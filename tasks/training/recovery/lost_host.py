@@ -47,12 +47,12 @@ def hosts_named(training: TrainingRuntime) -> Iterator[None]:
     places: list[Any] = [None] * group.get_world_size()
     first = os.environ.get("LOCAL_RANK", "0") == "0"
     links = Links(training_addresses()) if first else None
-    group.all_gather_object(places, _here()._replace(door=links and links.door))
+    group.all_gather_object(places, _here()._replace(door=links.door if links is not None else None))
     if first:
         emit(hosts=sorted({place.host for place in places}))
     doors, hosts = [place.door for place in places], [place.host for place in places]
     try:
-        with links.watched(doors, hosts, group.get_rank()) if links else nullcontext():
+        with links.watched(doors, hosts, group.get_rank()) if links is not None else nullcontext():
             yield
     except RuntimeError as error:
         sentence = named(str(error), places, group.get_rank())
