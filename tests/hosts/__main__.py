@@ -9,6 +9,9 @@ from pathlib import Path
 from tests.hosts.drills import DRILLS, drilled, undisturbed
 from tests.hosts.network import why_not
 
+DIGITS = 12
+COLUMNS = ("drill", "told after", "resumed from step", "processes", "digest", "weights", "told")
+
 
 def main() -> int:
     """Returns 1 where weights differ, 3 where there can be no hosts."""
@@ -19,12 +22,14 @@ def main() -> int:
     differ = False
     with tempfile.TemporaryDirectory(prefix="gristmill-hosts-") as folder:
         expected = undisturbed(Path(folder))
-        print("| drill | told after | resumed from step | processes | weights | told |\n|---|---|---|---|---|---|")
+        print(f"The model of a training that nothing disturbs has the digest {expected[:DIGITS]}.\n", flush=True)
+        print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
         for name in wanted:
             row = drilled(name, Path(folder), expected)
             after = "–" if row.noticed is None else f"{row.noticed:.0f} s"
             weights = "the same" if row.same else "DIFFER"
-            print(f"| {name} | {after} | {row.resumed} | {row.processes} | {weights} | {row.told} |", flush=True)
+            cells = name, after, row.resumed, row.processes, row.digest[:DIGITS], weights, row.told
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
             differ |= not row.same
     return int(differ)
 

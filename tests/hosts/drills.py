@@ -119,6 +119,7 @@ class Row:
     told: str
     resumed: int
     processes: int
+    digest: str
     same: bool
 
 
@@ -278,7 +279,8 @@ def drilled(name: str, folder: Path, expected: str, steps: int = STEPS) -> Row:
         seconds, told, training = DRILLS[name](Scene(*hosts, folder, steps))
         end = training.said()[-1]
         assert "ended" in end, end
-        return Row(name, seconds, told, end["resumed"], end["processes"], training.digest == expected)
+        digest = training.digest
+        return Row(name, seconds, told, end["resumed"], end["processes"], digest, digest == expected)
 
 
 def _is_rank(pid: int) -> bool:

@@ -2,5 +2,7 @@
 
 out_of_memory.py    recognises lack of memory, and takes a batch in halves
 less_memory.py      goes on with fewer rows at a time
+lost_host.py        names the host whose connection was lost
+dead_link.py        notices one that can't be reached any more
 fault_injection.py  faults on purpose, to test recovery
 """
