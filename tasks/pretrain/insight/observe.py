@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -46,7 +46,7 @@ class Insight:
         self.data_sheet = sum(known) if len(known) == len(sheets) else None
         self.layers = LayerStats(_model(engine), _renaming(engine)) if spec.runtime.tracking.insight_every else None
         self.profiler = StepProfiler(self.folder, self.world.device)
-        self.stragglers = Stragglers(self.world, _model(engine).blocks)
+        self.stragglers = Stragglers(self.world, cast(nn.ModuleList, _model(engine).blocks))
         self.inspects = self.traces = False
         self.tokens, self.reported = 0, begun
         self.waiting: list[dict[str, Any]] = []  # layer statistics not yet passed to trackers

@@ -9,6 +9,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,8 @@ def gradients(folder: Path, precision: str, runtime: dict[str, Any]) -> dict[str
     context = context_of(load_pretrained(model).config)
     rows, *_ = rendered(SFT, config, [*pairs.glob("*.jsonl")], load_tokenizer(model), context, Counter())
     parts = parts_of(SFT, config, model, rows, folder, micro_batch=1, **runtime)
-    parts.arguments.update(max_steps=1, save_strategy="no")
-    trainer = SFT.make_trainer(parts)
+    arguments = {**parts.arguments, "max_steps": 1, "save_strategy": "no"}
+    trainer = SFT.make_trainer(replace(parts, arguments=arguments))
     check_engine(trainer, parts.runtime.posttrain)
     sum_gradients_in_float32(trainer, parts.runtime.posttrain)
     trainer.train()
