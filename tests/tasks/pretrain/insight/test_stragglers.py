@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from tasks.pretrain.insight import stragglers
 from tasks.pretrain.insight.speed import slow_hosts, summarise
 from tasks.pretrain.insight.stragglers import FACTOR, OwnTime, Stragglers, by_host, sentence, slow_ranks
 from tasks.pretrain.world import World
+from tests.tasks.pretrain.engines.pair import results_of_pair
+from tests.tasks.pretrain.insight.slow_rank import ENGINES
 
 HOSTS = ["a", "a", "b", "b"]
 
@@ -66,6 +69,12 @@ def test_own_time_is_that_of_blocks_and_of_waiting_for_data_but_not_of_what_lies
     blocks[0](torch.zeros(1))
     own.stop()
     assert 0.06 <= own.take(data=0.0) < 0.06 + 0.1
+
+
+@pytest.mark.soak
+def test_with_every_engine_the_slow_rank_is_told_from_the_one_that_waits_for_it(tmp_path: Path) -> None:
+    found = results_of_pair("tests.tasks.pretrain.insight.slow_rank", tmp_path)
+    assert {name: [*slow_ranks(times)] for name, times in found.items()} == {name: [1] for name in ENGINES}
 
 
 class Told(World):
