@@ -14,6 +14,7 @@ from __future__ import annotations
 import socket
 import statistics
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,8 +23,8 @@ from torch import Tensor, nn
 
 from tasks.pretrain.world import World
 
-FACTOR = 1.5  # times the median of the other ranks
-REPORTS, SECONDS = 3, 5.0  # for which a rank is slow before it is named; a busy machine is now and then
+FACTOR, WELL = 1.5, 1.25  # times the median of the other ranks: slow, and not named again until it is below
+REPORTS, SECONDS = 5, 5.0  # whose median counts, at least: a busy machine is slow now and then
 BACKWARD_TOO = 3  # the forward and backward pass together, in forward passes
 
 
@@ -84,8 +85,7 @@ class Stragglers:
         self.world = world
         self.own = OwnTime(blocks, world.device) if world.size > 1 else None
         self.hosts: list[str] = world.gathered(socket.gethostname())
-        self.since: dict[int, float] = {}  # by rank
-        self.factors: dict[int, list[float]] = {}
+        self.window: deque[tuple[float, list[float]]] = deque()  # when, and the times of all ranks
         self.named: set[int] = set()
 
     def before_step(self, *, reported: bool) -> None:
@@ -105,28 +105,28 @@ class Stragglers:
             return [], []
         times = torch.zeros(self.world.size, dtype=torch.float64, device=self.world.device)
         times[self.world.rank] = self.own.take(data)
-        self._see(slow_ranks(self.world.sum(times).tolist()), time.monotonic())
-        long = {
-            rank: statistics.median(factors)
-            for rank, factors in self.factors.items()
-            if len(factors) >= REPORTS and time.monotonic() >= self.since[rank] + SECONDS
-        }
-        rows = by_host(long, self.hosts)
-        new = by_host({rank: factor for rank, factor in long.items() if rank not in self.named}, self.hosts)
-        self.named = set(long)
-        return rows, [sentence(row) for row in new]
+        typical = self._typical(self.world.sum(times).tolist(), time.monotonic())
+        slow = slow_ranks(typical)
+        new = {rank: factor for rank, factor in slow.items() if rank not in self.named}
+        self.named = set(slow) | self.named & set(slow_ranks(typical, WELL))
+        return by_host(slow, self.hosts), [sentence(row) for row in by_host(new, self.hosts)]
 
-    def _see(self, slow: Mapping[int, float], now: float) -> None:
-        self.since = {rank: self.since.get(rank, now) for rank in slow}
-        self.factors = {rank: [*self.factors.get(rank, []), factor] for rank, factor in slow.items()}
+    def _typical(self, times: list[float], now: float) -> list[float]:
+        """The median of each rank over the last reports; nothing before there are enough."""
+        self.window.append((now, times))
+        while len(self.window) > REPORTS and now >= self.window[1][0] + SECONDS:
+            self.window.popleft()
+        if len(self.window) < REPORTS or now < self.window[0][0] + SECONDS:
+            return []
+        return [statistics.median(own) for own in zip(*(times for _, times in self.window), strict=True)]
 
 
-def slow_ranks(times: Sequence[float]) -> dict[int, float]:
-    """The ranks that take much longer than the others do, each with the factor."""
+def slow_ranks(times: Sequence[float], factor: float = FACTOR) -> dict[int, float]:
+    """The ranks that take so many times as long as the others do, each with its own factor."""
     found = {}
     for rank, own in enumerate(times):
         others = statistics.median([*times[:rank], *times[rank + 1 :]])
-        if own >= FACTOR * others > 0:
+        if own >= factor * others > 0:
             found[rank] = own / others
     return found
 

@@ -110,17 +110,24 @@ FAST, SLOW = (1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 4.0, 2.0)
 def test_a_host_is_named_once_when_it_was_slow_for_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stragglers, "SECONDS", 0.0)
     report = Compared()
-    row = {"slow_host": "b", "ranks": [2, 3], "factor": 4.0}
-    assert [report(*times) for times in (SLOW, SLOW, FAST, SLOW, SLOW)] == [([], [])] * 5
+    assert [report(*times) for times in (SLOW, SLOW, FAST, FAST)] == [([], [])] * 4, "too few to tell"
     rows, told = report(*SLOW)
-    assert rows == [row]
+    assert rows == [{"slow_host": "b", "ranks": [2, 3], "factor": 4.0}]
     assert told == [
         "slow host: b (rank 2, 3) takes 4.0 times as long as the others for its own part of a step, "
         "and they wait for it"
     ]
-    assert report(*SLOW) == ([row], [])
-    assert report(*FAST) == ([], [])
-    assert [len(report(*SLOW)[1]) for _ in range(4)] == [0, 0, 1, 0]
+    assert report(*SLOW) == (rows, [])
+    assert [report(*FAST) for _ in range(4)] == [([], [])] * 4
+    assert [len(report(*SLOW)[1]) for _ in range(5)] == [0, 0, 1, 0, 0], "by the median of five"
+
+
+def test_a_rank_at_the_limit_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stragglers, "SECONDS", 0.0)
+    monkeypatch.setattr(stragglers, "REPORTS", 1)
+    report = Compared()
+    told = [len(report(1.0, 1.0, 1.0, factor)[1]) for factor in (1.6, 1.4, 1.6, 1.4, 1.6, 1.0, 1.6)]
+    assert told == [1, 0, 0, 0, 0, 0, 1]
 
 
 def test_nobody_is_named_for_a_moment() -> None:
