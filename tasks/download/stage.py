@@ -171,11 +171,11 @@ def _items(
             refused.setdefault(source.name, []).append(found)
             continue
         if source.role == "documents":
-            document = read_document(source, found, config, dropped)
-            if isinstance(document, Refused):
-                refused.setdefault(source.name, []).append(document)
+            read = read_document(source, found, config, dropped)
+            if isinstance(read, Refused):
+                refused.setdefault(source.name, []).append(read)
             else:
-                yield source.role, source.name, document
+                yield source.role, source.name, read
             continue
         try:
             pair, cut = CONVERTERS[source.role](found.values, source.name, source.form)
