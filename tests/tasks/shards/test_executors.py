@@ -127,7 +127,8 @@ def test_a_function_whose_file_was_replaced_is_refused_and_does_not_run(tmp_path
             answer = elsewhere.submit(Call(sent, 0, tmp_path / "shard", False)).exception()
     assert isinstance(answer, ConfigError)
     assert re.search(r"does not see the files of this run in .*: other bytes there", answer.message)
-    assert not list(tmp_path.glob("*.pickle")) and not (tmp_path / "trace").exists()
+    assert not list(tmp_path.glob("*.pickle"))
+    assert not (tmp_path / "trace").exists()
 
 
 @pytest.mark.parametrize(("seconds", "processes"), [(0.0, 1), (0.1, 3)])
