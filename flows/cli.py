@@ -390,11 +390,15 @@ def dependencies(
 @app.command()
 def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="where the server listens, on 127.0.0.1")] = 4200,
+    pools: Annotated[
+        list[str] | None,
+        typer.Option("--pool", metavar="NAME", help="one more work pool with a worker, for runtime.pools; repeatable"),
+    ] = None,
 ) -> None:
     """Start a Prefect server with the deployments and a worker, and print its address. Ctrl-C ends all three."""
     from flows.commands.ui import serve
 
-    serve(console, port)
+    serve(console, port, pools or [])
 
 
 def _add_groups() -> None:

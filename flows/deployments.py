@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,19 @@ from storage.errors import ServerError
 
 DECLARED = Path(__file__).with_name("prefect.yaml")
 POOL = "gristmill"
+STAGES = "flows.pools.work.sent_stage"  # the flow by which a pool makes stages of runs elsewhere
 # What a schedule of prefect.yaml may have, of what the server says of one
 _TIMES = ("cron", "timezone", "day_or", "interval", "anchor_date", "rrule")
 _STATE = ("active", "parameters", "slug")
 
 
-def deploy(environment: Mapping[str, str]) -> None:
-    """Register the work pool and the deployments with the server of PREFECT_API_URL. Raises ServerError."""
+def deploy(environment: Mapping[str, str], pools: Sequence[str] = ()) -> None:
+    """Register the work pool and the deployments with the server of PREFECT_API_URL, and more `pools` of this machine,
+    each with a deployment for the stages that a profile gives to it. Raises ServerError."""
     declared = yaml.safe_load(DECLARED.read_text())
+    declared["deployments"] += [
+        {"name": pool, "entrypoint": STAGES, "work_pool": {"name": pool}, "parameters": {}} for pool in pools
+    ]
     wanted = {"deployments": {"name": {"any_": [each["name"] for each in declared["deployments"]]}}}
     name, _, password = environment.get("PREFECT_API_AUTH_STRING", "").partition(":")
     try:
@@ -42,7 +47,8 @@ def deploy(environment: Mapping[str, str]) -> None:
     except httpx.HTTPError as error:
         raise ServerError(f"The Prefect server gave no list of its deployments: {error}.", "Start it again.") from None
     declared["deployments"] = [_as_it_is(each, there) for each in declared["deployments"]]
-    _prefect(["work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
+    for pool in (POOL, *pools):
+        _prefect(["work-pool", "create", pool, "--type", "process", "--overwrite"], environment)
     with tempfile.NamedTemporaryFile("w", prefix="prefect-", suffix=".yaml") as file:
         yaml.safe_dump(declared, file)
         file.flush()

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -19,8 +20,8 @@ from flows.stop import stoppable
 from storage.errors import ConfigError, ServerError
 
 
-def serve(console: Console, port: int) -> None:
-    """Run server and worker until Ctrl-C, SIGTERM or SIGHUP.
+def serve(console: Console, port: int, pools: Sequence[str]) -> None:
+    """Run server and a worker, and one for each of more `pools`, until Ctrl-C, SIGTERM or SIGHUP.
 
     Raises ConfigError when the port is taken, ServerError when the server can't start or ends by itself.
 
@@ -43,8 +44,10 @@ def serve(console: Console, port: int) -> None:
                 _check_free(port)
                 children.append(start([*prefect, "server", "start"], environment, said))
                 wait(address, children[0], said)
-            deploy(environment)
-            children.append(start([*prefect, "worker", "start", "--pool", POOL], environment))
+            deploy(environment, pools)
+            told = {**environment, "PREFECT_LOGGING_LEVEL": "INFO"}  # of what its runs log, their pages show this
+            for pool in (POOL, *pools):
+                children.append(start([*prefect, "worker", "start", "--pool", pool, "--name", pool], told))
             console.print(f"Prefect is at [bold]{address}[/]  (Ctrl-C stops it)")
             console.print(f"Your own runs show up there with PREFECT_API_URL={address}/api gristmill run")
             children[0].wait()
