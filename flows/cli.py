@@ -396,7 +396,7 @@ def ui(
     ] = None,
 ) -> None:
     """Start a Prefect server with the deployments and a worker, and print its address. Ctrl-C ends all three."""
-    from flows.commands.ui import serve
+    from flows.commands.ui.serve import serve
 
     serve(console, port, pools or [])
 

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import yaml
 
+from flows.server import credentials
 from storage.errors import ServerError
 
 DECLARED = Path(__file__).with_name("prefect.yaml")
@@ -35,12 +36,11 @@ def deploy(environment: Mapping[str, str], pools: Sequence[str] = ()) -> None:
         {"name": pool, "entrypoint": STAGES, "work_pool": {"name": pool}, "parameters": {}} for pool in pools
     ]
     wanted = {"deployments": {"name": {"any_": [each["name"] for each in declared["deployments"]]}}}
-    name, _, password = environment.get("PREFECT_API_AUTH_STRING", "").partition(":")
     try:
         answer = httpx.post(
             f"{environment['PREFECT_API_URL']}/deployments/filter",
             json=wanted,
-            auth=(name, password) if name else None,
+            auth=credentials(environment),
             timeout=30,
         )
         there = answer.raise_for_status().json()

@@ -90,6 +90,7 @@ class PrefectObserver(Observer):
             from prefect import get_run_logger
             from prefect.exceptions import MissingContextError
 
+            self.logged = time.monotonic()
             with suppress(MissingContextError):
                 get_run_logger().info("%s: %s", stage, message)
 
