@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -53,6 +54,21 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 console = Console()
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"gristmill {version('gristmill')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version and end")
+    ] = False,
+) -> None:
+    """What stands before a command."""
 
 
 @app.command()

@@ -7,6 +7,7 @@ pass, and everything else seems well; so nothing less than a run that came by it
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -65,8 +66,9 @@ def test_a_schedule_that_is_switched_on_makes_runs(ui: Ui, tmp_path: Path) -> No
             done = [run for run in runs if run["state_type"] in ("COMPLETED", "FAILED", "CRASHED")]
     assert done[0]["state_type"] == "COMPLETED"
     assert done[0]["auto_scheduled"] is True
-    logged = ui.logs(str(done[0]["id"]))
-    assert any(line.startswith("download: made in ") for line in logged), "its page tells what it did"
+    run = str(done[0]["id"])
+    told = re.compile("download: (made in|from the store)")
+    until("its page does not tell what it did", 30, lambda: any(told.match(line) for line in ui.logs(run)))
     until("no word of the scheduler", 60, lambda: "the scheduler works" in ui.log.read_text())
     assert list((tmp_path / "store" / "artifacts" / "download").iterdir())
     kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
