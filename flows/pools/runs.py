@@ -67,7 +67,7 @@ def pools_of_server(names: Sequence[str]) -> list[Pool]:
             if not found:
                 raise ConfigError(
                     f"The work pool {name} has no deployment of {FLOW}.",
-                    f"prefect deploy flows.pools.work.sent_stage --name {name} --pool {name}",
+                    f"prefect --no-prompt deploy flows.pools.work.sent_stage --name {name} --pool {name}",
                 )
             pools.append(Pool(name, found[0].id))
     return pools
