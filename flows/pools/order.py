@@ -72,7 +72,7 @@ class Work(BaseModel):
             if isinstance(given, Mapping):
                 places.append({name: Place.of(artifact) for name, artifact in given.items()})
             else:
-                places.append(given and Place.of(given))
+                places.append(None if given is None else Place.of(given))
         return cls(
             stage=stage.name, key=key, config=config.model_dump(mode="json"), inputs=places, refresh=sorted(refresh)
         )
@@ -85,7 +85,7 @@ class Work(BaseModel):
             if isinstance(given, dict):
                 inputs.append({name: place.found(store) for name, place in given.items()})
             else:
-                inputs.append(given and given.found(store))
+                inputs.append(None if given is None else given.found(store))
         return kind.model_validate(self.config), inputs
 
 

@@ -53,13 +53,15 @@ def pools_of_server(names: Sequence[str]) -> list[Pool]:
     with get_client(sync_client=True) as client:
         for name in names:
             try:
-                client.read_work_pool(name)
+                pool = client.read_work_pool(name)
             except ObjectNotFound:
-                there = ", ".join(sorted(pool.name for pool in client.read_work_pools())) or "none"
+                there = ", ".join(sorted(each.name for each in client.read_work_pools()))
                 raise ConfigError(
                     f"runtime.pools names the work pool {name}; the server at {client.api_url} has {there}.",
                     f"Correct the name, or create it: prefect work-pool create {name} --type process",
                 ) from None
+            if pool.is_paused:
+                raise ConfigError(f"The work pool {name} is paused.", f"prefect work-pool resume {name}")
             found = client.read_deployments(
                 flow_filter=FlowFilter(name=FlowFilterName(any_=[FLOW])),
                 work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[name])),
@@ -139,7 +141,7 @@ class SentRun:
             elif now - online > wait:
                 raise PoolError(
                     f"The work pool {self._pool.name} has had no worker for {duration(now - online)}, so "
-                    f"`{self._title}` is not made.",
+                    f"`{self._title}` is given up.",
                     f"Start one where it is to run: prefect worker start --pool {self._pool.name}. {RERUN}",
                 )
             if state.is_running() and not begun:

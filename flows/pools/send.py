@@ -66,7 +66,7 @@ class Elsewhere:
         named = dict.fromkeys(pool for name in later if (pool := self._profile.pool_of(name)))
         if not named:
             return {}
-        if "PREFECT_API_URL" not in os.environ:
+        if not os.environ.get("PREFECT_API_URL"):
             raise ConfigError(
                 f"runtime.pools gives stages to {', '.join(named)}, but the run has no Prefect server to ask.",
                 "Set PREFECT_API_URL to that of the pools' server, or leave runtime.pools out.",

@@ -35,13 +35,15 @@ def sent_stage(order: Order) -> State[None]:
         # In the message, as results are not kept by Prefect: the location of the artifact, or what a witness saw
         if order.work is None:
             return Completed(message=json.dumps(asdict(witness(order.folder))))
-        return Completed(message=_made(order, order.work))
+        return Completed(message=made(order, order.work))
     except GristmillError as error:
         get_run_logger().error("%s", error)
         return Failed(message=f"{error.message}{REMEDY}{error.remedy}" if error.remedy else error.message)
 
 
-def _made(order: Order, work: Work) -> str:
+def made(order: Order, work: Work) -> str:
+    """The location of the stage's artifact, made now or found. Raises what the stage raises, and ConfigError and
+    PoolError for a machine that could make another one than the run expects."""
     host = socket.gethostname()
     check_alike(host, (code_digest(), libraries()), (order.code, order.libraries))
     store = Store(order.store)

@@ -29,15 +29,14 @@ def own_turn(compute: ComputeRuntime, waiting: Callable[[str], None]) -> Iterato
     folder = cache_folder() / "locks"
     boot = BOOT.read_text().strip() if BOOT.exists() else "machine"
     with ExitStack() as held:
-        for name, shared in wanted(compute, os.environ):
+        on_cpu = compute.device == "cpu" or missing_gpu() is not None
+        for name, shared in [("cpu", False)] if on_cpu else wanted_gpus(os.environ):
             held.enter_context(locks.hold(folder / f"training-{name}-{boot}", waiting, shared=shared))
         yield
 
 
-def wanted(compute: ComputeRuntime, environment: Mapping[str, str]) -> list[tuple[str, bool]]:
-    """The locks of a training, in the order in which all take them, and whether each is shared: that of all GPUs is, by
-    those that CUDA_VISIBLE_DEVICES restricts to some."""
-    if compute.device == "cpu" or missing_gpu(environment) is not None:
-        return [("cpu", False)]
+def wanted_gpus(environment: Mapping[str, str]) -> list[tuple[str, bool]]:
+    """The locks of a training on GPUs, in the order in which all take them, and whether each is shared: that of all
+    GPUs is, by those that CUDA_VISIBLE_DEVICES restricts to some."""
     some = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return [("gpus", bool(some)), *((f"gpu-{name.replace('/', '-')}", False) for name in sorted(set(some)))]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -321,6 +322,10 @@ def test_chat_advises_a_release_that_is_there(tmp_path: Path) -> None:
     assert "`gristmill run PROFILE`" in told
     publish(store, "export", {"gguf/model.gguf": b""})
     assert "Name a release: tiny/export." in gristmill(*command).stderr
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert gristmill("--version").stdout == f"gristmill {version('gristmill')}\n"
 
 
 def test_help_teaches_and_the_schema_is_json() -> None:

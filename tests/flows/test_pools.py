@@ -20,11 +20,12 @@ from pydantic import ValidationError
 from flows.deployments import deploy
 from flows.pipeline import stages
 from flows.pools.order import Order, Work
+from flows.pools.work import made
 from flows.session import session_of
 from profiles.load import load, names
 from profiles.schema import Profile
 from storage.artifact import Artifact
-from storage.errors import ConfigError
+from storage.errors import ConfigError, PoolError
 from storage.store import Store
 from tasks.stage.decorator import STAGES
 from tasks.stage.session import open_session
@@ -90,6 +91,11 @@ def states(ui: Ui) -> dict[str, str]:
     return {str(task["name"]): str(task["state_name"]) for task in tasks}
 
 
+def logged(ui: Ui, run: dict[str, Any], told: str) -> None:
+    """A run's page tells this, soon."""
+    until(f"no page says {told}", 30, lambda: any(told in line for line in ui.logs(str(run["id"]))))
+
+
 def sent(ui: Ui) -> list[dict[str, Any]]:
     """The runs of stages on pools, newest first."""
     runs = ui.asked("/flow_runs/filter", flows={"name": {"any_": ["sent-stage"]}}, sort="START_TIME_DESC")
@@ -105,10 +111,8 @@ def test_stages_are_made_on_their_pools_with_the_same_digests_and_cached_ones_st
     until("the server has not heard of all", 30, lambda: states(ui) == {"download": "Completed", "dedup": "Completed"})
     on = {str(each["name"]): str(each["work_pool_name"]) for each in sent(ui)}
     assert on == {"smoke: download": "cpu", "smoke: dedup": "gpu"}
-    for made, told in ((sent(ui)[0], "dedup: made in "), (newest_run(ui), "dedup: runs in the work pool gpu: http")):
-        until(
-            f"no page says {told}", 30, lambda made=made, told=told: any(told in line for line in ui.logs(made["id"]))
-        )
+    logged(ui, sent(ui)[0], "dedup: made in ")
+    logged(ui, newest_run(ui), "dedup: runs in the work pool gpu: http://127.0.0.1:")
     assert digests(tmp_path / "store") == plain(tmp_path / "plain", "dedup")
     assert not list((tmp_path / "store" / "probes").iterdir())
 
@@ -187,20 +191,20 @@ def test_two_runs_that_are_started_at_once_train_one_after_the_other(ui: Ui, tmp
     code, said = run(ui, store, "tokenize")
     assert code == 0, said
     (deployment,) = ui.asked("/deployments/filter", deployments={"name": {"any_": ["by-hand"]}})
-    made = []
+    started = []
     for steps in (40, 41):
         overrides = [*SMALL, f"runtime.store={store}", f"pretrain.steps={steps}"]
         parameters = {"profile": "smoke", "overrides": overrides, "to": "pretrain"}
         path = f"/deployments/{deployment['id']}/create_flow_run"
         answer = httpx.post(f"{ui.api}{path}", json={"parameters": parameters}, timeout=30).raise_for_status()
-        made.append(str(answer.json()["id"]))
+        started.append(str(answer.json()["id"]))
 
     def over() -> bool:
-        runs = ui.asked("/flow_runs/filter", flow_runs={"id": {"any_": made}})
+        runs = ui.asked("/flow_runs/filter", flow_runs={"id": {"any_": started}})
         return all(each["state_type"] == "COMPLETED" for each in runs)
 
     until("both have not trained", 400, over)
-    waited = [run for run in made if any("which trains on this machine" in line for line in ui.logs(run))]
+    waited = [run for run in started if any("which trains on this machine" in line for line in ui.logs(run))]
     assert len(waited) == 1
     opened = Store(str(store))
     trained = []
@@ -237,6 +241,24 @@ def test_inputs_arrive_by_their_place_and_what_is_another_is_refused(tmp_path: P
     assert profile.dedup is not None
     work = Work.of_call(STAGES["dedup"], "key", profile.dedup, given, ())
     assert Work.model_validate_json(work.model_dump_json()).call(STAGES["dedup"], store)[1] == given
+
+
+def test_a_machine_that_could_make_something_else_refuses(tmp_path: Path) -> None:
+    plain(tmp_path / "store", "download")
+    profile = load("smoke", [*SMALL, f"runtime.store={tmp_path / 'store'}"])
+    session = session_of(profile)
+    (location,) = session.store.locations("download")
+    documents = session.store.get(location).part("documents")
+    assert profile.dedup is not None
+    work = Work.of_call(STAGES["dedup"], "0" * 64, profile.dedup, [documents], ())
+    order = Order.of(session, work=work)
+    with pytest.raises(ConfigError, match="has other code of Gristmill"):
+        made(order.model_copy(update={"code": "other"}), work)
+    with pytest.raises(ConfigError, match=r"the run has numpy 1\.0"):
+        made(order.model_copy(update={"libraries": ["numpy 1.0"]}), work)
+    with pytest.raises(PoolError, match="dedup has another key on"):
+        made(order, work)
+    assert list(session.store.locations("dedup")) == []
 
 
 def test_a_stage_that_there_is_not_can_have_no_pool() -> None:

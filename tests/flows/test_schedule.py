@@ -96,7 +96,7 @@ def test_what_dies_is_started_again_and_that_is_said(ui: Ui) -> None:
             until("it does not come again", 180, lambda: answers(ui.api.removesuffix("/api")))
     assert ui.process.wait(60) == 1
     said = ui.log.read_text()
-    assert "Error: The Prefect server ended 3 times" in said
+    assert "Error: The Prefect server ended 3 times" in said, said
     assert "Traceback" not in said
 
 

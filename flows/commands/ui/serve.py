@@ -120,6 +120,9 @@ def _watch(console: Console, children: list[_Child], health: Health, said: IO[by
                 )
             console.print(f"[yellow]The {child.name} ended; it is started again.[/]{escape(last)}", highlight=False)
             child.start()
+            if child is children[0]:
+                for worker in children[1:]:
+                    worker.ends.clear()  # they may have ended because it was not there
         for line in health.news(len(children) - 1):
             console.print(line, highlight=False, soft_wrap=True)
         time.sleep(LOOK_SECONDS)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from storage.files.locks import hold, hold_if_free
 from tasks.stage.runtime import ComputeRuntime
-from tasks.training.turns import own_turn, wanted
+from tasks.training.turns import own_turn, wanted_gpus
 
 CPU = ComputeRuntime(device="cpu")
 FORK = multiprocessing.get_context("fork")
@@ -48,20 +49,20 @@ def test_a_second_training_waits_for_the_first_and_not_for_a_killed_one(
     assert trained.wait(30)
 
 
+def test_a_lock_can_be_shared_against_those_who_want_it_alone(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with hold(path, shared=True), hold(path, shared=True), hold_if_free(path) as free:
+        assert not free
+    with hold_if_free(path) as free:
+        assert free
+
+
 @pytest.mark.parametrize(
     ("first", "second", "together"),
     [("0", "1", True), ("0,1", "1,2", False), ("0", "", False), ("", "", False), ("2,3", "1,0", True)],
 )
 def test_trainings_on_other_gpus_go_side_by_side(first: str, second: str, together: bool) -> None:
     """As the locks that they want say: two conflict in one that both want, and not both share."""
-    locks = [
-        dict(wanted_with_a_gpu({"CUDA_VISIBLE_DEVICES": visible} if visible else {})) for visible in (first, second)
-    ]
+    locks = [dict(wanted_gpus({"CUDA_VISIBLE_DEVICES": visible} if visible else {})) for visible in (first, second)]
     conflicts = [name for name in locks[0].keys() & locks[1].keys() if not (locks[0][name] and locks[1][name])]
     assert (not conflicts) is together
-
-
-def wanted_with_a_gpu(environment: dict[str, str]) -> list[tuple[str, bool]]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.training.turns.missing_gpu", lambda environment: None)
-        return wanted(ComputeRuntime(), environment)
