@@ -91,6 +91,7 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
         (["why", "nothing"], "There is no stage nothing.", "The stages are"),
         (["plan", "gpu", "--device", "h101"], "There is no device h101", "Choose one of cpu, h200, h100"),
         (["chat", "tiny/export"], "There is no store at", "Check --store"),
+        (["store", "ls", "--store", "nowhere"], "There is no store at nowhere.", "Check --store"),
         (["explain", "abcd"], "No document", "id"),
     ],
 )
