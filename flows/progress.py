@@ -86,11 +86,11 @@ class PrefectObserver(Observer):
 
     def _log(self, stage: str, message: str) -> None:
         """A run that takes all from the store may go without Prefect, which takes seconds to import."""
+        self.logged = time.monotonic()
         if "prefect" in sys.modules:
             from prefect import get_run_logger
             from prefect.exceptions import MissingContextError
 
-            self.logged = time.monotonic()
             with suppress(MissingContextError):
                 get_run_logger().info("%s: %s", stage, message)
 
@@ -102,7 +102,6 @@ class PrefectObserver(Observer):
         make one."""
         pace = self._pace(progress)
         if time.monotonic() - self.logged > LOG_SECONDS:
-            self.logged = time.monotonic()
             self._log(progress.stage, pace.describe(progress))
         if time.monotonic() - self.shown < PREFECT_SECONDS or not progress.total:
             return

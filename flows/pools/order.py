@@ -22,7 +22,6 @@ from tasks.shards.probe import libraries
 from tasks.stage.config import StageConfig
 from tasks.stage.decorator import Stage
 from tasks.stage.protocol import AnyStage, Input
-from tasks.stage.runtime import Pools
 from tasks.stage.session import Session
 
 REMEDY = "\nWhat to do: "  # between the two sentences of an error, in the message of a state
@@ -108,11 +107,11 @@ class Order(BaseModel):
         it gives nothing to pools itself."""
         store = session.store
         url = str(Path(store.root).absolute()) if store.is_folder else store.url
-        runtime = session.runtime.model_copy(update={"pools": Pools()})
+        runtime = session.runtime.model_dump(mode="json", exclude_unset=True, exclude={"store", "pools"})
         return cls(
             store=url,
             profile=session.profile,
-            runtime={**runtime.model_dump(mode="json", exclude_unset=True), "store": url, "pools": {}},
+            runtime={**runtime, "store": url},
             code=code_digest(),
             libraries=list(libraries()),
             folder=folder,
