@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -53,6 +54,21 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 console = Console()
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"gristmill {version('gristmill')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version and end")
+    ] = False,
+) -> None:
+    """What stands before a command."""
 
 
 @app.command()
@@ -391,11 +407,15 @@ def dependencies(
 @app.command()
 def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="where the server listens, on 127.0.0.1")] = 4200,
+    pools: Annotated[
+        list[str] | None,
+        typer.Option("--pool", metavar="NAME", help="one more work pool with a worker, for runtime.pools; repeatable"),
+    ] = None,
 ) -> None:
     """Start a Prefect server with the deployments and a worker, and print its address. Ctrl-C ends all three."""
-    from flows.commands.ui import serve
+    from flows.commands.ui.serve import serve
 
-    serve(console, port)
+    serve(console, port, pools or [])
 
 
 def _add_groups() -> None:

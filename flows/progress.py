@@ -8,8 +8,10 @@ has a page with its curve, at most every half minute.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -27,6 +29,7 @@ from tasks.stage.progress import Observer, Progress
 
 LINE_SECONDS = 10.0
 LIVE_SECONDS = 0.25
+LOG_SECONDS = 60.0
 PREFECT_SECONDS = 2.0
 PAGE_SECONDS = 30.0
 AWAY_SECONDS = 60.0  # until a server that did not answer is told again
@@ -60,16 +63,46 @@ class PrefectObserver(Observer):
     def __init__(self) -> None:
         self.artifacts: dict[str, UUID] = {}
         self.pages: dict[str, tuple[UUID | None, float]] = {}  # and when each was shown
-        self.shown = time.monotonic()
+        self.shown = self.logged = time.monotonic()
+        self.paces: dict[tuple[str, str, float], Pace] = {}
+
+    def started(self, stage: str, why: str) -> None:
+        """A line in the run's log, as all below."""
+        self._log(stage, f"is made: {why}")
 
     def noted(self, stage: str, message: str) -> None:
-        """A line in the task's log."""
-        from prefect import get_run_logger
+        """See the base."""
+        self._log(stage, message)
 
-        get_run_logger().info("%s: %s", stage, message)
+    def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
+        """See the base."""
+        size = f", {size_of(artifact.manifest.size)}" if artifact.manifest else ""
+        how = "from the store" if cached else f"made in {duration(seconds)}"
+        self._log(stage, f"{how}{size}: {artifact.location}")
+
+    def gathered(self, stage: str, *, made: int, cached: int, seconds: float) -> None:
+        """See the base."""
+        self._log(stage, f"{made} made in {duration(seconds)}, {cached} from the store")
+
+    def _log(self, stage: str, message: str) -> None:
+        """A run that takes all from the store may go without Prefect, which takes seconds to import."""
+        self.logged = time.monotonic()
+        if "prefect" in sys.modules:
+            from prefect import get_run_logger
+            from prefect.exceptions import MissingContextError
+
+            with suppress(MissingContextError):
+                get_run_logger().info("%s: %s", stage, message)
+
+    def _pace(self, progress: Progress) -> Pace:
+        return self.paces.setdefault((progress.stage, progress.unit, progress.total), Pace(first=progress.done))
 
     def progressed(self, progress: Progress) -> None:
-        """At most one update every `PREFECT_SECONDS`; short stages never make an artifact."""
+        """A line every `LOG_SECONDS`. At most one update of the artifact every `PREFECT_SECONDS`; short stages never
+        make one."""
+        pace = self._pace(progress)
+        if time.monotonic() - self.logged > LOG_SECONDS:
+            self._log(progress.stage, pace.describe(progress))
         if time.monotonic() - self.shown < PREFECT_SECONDS or not progress.total:
             return
         from prefect.context import TaskRunContext
@@ -131,12 +164,12 @@ class TerminalObserver(PrefectObserver):
         self.console = console
         self.live: Live | None = None
         self.printed = 0.0
-        self.paces: dict[tuple[str, str, float], Pace] = {}
         self.working: list[str] = []  # the stage that works, behind those that wait for it
         self.named: set[str] = set()  # of these, those that have a line above their parts
 
     def started(self, stage: str, why: str) -> None:
         """Say why the stage must be made, where there is something to say."""
+        super().started(stage, why)
         self._head()
         self.working.append(stage)
         if why != NEVER_MADE:
@@ -147,6 +180,7 @@ class TerminalObserver(PrefectObserver):
 
     def noted(self, stage: str, message: str) -> None:
         """A line of its own."""
+        super().noted(stage, message)
         self._print(stage, f"[yellow]{escape(message)}[/]")
 
     def _head(self) -> None:
@@ -164,7 +198,7 @@ class TerminalObserver(PrefectObserver):
     def progressed(self, progress: Progress) -> None:
         """Show how far, how fast, how long yet."""
         super().progressed(progress)
-        pace = self.paces.setdefault((progress.stage, progress.unit, progress.total), Pace(first=progress.done))
+        pace = self._pace(progress)
         now = time.monotonic()
         if now - self.printed < (LIVE_SECONDS if self.live else LINE_SECONDS):
             return
@@ -177,6 +211,7 @@ class TerminalObserver(PrefectObserver):
 
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
         """One line: made or cached, where, how large."""
+        super().finished(stage, artifact, cached=cached, seconds=seconds)
         if not cached and self.working[:1] == [stage]:
             self.close()
         manifest = artifact.manifest
@@ -193,6 +228,7 @@ class TerminalObserver(PrefectObserver):
 
     def gathered(self, stage: str, *, made: int, cached: int, seconds: float) -> None:
         """One line for all of them."""
+        super().gathered(stage, made=made, cached=cached, seconds=seconds)
         parts = [f"[green]{made} made in {duration(seconds)}[/]"] if made else []
         parts += [f"[cyan]{cached} cached[/]"] if cached else []
         self._head()

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -187,6 +187,12 @@ def _home() -> Path:
     from prefect.settings import get_current_settings
 
     return get_current_settings().home
+
+
+def credentials(environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """The name and the password by which a server is asked, if it has one."""
+    name, _, password = environment.get("PREFECT_API_AUTH_STRING", "").partition(":")
+    return (name, password) if name else None
 
 
 def only_own_pages(port: int | str) -> dict[str, str]:

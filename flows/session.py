@@ -15,6 +15,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from flows.pools.send import Elsewhere
 from profiles.load import load
 from profiles.schema import Profile
 from storage.credentials import NO_CREDENTIALS, guard
@@ -63,7 +64,8 @@ def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Co
         check_stages(chosen, names[: names.index(until) + 1] if until in names else names)
         # A worker has nobody who watches but Prefect's log
         run = Run(chosen, replace(session_of(chosen, until, refresh), observer=PrefectObserver()))
-    with open_session(run.session):
+    elsewhere = Elsewhere(run.profile, run.session.until, _whole)
+    with open_session(replace(run.session, elsewhere=elsewhere)):
         yield run.profile
 
 
@@ -77,7 +79,8 @@ def check_stages(profile: Profile, names: Collection[str]) -> None:
             continue  # it has the section of another stage, which is asked
         config = getattr(profile, name)
         STAGES[name].check_runtime(config, profile.runtime)
-        STAGES[name].check_here(config, profile.runtime)
+        if profile.pool_of(name) is None:
+            STAGES[name].check_here(config, profile.runtime)
 
 
 def session_of(

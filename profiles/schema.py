@@ -55,6 +55,8 @@ STAGE_NAMES = (
     "evaluate",
     "export",
 )  # of a profile that leaves all sections at their defaults
+TRAINED = ("pretrain", *LINKS)
+ALL = tuple(dict.fromkeys((*FROM_SCRATCH, *FROM_BASE, *LINKS, *AT_THE_END)))
 NAME = r"^[a-z0-9][a-z0-9_-]{0,99}$"  # it is part of names of files
 
 
@@ -133,6 +135,15 @@ class Profile(BaseModel):
         """The stages of post-training, in order."""
         return tuple(name for name in self.chain or LINKS if getattr(self, name) is not None)
 
+    def pool_of(self, name: str) -> str | None:
+        """The work pool that makes a stage; None where the run itself does."""
+        pools = self.runtime.pools
+        if name in pools.stages:
+            return pools.stages[name]
+        if name in AT_THE_END:
+            return pools.release
+        return pools.training if name in TRAINED else pools.data
+
     def learns_from(self, name: str) -> LearnsFrom:
         """Where the pairs of a link come from."""
         config = getattr(self, name)
@@ -196,6 +207,13 @@ class Profile(BaseModel):
             labels = [task.label for task in asked]
             for task in unknown_tasks(self.evaluate.gates, labels, self.evaluate.safety is not None):
                 raise ValueError(f"evaluate.gates names {task}, but what is measured is {_nearest(task, labels)}")
+        return self
+
+    @model_validator(mode="after")
+    def _pools_make_stages(self) -> Self:
+        for name in self.runtime.pools.stages:
+            if name not in ALL:
+                raise ValueError(f"runtime.pools.stages names {name}, but the stages are {_nearest(name, ALL)}")
         return self
 
     @model_validator(mode="after")

@@ -90,6 +90,10 @@ class ServerError(GristmillError):
     """A Prefect server that was started here ended, or does not answer."""
 
 
+class PoolError(GristmillError):
+    """A work pool did not make the stage that it was given."""
+
+
 class GateError(GristmillError):
     """A model does not meet a condition that the profile sets for its release."""
 

@@ -48,6 +48,7 @@ LONG = (
     "tasks/pretrain/insight/test_insight.py",
     "pipeline/test_interrupt.py",
     "models/test_engine_memory.py",
+    "flows/test_pools.py",
     "flows/test_prefect.py",
     "flows/test_schedule.py",
 )

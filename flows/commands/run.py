@@ -72,6 +72,11 @@ def _run_in_prefect(
     from flows.pipeline import pipeline
 
     logging.getLogger("prefect").setLevel(logging.CRITICAL)  # errors reach the person through main(), once
+    if os.environ.get("PREFECT_API_URL"):  # whose pages are there to be read after the run
+        for kind in ("flow_runs", "task_runs"):
+            of_runs = logging.getLogger(f"prefect.{kind}")
+            of_runs.setLevel(logging.INFO)
+            of_runs.propagate = False  # to the terminal, which shows the same
     for library in ("torchao", "torch.utils._pytree"):  # what they say on being imported concerns GPUs
         logging.getLogger(library).setLevel(logging.ERROR)
     with stoppable() as stop:

@@ -19,12 +19,13 @@ POLL_SECONDS = 0.2
 
 
 @contextmanager
-def hold(path: Path, waiting: Callable[[str], None] = lambda holder: None) -> Iterator[None]:
-    """Hold the lock at `path`, waiting while another process has it; `waiting` is called once with its holder."""
+def hold(path: Path, waiting: Callable[[str], None] = lambda holder: None, *, shared: bool = False) -> Iterator[None]:
+    """Hold the lock at `path`, waiting while another process has it; `waiting` is called once with its holder. A
+    `shared` one is held together with others that share it."""
     descriptor = _open(path)
     try:
         told = False
-        while not _try(descriptor):
+        while not _try(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
             if not told:
                 waiting(path.read_text(errors="replace") or "another process")
                 told = True
@@ -71,9 +72,9 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
-def _try(descriptor: int) -> bool:
+def _try(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

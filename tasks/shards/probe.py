@@ -10,7 +10,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -45,7 +45,7 @@ def witness(folder: str) -> Witness:
         (Path(folder) / left).write_text(saw)
     except OSError as error:
         trouble = error.strerror or str(error)
-    return Witness(host, code_digest(), _libraries(), saw, left, trouble)
+    return Witness(host, code_digest(), libraries(), saw, left, trouble)
 
 
 def check_workers(folder: Path, ask: Callable[[str], Iterable[Witness]]) -> None:
@@ -56,15 +56,7 @@ def check_workers(folder: Path, ask: Callable[[str], Iterable[Witness]]) -> None
     try:
         (place / TOKEN).write_text(token)
         for found in ask(str(place)):
-            if found.libraries != _libraries():
-                theirs = ", ".join(sorted(set(found.libraries) - set(_libraries())))
-                ours = ", ".join(sorted(set(_libraries()) - set(found.libraries)))
-                raise ConfigError(
-                    f"The worker on {found.host} has {theirs}; this process has {ours}.",
-                    "Install the same versions on all hosts, those of constraints.txt: others may make other bytes.",
-                )
-            if found.code != code_digest():
-                raise other_code(found.host)
+            check_alike(found.host, (found.code, found.libraries), (code_digest(), libraries()))
             if found.saw != token:
                 raise unseen(found.host, folder, found.trouble or "another file is there")
             list(place.iterdir())  # NFS looks again at a folder that is opened
@@ -74,6 +66,20 @@ def check_workers(folder: Path, ask: Callable[[str], Iterable[Witness]]) -> None
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _libraries() -> tuple[str, ...]:
+def check_alike(host: str, has: tuple[str, Sequence[str]], of_run: tuple[str, Sequence[str]]) -> None:
+    """Raises ConfigError where a worker has other code or libraries than the run, and so may make other bytes."""
+    (code, theirs), (own_code, ours) = has, of_run
+    if set(theirs) != set(ours):
+        theirs, ours = sorted(set(theirs) - set(ours)), sorted(set(ours) - set(theirs))
+        raise ConfigError(
+            f"The worker on {host} has {', '.join(theirs)}; the run has {', '.join(ours)}.",
+            "Install the same versions on all hosts, those of constraints.txt: others may make other bytes.",
+        )
+    if code != own_code:
+        raise other_code(host)
+
+
+def libraries() -> tuple[str, ...]:
+    """The versions of Python and of the libraries that shape bytes, on this machine."""
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
     return (python, *(f"{name} {version(name)}" for name in LIBRARIES))

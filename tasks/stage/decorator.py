@@ -19,7 +19,7 @@ import inspect
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -38,12 +38,13 @@ from tasks.stage.output import Output
 from tasks.stage.pages import publish_page
 from tasks.stage.protocol import AdoptionCheck, Forecaster, Input, RuntimeCheck, Together
 from tasks.stage.runtime import Runtime
-from tasks.stage.session import Session, current, resources
+from tasks.stage.session import Maker, Session, current, resources
 from tasks.stage.source import source_digest
 
 Config = TypeVar("Config")
 
 STAGES: dict[str, Stage] = {}
+SEEN_SECONDS = 90.0  # NFS remembers for up to a minute that a file is not there
 
 
 def _text(folder: Path) -> dict[str, int]:
@@ -256,8 +257,11 @@ class Stage:
         session.use(self.name, payload.key())
         artifact = None if refresh else session.store.find(self.name, payload.key(), session.checking(self.name))
         cached = artifact is not None
+        maker = session.elsewhere(self.name) if session.elsewhere and artifact is None else None
         if artifact is not None:
             session.store.clear_workspaces()
+        elif maker is not None:
+            artifact = self._have_made(session, maker, payload, config, inputs, refresh)
         else:
             artifact, cached = self._make_alone(session, payload, config, inputs, refresh)
         if cached:
@@ -271,6 +275,27 @@ class Stage:
         manifests = [artifact.manifest for artifact in artifacts]
         if any(found and not found.adopted and found.source_digest != self.source for found in manifests):
             session.observer.noted(self.name, "made by other source code; raise its version if results changed")
+
+    def _have_made(
+        self,
+        session: Session,
+        maker: Maker,
+        payload: KeyPayload,
+        config: StageConfig,
+        inputs: Sequence[Input],
+        refresh: bool,
+    ) -> Artifact:
+        """The artifact as another machine makes it: `maker` returns its location, which may take a while to be seen
+        here. What this stage takes the other machine gets by its place in the store."""
+        session.observer.started(self.name, explain_miss(session.store, payload, refresh))
+        self.check_runtime(config, session.runtime)
+        if self.name in session.checks:
+            session.checks[self.name]()
+        location = maker(self, payload.key(), config, inputs, refresh)
+        deadline = time.monotonic() + SEEN_SECONDS
+        while session.store.manifest(location) is None and time.monotonic() < deadline:
+            time.sleep(1)
+        return session.store.get(location, session.checking(self.name))
 
     def _make_alone(
         self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Input], refresh: bool
@@ -328,9 +353,20 @@ class Stage:
     def _make(
         self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Input], refresh: bool
     ) -> Artifact:
-        work = self._begin(session, payload, config, inputs, refresh)
-        self.function(work.config, *work.inputs, work.out)
-        return self._publish(session, work)
+        with self._turn(session):
+            work = self._begin(session, payload, config, inputs, refresh)
+            self.function(work.config, *work.inputs, work.out)
+            return self._publish(session, work)
+
+    def _turn(self, session: Session) -> AbstractContextManager[None]:
+        """Within it no other run trains on the same devices, if this stage trains. A part has its stage's turn."""
+        runtime = session.runtime
+        if "training" not in self.runtime or self.part_of or runtime.training.side_by_side:
+            return nullcontext()
+        from tasks.training.turns import own_turn  # what trains imports this package
+
+        told = functools.partial(session.observer.noted, self.name)
+        return own_turn(runtime.compute, lambda holder: told(f"waiting for {holder}, which trains on this machine"))
 
     def _begin(
         self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Input], refresh: bool

@@ -35,6 +35,7 @@ def _port(value: str) -> str:
     return value
 
 
+PoolName = Annotated[str, Field(pattern=r"^[^\s/%&<>]{1,100}$")]  # as Prefect allows them, but for spaces
 ZeroStage = Annotated[
     Literal[0, 1, 2, 3],
     Field(
@@ -130,6 +131,27 @@ class TrainingRuntime(RuntimeGroup):
         "Kubernetes kill 30 seconds after SIGTERM, Docker after 10. 0: end at once, a rerun goes on from the last one",
     )
     keep_checkpoints: int = Field(2, ge=1, description="how many of the newest checkpoints to keep")
+    side_by_side: bool = Field(
+        False,
+        description="train while another run does on the same GPUs, or on the CPU of this machine; otherwise a run "
+        "waits until the other has trained",
+    )
+
+
+class Pools(BaseModel):
+    """Prefect's work pools, and what each of them makes; a stage without one is made by the run itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: PoolName | None = Field(None, description="work pool of the stages from download to tokenize, and of base")
+    training: PoolName | None = Field(None, description="work pool of pretrain and of all post-training")
+    release: PoolName | None = Field(None, description="work pool of evaluate, draft and export")
+    stages: dict[str, PoolName | None] = Field(
+        {}, description="work pools of single stages, before those of their group; null: made by the run itself"
+    )
+    wait_minutes: float = Field(
+        5, gt=0, description="how long to wait while a pool has no worker; then the run ends, and a rerun resumes"
+    )
 
 
 class PretrainRuntime(RuntimeGroup):
@@ -264,6 +286,7 @@ class Runtime(RuntimeGroup):
     store: str = Field(
         "store", min_length=1, description="where artifacts live: a folder, or an fsspec URL such as s3://bucket/path"
     )
+    pools: Pools = Field(default_factory=Pools, description="work pools that make stages in place of the run itself")
     data: DataRuntime = Field(
         default_factory=DataRuntime, description="read by dedup to tokenize, and by sft and dpo for near-duplicates"
     )

@@ -23,6 +23,7 @@ from tasks.stage.runtime import Runtime
 
 T = TypeVar("T")
 Call = Callable[[AnyStage, StageConfig, Sequence[Input]], Artifact]
+Maker = Callable[[AnyStage, str, StageConfig, Sequence[Input], bool], str]  # (stage, key, config, inputs, refresh)
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Session:
     observer: Observer = field(default_factory=Observer)
     until: str | None = None  # the stage to end with
     call: Call | None = None  # what a stage's call does instead of running a Prefect task
+    elsewhere: Callable[[str], Maker | None] | None = None  # see Stage._have_made
     fingerprints: dict[str, dict[str, str]] = field(default_factory=dict)  # of sources, by stage and config
     checks: dict[str, Callable[[], None]] = field(default_factory=dict)  # by stage: see Stage.before
     made: dict[str, Artifact] = field(default_factory=dict)  # by stage: what this run took or made

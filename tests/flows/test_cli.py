@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,7 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
         (["why", "nothing"], "There is no stage nothing.", "The stages are"),
         (["plan", "gpu", "--device", "h101"], "There is no device h101", "Choose one of cpu, h200, h100"),
         (["chat", "tiny/export"], "There is no store at", "Check --store"),
+        (["store", "ls", "--store", "nowhere"], "There is no store at nowhere.", "Check --store"),
         (["explain", "abcd"], "No document", "id"),
     ],
 )
@@ -321,6 +323,10 @@ def test_chat_advises_a_release_that_is_there(tmp_path: Path) -> None:
     assert "`gristmill run PROFILE`" in told
     publish(store, "export", {"gguf/model.gguf": b""})
     assert "Name a release: tiny/export." in gristmill(*command).stderr
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert gristmill("--version").stdout == f"gristmill {version('gristmill')}\n"
 
 
 def test_help_teaches_and_the_schema_is_json() -> None:

@@ -7,67 +7,28 @@ pass, and everything else seems well; so nothing less than a run that came by it
 from __future__ import annotations
 
 import os
+import re
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import httpx
 import pytest
 
 from flows.deployments import deploy
-from tests.pipeline.runs import mind_signals
+from flows.server import answers
+from tests.flows.running_ui import Ui, running_ui, until
 
-ROOT = Path(__file__).parents[2]
 SOURCES = "download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 40}]"
-START_SECONDS, RUN_SECONDS = 180.0, 180.0
-
-
-class Ui(NamedTuple):
-    """A running `gristmill ui` and the address of its server."""
-
-    process: subprocess.Popen[bytes]
-    api: str
+RUN_SECONDS = 180.0
 
 
 @pytest.fixture
 def ui(tmp_path: Path) -> Iterator[Ui]:
-    """A server with the deployments and a worker, started by `gristmill ui` outside the checkout."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "flows.cli", "ui", "--port", str(port)]
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=tmp_path,
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=mind_signals,
-        )
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while "Prefect is at" not in (tmp_path / "log").read_text():
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            assert time.monotonic() < deadline, "no server"
-            time.sleep(0.5)
-        yield Ui(process, f"http://127.0.0.1:{port}/api")
-    finally:
-        process.send_signal(signal.SIGTERM)  # as a service manager stops it; Ctrl-C goes the same way
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
-        with pytest.raises(httpx.ConnectError):
-            httpx.get(f"http://127.0.0.1:{port}/api/health", timeout=5)
+    """A server with the deployments and a worker."""
+    with running_ui(tmp_path) as running:
+        yield running
 
 
 def test_a_schedule_that_is_switched_on_makes_runs(ui: Ui, tmp_path: Path) -> None:
@@ -105,11 +66,15 @@ def test_a_schedule_that_is_switched_on_makes_runs(ui: Ui, tmp_path: Path) -> No
             done = [run for run in runs if run["state_type"] in ("COMPLETED", "FAILED", "CRASHED")]
     assert done[0]["state_type"] == "COMPLETED"
     assert done[0]["auto_scheduled"] is True
+    run = str(done[0]["id"])
+    told = re.compile("download: (made in|from the store)")
+    until("its page does not tell what it did", 30, lambda: any(told.match(line) for line in ui.logs(run)))
+    until("no word of the scheduler", 60, lambda: "the scheduler works" in ui.log.read_text())
     assert list((tmp_path / "store" / "artifacts" / "download").iterdir())
     kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"a/secret+of=tests" not in kept
     # Registered again, as at the next start of `gristmill ui`, the deployment keeps what was changed on the server
-    deploy({**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_API_URL": ui.api})
+    deploy(ui.environment)
     again = httpx.get(f"{ui.api}/deployments/name/pipeline/nightly", timeout=30).raise_for_status().json()
     assert again["parameters"] == parameters
     ((active, times),) = [(schedule["active"], schedule["schedule"]) for schedule in again["schedules"]]
@@ -118,13 +83,20 @@ def test_a_schedule_that_is_switched_on_makes_runs(ui: Ui, tmp_path: Path) -> No
 
 
 @pytest.mark.soak
-def test_a_server_that_dies_ends_the_ui_with_a_sentence(ui: Ui, tmp_path: Path) -> None:
-    for child in Path(f"/proc/{ui.process.pid}/task/{ui.process.pid}/children").read_text().split():
-        if b"server\0start" in Path(f"/proc/{child}/cmdline").read_bytes():
-            os.killpg(int(child), signal.SIGKILL)
-    assert ui.process.wait(30) == 1
-    said = (tmp_path / "log").read_text()
-    assert "Error: The Prefect server ended." in said
+def test_what_dies_is_started_again_and_that_is_said(ui: Ui) -> None:
+    (worker,) = ui.children(b"worker\0start")
+    os.killpg(worker, signal.SIGKILL)
+    until("nothing said", 60, lambda: "The worker of gristmill ended; it is started again." in ui.log.read_text())
+    until("no new worker", 60, lambda: ui.children(b"worker\0start") not in ([], [worker]))
+    for ends in range(3):
+        (server,) = ui.children(b"server\0start")
+        os.killpg(server, signal.SIGKILL)
+        if ends < 2:
+            until("it still answers", 30, lambda: not answers(ui.api.removesuffix("/api")))
+            until("it does not come again", 180, lambda: answers(ui.api.removesuffix("/api")))
+    assert ui.process.wait(60) == 1
+    said = ui.log.read_text()
+    assert "Error: The Prefect server ended 3 times" in said, said
     assert "Traceback" not in said
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from tasks.stage.config import StageConfig
 from tasks.stage.decorator import STAGES
 from tasks.stage.history import explain_miss, nearest
 from tasks.stage.output import Output
+from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, open_session
 from tests.file_systems import read_only, small
@@ -418,3 +419,30 @@ def _forget_demo_stages() -> Iterator[None]:
     yield
     for name in [name for name in STAGES if name.startswith("demo-")]:
         del STAGES[name]
+
+
+def test_what_is_made_elsewhere_is_asked_for_on_a_miss_alone_and_taken_from_the_store(tmp_path: Path) -> None:
+    """`elsewhere` has a stage made as another machine does: in a session of its own on the same store."""
+    asked: list[tuple[str, bool]] = []
+
+    def maker(stage: AnyStage, key: str, config: StageConfig, inputs: Sequence[Input], refresh: bool) -> str:
+        asked.append((stage.name, refresh))
+        with open_session(Session(Store(str(tmp_path)), Runtime())):
+            artifact, _ = stage.materialize(config, inputs, refresh=refresh)
+        assert artifact.manifest is not None
+        assert artifact.manifest.key == key
+        return artifact.location
+
+    far = Session(Store(str(tmp_path)), Runtime(), elsewhere=lambda name: maker if name == "demo-copy" else None)
+    refused: list[str] = []
+    with open_session(far):
+        raw, _ = source.materialize(SourceConfig(), [])
+        far.checks["demo-copy"] = lambda: refused.append("checked")
+        first, cached = copy.materialize(CopyConfig(), [raw.part("documents")])
+        again, hit = copy.materialize(CopyConfig(), [raw.part("documents")])
+        copy.materialize(CopyConfig(), [raw.part("documents")], refresh=True)
+    assert (cached, hit) == (False, True)
+    assert first == again
+    assert asked == [("demo-copy", False), ("demo-copy", True)]
+    assert refused == ["checked"] * 2, "what later stages would refuse is asked before anything is sent"
+    assert far.made["demo-copy"] == first

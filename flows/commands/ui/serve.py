@@ -1,0 +1,141 @@
+"""`gristmill ui`: a Prefect server, the deployments and workers, in one command that stops them all again.
+
+All start in the current folder, so that runs use the same relative paths as `gristmill run` there. One that dies is
+started again, unless it dies again and again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+from rich.console import Console
+from rich.markup import escape
+
+from flows.commands.ui.health import Health
+from flows.deployments import POOL, deploy
+from flows.server import last_lines, only_own_pages, start, starting_alone, stop, wait
+from flows.stop import stoppable
+from storage.errors import ConfigError, ServerError
+
+LOOK_SECONDS = 1.0
+MOST_ENDS, WITHIN_SECONDS = 3, 600.0  # a child that ends so often in so long is not started again
+
+
+@dataclass
+class _Child:
+    """A server or a worker, and how it is started."""
+
+    name: str
+    begin: Callable[[], subprocess.Popen[bytes]]
+    process: subprocess.Popen[bytes] | None = None
+    ends: list[float] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Start it, for the first time or again."""
+        self.process = self.begin()
+
+    def has_ended(self) -> bool:
+        """Whether it must be started again, which is noted."""
+        if self.process is not None and self.process.poll() is None:
+            return False
+        self.ends = [*(each for each in self.ends if time.monotonic() - each < WITHIN_SECONDS), time.monotonic()]
+        return True
+
+
+def serve(console: Console, port: int, pools: Sequence[str]) -> None:
+    """Run a server and a worker, and one for each of more `pools`, until Ctrl-C, SIGTERM or SIGHUP.
+
+    Raises ConfigError when the port is taken, ServerError when the server can't start, or one of them ends again and
+    again.
+
+    Each leads a session of its own, which is ended whole, and is killed by the kernel if this process is.
+    """
+    address = f"http://127.0.0.1:{port}"
+    environment = {
+        **only_own_pages(port),
+        **os.environ,
+        "PREFECT_API_URL": f"{address}/api",
+        "PREFECT_SERVER_API_HOST": "127.0.0.1",
+        "PREFECT_SERVER_API_PORT": str(port),  # with --port alone the pages keep calling 4200
+        "PREFECT_LOGGING_LEVEL": "WARNING",
+    }
+    with stoppable() as stopped, tempfile.TemporaryFile() as said:
+        children = _children(address, environment, pools, said)
+        try:
+            _check_free(port)
+            children[0].start()
+            deploy(environment, pools)
+            for worker in children[1:]:
+                worker.start()
+            console.print(f"Prefect is at [bold]{address}[/]  (Ctrl-C stops it)")
+            console.print(f"Your own runs show up there with PREFECT_API_URL={address}/api gristmill run")
+            _watch(console, children, Health(address, said, environment), said)
+        except KeyboardInterrupt:
+            raise SystemExit(stopped.exit_code) from None
+        finally:
+            stop([child.process for child in children if child.process is not None])
+
+
+def _children(address: str, environment: dict[str, str], pools: Sequence[str], said: IO[bytes]) -> list[_Child]:
+    """The server, then a worker for each pool. A worker's runs log what their pages show, the server what fails."""
+    prefect = [sys.executable, "-m", "prefect"]
+
+    def serving() -> subprocess.Popen[bytes]:
+        with starting_alone():
+            process = start([*prefect, "server", "start"], environment, said)
+            try:
+                wait(address, process, said)
+            except (KeyboardInterrupt, ServerError):
+                stop([process])
+                raise
+        return process
+
+    def working(pool: str) -> Callable[[], subprocess.Popen[bytes]]:
+        command = [*prefect, "worker", "start", "--pool", pool, "--name", pool]
+        return lambda: start(command, {**environment, "PREFECT_LOGGING_LEVEL": "INFO"})
+
+    workers = [_Child(f"worker of {pool}", working(pool)) for pool in dict.fromkeys((POOL, *pools))]
+    return [_Child("Prefect server", serving), *workers]
+
+
+def _watch(console: Console, children: list[_Child], health: Health, said: IO[bytes]) -> None:
+    """Start again what has ended, and say how all are, for ever. Raises ServerError for what ends again and again."""
+    while True:
+        for child in children:
+            if not child.has_ended():
+                continue
+            last = last_lines(said) if child is children[0] else ""
+            if len(child.ends) >= MOST_ENDS:
+                raise ServerError(
+                    f"The {child.name} ended {MOST_ENDS} times within {WITHIN_SECONDS / 60:.0f} minutes.{last}",
+                    "Mend what it names, if it names something, and start again: gristmill ui",
+                )
+            console.print(f"[yellow]The {child.name} ended; it is started again.[/]{escape(last)}", highlight=False)
+            child.start()
+            if child is children[0]:
+                for worker in children[1:]:
+                    worker.ends.clear()  # they may have ended because it was not there
+        for line in health.news(len(children) - 1):
+            console.print(line, highlight=False, soft_wrap=True)
+        time.sleep(LOOK_SECONDS)
+
+
+def _check_free(port: int) -> None:
+    """Raises ConfigError for a port that another program listens on."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # that of a server that has just ended is free
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigError(
+                f"Port {port} is already in use ({error.strerror}).",
+                f"Choose another one: gristmill ui --port {port + 1}",
+            ) from error
