@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from storage.errors import DamagedArtifact
 from storage.shards.arrays import Float64, Int64, UInt64
 from storage.shards.documents import read_batches
 from tasks.dedup import kernels
@@ -27,9 +28,9 @@ from tasks.shards import Made, map_shards
 from tasks.stage.output import Output
 from tasks.text.scan import Scanner
 
-SETS, ENDS, VALUES = "sets.npy", "ends.npy", "values.npy"
+SETS, ENDS, VALUES = "sets.bin", "ends.npy", "values.npy"
 EDGES_AT_ONCE = 1 << 13
-SHINGLES_AT_ONCE = 1 << 21  # 16 MB
+SHINGLES_AT_ONCE = 1 << 20  # 8 MB
 
 
 class Portion(NamedTuple):
@@ -77,14 +78,14 @@ class Shingles:
         # Named after its rows, so that a resumed run cannot mistake other rows' shingles for these
         name = f"shingles-{xxhash.xxh3_64_hexdigest(missing.tobytes())}"
         results = map_shards(work, jobs, self.out, name, releases_gil=True)
-        places = [self.places]
+        places = []
         for result in results:
             ends = np.load(result.folder / ENDS)
             places.append(np.stack((np.full(len(ends), len(self.files)), np.append(0, ends[:-1]), ends), axis=1))
             self.files.append(result.folder / SETS)
-        self.rows, self.places = np.concatenate((self.rows, missing)), np.concatenate(places)
-        order = np.argsort(self.rows)
-        self.rows, self.places = self.rows[order], self.places[order]
+        where = np.searchsorted(self.rows, missing)
+        self.rows = np.insert(self.rows, where, missing)
+        self.places = np.insert(self.places, where, np.concatenate(places), axis=0)
 
 
 def _compare(portion: Portion, folder: Path) -> dict[str, int]:
@@ -101,7 +102,7 @@ def _similarities(portion: Portion) -> Float64:
     if sizes.sum() > SHINGLES_AT_ONCE and len(edges) > 1:
         return np.concatenate([_similarities(half) for half in _halves(portion)])
     order = np.argsort(places[:, 0], kind="stable")
-    sets, ends = np.concatenate(list(_read(places[order], files))), np.cumsum(sizes[order])
+    sets, ends = _read(places[order], files), np.cumsum(sizes[order])
     first, second = np.argsort(order)[np.searchsorted(rows, edges)].astype(np.int32).T
     values = np.empty(len(edges))
     compare_kernels.jaccards(sets, ends, np.ascontiguousarray(first), np.ascontiguousarray(second), values)
@@ -114,11 +115,23 @@ def _halves(portion: Portion) -> Iterator[Portion]:
         yield Portion(edges, rows, portion.places[np.searchsorted(portion.rows, rows)], portion.files)
 
 
-def _read(places: Int64, files: dict[int, Path]) -> Iterator[UInt64]:
-    """The sets at these places, which are ordered by file."""
-    for file, group in itertools.groupby(places.tolist(), lambda place: place[0]):
-        stored = np.load(files[file], mmap_mode="r")  # for so long only: a mapping holds the file open
-        yield np.concatenate([stored[start:end] for _, start, end in group])
+def _read(places: Int64, files: dict[int, Path]) -> UInt64:
+    """The sets at these places, which are ordered by file, one after the other."""
+    sets = np.empty((places[:, 2] - places[:, 1]).sum(), np.uint64)
+    room = memoryview(sets).cast("B")
+    at = 0
+    for number, group in itertools.groupby(places.tolist(), lambda place: place[0]):
+        with files[number].open("rb", buffering=0) as file:  # a mapping's pages would count as this process's
+            for _, start, end in group:
+                file.seek(sets.itemsize * start)
+                after = at + sets.itemsize * (end - start)
+                if file.readinto(room[at:after]) != after - at:
+                    raise DamagedArtifact(
+                        f"{files[number]} ends too early.",
+                        f"Delete {files[number].parent} and run again: its shard is read anew.",
+                    )
+                at = after
+    return sets
 
 
 def _take_shingles(config: SketchConfig, job: tuple[Shard, Int64], folder: Path) -> dict[str, int]:
@@ -128,7 +141,9 @@ def _take_shingles(config: SketchConfig, job: tuple[Shard, Int64], folder: Path)
     for start, batch in read_batches(shard.documents, ["text"], holding=wanted.tolist()):
         first, last = np.searchsorted(wanted, (start, start + len(batch)))
         found += shingle_sets(scanner, config.ngram, batch["text"].take(pa.array(wanted[first:last] - start)))
-    np.save(folder / SETS, np.concatenate(found))
+    with (folder / SETS).open("wb") as file:
+        for shingles in found:
+            shingles.tofile(file)
     np.save(folder / ENDS, np.cumsum([len(shingles) for shingles in found]))
     return {"documents": len(found)}
 
