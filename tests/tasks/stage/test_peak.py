@@ -1,0 +1,58 @@
+"""The peak of a stage is that of the stage, and not of what the process did before it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from tasks.shards import map_shards
+from tasks.stage import machine
+from tasks.stage.output import Output
+from tasks.stage.session import Session, open_session
+from storage.store import Store
+from tests.runtimes import runtime_of
+
+SIZE = 300_000_000  # bytes
+
+
+def take(size: int, folder: Path | None = None) -> dict[str, int]:
+    """Hold so many bytes for a moment."""
+    return {"sum": int(np.ones(size, np.uint8)[::4096].sum())}
+
+
+def test_what_was_before_is_not_counted() -> None:
+    take(SIZE)
+    peak = machine.Peak()
+    before = peak.bytes
+    take(SIZE // 3)
+    assert before + 0.9 * SIZE / 3 < peak.bytes < before + 0.9 * SIZE
+
+
+def test_one_peak_in_another_hides_nothing_from_it() -> None:
+    outer = machine.Peak()
+    begun = outer.bytes
+    take(SIZE)
+    inner = machine.Peak()
+    take(SIZE // 3)
+    assert inner.bytes < begun + 0.9 * SIZE < outer.bytes
+
+
+def test_a_child_counts_where_it_ends() -> None:
+    first = machine.Peak()
+    subprocess.run([sys.executable, "-c", f"print(len(b'x' * {2 * SIZE}))"], check=True, stdout=subprocess.DEVNULL)
+    assert first.bytes > 1.9 * SIZE
+    assert machine.Peak().bytes < 1.9 * SIZE
+
+
+def test_a_worker_counts_for_the_map_that_it_works_in(tmp_path: Path) -> None:
+    out = Output.at(tmp_path, runtime=runtime_of(workers=2))
+    with open_session(Session(Store(str(tmp_path / "store")), out.runtime, "tiny")):
+        found = []
+        for name, size in (("large", SIZE), ("small", 1)):
+            peak = machine.Peak()
+            map_shards(take, [size, size], out, name)
+            found.append(peak.bytes)
+    assert found[0] > found[1] + SIZE / 2
