@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from storage.store import Store
 from tasks.shards import map_shards
 from tasks.stage import machine
 from tasks.stage.output import Output
 from tasks.stage.session import Session, open_session
-from storage.store import Store
 from tests.runtimes import runtime_of
 
 SIZE = 300_000_000  # bytes
