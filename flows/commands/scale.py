@@ -168,13 +168,8 @@ def _show(console: Console, text: int, found: list[Cost], workers: int) -> None:
     for one in found:
         sizes = f"{one.growth.measured} {'size' if one.growth.measured == 1 else 'sizes'} of corpus"
         source = f"{sizes}, up to {size_of(one.growth.largest)}"
-        table.add_row(
-            one.stage,
-            _hours(one.core_hours),
-            one.growth.law,
-            *map(size_of, (one.memory, one.bytes_in, one.disk)),
-            source,
-        )
+        numbers = map(size_of, (one.memory, one.bytes_in, one.disk))
+        table.add_row(one.stage, _hours(one.core_hours), one.growth.law, *numbers, source)
     total = sum(one.core_hours for one in found)
     table.add_row("all", _hours(total), "", "", "", size_of(sum(one.disk for one in found)), "")
     console.print()

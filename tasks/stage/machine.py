@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 from weakref import WeakSet
 
 PROC = Path("/proc")
@@ -55,7 +56,7 @@ class Peak:
     """The most memory of a process from now on, be it this one, a child that ends or a worker. Several may be open at
     once, one in another or side by side."""
 
-    _open: WeakSet[Peak] = WeakSet()
+    _open: ClassVar[WeakSet[Peak]] = WeakSet()
 
     def __init__(self) -> None:
         self._highest = 0

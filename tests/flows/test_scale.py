@@ -86,7 +86,8 @@ def test_what_a_stage_read_is_told_and_scaled(settings: list[str], tmp_path: Pat
         raw = download.materialize(profile.download, ())[0]
         assert profile.dedup is not None
         unique = dedup.materialize(profile.dedup, (raw.part("documents"),))[0]
-    assert raw.manifest is not None and unique.manifest is not None
+    assert raw.manifest is not None
+    assert unique.manifest is not None
     text = raw.manifest.facts["text_bytes"]
     assert "bytes_in" not in raw.manifest.facts
     assert unique.manifest.facts["bytes_in"] == text
@@ -98,7 +99,8 @@ def test_a_plan_for_programs(settings: list[str], capsys: pytest.CaptureFixture[
     show_plan(Console(), "tiny", settings, scale=["1TB", "2TB"], workers=10, json_wanted=True)
     told = json.loads(capsys.readouterr().out)
     stages = {stage["stage"]: stage for stage in told["stages"]}
-    assert stages["download"]["hit"] and not stages["dedup"]["hit"]
+    assert stages["download"]["hit"]
+    assert not stages["dedup"]["hit"]
     first, second = told["scale"]
     assert (first["text_bytes"], second["text_bytes"]) == (10**12, 2 * 10**12)
     assert first["not_measured"] == ["dedup", "filter", "tokenizer", "tokenize"]

@@ -125,9 +125,7 @@ def _once(found: Found) -> tuple[UInt64, Int64]:
     return keys[new], documents[new]
 
 
-def _reduce(
-    config: TemplateCountsConfig, corpus: Corpus, spilled: Parts, number: int, folder: Path
-) -> dict[str, Any]:
+def _reduce(config: TemplateCountsConfig, corpus: Corpus, spilled: Parts, number: int, folder: Path) -> dict[str, Any]:
     """Write the frequent keys of a partition, with the document of the smallest id that has each."""
     members, ends, keys = grouped(spilled, corpus.starts, number)
     sizes = np.diff(ends, prepend=0)
