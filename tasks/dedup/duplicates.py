@@ -23,7 +23,7 @@ from tasks.dedup.parts import Parts, PartWriter, range_of
 from tasks.shards import map_shards
 from tasks.stage.output import Output
 
-EXACT, NEAR, SIMHASH = REASONS = ("exact_duplicate", "near_duplicate", "simhash_duplicate")
+REASONS = ("exact_duplicate", "near_duplicate", "simhash_duplicate")
 HASHES = (np.uint64, np.uint64, np.uint32)  # the two halves, place
 EDGES = "edges.npy"
 SCHEMA = pa.schema(

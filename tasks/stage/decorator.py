@@ -389,6 +389,7 @@ class Stage:
         )
         artifact = session.store.publish(out.path, manifest)
         shutil.rmtree(work, ignore_errors=True)
+        machine.give_back()
         return artifact
 
     def _check_sources(self, config: StageConfig, payload: KeyPayload, work: Path) -> None:

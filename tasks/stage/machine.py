@@ -7,9 +7,11 @@ of the groups above it too (cgroups(7)).
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import resource
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -81,6 +83,16 @@ class Peak:
                 peak._highest = max(peak._highest, reached)
             with suppress(OSError):
                 (PROC / "self" / "clear_refs").write_text("5")
+
+
+def give_back() -> None:
+    """Return to the system what was freed. A heap and Arrow's pool keep what the largest stage so far has needed, which
+    would count as memory of all later ones."""
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None:
+        arrow.default_memory_pool().release_unused()
+    with suppress(AttributeError):  # glibc has it, other C libraries have not
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _high_water() -> int:

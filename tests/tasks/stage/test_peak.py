@@ -56,3 +56,19 @@ def test_a_worker_counts_for_the_map_that_it_works_in(tmp_path: Path) -> None:
             map_shards(take, [size, size], out, name)
             found.append(peak.bytes)
     assert found[0] > found[1] + SIZE / 2
+
+
+def test_what_was_freed_is_given_back() -> None:
+    """Pieces below the size for which the C library asks the system each time, with one in use behind them."""
+    pieces = [np.ones(100_000, np.uint8) for _ in range(1000)]
+    last = np.ones(100_000, np.uint8)
+    held = resident()
+    del pieces
+    machine.give_back()
+    assert resident() < held - 50e6
+    assert last.all()
+
+
+def resident() -> int:
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in status if line.startswith("VmRSS"))
