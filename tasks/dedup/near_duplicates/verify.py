@@ -118,7 +118,7 @@ def _halves(portion: Portion) -> Iterator[Portion]:
 def _read(places: Int64, files: dict[int, Path]) -> UInt64:
     """The sets at these places, which are ordered by file, one after the other."""
     sets = np.empty((places[:, 2] - places[:, 1]).sum(), np.uint64)
-    room = memoryview(sets).cast("B")
+    room = memoryview(sets.data).cast("B")
     at = 0
     for number, group in itertools.groupby(places.tolist(), lambda place: place[0]):
         with files[number].open("rb", buffering=0) as file:  # a mapping's pages would count as this process's
