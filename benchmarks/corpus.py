@@ -4,16 +4,24 @@ In this order, each sorted, until there is enough: the embedded corpus (speeches
 licences), docstrings of all installed packages, then whole source and text files of the same packages. Such text has
 duplicates of its own (licences, vendored files, generated docstrings), so none are planted. A smaller corpus for a slow
 tool is a *part*: documents spread evenly over the whole, so that both hold the same mix.
+
+There is no more such text than some 400 MB. A corpus that is larger than the one it is made of repeats that one in
+rounds, and in each but the first, words change: lower-case words of four letters or more are exchanged for others of
+their length, by a permutation of those in use that is the round's own. Lengths, the form of lines, short words and
+the share of near-duplicates within a round stay as they are; documents of two rounds have few 5-grams in common.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import itertools
 import json
+import random
+import re
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,6 +34,8 @@ SUMMARY = "corpus.json"
 DOCSTRING_CHARACTERS = 200
 FILE_BYTES = range(200, 100_001)
 SUFFIXES = frozenset({".py", ".pyi", ".rst", ".md", ".txt"})
+WORD = re.compile(r"\b[a-z]{4,}\b")
+DOCUMENTS_WITH_WORDS = 5_000  # whose words are exchanged; those that are in none of them stay
 
 
 @dataclass
@@ -42,12 +52,14 @@ def build(folder: Path, megabytes: float) -> Tally:
 
 
 def build_part(folder: Path, whole: Path, megabytes: float) -> Tally:
-    """About `megabytes` of the corpus in `whole`: documents spread evenly over it, in their order."""
+    """About `megabytes` of the corpus in `whole`: documents spread evenly over it, in their order; or all of them, in
+    as many rounds as it takes."""
     known = _known(folder)
     if known:
         return known
     summary = Tally(**json.loads((whole / SUMMARY).read_text()))
-    return _write(folder, _thinned(whole, megabytes * 1e6 / summary.bytes), megabytes)
+    share = megabytes * 1e6 / summary.bytes
+    return _write(folder, _thinned(whole, share) if share <= 1 else _in_rounds(whole), megabytes)
 
 
 def _known(folder: Path) -> Tally | None:
@@ -83,6 +95,32 @@ def _thinned(whole: Path, share: float) -> Iterator[Document]:
                 yield document
                 taken += len(document.text)
             seen += len(document.text)
+
+
+def _in_rounds(whole: Path) -> Iterator[Document]:
+    shards = sorted(whole.glob("*.parquet"))
+    first = (document for shard in shards for document in read_documents(shard))
+    words = sorted({word for document in itertools.islice(first, DOCUMENTS_WITH_WORDS) for word in _words(document)})
+    for number in itertools.count():
+        others = _exchanged(words, number)
+        for shard in shards:
+            for document in read_documents(shard):
+                text = WORD.sub(others, document.text) if number else document.text
+                yield Document.new(text, document.source)
+
+
+def _words(document: Document) -> list[str]:
+    return WORD.findall(document.text)
+
+
+def _exchanged(words: list[str], seed: int) -> Callable[[re.Match[str]], str]:
+    """What a word becomes: another of its length, no two the same."""
+    draw = random.Random(seed)
+    found: dict[str, str] = {}
+    for _, group in itertools.groupby(sorted(words, key=len), key=len):
+        mine = list(group)
+        found.update(zip(mine, draw.sample(mine, len(mine)), strict=True))
+    return lambda word: found.get(word[0], word[0])
 
 
 def _documents() -> Iterator[Document]:
@@ -128,7 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=Path("benchmarks/.data/corpus"))
     parser.add_argument("--megabytes", type=float, default=120, help="of UTF-8 text")
-    parser.add_argument("--part-of", type=Path, help="take the documents from this corpus")
+    parser.add_argument("--part-of", type=Path, help="take the documents from this corpus, repeatedly if it is smaller")
     arguments = parser.parse_args()
     if arguments.part_of:
         tally = build_part(arguments.folder, arguments.part_of, arguments.megabytes)

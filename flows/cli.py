@@ -129,6 +129,7 @@ def plan(
     workers: Annotated[
         int | None, typer.Option(min=1, help="with --scale: on so many cores, in place of runtime.data.workers")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the stages, and --scale, as JSON")] = False,
     store: StoreUrl = None,
 ) -> None:
     """Say what a run would do and what it takes, without doing anything.
@@ -156,7 +157,8 @@ def plan(
     """
     from flows.commands.plan import show_plan
 
-    show_plan(console, profile, settings(overrides, store), device, price, utilisation, scale or [], workers)
+    asked = settings(overrides, store)
+    show_plan(console, profile, asked, device, price, utilisation, scale or [], workers, as_json)
 
 
 @app.command()

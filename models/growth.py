@@ -46,12 +46,14 @@ def units(law: str, text: float, sample: float = math.inf) -> float:
 
 
 def fit(law: str, found: Sequence[Measured], sample: float = math.inf) -> Growth:
-    """Least squares over the measurements, with neither a negative start nor a negative growth; larger corpora, of
-    which more seconds are known, weigh more. There must be a measurement."""
+    """Least squares over the measurements, with neither a negative start nor a negative growth. Each weighs as much as
+    it has text: of a small corpus most is start-up, which differs from run to run and with what is not yet reached,
+    such as the size of a vocabulary. There must be a measurement."""
     x, y = [units(law, each.text, sample) for each in found], [each.seconds for each in found]
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    spread = sum((one - mean_x) ** 2 for one in x)
-    each = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread if spread else 0.0
+    total = sum(x)
+    mean_x, mean_y = (sum(a * b for a, b in zip(x, values, strict=True)) / total for values in (x, y))
+    spread = sum(one * (one - mean_x) ** 2 for one in x)
+    each = sum(a * (a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread if spread else 0.0
     fixed = mean_y - each * mean_x
     if each <= 0 or fixed < 0:
         fixed, each = 0.0, sum(y) / max(1.0, sum(x))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
 from flows.arithmetic import pretraining_of, training_plan
-from flows.commands.scale import show_scale, sizes_of
+from flows.commands.scale import scale_as_json, show_scale, sizes_of
 from flows.commands.training import show_training
 from flows.plan import PlannedStage, plan
 from flows.session import session_of
@@ -31,11 +32,17 @@ def show_plan(
     utilisation: float | None = None,
     scale: Sequence[str] = (),
     workers: int | None = None,
+    json_wanted: bool = False,
 ) -> None:
     """A table of stages; then, of a profile that pretrains, the model that the size dial gives, and what it takes to
-    train it; then what larger corpora would cost."""
+    train it; then what larger corpora would cost. As JSON, the stages and the larger corpora alone."""
     profile = load(name, overrides)
     sizes = sizes_of(scale)
+    if json_wanted:
+        lines = plan(profile)
+        told = scale_as_json(profile, session_of(profile).store, lines, sizes, workers or profile.runtime.data.workers)
+        print(json.dumps({"stages": [_as_json(line) for line in lines], "scale": told}, indent=1))
+        return
     # First, as it refuses an unknown device
     training = training_plan(profile, device, price, utilisation) if profile.pretrain else None
     lines = plan(profile)
@@ -67,6 +74,18 @@ def show_plan(
     if sizes:
         store = session_of(profile).store
         show_scale(console, profile, store, lines, training, sizes, workers or profile.runtime.data.workers)
+
+
+def _as_json(line: PlannedStage) -> dict[str, object]:
+    manifest = line.manifest
+    return {
+        "stage": line.name,
+        "hit": line.hit,
+        "why": line.why,
+        "bytes": manifest.size if manifest else None,
+        "seconds": manifest.facts.get("seconds") if manifest else None,
+        "forecast": line.forecast._asdict() if line.forecast else None,
+    }
 
 
 def _to_make(lines: list[PlannedStage], seconds: float, arithmetic: Collection[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -31,6 +31,7 @@ class Cost(NamedTuple):
     growth: Growth
     core_hours: float
     memory: int  # bytes of the largest process
+    bytes_in: float  # bytes of text that it reads
     disk: float  # bytes of its artifact
     shuffle: int  # bytes that are spilled and sorted
 
@@ -58,10 +59,15 @@ def costs(profile: Profile, store: Store, lines: Iterable[PlannedStage], text: i
         ratio = min(text, sample) / min(size, sample) if law.startswith("n, ") else text / size
         memory, shuffle = max(manifest.facts["peak_memory_bytes"] for _, manifest in known), 0
         if line.name == GROWS and profile.dedup is not None:
-            forecast = forecast_dedup(profile.dedup, int(largest.counts["documents"]["in"] * ratio), profile.runtime)
+            documents = largest.counts["documents"]
+            removed = sum(documents["removed"].values())
+            forecast = forecast_dedup(
+                profile.dedup, int(documents["in"] * ratio), profile.runtime, duplicates=int(removed * ratio)
+            )
             memory, shuffle = max(memory, forecast.memory), forecast.disk
         hours = growth.seconds(text) / 3600
-        found.append(Cost(line.name, growth, hours, memory, largest.size * (1 if ratio < 1 else ratio), shuffle))
+        read = largest.facts.get("bytes_in", size) * ratio
+        found.append(Cost(line.name, growth, hours, memory, read, largest.size * (1 if ratio < 1 else ratio), shuffle))
     return found
 
 
@@ -100,7 +106,7 @@ def show_scale(
     """A table for each size. Says which stages no run has measured."""
     for text in sizes:
         found = costs(profile, store, lines, text)
-        missing = [line.name for line in lines if line.name in LAWS and line.name not in {one.stage for one in found}]
+        missing = _missing(lines, found)
         if missing:
             console.print(
                 f"\n{', '.join(missing)}: no run in this store has measured {'it' if len(missing) == 1 else 'them'}. "
@@ -113,16 +119,59 @@ def show_scale(
             _show_training(console, text, lines, training, store)
 
 
+def scale_as_json(
+    profile: Profile, store: Store, lines: list[PlannedStage], sizes: Iterable[int], workers: int
+) -> list[dict[str, Any]]:
+    """The tables for programs: for each size its stages, in bytes, seconds and core-hours."""
+    told = []
+    for text in sizes:
+        found = costs(profile, store, lines, text)
+        stages = [
+            {
+                "stage": one.stage,
+                "grows_as": one.growth.law,
+                "core_hours": one.core_hours,
+                "fixed_cpu_seconds": one.growth.fixed,
+                "memory_bytes": one.memory,
+                "bytes_in": int(one.bytes_in),
+                "disk_bytes": int(one.disk),
+                "shuffle_bytes": one.shuffle,
+                "measured_sizes": one.growth.measured,
+                "measured_up_to_bytes": one.growth.largest,
+            }
+            for one in found
+        ]
+        total = sum(one.core_hours for one in found)
+        told.append(
+            {
+                "text_bytes": text,
+                "stages": stages,
+                "not_measured": _missing(lines, found),
+                "core_hours": total,
+                "workers": workers,
+                "hours": total / workers,
+            }
+        )
+    return told
+
+
+def _missing(lines: list[PlannedStage], found: list[Cost]) -> list[str]:
+    """Stages of which no run is known."""
+    known = {one.stage for one in found}
+    return [line.name for line in lines if line.name in LAWS and line.name not in known]
+
+
 def _show(console: Console, text: int, found: list[Cost], workers: int) -> None:
-    heads = ("stage", "core-hours", "grows as", "memory", "disk", "from")
+    heads = ("stage", "core-hours", "grows as", "memory", "reads", "disk", "from")
     title = f"{size_of(text)} of text"
-    table = new_table(*heads, right=["core-hours", "memory", "disk"], title=title)
+    table = new_table(*heads, right=["core-hours", "memory", "reads", "disk"], title=title)
     for one in found:
         sizes = f"{one.growth.measured} {'size' if one.growth.measured == 1 else 'sizes'} of corpus"
         source = f"{sizes}, up to {size_of(one.growth.largest)}"
-        table.add_row(one.stage, _hours(one.core_hours), one.growth.law, size_of(one.memory), size_of(one.disk), source)
+        numbers = map(size_of, (one.memory, one.bytes_in, one.disk))
+        table.add_row(one.stage, _hours(one.core_hours), one.growth.law, *numbers, source)
     total = sum(one.core_hours for one in found)
-    table.add_row("all", _hours(total), "", "", size_of(sum(one.disk for one in found)), "")
+    table.add_row("all", _hours(total), "", "", "", size_of(sum(one.disk for one in found)), "")
     console.print()
     console.print(table)
     worst = max(found, key=lambda one: one.core_hours)

@@ -1,6 +1,7 @@
 """Grouping rows by key within bounded memory: keys are spilled by partition, and each partition is sorted separately.
 
-A partition is a range of the keys of one band. A band is a single partition unless its keys exceed the memory limit.
+A partition is a range of the keys of one band. Partitions are small whatever the corpus, as long as there are few: each
+shard has a piece of each, and a piece takes time to read.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import numpy as np
 
 from storage.shards.arrays import Int64, UInt32, UInt64
 from tasks.dedup.kernels import may_repeat
-from tasks.dedup.parts import PartWriter, range_of, read_part
-from tasks.shards import ShardResult
+from tasks.dedup.parts import Parts, PartWriter, range_of
 
 TYPES = (np.uint64, np.uint32)  # key, place
 BYTES_A_KEY = 48  # key, row, order and their sorted copies while a partition is grouped
+SMALL = 1 << 23  # bytes of a partition that is small
+ENOUGH = 16  # most ranges that are made for partitions to be small
 
 
 class Groups(NamedTuple):
@@ -29,10 +31,16 @@ class Groups(NamedTuple):
     keys: UInt64
 
 
-def ranges_needed(keys: int, memory: int) -> int:
-    """The number of ranges (a power of two) to split a band of `keys` keys into, so that each fits `memory` bytes."""
+def ranges_for(keys: int, memory: int, size: int = BYTES_A_KEY) -> int:
+    """The number of ranges (a power of two) to split `keys` keys into, of `size` bytes each: a range fits `memory`
+    bytes and, as far as `ENOUGH` ranges allow, is `SMALL`."""
+    return max(ranges_needed(keys, memory, size), min(ENOUGH, ranges_needed(keys, SMALL, size)))
+
+
+def ranges_needed(keys: int, memory: int, size: int = BYTES_A_KEY) -> int:
+    """The number of ranges (a power of two) for each to fit `memory` bytes."""
     ranges = 1
-    while keys * BYTES_A_KEY > ranges * memory:
+    while keys * size > ranges * memory:
         ranges *= 2
     return ranges
 
@@ -48,10 +56,10 @@ def spill(folder: Path, bands: Iterable[UInt64], places: UInt32, ranges: int) ->
     return file.counts
 
 
-def grouped(spilled: list[ShardResult], starts: list[int], partition: int) -> Groups:
+def grouped(spilled: Parts, starts: list[int], partition: int) -> Groups:
     """The groups of one partition. `starts` are the shards' first rows."""
     keys, rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for shard, (key, place) in read_part(spilled, TYPES, partition):
+    for shard, (key, place) in spilled.read(partition):
         keys.append(key)
         rows.append(place.astype(np.int64) + starts[shard])
     return group(np.concatenate(keys), np.concatenate(rows))

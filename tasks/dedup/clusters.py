@@ -1,27 +1,32 @@
-"""Clusters of duplicates, and which document of each is kept; independent of the order of documents.
+"""Clusters of duplicates; independent of the order of documents.
 
-Edges are pairs of rows, edges × 2, the smaller row first.
+Edges are pairs of rows, edges × 2, the smaller row first. One process has all of them: 16 bytes for each edge and for
+each document that has one, three times as much while they are sorted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
-import pyarrow as pa
 
 from storage.shards.arrays import Int64
-from tasks.dedup.config import DedupConfig
-from tasks.dedup.corpus import Corpus
-from tasks.dedup.keeping.preference import PREFERENCE, for_choice
 from tasks.dedup.near_duplicates import compare_kernels
 
+WAITING = 1 << 16  # edges that are collected before they are joined with the others
 
-def unique_edges(parts: Sequence[Int64]) -> Int64:
-    """All edges without repetitions, ascending. Rows must be below 2³²."""
-    edges = np.concatenate([np.empty((0, 2), np.int64), *parts])
-    packed = np.unique((edges.min(axis=1) << 32) | edges.max(axis=1))
-    return np.stack((packed >> 32, packed & 0xFFFFFFFF), axis=1)
+
+def unique_edges(parts: Iterable[Int64]) -> Int64:
+    """All edges without repetitions, ascending. Rows must be below 2³². The parts, of which most may hold the same
+    edges, are taken one after the other."""
+    found, waiting, size = np.empty(0, np.int64), list[Int64](), 0
+    for part in parts:
+        waiting.append((part.min(axis=1) << 32) | part.max(axis=1) if len(part) else found[:0])
+        size += len(part)
+        if size > max(len(found), WAITING):
+            found, waiting, size = np.unique(np.concatenate([found, *waiting])), [], 0
+    found = np.unique(np.concatenate([found, *waiting]))
+    return np.stack((found >> 32, found & 0xFFFFFFFF), axis=1)
 
 
 class Components:
@@ -40,18 +45,3 @@ class Components:
         labels = -1 - rows
         labels[known] = self._labels[place[known]]
         return labels
-
-
-def choose_keepers(config: DedupConfig, corpus: Corpus, components: Components) -> pa.Table:
-    """All rows of all components, ascending, with id, source and the row of their component that is kept.
-
-    A document that an earlier dedup kept comes first; then the order of preference.py decides.
-    """
-    rows = components.rows
-    labels = components.labels(rows)
-    table = for_choice(config, corpus, rows, labels).append_column("cluster", pa.array(labels))
-    ordered = table.sort_by([("cluster", "ascending"), *PREFERENCE])
-    clusters = ordered["cluster"].to_numpy()
-    _, first, member_of = np.unique(clusters, return_index=True, return_inverse=True)
-    ordered = ordered.append_column("keeper", pa.array(ordered["row"].to_numpy()[first][member_of]))
-    return ordered.select(["row", "id", "source", "keeper", "cluster"]).sort_by("row")

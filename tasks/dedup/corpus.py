@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,10 +50,6 @@ class Shard:
         table = read_columns(self.rows, names)
         return table if self.places is None else table.take(pa.array(self.places))
 
-    def mapped(self) -> UInt32:
-        """The signatures in the shard's file, of which only what is asked for is loaded."""
-        return np.asarray(np.memmap(self.signatures, np.uint32, "r", self.header, self.shape))
-
 
 class Corpus:
     """See the module's docstring."""
@@ -62,10 +57,6 @@ class Corpus:
     def __init__(self) -> None:
         self.shards: list[Shard] = []
         self.size = 0
-        self._signatures: dict[int, UInt32] = {}  # by the shard's first row; to map a file takes as long as to read it
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_signatures": {}}  # a worker maps the files itself; a pickle would hold their bytes
 
     def add(self, documents: Artifact, sketched: Artifact) -> None:
         """Append the documents to deduplicate."""
@@ -127,10 +118,10 @@ class Corpus:
 
     def signatures_of(self, shard: Shard, local: Int64) -> UInt32:
         """Signatures of some of a shard's documents, given by index."""
-        if shard.start not in self._signatures:
-            self._signatures[shard.start] = shard.mapped()
-        found: UInt32 = self._signatures[shard.start][local if shard.places is None else shard.places[local]]
-        return found
+        rows = local if shard.places is None else shard.places[local]
+        # Mapped for this call alone: a mapping holds the file open, and its pages count as memory of this process
+        stored = np.memmap(shard.signatures, np.uint32, "r", shard.header, shard.shape)
+        return np.asarray(stored)[rows]
 
     def contents(self, rows: Int64) -> list[str]:
         """For ascending rows, the content hash of their shard, which does not depend on the order of shards."""

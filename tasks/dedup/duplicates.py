@@ -8,58 +8,54 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage.shards.arrays import Int64, UInt64
-from tasks.dedup.buckets import grouped, ranges_needed, spill
-from tasks.dedup.clusters import Components, choose_keepers, unique_edges
+from tasks.dedup.buckets import group, ranges_for
+from tasks.dedup.clusters import Components, unique_edges
 from tasks.dedup.config import DedupConfig, SimHashConfig
 from tasks.dedup.corpus import Corpus, Shard
+from tasks.dedup.keeping.choose import CODES, REMOVED_SCHEMA, choose_keepers
 from tasks.dedup.near_duplicates.candidates import Candidates
 from tasks.dedup.near_duplicates.large_buckets import join_large_buckets
 from tasks.dedup.near_duplicates.simhash import distances, simhash_edges, simhashes
 from tasks.dedup.near_duplicates.verify import Shingles
+from tasks.dedup.parts import Parts, PartWriter, range_of
 from tasks.shards import map_shards
 from tasks.stage.output import Output
 
-EXACT, NEAR, SIMHASH = REASONS = ("exact_duplicate", "near_duplicate", "simhash_duplicate")
-CHAINED = ", through documents between them"
+REASONS = ("exact_duplicate", "near_duplicate", "simhash_duplicate")
+HASHES = (np.uint64, np.uint64, np.uint32)  # the two halves, place
+EDGES = "edges.npy"
 SCHEMA = pa.schema(
-    [("row", pa.int64()), ("keeper", pa.int64()), ("id", pa.string()), ("source", pa.string()), ("reason", pa.string()),
-     ("value", pa.float64()), ("threshold", pa.float64()), ("detail", pa.string()), ("kept", pa.string()),
-     ("kept_source", pa.string())]
-)  # fmt: skip
+    [*REMOVED_SCHEMA, ("reason", CODES), ("value", pa.float64()), ("threshold", pa.float64()), ("chained", pa.bool_())]
+)  # chained: the documents between them are similar, they themselves are not
 
 
 def find_duplicates(config: DedupConfig, corpus: Corpus, out: Output) -> pa.Table:
-    """The rows to remove, ascending, with their ledger columns, and the id and source of the document kept for each."""
-    memory = out.runtime.data.working_memory
+    """The rows to remove, ascending, each with the reason and with the document that is kept for it: 100 bytes each."""
+    memory = out.runtime.data.working_memory // out.runtime.data.workers
     copies = exact_copies(corpus, memory, out)
     shingles = Shingles(config.sketch, corpus, out)
     near = near_edges(config, corpus, copies, shingles, memory, out)
     joined = unique_edges([copies, near])
     if config.simhash is None:
-        return _judge(config, corpus, Components(joined), copies, shingles)
+        return _judge(config, corpus, Components(joined), copies, shingles, memory)
     hashes = simhashes(config.sketch, corpus, out)
     close = simhash_edges(config.simhash, hashes, np.unique(copies[:, 1]))
     out.count(close_by_simhash=len(close))
-    table = _judge(config, corpus, Components(unique_edges([joined, close])), copies, shingles)
+    table = _judge(config, corpus, Components(unique_edges([joined, close])), copies, shingles, memory)
     return _by_simhash(config.simhash, table, Components(joined), hashes)
 
 
 def exact_copies(corpus: Corpus, memory: int, out: Output) -> Int64:
     """(first row, other row) for each document that equals a document of a lower row after normalisation, by the
     128-bit xxh3 hash of the text."""
-    ranges = ranges_needed(corpus.size, memory)
-    work = functools.partial(_spill_exact, ranges)
-    spilled = map_shards(work, corpus.shards, out, f"exact-keys-{ranges}", releases_gil=True)
-    starts = [shard.start for shard in corpus.shards]
-    found = []
-    for partition in range(ranges):
-        members = np.sort(grouped(spilled, starts, partition).members)
-        if len(members):
-            found.append(_equal(members, _hashes(corpus.columns(members, ["exact"]))))
-    return unique_edges(found)
+    ranges = ranges_for(corpus.size, memory)
+    spill = functools.partial(_spill_exact, ranges)
+    spilled = Parts(map_shards(spill, corpus.shards, out, f"exact-keys-{ranges}", releases_gil=True), HASHES)
+    work = functools.partial(_group_exact, spilled, [shard.start for shard in corpus.shards])
+    found = map_shards(work, range(ranges), out, f"exact-copies-{ranges}", "partitions", releases_gil=True)
+    return unique_edges(np.load(part.folder / EDGES) for part in found)
 
 
 def near_edges(
@@ -77,33 +73,25 @@ def near_edges(
     return edges
 
 
-def _judge(config: DedupConfig, corpus: Corpus, components: Components, copies: Int64, shingles: Shingles) -> pa.Table:
-    """The rows of each component except its keeper, with reasons. Rows of earlier artifacts are never removed."""
-    chosen = choose_keepers(config, corpus, components)
-    rows, keepers = chosen["row"].to_numpy(), chosen["keeper"].to_numpy()
-    doomed = np.flatnonzero((rows != keepers) & ~corpus.is_earlier(rows))
-    rows, keepers = rows[doomed], keepers[doomed]
+def _judge(
+    config: DedupConfig, corpus: Corpus, components: Components, copies: Int64, shingles: Shingles, memory: int
+) -> pa.Table:
+    """The rows to remove of each component, with reasons."""
+    table = choose_keepers(config, corpus, components, memory, shingles.out)
     # An exact copy has the shingles of the row that represented it in the comparison, and so its similarity
-    pairs = np.stack((_standing_for(copies, rows), _standing_for(copies, keepers)), axis=1)
+    pairs = np.stack([_standing_for(copies, table[name].to_numpy()) for name in ("row", "keeper")], axis=1)
     exact = pairs[:, 0] == pairs[:, 1]
-    values = np.ones(len(rows))
+    values = np.ones(len(table))
     values[~exact] = shingles.similarities(np.sort(pairs[~exact], axis=1))
-    chained = values < config.threshold
-    kept = chosen.take(pa.array(np.searchsorted(chosen["row"].to_numpy(), keepers)))
-    suffix = pa.array(np.where(chained, CHAINED, ""))
-    columns = [
-        pa.array(rows),
-        pa.array(keepers),
-        chosen["id"].take(pa.array(doomed)),
-        chosen["source"].take(pa.array(doomed)),
-        pa.array(np.where(exact, EXACT, NEAR)),
-        pa.array(values),
-        pa.array(np.where(exact, 1.0, config.threshold)),
-        pc.binary_join_element_wise("duplicate_of ", kept["id"], suffix, ""),
-        kept["id"],
-        kept["source"],
-    ]
-    return pa.table(columns, schema=SCHEMA).combine_chunks()
+    said = {
+        "reason": pa.DictionaryArray.from_arrays(np.where(exact, 0, 1).astype(np.int32), list(REASONS)),
+        "value": pa.array(values),
+        "threshold": pa.array(np.where(exact, 1.0, config.threshold)),
+        "chained": pa.array(values < config.threshold),
+    }
+    for name, column in said.items():
+        table = table.append_column(name, column)
+    return table.select(SCHEMA.names)
 
 
 def _by_simhash(config: SimHashConfig, table: pa.Table, components: Components, hashes: UInt64) -> pa.Table:
@@ -111,10 +99,10 @@ def _by_simhash(config: SimHashConfig, table: pa.Table, components: Components, 
     rows, keepers = table["row"].to_numpy(), table["keeper"].to_numpy()
     only = components.labels(rows) != components.labels(keepers)
     distance = distances(hashes, np.stack((rows, keepers), axis=1))
-    plain = pc.replace_substring(table["detail"], CHAINED, "").to_numpy()
+    reasons = table["reason"].combine_chunks().indices.to_numpy()
     changed = {
-        "detail": np.where(only & (distance <= config.max_distance), plain, table["detail"].to_numpy()),
-        "reason": np.where(only, SIMHASH, table["reason"].to_numpy()),
+        "chained": table["chained"].to_numpy() & ~(only & (distance <= config.max_distance)),
+        "reason": pa.DictionaryArray.from_arrays(np.where(only, 2, reasons).astype(np.int32), list(REASONS)),
         "value": np.where(only, distance, table["value"].to_numpy()),
         "threshold": np.where(only, config.max_distance, table["threshold"].to_numpy()),
     }
@@ -134,8 +122,23 @@ def _standing_for(copies: Int64, rows: Int64) -> Int64:
 
 
 def _spill_exact(ranges: int, shard: Shard, folder: Path) -> dict[str, Any]:
-    hashes = _hashes(shard.columns(["exact"]))
-    return spill(folder, [np.ascontiguousarray(hashes[:, 0])], np.arange(shard.size, dtype=np.uint32), ranges)
+    """Write the hashes of a shard's documents, partitioned by range of their first half."""
+    first, second = _hashes(shard.columns(["exact"])).T
+    with PartWriter(folder, HASHES) as file:
+        file.write(range_of(first, ranges), ranges, [first, second, np.arange(shard.size)])
+    return file.counts
+
+
+def _group_exact(spilled: Parts, starts: list[int], partition: int, folder: Path) -> dict[str, Any]:
+    """Write (first row, other row) for the equal hashes of a partition."""
+    columns = [(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))]
+    for shard, (one, two, place) in spilled.read(partition):
+        columns.append((one, two, place.astype(np.int64) + starts[shard]))
+    first, second, rows = (np.concatenate(column) for column in zip(*columns, strict=True))
+    members = group(first, np.arange(len(first))).members
+    edges = _equal(rows[members], np.stack((first[members], second[members]), axis=1))
+    np.save(folder / EDGES, edges)
+    return {"copies": len(edges)}
 
 
 def _hashes(table: pa.Table) -> UInt64:
@@ -150,6 +153,9 @@ def _packed(column: pa.FixedSizeBinaryArray) -> UInt64:
 
 
 def _equal(members: Int64, hashes: UInt64) -> Int64:
+    """(first row, other row) for rows with equal hashes."""
+    if not len(members):
+        return np.empty((0, 2), np.int64)
     order = np.lexsort((members, hashes[:, 1], hashes[:, 0]))
     ordered, rows = hashes[order], members[order]
     same = (ordered[1:] == ordered[:-1]).all(axis=1)

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage.artifact import Artifact
 from storage.errors import AccountingError
-from storage.shards.arrays import Bool, Int64
+from storage.shards.arrays import Bool
 from storage.shards.documents import LEDGER_SCHEMA, Verdict, ledger_batches, read_batches, write_batches
 from storage.shards.parquet import read_columns
 from tasks.dedup.config import DedupConfig
@@ -23,11 +24,12 @@ from tasks.dedup.earlier import find_earlier
 from tasks.dedup.near_duplicates.candidates import bands, expected_recall
 from tasks.dedup.spans.find import cut_spans, find_spans
 from tasks.dedup.spans.kinds import Kind, kinds_of
-from tasks.shards import collect, map_shards
+from tasks.shards import Made, collect, map_shards
 from tasks.stage.output import Output
 from tasks.stage.pages import markdown_table
 
 Removed = Counter[tuple[str, str]]  # documents by (source, reason)
+Job = tuple[Shard, pa.Table, list[Path]]  # its rows to remove, its spans to cut by kind
 
 CUTS = ("repeated_sentences", "repeated_line", "repeated_span")
 COPIES_SCHEMA = pa.schema(
@@ -35,6 +37,7 @@ COPIES_SCHEMA = pa.schema(
      ("metadata", pa.string()), ("reason", pa.string()), ("value", pa.float64())]
 )  # fmt: skip
 SOURCES_SHOWN = 40
+CHAINED = ", through documents between them"
 CURVE = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
@@ -47,13 +50,20 @@ def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifa
         out.uses[f"against {name}"] = deduplicated.origin
     duplicates = find_duplicates(config, corpus, out)
     total = corpus.sources()
-    removed = Counter(zip(duplicates["source"].to_pylist(), duplicates["reason"].to_pylist(), strict=True))
+    removed = _counted(duplicates, ["source", "reason"])
     _check_sources(config, total, removed)
     gone, memory = duplicates["row"].to_numpy(), out.runtime.data.working_memory
     kinds = kinds_of(config)
     found = [find_spans(config, kind, corpus, gone, memory, out) for kind in kinds]
-    jobs = [(shard, [paths[number] for paths in found]) for number, shard in enumerate(corpus.own)]
-    written = map_shards(functools.partial(_write_shard, kinds, duplicates), jobs, out, "write", releases_gil=True)
+
+    def job(number: int) -> Job:
+        shard = corpus.own[number]
+        first, last = np.searchsorted(gone, (shard.start, shard.start + shard.size))
+        # Taken, since with a slice all of the table is sent to a worker
+        return shard, duplicates.take(pa.array(np.arange(first, last))), [paths[number] for paths in found]
+
+    jobs = Made(job, len(corpus.own))
+    written = map_shards(functools.partial(_write_shard, kinds), jobs, out, "write", releases_gil=True)
     collect(written, "documents.parquet", out.path / "documents")
     collect(written, "ledger.parquet", out.path / "ledger")
     collect(written, "copies.parquet", out.path / "copies")
@@ -66,21 +76,36 @@ def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifa
     _tabulate(config, total, removed, duplicates, out)
 
 
-def _write_shard(
-    kinds: Sequence[Kind], duplicates: pa.Table, job: tuple[Shard, list[Path]], folder: Path
-) -> dict[str, Any]:
-    shard, paths = job
-    mine = duplicates.slice(*_range(duplicates["row"].to_numpy(), shard.start, shard.start + shard.size))
+def _write_shard(kinds: Sequence[Kind], job: Job, folder: Path) -> dict[str, Any]:
+    shard, duplicates, paths = job
+    mine = _as_ledger(shard, duplicates)
     keep = np.ones(shard.size, np.bool_)
     keep[mine["row"].to_numpy() - shard.start] = False
     verdicts: list[Verdict] = []
     spans = [(kind, read_columns(path)) for kind, path in zip(kinds, paths, strict=True)]
     kept = write_batches(folder / "documents.parquet", _kept(shard.documents, keep, spans, verdicts))
-    ledger = mine.add_column(2, "verdict", pa.repeat(pa.scalar("removed"), len(mine))).select(LEDGER_SCHEMA.names)
+    ledger = mine.select(LEDGER_SCHEMA.names)
     write_batches(folder / "ledger.parquet", [*ledger.to_batches(), *ledger_batches(verdicts)], LEDGER_SCHEMA)
     write_batches(folder / "copies.parquet", _copies(shard, mine), COPIES_SCHEMA)
     emptied = Counter((verdict.source, verdict.reason) for verdict in verdicts if verdict.verdict == "removed")
     return {"kept": kept, "emptied": [[*names, count] for names, count in sorted(emptied.items())]}
+
+
+def _as_ledger(shard: Shard, duplicates: pa.Table) -> pa.Table:
+    """A shard's rows to remove with the other columns of the ledger, and names in place of their codes."""
+    ids = shard.columns(["id"])["id"].take(pa.array(duplicates["row"].to_numpy() - shard.start))
+    suffix = pc.if_else(duplicates["chained"], CHAINED, "")
+    added = {
+        "id": ids,
+        "verdict": pa.repeat(pa.scalar("removed"), len(duplicates)),
+        "detail": pc.binary_join_element_wise("duplicate_of ", duplicates["kept"], suffix, ""),
+    }
+    names = [field.name for field in duplicates.schema if pa.types.is_dictionary(field.type)]
+    columns = {
+        name: duplicates[name].cast(pa.string()) if name in names else duplicates[name]
+        for name in duplicates.column_names
+    }
+    return pa.table({**columns, **added})
 
 
 def _kept(
@@ -107,10 +132,11 @@ def _copies(shard: Shard, removed: pa.Table) -> Iterator[pa.RecordBatch]:
         yield from table.select(COPIES_SCHEMA.names).combine_chunks().to_batches()
 
 
-def _range(rows: Int64, start: int, end: int) -> tuple[int, int]:
-    """(offset, length) of the rows in [start, end); rows are ascending."""
-    first, last = np.searchsorted(rows, (start, end))
-    return int(first), int(last - first)
+def _counted(duplicates: pa.Table, names: list[str]) -> Counter[Any]:
+    """How many rows have each combination of these columns."""
+    found = duplicates.group_by(names).aggregate([([], "count_all")])
+    keys = zip(*(found[name].to_pylist() for name in names), strict=True)
+    return Counter(dict(zip(keys, found["count_all"].to_pylist(), strict=True)))
 
 
 def _check_sources(config: DedupConfig, total: Counter[str], removed: Removed) -> None:
@@ -141,7 +167,7 @@ def by_source(total: Counter[str], removed: Removed) -> list[dict[str, Any]]:
 
 def _tabulate(config: DedupConfig, total: Counter[str], removed: Removed, duplicates: pa.Table, out: Output) -> None:
     out.table("Removed by source", by_source(total, removed))
-    pairs = Counter(zip(*(duplicates[name].to_pylist() for name in ("kept_source", "source", "reason")), strict=True))
+    pairs = _counted(duplicates, ["kept_source", "source", "reason"])
     ordered = sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:SOURCES_SHOWN]
     if ordered:
         rows = [

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,8 +24,20 @@ from tasks.shards.shard import Call, ShardResult, clear, count_workers, results_
 from tasks.stage.output import Output
 
 T = TypeVar("T")
-R = TypeVar("R")
 SECONDS = 1.0  # between two messages of progress
+
+
+class Made(Sequence[T]):
+    """Shards that are each made when it is their turn: all of them together would take too much memory."""
+
+    def __init__(self, make: Callable[[int], T], count: int) -> None:
+        self._make, self._count = make, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._make(number)
 
 
 def map_shards(
@@ -60,23 +72,12 @@ def map_shards(
         ) as executor:
             executor.begin(folder, len(waiting))
             with broadcast(function, folder) if executor.by_reference else nullcontext(function) as sent:
-                calls = [Call(sent, shards[i], shard_folder(folder, i), releases_gil) for i in waiting]
+                calls = (Call(sent, shards[i], shard_folder(folder, i), releases_gil) for i in waiting)
                 _run(executor, calls, progress)
     found = results_of(folder, len(shards))
     if not (isolated or accelerators):  # those processes have ended, and the system counts them
         count_workers(folder, waiting)
     return found
-
-
-def in_threads(function: Callable[[T], R], items: Sequence[T], out: Output) -> Iterator[R]:
-    """`function` of each item, in order, in `out.runtime.data.workers` threads: for work in memory that leaves the
-    interpreter's lock to others, and need not be resumed."""
-    workers = min(out.runtime.data.workers, len(items))
-    if workers <= 1:
-        yield from map(function, items)
-        return
-    with ThreadPoolExecutor(workers) as pool:
-        yield from pool.map(function, items)
 
 
 def collect(results: Sequence[ShardResult], file: str, folder: Path) -> None:
@@ -107,14 +108,16 @@ class _Progress:
             self._tell()
 
 
-def _run(executor: Executor, calls: Iterable[Call], progress: _Progress) -> None:
-    """Have the calls run, as many at a time as the executor takes. Raises the first error of one."""
-    waiting, running, losses = deque(calls), dict[Future[None], Call](), Counter[Path]()
+def _run(executor: Executor, calls: Iterator[Call], progress: _Progress) -> None:
+    """Have the calls run, as many at a time as the executor takes; others are not made yet. Raises the first error of
+    one."""
+    again, running, losses = deque[Call](), dict[Future[None], Call](), Counter[Path]()
     try:
-        while waiting or running:
-            while waiting and len(running) < executor.room():
-                call = waiting.popleft()
+        while True:
+            while len(running) < executor.room() and (call := again.popleft() if again else next(calls, None)):
                 running[executor.submit(call)] = call
+            if not running:
+                break
             lost = 0
             for future in wait(running, SECONDS, FIRST_COMPLETED).done:
                 call = running.pop(future)
@@ -123,7 +126,7 @@ def _run(executor: Executor, calls: Iterable[Call], progress: _Progress) -> None
                 if isinstance(meaning, WorkerLost):
                     losses[call.folder] += meaning.times
                     _check_losses(losses[call.folder], executor, progress)
-                    waiting.appendleft(call)
+                    again.append(call)
                     lost += 1
                 elif meaning:
                     raise meaning

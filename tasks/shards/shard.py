@@ -56,10 +56,10 @@ def work(call: Call) -> None:
     gain nothing, and need not be safe to run so."""
     draft = call.folder.with_name(f"{call.folder.name}{DRAFT}{uuid4().hex}")
     draft.mkdir()
-    before = machine.cpu_seconds()
+    before, peak = machine.cpu_seconds(), machine.Peak()
     with nullcontext() if call.releases_gil else _ONE_AT_A_TIME:
         counts = call.function(call.shard, draft)
-    used = {"worker": _worker(), "cpu_seconds": machine.cpu_seconds() - before, "peak": machine.peak_memory()}
+    used = {"worker": _worker(), "cpu_seconds": machine.cpu_seconds() - before, "peak": peak.bytes}
     (draft / RESULT).write_text(json.dumps({"counts": counts, "files": _digests(draft), "used": used}))
     _put(draft, call.folder)
 

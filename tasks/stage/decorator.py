@@ -47,14 +47,17 @@ STAGES: dict[str, Stage] = {}
 SEEN_SECONDS = 90.0  # NFS remembers for up to a minute that a file is not there
 
 
-def _text(folder: Path) -> dict[str, int]:
-    """How much text an artifact's documents have, if it has any."""
+def _text(folder: Path, documents: Artifact | None) -> dict[str, int]:
+    """How much text the documents have that a stage read, and those that it wrote, if there are any."""
+    found = {}
+    if documents is not None and documents.manifest is not None and "text_bytes" in documents.manifest.facts:
+        found["bytes_in"] = documents.manifest.facts["text_bytes"]
     shards = sorted((folder / "documents").glob("*.parquet"))
-    if not shards:
-        return {}
-    from storage.shards.documents import text_bytes
+    if shards:
+        from storage.shards.documents import text_bytes
 
-    return {"text_bytes": sum(map(text_bytes, shards))}
+        found["text_bytes"] = sum(map(text_bytes, shards))
+    return found
 
 
 class Reached(Exception):
@@ -75,6 +78,7 @@ class _Work(NamedTuple):
     folder: Path
     started: float
     spent: float  # CPU seconds before
+    peak: machine.Peak
 
 
 class Stage:
@@ -392,11 +396,11 @@ class Stage:
         out.scratch.mkdir(parents=True, exist_ok=True)
         # By name: the order in which a mapping was given is not in the key, so it must not shape the result
         given = [dict(sorted(one.items())) if isinstance(one, Mapping) else one for one in inputs]
-        return _Work(payload, config, given, out, work, time.monotonic(), machine.cpu_seconds())
+        return _Work(payload, config, given, out, work, time.monotonic(), machine.cpu_seconds(), machine.Peak())
 
     def _publish(self, session: Session, done: _Work) -> Artifact:
         """Check the laws and publish what was made."""
-        payload, config, inputs, out, work, started, spent = done
+        payload, config, inputs, out, work, started, spent, peak = done
         out.check()
         self._check_sources(config, payload, work)
         files = list_files(out.path)
@@ -410,8 +414,8 @@ class Stage:
             counts=out.counts,
             facts={
                 "cpu_seconds": round(machine.cpu_seconds() - spent, 3),
-                "peak_memory_bytes": machine.peak_memory(),
-                **_text(out.path),
+                "peak_memory_bytes": peak.bytes,
+                **_text(out.path, self.named(inputs).get("documents")),
                 **out.facts,
                 "seconds": round(time.monotonic() - started, 3),
             },
@@ -421,6 +425,7 @@ class Stage:
         )
         artifact = session.store.publish(out.path, manifest)
         shutil.rmtree(work, ignore_errors=True)
+        machine.give_back()
         return artifact
 
     def _check_sources(self, config: StageConfig, payload: KeyPayload, work: Path) -> None:

@@ -7,12 +7,18 @@ of the groups above it too (cgroups(7)).
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import resource
+import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
+from weakref import WeakSet
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -42,28 +48,74 @@ class _Workers:
     """What workers said that they used for this process: those that still run are in no count of the system's."""
 
     seconds: float = 0.0
-    peak: int = 0
 
 
 _WORKERS = _Workers()
+_LOCK = threading.Lock()
+
+
+class Peak:
+    """The most memory of a process from now on, be it this one, a child that ends or a worker. Several may be open at
+    once, one in another or side by side."""
+
+    _open: ClassVar[WeakSet[Peak]] = WeakSet()
+
+    def __init__(self) -> None:
+        self._highest = 0
+        self._children = _children()
+        Peak.settle()
+        Peak._open.add(self)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes, so far."""
+        Peak.settle()
+        now = _children()  # the largest that ever ended, which may have been before
+        return max(self._highest, now if now > self._children else 0)
+
+    @classmethod
+    def settle(cls, worker: int = 0) -> None:
+        """Tell all that are open what this process, or a worker, reached, and begin anew. Where the system won't have
+        that (proc(5), clear_refs), a peak is that of the process's whole life."""
+        with _LOCK:
+            reached = max(worker, _high_water())
+            for peak in cls._open:
+                peak._highest = max(peak._highest, reached)
+            with suppress(OSError):
+                (PROC / "self" / "clear_refs").write_text("5")
+
+
+def give_back() -> None:
+    """Return to the system what was freed. A heap and Arrow's pool keep what the largest stage so far has needed, which
+    would count as memory of all later ones."""
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None:
+        arrow.default_memory_pool().release_unused()
+    with suppress(AttributeError):  # glibc has it, other C libraries have not
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _high_water() -> int:
+    for line in _text(PROC / "self" / "status").splitlines():
+        if line.startswith("VmHWM:"):
+            return 1024 * int(line.split()[1])
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _children() -> int:
+    return 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
 
 
 def add_worker(seconds: float, peak: int) -> None:
     """Count the CPU seconds and the peak memory of a worker that outlives its work, here or on another host."""
     _WORKERS.seconds += seconds
-    _WORKERS.peak = max(_WORKERS.peak, peak)
+    Peak.settle(peak)
 
 
 def cpu_seconds() -> float:
     """CPU seconds so far of this process, of its children that have ended, and of its workers."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used) + _WORKERS.seconds
-
-
-def peak_memory() -> int:
-    """Most bytes in memory so far of this process, of one of its children that have ended, or of a worker."""
-    used = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return max(1024 * max(used), _WORKERS.peak)
 
 
 def memory_groups(proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,37 @@ def test_what_was_measured_is_scaled_and_what_was_not_is_named(settings: list[st
     assert "on 1000 workers" in told
     assert "most of it is download (100%)" in told
     assert "measure a larger one before you trust it" in told
+
+
+def test_what_a_stage_read_is_told_and_scaled(settings: list[str], tmp_path: Path) -> None:
+    profile = load("tiny", settings)
+    with open_session(session_of(profile)):
+        from tasks.dedup import dedup
+        from tasks.download import download
+
+        raw = download.materialize(profile.download, ())[0]
+        assert profile.dedup is not None
+        unique = dedup.materialize(profile.dedup, (raw.part("documents"),))[0]
+    assert raw.manifest is not None
+    assert unique.manifest is not None
+    text = raw.manifest.facts["text_bytes"]
+    assert "bytes_in" not in raw.manifest.facts
+    assert unique.manifest.facts["bytes_in"] == text
+    found = {one.stage: one for one in costs(profile, Store(str(tmp_path / "store")), plan(profile), 1000 * text)}
+    assert found["dedup"].bytes_in == pytest.approx(1000 * text)
+
+
+def test_a_plan_for_programs(settings: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    show_plan(Console(), "tiny", settings, scale=["1TB", "2TB"], workers=10, json_wanted=True)
+    told = json.loads(capsys.readouterr().out)
+    stages = {stage["stage"]: stage for stage in told["stages"]}
+    assert stages["download"]["hit"]
+    assert not stages["dedup"]["hit"]
+    first, second = told["scale"]
+    assert (first["text_bytes"], second["text_bytes"]) == (10**12, 2 * 10**12)
+    assert first["not_measured"] == ["dedup", "filter", "tokenizer", "tokenize"]
+    (download,) = first["stages"]
+    assert download["memory_bytes"] > 10**7
+    assert download["bytes_in"] == 10**12
+    assert second["core_hours"] == pytest.approx(2 * first["core_hours"])
+    assert first["hours"] == pytest.approx(first["core_hours"] / 10)

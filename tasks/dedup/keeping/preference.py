@@ -35,21 +35,27 @@ PREFERENCE = [
 CONDITION = ["exact", "length", "text", "other", "repairs", "longest"]
 
 
-def for_choice(config: DedupConfig, corpus: Corpus, rows: Int64, clusters: Int64) -> pa.Table:
-    """What `standing` has, for ascending rows and their clusters, and the other columns that PREFERENCE names: `length`
-    and `repairs` as in the sketch; `clean`, see `clean_text`; `apart`, the characters in other lines, or 0 if they are
-    most; and `broken`, whether there are several lines, most of them of text. Of equal words, these prefer headings in
-    lines of their own to a text on a single line, and to a line for each word.
+def described(config: DedupConfig, corpus: Corpus, rows: Int64) -> pa.Table:
+    """What `standing` has, for ascending rows, and the columns CONDITION of their sketches."""
+    table, condition = standing(config, corpus, rows), corpus.columns(rows, CONDITION)
+    for name in CONDITION:
+        table = table.append_column(name, condition[name])
+    return table
+
+
+def for_choice(table: pa.Table) -> pa.Table:
+    """The table, which is as `described` makes it and has a column `cluster`, with the other columns that PREFERENCE
+    names: `clean`, see `clean_text`; `apart`, the characters in other lines, or 0 if they are most; and `broken`,
+    whether there are several lines, most of them of text. Of equal words, these prefer headings in lines of their own
+    to a text on a single line, and to a line for each word. All rows of a cluster must be there.
     """
-    table = corpus.columns(rows, CONDITION)
     text, other, longest = (table[name].to_numpy() for name in ("text", "other", "longest"))
-    added = {"length": table["length"], "repairs": table["repairs"], "clean": pa.array(clean_text(table, clusters)),
-             "apart": pa.array(np.where(other < text, other, 0)),
-             "broken": pa.array(((longest < text + other) & (other < text)).astype(np.int8))}  # fmt: skip
-    columns = standing(config, corpus, rows)
+    added = {"clean": clean_text(table, table["cluster"].to_numpy()),
+             "apart": np.where(other < text, other, 0),
+             "broken": ((longest < text + other) & (other < text)).astype(np.int8)}  # fmt: skip
     for name, column in added.items():
-        columns = columns.append_column(name, column)
-    return columns
+        table = table.append_column(name, pa.array(column))
+    return table
 
 
 def clean_text(table: pa.Table, clusters: Int64) -> Int64:
@@ -61,6 +67,7 @@ def clean_text(table: pa.Table, clusters: Int64) -> Int64:
     size = text + other
     clean = np.maximum(text - BURDEN * other, (LEAST * size).astype(np.int64))
     unbroken = (longest > LONGEST) & (longest > WHOLE * size)
+    _, clusters = np.unique(clusters, return_inverse=True)
     best = np.zeros(clusters.max(initial=-1) + 1)
     np.maximum.at(best, clusters[~unbroken], (clean / np.maximum(size, 1))[~unbroken])
     in_lines = np.where(best > 0, best, 1)[clusters]

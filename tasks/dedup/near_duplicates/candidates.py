@@ -14,17 +14,19 @@ from typing import Any
 import numpy as np
 
 from storage.shards.arrays import Int64
-from tasks.dedup.buckets import Groups, grouped, ranges_needed, spill
+from tasks.dedup.buckets import TYPES, Groups, grouped, ranges_for, spill
 from tasks.dedup.clusters import unique_edges
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.near_duplicates import compare_kernels
+from tasks.dedup.parts import Parts
 from tasks.shards import ShardResult, map_shards
 from tasks.stage.output import Output
 
 MISS_WEIGHT = 0.999  # a missed pair is lost; a false positive costs one comparison of signatures
 DEVIATIONS = 4.0  # standard deviations below the threshold at which a pair is dropped: 1 in 30,000 is lost
 PAIRS_AT_ONCE = 1 << 20
+ROWS_AT_ONCE = 1 << 15  # whose signatures are read together: 16 MB
 EDGES, LARGE = "edges.npy", "large.npy"
 
 
@@ -71,9 +73,10 @@ class Candidates:
         self.config, self.corpus, self.out = config, corpus, out
         self.count, self.height = bands(config.threshold, config.sketch.permutations)
         self.least = agreement_at(config, -DEVIATIONS)
-        self.ranges = ranges_needed(corpus.size, memory)
+        self.ranges = ranges_for(corpus.size, memory)
         work = functools.partial(_spill_shard, corpus, self.count, self.height, self.ranges, skipped)
-        self.spilled = map_shards(work, corpus.shards, out, f"band-keys-{self.ranges}", releases_gil=True)
+        written = map_shards(work, corpus.shards, out, f"band-keys-{self.ranges}", releases_gil=True)
+        self.spilled = Parts(written, TYPES)
 
     def pairs(self) -> tuple[Int64, list[Int64]]:
         """Candidate pairs from all buckets of up to `bucket_pairs` documents, and the members of each larger bucket."""
@@ -81,7 +84,7 @@ class Candidates:
         partitions = range(self.count * self.ranges)
         compared = map_shards(work, partitions, self.out, f"compared-{self.ranges}", "partitions", releases_gil=True)
         large = [members for found in compared for members in _large(found)]
-        return unique_edges([np.load(found.folder / EDGES) for found in compared]), large
+        return unique_edges(np.load(found.folder / EDGES) for found in compared), large
 
 
 def _spill_shard(
@@ -96,16 +99,14 @@ def _spill_shard(
     return spill(folder, keys, places.astype(np.uint32), ranges)
 
 
-def _compare(
-    corpus: Corpus, spilled: list[ShardResult], least: int, limit: int, partition: int, folder: Path
-) -> dict[str, Any]:
+def _compare(corpus: Corpus, spilled: Parts, least: int, limit: int, partition: int, folder: Path) -> dict[str, Any]:
     """The candidate pairs of one partition's buckets, and the members of those above `limit`."""
     groups = grouped(spilled, [shard.start for shard in corpus.shards], partition)
     starts = np.concatenate(([0], groups.ends[:-1]))
     large = np.flatnonzero(groups.ends - starts > limit)
     larger = [np.sort(groups.members[starts[g] : groups.ends[g]]) for g in large]
     np.save(folder / LARGE, np.concatenate([np.empty(0, np.int64), *larger]))
-    np.save(folder / EDGES, unique_edges([_alike(corpus, least, *portion) for portion in portions(groups, limit)]))
+    np.save(folder / EDGES, unique_edges(_alike(corpus, least, *portion) for portion in portions(groups, limit)))
     return {"large": [len(members) for members in larger]}
 
 
@@ -127,12 +128,13 @@ def _alike(corpus: Corpus, least: int, members: Int64, ends: Int64) -> Int64:
 
 
 def portions(groups: Groups, limit: int) -> Iterator[tuple[Int64, Int64]]:
-    """Groups of up to `limit` members as (members, ends), in portions of about `PAIRS_AT_ONCE` pairs."""
+    """Groups of up to `limit` members as (members, ends), in portions of about `PAIRS_AT_ONCE` pairs and at most about
+    `ROWS_AT_ONCE` members."""
     starts = np.concatenate(([0], groups.ends[:-1]))
     sizes = groups.ends - starts
     small = np.flatnonzero(sizes <= limit)
-    work = np.cumsum(sizes[small] * sizes[small])
-    for chosen in np.split(small, np.flatnonzero(np.diff(work // PAIRS_AT_ONCE)) + 1):
+    pairs, rows = np.cumsum(sizes[small] * sizes[small]), np.cumsum(sizes[small])
+    for chosen in np.split(small, np.flatnonzero(np.diff(pairs // PAIRS_AT_ONCE + rows // ROWS_AT_ONCE)) + 1):
         if len(chosen):
             members = np.concatenate([groups.members[starts[g] : groups.ends[g]] for g in chosen])
             yield members, np.cumsum(sizes[chosen])

@@ -1,18 +1,22 @@
 """Verification: the exact Jaccard similarity of pairs, from the shingles of their texts.
 
 A signature is only an estimate; what is removed is decided here. The shingles of the candidate rows are computed from
-the texts once, kept in files, and read for a few pairs at a time.
+the texts once, kept in files, and read for some pairs at a time. In memory is where they lie, 32 bytes for each row.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
+from storage.errors import DamagedArtifact
 from storage.shards.arrays import Float64, Int64, UInt64
 from storage.shards.documents import read_batches
 from tasks.dedup import kernels
@@ -20,13 +24,22 @@ from tasks.dedup.config import SketchConfig
 from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.near_duplicates import compare_kernels
 from tasks.dedup.sketch import scanner_of
-from tasks.shards import in_threads, map_shards
+from tasks.shards import Made, map_shards
 from tasks.stage.output import Output
 from tasks.text.scan import Scanner
 
-SETS, ENDS = "sets.npy", "ends.npy"
+SETS, ENDS, VALUES = "sets.bin", "ends.npy", "values.npy"
 EDGES_AT_ONCE = 1 << 13
-SHINGLES_AT_ONCE = 1 << 21  # 16 MB
+SHINGLES_AT_ONCE = 1 << 20  # 8 MB
+
+
+class Portion(NamedTuple):
+    """Pairs to compare, and where the shingles of their rows lie: the file's number, the first and the end in it."""
+
+    edges: Int64
+    rows: Int64
+    places: Int64
+    files: dict[int, Path]
 
 
 class Shingles:
@@ -34,32 +47,26 @@ class Shingles:
 
     def __init__(self, config: SketchConfig, corpus: Corpus, out: Output) -> None:
         self.config, self.corpus, self.out = config, corpus, out
-        self.files: list[UInt64] = []
+        self.files: list[Path] = []
         self.rows: Int64 = np.empty(0, np.int64)
         self.places: Int64 = np.empty((0, 3), np.int64)  # file, start, end
 
     def similarities(self, edges: Int64) -> Float64:
         """The exact Jaccard similarity of each pair of rows."""
         self.take(np.unique(edges))
-        portions = np.split(edges, range(EDGES_AT_ONCE, len(edges), EDGES_AT_ONCE))
-        return np.concatenate(list(in_threads(self._similarities, portions, self.out)))
+        if len(edges) <= EDGES_AT_ONCE:  # a map would take longer
+            return _similarities(self._portion(edges))
+        parts = np.split(edges, range(EDGES_AT_ONCE, len(edges), EDGES_AT_ONCE))
+        portions = Made(lambda number: self._portion(parts[number]), len(parts))
+        name = f"similarities-{xxhash.xxh3_64_hexdigest(edges.tobytes())}"
+        found = map_shards(_compare, portions, self.out, name, "portions", releases_gil=True)
+        return np.concatenate([np.load(portion.folder / VALUES) for portion in found])
 
-    def _similarities(self, edges: Int64) -> Float64:
-        if not len(edges):
-            return np.empty(0)
-        rows, local = np.unique(edges, return_inverse=True)
+    def _portion(self, edges: Int64) -> Portion:
+        """All that a worker needs to compare some pairs."""
+        rows = np.unique(edges)
         places = self.places[np.searchsorted(self.rows, rows)]
-        sizes = places[:, 2] - places[:, 1]
-        if sizes.sum() > SHINGLES_AT_ONCE and len(edges) > 1:
-            half = len(edges) // 2
-            return np.concatenate((self._similarities(edges[:half]), self._similarities(edges[half:])))
-        sets = np.concatenate([self.files[file][start:end] for file, start, end in places.tolist()])
-        first, second = local.reshape(-1, 2).astype(np.int32).T
-        values = np.empty(len(edges))
-        compare_kernels.jaccards(
-            sets, np.cumsum(sizes), np.ascontiguousarray(first), np.ascontiguousarray(second), values
-        )
-        return values
+        return Portion(edges, rows, places, {file: self.files[file] for file in np.unique(places[:, 0]).tolist()})
 
     def take(self, rows: Int64) -> None:
         """Compute the shingles of ascending rows from their texts, unless that was done before."""
@@ -71,15 +78,60 @@ class Shingles:
         # Named after its rows, so that a resumed run cannot mistake other rows' shingles for these
         name = f"shingles-{xxhash.xxh3_64_hexdigest(missing.tobytes())}"
         results = map_shards(work, jobs, self.out, name, releases_gil=True)
-        for (shard, local), result in zip(jobs, results, strict=True):
+        places = []
+        for result in results:
             ends = np.load(result.folder / ENDS)
-            starts = np.concatenate(([0], ends[:-1]))
-            places = np.stack((np.full(len(ends), len(self.files)), starts, ends), axis=1)
-            self.files.append(np.asarray(np.load(result.folder / SETS, mmap_mode="r")))
-            self.rows = np.concatenate((self.rows, local + shard.start))
-            self.places = np.concatenate((self.places, places))
-        order = np.argsort(self.rows)
-        self.rows, self.places = self.rows[order], self.places[order]
+            places.append(np.stack((np.full(len(ends), len(self.files)), np.append(0, ends[:-1]), ends), axis=1))
+            self.files.append(result.folder / SETS)
+        where = np.searchsorted(self.rows, missing)
+        self.rows = np.insert(self.rows, where, missing)
+        self.places = np.insert(self.places, where, np.concatenate(places), axis=0)
+
+
+def _compare(portion: Portion, folder: Path) -> dict[str, int]:
+    np.save(folder / VALUES, _similarities(portion))
+    return {"pairs": len(portion.edges)}
+
+
+def _similarities(portion: Portion) -> Float64:
+    """The similarity of each pair, with the shingles of some at a time in memory."""
+    edges, rows, places, files = portion
+    if not len(edges):
+        return np.empty(0)
+    sizes = places[:, 2] - places[:, 1]
+    if sizes.sum() > SHINGLES_AT_ONCE and len(edges) > 1:
+        return np.concatenate([_similarities(half) for half in _halves(portion)])
+    order = np.argsort(places[:, 0], kind="stable")
+    sets, ends = _read(places[order], files), np.cumsum(sizes[order])
+    first, second = np.argsort(order)[np.searchsorted(rows, edges)].astype(np.int32).T
+    values = np.empty(len(edges))
+    compare_kernels.jaccards(sets, ends, np.ascontiguousarray(first), np.ascontiguousarray(second), values)
+    return values
+
+
+def _halves(portion: Portion) -> Iterator[Portion]:
+    for edges in np.array_split(portion.edges, 2):
+        rows = np.unique(edges)
+        yield Portion(edges, rows, portion.places[np.searchsorted(portion.rows, rows)], portion.files)
+
+
+def _read(places: Int64, files: dict[int, Path]) -> UInt64:
+    """The sets at these places, which are ordered by file, one after the other."""
+    sets = np.empty((places[:, 2] - places[:, 1]).sum(), np.uint64)
+    room = memoryview(sets.data).cast("B")
+    at = 0
+    for number, group in itertools.groupby(places.tolist(), lambda place: place[0]):
+        with files[number].open("rb", buffering=0) as file:  # a mapping's pages would count as this process's
+            for _, start, end in group:
+                file.seek(sets.itemsize * start)
+                after = at + sets.itemsize * (end - start)
+                if file.readinto(room[at:after]) != after - at:
+                    raise DamagedArtifact(
+                        f"{files[number]} ends too early.",
+                        f"Delete {files[number].parent} and run again: its shard is read anew.",
+                    )
+                at = after
+    return sets
 
 
 def _take_shingles(config: SketchConfig, job: tuple[Shard, Int64], folder: Path) -> dict[str, int]:
@@ -89,7 +141,9 @@ def _take_shingles(config: SketchConfig, job: tuple[Shard, Int64], folder: Path)
     for start, batch in read_batches(shard.documents, ["text"], holding=wanted.tolist()):
         first, last = np.searchsorted(wanted, (start, start + len(batch)))
         found += shingle_sets(scanner, config.ngram, batch["text"].take(pa.array(wanted[first:last] - start)))
-    np.save(folder / SETS, np.concatenate(found))
+    with (folder / SETS).open("wb") as file:
+        for shingles in found:
+            shingles.tofile(file)
     np.save(folder / ENDS, np.cumsum([len(shingles) for shingles in found]))
     return {"documents": len(found)}
 

@@ -38,7 +38,7 @@ from tasks.dedup.buckets import group, ranges_needed
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.keeping.preference import standing
-from tasks.dedup.parts import PartWriter, range_of, read_part
+from tasks.dedup.parts import Parts, PartWriter, range_of
 from tasks.dedup.spans import word_kernels
 from tasks.dedup.spans.kinds import Kind
 from tasks.shards import ShardResult, map_shards
@@ -70,12 +70,14 @@ def find_spans(config: DedupConfig, kind: Kind, corpus: Corpus, removed: Int64, 
     parts = max(ranges_needed(most, memory // out.runtime.data.workers), min(ENOUGH, ranges_needed(most, NEAR)))
     # Named after the number of partitions, so that a run resumed with other memory does not mix them up
     spill = functools.partial(_spill_windows, kind, removed, parts)
-    windows = map_shards(spill, corpus.shards, out, f"{kind.unit}-windows-{parts}", releases_gil=True)
+    windows = Parts(map_shards(spill, corpus.shards, out, f"{kind.unit}-windows-{parts}", releases_gil=True), WINDOWS)
     find = functools.partial(_find_repeated, [shard.start for shard in corpus.shards], kind.documents, windows)
     repeated = map_shards(find, range(parts), out, f"{kind.unit}-repeated-{parts}", "partitions", releases_gil=True)
     standing = _by_standing(config, corpus, repeated)
     mark = functools.partial(_mark, kind.size, corpus, standing)
-    marked = map_shards(mark, repeated, out, f"{kind.unit}-marked-{parts}", "partitions", releases_gil=True)
+    marked = Parts(
+        map_shards(mark, repeated, out, f"{kind.unit}-marked-{parts}", "partitions", releases_gil=True), MARKS
+    )
     join = functools.partial(_join, kind, standing, marked)
     spans = map_shards(join, list(enumerate(corpus.own)), out, f"{kind.unit}-spans", releases_gil=True)
     totals = {name: sum(shard.counts[name] for shard in spans) for name in ("spans", "units")}
@@ -97,13 +99,11 @@ def _spill_windows(kind: Kind, removed: Int64, parts: int, shard: Shard, folder:
     return file.counts
 
 
-def _find_repeated(
-    starts: Sequence[int], least: int, windows: list[ShardResult], number: int, folder: Path
-) -> dict[str, Any]:
+def _find_repeated(starts: Sequence[int], least: int, windows: Parts, number: int, folder: Path) -> dict[str, Any]:
     """Write the windows of a partition that share a key, if `least` documents have it, grouped by key: group g is
     `rows[ends[g - 1]:ends[g]]`."""
     columns = [(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.uint32))]
-    for shard, (key, place, word) in read_part(windows, WINDOWS, number):
+    for shard, (key, place, word) in windows.read(number):
         columns.append((key, place + np.int64(starts[shard]), word))
     keys, rows, words = (np.concatenate(column) for column in zip(*columns, strict=True))
     members, ends, _ = group(keys, np.arange(len(keys)))
@@ -150,12 +150,10 @@ def _mark(size: int, corpus: Corpus, documents: Standing, repeated: ShardResult,
     return file.counts
 
 
-def _join(
-    kind: Kind, documents: Standing, marked: list[ShardResult], job: tuple[int, Shard], folder: Path
-) -> dict[str, Any]:
+def _join(kind: Kind, documents: Standing, marked: Parts, job: tuple[int, Shard], folder: Path) -> dict[str, Any]:
     """Merge a shard's windows to cut into spans. A new span starts where the owner changes; spans do not overlap."""
     number, shard = job
-    parts = [[np.empty(0, np.int64)] * 3, *(part for _, part in read_part(marked, MARKS, number))]
+    parts = [[np.empty(0, np.int64)] * 3, *(part for _, part in marked.read(number))]
     place, word, owner = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(place << 32 | word)
     place, word, owner = place[order], word[order], owner[order]

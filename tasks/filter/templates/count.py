@@ -17,7 +17,7 @@ from storage.shards.arrays import Int64, UInt64
 from storage.shards.documents import read_batches
 from storage.shards.parquet import open_parquet
 from tasks.dedup.buckets import TYPES, grouped, ranges_needed
-from tasks.dedup.parts import PartWriter, range_of
+from tasks.dedup.parts import Parts, PartWriter, range_of
 from tasks.dedup.spans.kinds import salts_of
 from tasks.filter.templates.config import TemplateCountsConfig
 from tasks.filter.templates.frequent import HOSTS, Frequent, look_up, write_shown, write_table
@@ -50,9 +50,8 @@ def count_templates(config: TemplateCountsConfig, documents: Artifact, out: Outp
     corpus = _read_hosts(config, documents, out)
     ranges = ranges_needed(_most_keys(corpus.shards), out.runtime.data.working_memory // out.runtime.data.workers)
     jobs = list(zip(corpus.shards, corpus.starts, strict=True))
-    spilled = map_shards(
-        functools.partial(_spill, config, corpus, ranges), jobs, out, f"sentences-{ranges}", releases_gil=True
-    )
+    spill = functools.partial(_spill, config, corpus, ranges)
+    spilled = Parts(map_shards(spill, jobs, out, f"sentences-{ranges}", releases_gil=True), TYPES)
     parts = range(len(COUNTED) * ranges)
     reduce = functools.partial(_reduce, config, corpus, spilled)
     counted = map_shards(reduce, parts, out, f"templates-{ranges}", "partitions", releases_gil=True)
@@ -126,9 +125,7 @@ def _once(found: Found) -> tuple[UInt64, Int64]:
     return keys[new], documents[new]
 
 
-def _reduce(
-    config: TemplateCountsConfig, corpus: Corpus, spilled: list[ShardResult], number: int, folder: Path
-) -> dict[str, Any]:
+def _reduce(config: TemplateCountsConfig, corpus: Corpus, spilled: Parts, number: int, folder: Path) -> dict[str, Any]:
     """Write the frequent keys of a partition, with the document of the smallest id that has each."""
     members, ends, keys = grouped(spilled, corpus.starts, number)
     sizes = np.diff(ends, prepend=0)

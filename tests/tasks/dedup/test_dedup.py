@@ -442,9 +442,18 @@ def test_a_changed_threshold_measures_nothing_again(tmp_path: Path) -> None:
 
 
 def test_the_forecast_splits_the_work_to_stay_within_the_limit() -> None:
-    small = forecast_dedup(DedupConfig(), 10_000_000, runtime_of(workers=1, memory_limit="64MB"))
-    large = forecast_dedup(DedupConfig(), 10_000_000, runtime_of(workers=1, memory_limit="8GB"))
-    assert "8 pieces" in small.note
-    assert "one piece" in large.note
-    assert small.memory < 300e6 + 64e6 < large.memory
-    assert small.disk == large.disk > 10_000_000 * 512
+    small = forecast_dedup(DedupConfig(), 100_000_000, runtime_of(workers=2, memory_limit="128MB"))
+    large = forecast_dedup(DedupConfig(), 100_000_000, runtime_of(workers=2, memory_limit="8GB"))
+    assert "128 pieces" in small.note
+    assert "16 pieces" in large.note  # more of them for a piece to be small would take long to read
+    assert small.memory < 330e6 + 128e6 < large.memory
+    assert small.disk == large.disk > 100_000_000 * 512
+
+
+def test_a_larger_corpus_is_forecast_more_pieces_and_no_more_memory() -> None:
+    few, many = (forecast_dedup(DedupConfig(), count, runtime_of(workers=2)) for count in (150_000, 2_400_000))
+    assert "one piece" in few.note
+    assert "16 pieces" in many.note
+    assert few.memory == many.memory
+    known = forecast_dedup(DedupConfig(), 2_400_000, runtime_of(workers=2), duplicates=100_000)
+    assert 10e6 < known.memory - many.memory < 100e6

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import LostWorker, SourceError
-from tasks.shards import collect, in_threads, map_shards
+from tasks.shards import collect, map_shards
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
 
@@ -87,12 +87,6 @@ def test_collected_files_are_numbered_and_stay_for_a_resume(tmp_path: Path) -> N
     collect(results, "value.txt", out.path / "values")
     assert {path.name: path.read_text() for path in (out.path / "values").iterdir()} == {"00001.txt": "8"}
     assert (results[1].folder / "value.txt").exists()
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_work_in_threads_comes_back_in_order(tmp_path: Path, workers: int) -> None:
-    out = Output.at(tmp_path, runtime=runtime_of(workers=workers))
-    assert list(in_threads(lambda number: number * number, range(50), out)) == [n * n for n in range(50)]
 
 
 SCRIPT = """
