@@ -74,7 +74,7 @@ def plan(profile: Profile, session: Session | None = None) -> list[PlannedStage]
 def _ask(
     session: Session, stage: AnyStage, config: StageConfig, inputs: tuple[Input, ...]
 ) -> tuple[PlannedStage, Artifact]:
-    pending = Pending(path=Path(), digest="", location=stage.name)
+    pending = Pending(folder=Path(), digest="", location=stage.name)
     stage.check_runtime(config, session.runtime)
     entries = refs.history(session.store, f"{session.profile}/{stage.name}")  # one that is damaged ends the run here
     waiting = sorted({given.location for given in stage.named(inputs).values() if isinstance(given, Pending)})

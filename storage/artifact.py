@@ -1,15 +1,18 @@
 """An artifact as stages see it: an immutable local folder with a digest.
 
 A stage names the *part* of an input that it reads (`raw.part("documents")`), and only that part's digest enters its
-key, so new preference pairs do not retrain the tokenizer.
+key, so new preference pairs do not retrain the tokenizer. What lies in a bucket is fetched when it is read, file by
+file: `files` and `file` fetch what they name, `path` all of the part; digests and names come from the manifest.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from storage.digests import file_digest, list_files, part_of, tree_digest
+from storage.digests import FileEntry, file_digest, list_files, part_of, tree_digest
 from storage.errors import DamagedArtifact, StoreError, make_again
 from storage.manifest import InputRef, Manifest
 from storage.remembered import remembered_digest
@@ -17,67 +20,113 @@ from storage.remembered import remembered_digest
 
 @dataclass(frozen=True)
 class Artifact:
-    """An immutable folder, or a part of one."""
+    """An immutable folder, or a part of one. `folder` is where its files lie, or will once `fetch` has brought them."""
 
-    path: Path
+    folder: Path
     digest: str
     manifest: Manifest | None = None
     location: str = ""
     part_name: str = ""
+    chosen: tuple[str, ...] = ()  # see `only`
+    fetch: Callable[[Iterable[str]], None] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def at(cls, folder: Path) -> Artifact:
         """A plain folder as an artifact without a manifest, hashed now; for tests and notebooks."""
         if not folder.is_dir():
             raise StoreError(f"{folder} is not a folder.", "Give the folder of an artifact.")
-        return cls(path=folder, digest=tree_digest(list_files(folder)))
+        return cls(folder=folder, digest=tree_digest(list_files(folder)))
+
+    @property
+    def path(self) -> Path:
+        """The folder with every file in it. Raises DamagedArtifact for one that can't be fetched."""
+        if self.fetch is not None:
+            self.bring(self._entries())
+        return self.folder
 
     def part(self, name: str) -> Artifact:
         """The subfolder `name` as an artifact of its own. Raises DamagedArtifact if there is none."""
-        path = self.path / name
-        if not path.is_dir():
+        if not self.has_folder(name):
             raise DamagedArtifact(
-                f"{self.location or self.path} has no folder {name}.",
+                f"{self.location or self.folder} has no folder {name}.",
                 f"Give the profile a source of {name}; if it has one, run `gristmill store verify`.",
             )
+        folder = self.folder / name
         if self.manifest is None:
-            return Artifact.at(path)
+            return Artifact.at(folder)
         part = f"{self.part_name}/{name}" if self.part_name else name
-        return replace(self, path=path, digest=tree_digest(part_of(self.manifest.files, part)), part_name=part)
+        digest = tree_digest(part_of(self.manifest.files, part))
+        return replace(self, folder=folder, digest=digest, part_name=part, chosen=())
 
     def only(self, *names: str) -> Artifact:
         """The same folder, of which only these files and subfolders count: the others enter no key. Raises
         DamagedArtifact for a name that there is not."""
-        entries = list_files(self.path) if self.manifest is None else part_of(self.manifest.files, self.part_name)
-        chosen = {name: entry for name, entry in entries.items() if {name, name.partition("/")[0]} & {*names}}
+        entries = list_files(self.folder) if self.manifest is None else part_of(self.manifest.files, self.part_name)
+        chosen = _among(entries, names)
         for name in names:
             if name not in chosen and not any(known.startswith(f"{name}/") for known in chosen):
-                raise DamagedArtifact(f"{self.location or self.path} has no {name}.", "Run `gristmill store verify`.")
-        return replace(self, digest=tree_digest(chosen))
+                raise DamagedArtifact(f"{self.location or self.folder} has no {name}.", "Run `gristmill store verify`.")
+        return replace(self, digest=tree_digest(chosen), chosen=names)
 
     def whole(self) -> Artifact:
         """The artifact that this is a part of; itself, if it is a whole one or a plain folder."""
         if self.manifest is None or not self.part_name:
             return self
-        folder = self.path.parents[len(Path(self.part_name).parts) - 1]
-        return replace(self, path=folder, digest=self.manifest.digest, part_name="")
+        folder = self.folder.parents[len(Path(self.part_name).parts) - 1]
+        return replace(self, folder=folder, digest=self.manifest.digest, part_name="", chosen=())
+
+    def has_folder(self, name: str) -> bool:
+        """Whether there is a subfolder of this name."""
+        if self.fetch is None:
+            return (self.folder / name).is_dir()
+        return any(known.startswith(f"{name}/") for known in self._entries())
+
+    def names(self, pattern: str) -> list[str]:
+        """The names in the folder of the files that match a glob without `**`, sorted; none is fetched."""
+        if self.fetch is None:
+            found = (path for path in self.folder.glob(pattern) if path.is_file())
+            return [path.relative_to(self.folder).as_posix() for path in sorted(found)]
+        parts = pattern.split("/")
+        return sorted(name for name in self._entries() if _matches(name.split("/"), parts))
+
+    def folders(self, pattern: str) -> list[str]:
+        """As `names`, of subfolders."""
+        if self.fetch is None:
+            found = (path for path in self.folder.glob(pattern) if path.is_dir())
+            return [path.relative_to(self.folder).as_posix() for path in sorted(found)]
+        parts = pattern.split("/")
+        above = {tuple(name.split("/")[: len(parts)]) for name in self._entries() if name.count("/") >= len(parts)}
+        return sorted("/".join(name) for name in above if _matches(name, parts))
 
     def files(self, pattern: str) -> list[Path]:
         """The artifact's files that match a glob, sorted by path. Raises DamagedArtifact if none does."""
-        found = sorted(path for path in self.path.glob(pattern) if path.is_file())
+        found = self.names(pattern)
         if not found:
             raise DamagedArtifact(
-                f"{self.location or self.path} has no file {pattern}.",
+                f"{self.location or self.folder} has no file {pattern}.",
                 make_again(self.location.partition("/")[0]) if self.location else "Give the folder of an artifact.",
             )
-        return found
+        self.bring(found)
+        return [self.folder / name for name in found]
+
+    def file(self, name: str) -> Path:
+        """One of its files, by its name in the folder; for a name that there is not, where it would be."""
+        if self.fetch is not None and name in self._entries():
+            self.bring([name])
+        return self.folder / name
+
+    def bring(self, names: Iterable[str]) -> None:
+        """See that some of its files are on this machine. Raises DamagedArtifact for one that can't be fetched."""
+        if self.fetch is not None:
+            prefix = f"{self.part_name}/" if self.part_name else ""
+            self.fetch([f"{prefix}{name}" for name in names])
 
     def file_digest(self, path: Path) -> str:
         """SHA-256 of one of its files: from the manifest, or computed for a plain folder. Raises DamagedArtifact for a
         file that the manifest does not list."""
         if self.manifest is None:
             return file_digest(path)
-        name = (Path(self.part_name) / path.relative_to(self.path)).as_posix()
+        name = (Path(self.part_name) / path.relative_to(self.folder)).as_posix()
         if name not in self.manifest.files:
             raise DamagedArtifact(
                 f"{name} of artifact {self.location} is not in its manifest.",
@@ -88,7 +137,10 @@ class Artifact:
     def check_bytes(self, path: Path) -> None:
         """Check that one of its files still has the bytes that its stage wrote; a plain folder has nothing to check
         against. Raises DamagedArtifact."""
-        if self.manifest is not None and remembered_digest(path) != self.file_digest(path):
+        if self.manifest is None:
+            return
+        expected = self.file_digest(path)
+        if remembered_digest(self.file(path.relative_to(self.folder).as_posix())) != expected:
             raise DamagedArtifact(
                 f"{path.name} of artifact {self.location} has changed bytes.",
                 make_again(self.manifest.stage),
@@ -97,4 +149,20 @@ class Artifact:
     @property
     def origin(self) -> InputRef:
         """This artifact as a manifest records it among its inputs."""
-        return InputRef(location=self.location or str(self.path), part=self.part_name)
+        return InputRef(location=self.location or str(self.folder), part=self.part_name)
+
+    def _entries(self) -> dict[str, FileEntry]:
+        """The files that the manifest lists of this part, and of what was chosen, by their names in the folder."""
+        assert self.manifest is not None
+        entries = part_of(self.manifest.files, self.part_name)
+        return _among(entries, self.chosen) if self.chosen else entries
+
+
+def _among(entries: dict[str, FileEntry], names: Iterable[str]) -> dict[str, FileEntry]:
+    """Those of the files that are named, or lie in a subfolder that is."""
+    named = {*names}
+    return {name: entry for name, entry in entries.items() if {name, name.partition("/")[0]} & named}
+
+
+def _matches(name: Sequence[str], pattern: Sequence[str]) -> bool:
+    return len(name) == len(pattern) and all(map(fnmatchcase, name, pattern))

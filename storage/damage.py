@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from storage.digests import tree_digest
+from storage.digests import FileEntry, sums, tree_digest
 from storage.errors import ConfigError
 from storage.manifest import MANIFEST, SUMS, Manifest
 
@@ -23,32 +23,39 @@ def find_damage(
     """A phrase for each thing that is not as it was published. `sizes` are the bytes of every file that is there, by
     its path in the artifact; `digests` hashes some of them, and None compares sizes only. Of the files in `closed`
     folders nothing can be said."""
-    yield from _contradictions(manifest, location)
-    expected = {SUMS: manifest.digest} | {name: entry.sha256 for name, entry in manifest.files.items()}
-    whole = []
+    yield from contradictions(manifest, location)
     hidden = tuple(f"{folder}/" for folder in closed)
-    for name in expected:
-        entry = manifest.files.get(name)
-        if name.startswith(hidden):
-            continue
-        if name not in sizes:
-            yield f"{location}/{name} is missing"
-        elif entry and sizes[name] != entry.size:
-            yield f"{location}/{name} has {sizes[name]:,} bytes instead of {entry.size:,}"
-        else:
-            whole.append(name)
-    found = digests(whole) if digests else expected
-    for name in whole:
-        if name not in found:
-            yield f"{location}/{name} can't be read"
-        elif found[name] != expected[name]:
-            yield f"{location}/{name} changed: SHA-256 {found[name][:12]}… instead of {expected[name][:12]}…"
+    expected = {SUMS: FileEntry(sha256=manifest.digest, size=len(sums(manifest.files).encode())), **manifest.files}
+    asked = {name: entry for name, entry in expected.items() if not name.startswith(hidden)}
+    yield from (f"{location}/{phrase}" for _, phrase in differing(asked, sizes, digests))
     for name in sorted(sizes.keys() - expected.keys() - {MANIFEST}):
         if not name.rpartition("/")[2].startswith("."):  # else of a file manager or of NFS, and read by no stage
             yield f"{location}/{name} was not published with it"
 
 
-def _contradictions(manifest: Manifest, location: str) -> Iterator[str]:
+def differing(
+    expected: Mapping[str, FileEntry], sizes: Mapping[str, int], digests: Digests | None
+) -> Iterator[tuple[str, str]]:
+    """The name of each file that is not as expected, and a phrase that says what it is instead."""
+    whole = []
+    for name, entry in expected.items():
+        if name not in sizes:
+            yield name, f"{name} is missing"
+        elif sizes[name] != entry.size:
+            yield name, f"{name} has {sizes[name]:,} bytes instead of {entry.size:,}"
+        else:
+            whole.append(name)
+    found = digests(whole) if digests else {name: expected[name].sha256 for name in whole}
+    for name in whole:
+        entry = expected[name]
+        if name not in found:
+            yield name, f"{name} can't be read"
+        elif found[name] != entry.sha256:
+            yield name, f"{name} changed: SHA-256 {found[name][:12]}… instead of {entry.sha256[:12]}…"
+
+
+def contradictions(manifest: Manifest, location: str) -> Iterator[str]:
+    """A phrase for each way in which a manifest is not that of this place, or of its own files."""
     stage, _, name = location.partition("/")
     try:
         key = manifest.payload.key()

@@ -180,7 +180,7 @@ def adoptable(store: Store, folder: Path) -> Artifact:
         for path in (Path(place, name) for name in (*folders, *names)):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise StoreError(f"{path} is a {'link' if path.is_symlink() else 'pipe or a device'}.", REAL_FILES)
-    return Artifact(path=folder, digest="")
+    return Artifact(folder=folder, digest="")
 
 
 def adopt(store: Store, folder: Path, payload: KeyPayload, origins: Mapping[str, InputRef], note: str) -> Artifact:

@@ -20,7 +20,6 @@ import json
 import logging
 import os
 import shutil
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,12 +29,13 @@ from fsspec.implementations.local import LocalFileSystem
 from pydantic import TypeAdapter, ValidationError
 
 from storage.artifact import Artifact
-from storage.damage import find_damage, local_sizes
+from storage.damage import contradictions, find_damage, local_sizes
 from storage.digests import FileEntry, file_digest, sums
 from storage.errors import DamagedArtifact, StoreError, make_again, no_artifact
 from storage.files import locks
-from storage.files.cache import cache_folder, cache_limit
+from storage.files.cache import cache_folder
 from storage.files.conditional import SERVICES, Conditional
+from storage.files.copies import Copies, Copy, Heard
 from storage.files.disk import open_up
 from storage.files.flush import flush, flush_tree
 from storage.files.remote import Remote, opened, reaching
@@ -48,7 +48,6 @@ STORE_FILE = "gristmill.json"
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "az"}  # they have no folders: making one would make a bucket
 NO_PATH = (errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _FORMAT = TypeAdapter(dict[str, int])
-Heard = Callable[[int, int], None]  # bytes hashed so far, and the most that there can be
 
 
 class Store:
@@ -66,10 +65,10 @@ class Store:
         self.fs: Any = fs if self.is_folder else Remote(fs, url)
         self._conditional = Conditional(fs, url) if SERVICES & protocols else None
         self._held: dict[str, SharedLock] = {}  # by stage-key
-        self._copies: set[str] = set()  # locations that this process uses
         self._transfers = Transfers(self.fs, url, parts=self._conditional is not None)
         name = hashlib.sha256(url.encode()).hexdigest()[:12]
         self.local = Path(self.root) if self.is_folder else cache or cache_folder() / name
+        self._copies = Copies(self.local, f"{self.root}/artifacts", self._transfers)
         self.lock_objects = SharedLocks(self._conditional, self.root, self.local) if self._conditional else None
         try:
             self._open()
@@ -270,7 +269,7 @@ class Store:
         return sorted(str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in found)
 
     def find(self, stage: str, key: str, heard: Heard = lambda done, total: None) -> Artifact | None:
-        """The newest artifact of a key, on the local disk, as by `get`; None on a miss. Raises DamagedArtifact."""
+        """The newest artifact of a key, as by `get`; None on a miss. Raises DamagedArtifact."""
         made = self._generations(stage, key)
         return self.get(f"{stage}/{made[-1]}", heard) if made else None
 
@@ -300,26 +299,24 @@ class Store:
         return bool(self.fs.exists(f"{self.root}/artifacts/{location}/{MANIFEST}"))
 
     def get(self, location: str, heard: Heard = lambda done, total: None, *, hashed: bool = True) -> Artifact:
-        """The artifact at `stage/key`, downloaded first if the store is a bucket. Every file has the bytes with which
-        it was published; `heard` is told of the hashing, in bytes. Without `hashed` every file has its size, for a
-        caller that checks each file when it reads it. Raises StoreError and DamagedArtifact."""
+        """The artifact at `stage/key`. In a folder every file has the bytes with which it was published, in a bucket
+        every one that the artifact gives out, which fetches it; `heard` is told of the hashing, in bytes. Without
+        `hashed` every file of a folder has its size, for a caller that checks each when it reads it. Raises StoreError
+        and DamagedArtifact."""
         manifest = self.manifest(location)
         if manifest is None:
             raise no_artifact(location, self.url)
         path = self.local / "artifacts" / location
-        if not self.is_folder:
-            self._use_copy(location)
-        problems = self._damage(manifest, location, heard, hashed) if (path / MANIFEST).exists() else None
-        if not self.is_folder and (problems is None or problems):
-            self._evict(manifest.size)
-            self._download(manifest, location, path)
-            problems = self._damage(manifest, location, heard, hashed)
-        if not self.is_folder and not problems and hashed and self.paranoid:
-            problems = self.damage(manifest, location)
+        if self.is_folder:
+            copy, problems = None, self._damage(manifest, location, heard, hashed)
+        else:
+            copy = Copy(self._copies, manifest, location, heard, anew=self.paranoid)
+            paranoid = hashed and self.paranoid
+            problems = self.damage(manifest, location) if paranoid else [*contradictions(manifest, location)]
         if problems:
             told = "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
             raise DamagedArtifact(f"{told}.", make_again(manifest.stage))
-        return Artifact(path=path, digest=manifest.digest, manifest=manifest, location=location)
+        return Artifact(folder=path, digest=manifest.digest, manifest=manifest, location=location, fetch=copy)
 
     def _damage(self, manifest: Manifest, location: str, heard: Heard, hashed: bool) -> list[str]:
         folder = self.local / "artifacts" / location
@@ -368,69 +365,11 @@ class Store:
         sizes = {name.rpartition(f"artifacts/{location}/")[2]: entry["size"] for name, entry in found.items()}
         yield from find_damage(manifest, location, sizes, lambda names: {name: digest(name) for name in names})
 
-    def _download(self, manifest: Manifest, location: str, path: Path) -> None:
-        draft = self.local / "work" / f"fetch-{location.replace('/', '-')}"
-        with locks.hold(self.local / "locks" / draft.name):  # so that nobody collects it meanwhile
-            if (path / MANIFEST).exists() and not self._damage(manifest, location, lambda done, total: None, True):
-                return  # another process was faster
-            shutil.rmtree(draft, ignore_errors=True)
-            self.local.chmod(0o700)  # a bucket knows no owner's parts, such as the removed texts
-            try:
-                arrived = {}
-                for file, entry in self._files(manifest).items():
-                    (draft / file).parent.mkdir(parents=True, exist_ok=True)
-                    if self._fetch(manifest, f"artifacts/{location}/{file}", draft / file, entry):
-                        arrived[path / file] = entry.sha256
-                (draft / MANIFEST).write_text(manifest.to_json())
-                path.parent.mkdir(parents=True, exist_ok=True)
-                shutil.rmtree(path, ignore_errors=True)
-                draft.rename(path)
-                remember(arrived)
-            finally:
-                shutil.rmtree(draft, ignore_errors=True)
-
-    def _use_copy(self, location: str) -> None:
-        """Let no process evict this machine's copy of an artifact while this store is open."""
-        if location not in self._copies:
-            weakref.finalize(self, os.close, locks.share(self._lock_of_copy(location)))
-            self._copies.add(location)
-        with suppress(OSError):
-            os.utime(self.local / "artifacts" / location / MANIFEST)
-
-    def _lock_of_copy(self, location: str) -> Path:
-        return self.local / "locks" / f"copy-{location.replace('/', '-')}"
-
-    def _evict(self, room: int) -> None:
-        """Make room for a copy: those that no process uses go, least recently used first, until all fit the limit."""
-        limit = cache_limit()
-        if limit == float("inf"):
-            return
-        copies: list[tuple[float, int, Path]] = []
-        for path in (self.local / "artifacts").glob("*/*"):
-            with suppress(FileNotFoundError):  # removed meanwhile
-                size = sum(file.stat().st_size for file in path.rglob("*"))
-                copies.append(((path / MANIFEST).stat().st_mtime, size, path))
-        taken = room + sum(size for _, size, _ in copies)
-        for _, size, path in sorted(copies):
-            if taken <= limit:
-                return
-            with locks.hold_if_free(self._lock_of_copy(f"{path.parent.name}/{path.name}")) as free:
-                if free:
-                    (path / MANIFEST).unlink(missing_ok=True)  # first, so that a copy is whole or none
-                    shutil.rmtree(path, ignore_errors=True)
-                    taken -= size
-
     @staticmethod
     def _files(manifest: Manifest) -> dict[str, FileEntry]:
         """All files of an artifact but the manifest itself."""
         listed = FileEntry(sha256=manifest.digest, size=len(sums(manifest.files).encode()))
         return {**manifest.files, SUMS: listed}
-
-    def _fetch(self, manifest: Manifest, name: str, target: Path, entry: FileEntry) -> bool:
-        try:
-            return self._transfers.fetch(f"{self.root}/{name}", target, entry)
-        except FileNotFoundError as error:
-            raise DamagedArtifact(f"{name} is missing in {self.url}.", make_again(manifest.stage)) from error
 
     # --- writing ------------------------------------------------------------------------------------------------
 
@@ -500,7 +439,7 @@ class Store:
         except FileExistsError as error:
             raise StoreError(f"{target.parent} is a file.", "Remove it: a folder is due there.") from error
         if not self.is_folder:
-            self._use_copy(location)
+            self._copies.use(location)
         shutil.rmtree(target, ignore_errors=True)  # without a manifest it never existed
         folder.rename(target)
         flush(target.parent)

@@ -21,6 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
@@ -45,6 +46,8 @@ class Proxy(ThreadingHTTPServer):
         self._share, self._faults = 0.0, [""]
         self.written: dict[str, float] = {}  # when, by bucket/key
         self.asked: Counter[str] = Counter()  # requests by method
+        self.fetched: Counter[str] = Counter()  # objects whose bytes arrived whole, by bucket/key
+        self.sent, self.received = 0, 0  # bytes of bodies, as the client sees it
         self.denied: set[str] = set()  # methods that are always answered with 403
         self.kill: Callable[[], None] = lambda: None
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -83,6 +86,17 @@ class Proxy(ThreadingHTTPServer):
             self._struck += bool(fault)
             return fault
 
+    def note_fetched(self, place: str) -> None:
+        """An object's bytes arrived whole."""
+        with self._lock:
+            self.fetched[place] += 1
+
+    def note_bytes(self, *, sent: int = 0, received: int = 0) -> None:
+        """A client has sent or received so many bytes of bodies."""
+        with self._lock:
+            self.sent += sent
+            self.received += received
+
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that has gone is no news."""
 
@@ -99,6 +113,7 @@ class _Relay(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         body = self.rfile.read(length)
+        self.server.note_bytes(sent=length)
         if fault == "kill":
             self.server.kill()
         if fault.isdigit():
@@ -132,6 +147,8 @@ class _Relay(BaseHTTPRequestHandler):
             data = data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
         told = int(answer.headers.get("Content-Length") or 0) if self.command == "HEAD" else len(data)
         whole = len(data) // 2 if fault == "cut download" else len(data)
+        if self.command == "GET" and answer.status == HTTPStatus.OK and not fault and "/" in place:
+            self.server.note_fetched(place)
         self._answer(answer.status, dict(answer.headers.items()), data[:whole], told)
 
     def _without_the_newest(self, listing: bytes, bucket: str) -> bytes:
@@ -156,6 +173,7 @@ class _Relay(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(length))
         self.end_headers()
         if self.command != "HEAD":
+            self.server.note_bytes(received=len(data))
             self.wfile.write(data)
             self.close_connection |= len(data) != length
 

@@ -162,7 +162,7 @@ def kept(pairs: list[tuple[str, str]]) -> tuple[int, int, int]:
         write_documents(folder / "in" / shard_name(0), documents)
         out = Output.at(folder / "out", stage="dedup", runtime=Runtime(data=DataRuntime(workers=1)))
         config = DedupConfig(max_removed_share_per_source=1.0)
-        dedup.function(config, Artifact(path=folder / "in", digest=""), out)
+        dedup.function(config, Artifact(folder=folder / "in", digest=""), out)
         left = {document.id for path in out.path.glob("documents/*") for document in read_documents(path)}
     found = right = longest = 0
     for number, (original, copy) in enumerate(pairs):

@@ -21,7 +21,7 @@ def main() -> None:
     arguments = parser.parse_args()
     out = Output.at(arguments.out, stage="dedup", runtime=Runtime(data=DataRuntime(workers=arguments.workers)))
     # Without a digest: hashing the shards is the store's work, and no peer does it
-    dedup.function(DedupConfig(max_removed_share_per_source=1.0), Artifact(path=arguments.source, digest=""), out)
+    dedup.function(DedupConfig(max_removed_share_per_source=1.0), Artifact(folder=arguments.source, digest=""), out)
     documents = out.counts["documents"]
     print(json.dumps({"documents": documents["in"], "kept": documents["kept"]}))
 

@@ -108,7 +108,7 @@ def ours(source: Path) -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=source.parent) as folder:
         out = Output.at(Path(folder), stage="form", runtime=Runtime(data=DataRuntime(workers=1)))
         # Without a digest: hashing the shards is the store's work, and no peer does it
-        form_signals.function(FormConfig(as_datatrove=True), Artifact(path=source, digest=""), out)
+        form_signals.function(FormConfig(as_datatrove=True), Artifact(folder=source, digest=""), out)
         for path in sorted(out.path.glob("*.parquet")):
             for batch in read_signals(path):
                 failing = decisions(batch)

@@ -31,12 +31,12 @@ def child(folder: Path, store: str, max_score: float, last: Sequence[str]) -> di
     questions.mkdir(exist_ok=True)
     (questions / "none.jsonl").write_text("")
     # The digest names the corpus: hashing the shards would be the work of the stage before
-    documents = Artifact(path=folder, digest=folder.name)
+    documents = Artifact(folder=folder, digest=folder.name)
     config = FilterConfig.model_validate(
         {"toxicity": {"max_score": max_score}, "max_quarantined_share": 1, "measured_last": last}
     )
     with open_session(Session(Store(store), Runtime(data=DataRuntime(workers=1)))):
-        made, _ = filter_documents.materialize(config, [documents, Artifact(path=questions, digest="none")])
+        made, _ = filter_documents.materialize(config, [documents, Artifact(folder=questions, digest="none")])
     assert made.manifest is not None
     return {"kept": made.manifest.counts["documents"]["kept"]}
 

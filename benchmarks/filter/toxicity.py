@@ -59,7 +59,7 @@ BASE_RATE = 0.01  # share of toxic documents for which precision is reported
 def make(config: PackageModelConfig | TrainedModelConfig, documents: Path, folder: Path) -> Output:
     """The model stage on plain folders."""
     out = Output.at(folder, stage="toxicity_model", runtime=Runtime(data=DataRuntime(workers=1)))
-    toxicity_model.function(config, Artifact(path=documents, digest=""), out)
+    toxicity_model.function(config, Artifact(folder=documents, digest=""), out)
     return out
 
 

@@ -78,7 +78,7 @@ def ours(shards: Path, tokenizer: Path, folder: Path) -> dict[str, Any]:
     started = time.process_time()
     out = Output.at(folder, stage="tokenize", runtime=Runtime(data=DataRuntime(workers=1)))
     # Without a digest: hashing the shards is the store's work, and no peer does it
-    inputs = (Artifact(path=shards, digest=""), Artifact(path=tokenizer, digest=""))
+    inputs = (Artifact(folder=shards, digest=""), Artifact(folder=tokenizer, digest=""))
     tokenize.function(TokenizeConfig(), *inputs, out)
     seconds = time.process_time() - started
     tokens = sum(out.counts[split]["tokens"] for split in ("train", "validation"))
@@ -94,7 +94,7 @@ def learn(shards: Path, folder: Path, vocab_size: int) -> dict[str, int]:
 
     config = TokenizerConfig(vocab_size=vocab_size, sample_bytes_per_source=10_000_000)
     out = Output.at(folder, runtime=Runtime(data=DataRuntime(workers=1)))
-    train_tokenizer.function(config, Artifact(path=shards, digest=""), out)
+    train_tokenizer.function(config, Artifact(folder=shards, digest=""), out)
     return {"vocab_size": out.counts["vocab_size"]}
 
 

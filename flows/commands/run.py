@@ -113,4 +113,5 @@ def summarize(console: Console, run: Run, seconds: float) -> None:
     console.print(table)
     console.print(f"\nDone in {duration(seconds)}.")
     if "export" in made:
-        console.print(f"Release: {made['export'].path}", soft_wrap=True, highlight=False)
+        where = run.session.store.address(f"artifacts/{made['export'].location}")
+        console.print(f"Release: {where}", soft_wrap=True, highlight=False)

@@ -36,7 +36,7 @@ def collect_votes(
 
     store = open_store(store_url or DEFAULT_STORE)
     evaluated = store.get(refs.resolve(store, ref))
-    if not (evaluated.path / PART).is_dir():
+    if not evaluated.has_folder(PART):
         raise ConfigError(
             f"{ref} has no answers side by side.", "Name an evaluation of a profile with evaluate.side_by_side."
         )

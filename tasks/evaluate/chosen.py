@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import NamedTuple
 
 from storage.artifact import Artifact
@@ -24,23 +23,23 @@ class Chosen(NamedTuple):
 
 def chosen(config: EvaluateConfig, benchmarks: Artifact) -> dict[str, Chosen]:
     """The benchmarks by their names in tables. Raises ConfigError for one that was not prepared."""
-    known = sorted(path.stem for path in benchmarks.path.glob("*.jsonl"))
+    known = [name.removesuffix(".jsonl") for name in benchmarks.names("*.jsonl")]
     found: dict[str, Chosen] = {}
     for task in config.asked(known):
         if task.task not in known:
             raise ConfigError(
                 f"There is no benchmark {task.task}.", f"evaluate.tasks may name {', '.join(known)}; see download."
             )
-        folder = benchmarks.path / task.task
-        of_harness = folder.is_dir()
-        definition = definition_digest(task.task) if of_harness and not (folder / DEFINITION).is_dir() else None
+        of_harness = benchmarks.has_folder(task.task)
+        defined = benchmarks.has_folder(f"{task.task}/{DEFINITION}")
+        definition = definition_digest(task.task) if of_harness and not defined else None
         data = benchmarks.only(task.task if of_harness else f"{task.task}.jsonl")
-        found[task.label] = Chosen(config.score(task, definition), data, of_harness and _wants_text(folder))
+        found[task.label] = Chosen(config.score(task, definition), data, of_harness and _wants_text(data, task.task))
     return found
 
 
-def _wants_text(folder: Path) -> bool:
-    tasks = json.loads((folder / ABOUT).read_text(encoding="utf-8"))["tasks"]
+def _wants_text(data: Artifact, task: str) -> bool:
+    tasks = json.loads(data.file(f"{task}/{ABOUT}").read_text(encoding="utf-8"))["tasks"]
     return all(task["output"] == "generate_until" for task in tasks.values())
 
 

@@ -73,7 +73,7 @@ def check_pairs(
         max_length = max_length_of(name, config, context)
         with tempfile.TemporaryDirectory() as folder:
             out = Output.at(Path(folder), stage=name)
-            part = method.reads([path.name for path in pairs.path.iterdir()])
+            part = method.reads(pairs.folders("*"))
             given = split_rows(pairs.part(part).files("*.jsonl"), method.rows, out)
             files, _ = drop_duplicates(given, config.deduplicate, out)
             rendered(method, config, files, loaded, max_length)

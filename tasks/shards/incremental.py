@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any
 
 from storage.artifact import Artifact
 from storage.digests import file_digest
+from storage.errors import DamagedArtifact
 from tasks.shards.seam import map_shards
 from tasks.shards.shard import ShardResult
 from tasks.stage.output import Output
@@ -62,10 +63,13 @@ def map_new_shards(
     `files` are what `work` may leave in a shard's folder, each collected in the artifact by its stem: train.tokens as
     train/NNNNN.tokens. `same` names the other inputs that a shard's result hangs on. Writes shards.json.
     """
-    shards = documents.files("*.parquet")
-    digests = [documents.file_digest(shard) for shard in shards]
-    known = _made_before(out.earlier(*same), name, files, out)
-    jobs: list[Job] = [(shard, known.get(digest)) for shard, digest in zip(shards, digests, strict=True)]
+    shards = documents.names("*.parquet")
+    digests = [documents.file_digest(documents.folder / shard) for shard in shards]
+    known = _made_before(out.earlier(*same), {*digests}, name, files, out)
+    jobs: list[Job] = [
+        (documents.folder / shard, known.get(digest)) for shard, digest in zip(shards, digests, strict=True)
+    ]
+    documents.bring(shard for shard, (_, made) in zip(shards, jobs, strict=True) if made is None)
     results = map_shards(partial(_take_or_work, work), jobs, out, name, releases_gil=releases_gil)
     _tell(results, out)
     made = [ShardResult(result.folder, result.counts["counts"]) for result in results]
@@ -75,11 +79,18 @@ def map_new_shards(
     return made
 
 
-def _made_before(earlier: Artifact | None, name: str, files: Sequence[str], out: Output) -> dict[str, Made]:
-    """The shards of an earlier artifact by the SHA-256 of what they were made of, if the same work made them."""
+def _made_before(
+    earlier: Artifact | None, wanted: Collection[str], name: str, files: Sequence[str], out: Output
+) -> dict[str, Made]:
+    """The shards of an earlier artifact that were made of what has one of the `wanted` SHA-256, by that, if the same
+    work made them."""
     if earlier is None or earlier.manifest is None or RECORD not in earlier.manifest.files:
         return {}
-    text = (earlier.path / RECORD).read_bytes()
+    try:
+        text = earlier.file(RECORD).read_bytes()
+    except DamagedArtifact as error:
+        out.note(f"nothing is taken from {earlier.location}: {error.message}")
+        return {}
     if hashlib.sha256(text).hexdigest() != earlier.manifest.files[RECORD].sha256:
         out.note(f"{earlier.location}/{RECORD} has changed bytes: nothing is taken from there")
         return {}
@@ -88,9 +99,16 @@ def _made_before(earlier: Artifact | None, name: str, files: Sequence[str], out:
         return {}
     known = {}
     for number, shard in enumerate(record["shards"]):
+        if shard["sha256"] not in wanted:
+            continue
         places = {file: f"{Path(file).stem}/{number:05d}{Path(file).suffix}" for file in files}
+        try:
+            earlier.bring(place for place in places.values() if place in earlier.manifest.files)
+        except DamagedArtifact as error:
+            out.note(f"can't be taken: {error.message}")
+            continue
         listed = {
-            file: (earlier.path / place, earlier.manifest.files[place].sha256)
+            file: (earlier.folder / place, earlier.manifest.files[place].sha256)
             for file, place in places.items()
             if place in earlier.manifest.files
         }

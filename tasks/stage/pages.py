@@ -40,8 +40,10 @@ def report(artifact: Artifact, *, cached: bool) -> str:
 
 
 def embed_plots(artifact: Artifact) -> list[str]:
-    """The artifact's plots as Markdown images that need no file."""
-    return [embed_plot(plot) for plot in sorted(artifact.path.glob("*.png"))]
+    """The artifact's plots as Markdown images that need no file. Of a bucket's artifact those that are on this machine:
+    a page is no reason to fetch one."""
+    names = artifact.names("*.png")
+    return [embed_plot(artifact.file(name)) for name in names if (artifact.folder / name).is_file()]
 
 
 # Control characters, which would make a file binary, as the pictures that Unicode has of them

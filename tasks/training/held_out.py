@@ -21,7 +21,7 @@ from tasks.training.model_folder import check_shards
 
 def has_questions(text: Artifact) -> bool:
     """Whether held-out text is benchmarks' questions, which are no tokens yet."""
-    return any(text.path.glob("*.jsonl"))
+    return bool(text.names("*.jsonl"))
 
 
 def held_out_shards(text: Artifact, model: Path, digest: str, scratch: Path) -> list[Path]:

@@ -564,7 +564,7 @@ def _read_tokenizer(data: bytes, folder: Path) -> None:
     written(data, folder / "tokenizer.json")
     each(
         lambda: load_reference("other", str(folder)).encode("A text é"),
-        lambda: check_adopted(CONFIG, Artifact(path=folder, digest=""), {}),
+        lambda: check_adopted(CONFIG, Artifact(folder=folder, digest=""), {}),
     )
 
 
@@ -589,7 +589,7 @@ def _template(data: bytes, folder: Path) -> None:
 
     shutil.copytree(_tokenizer(), folder, dirs_exist_ok=True)
     written(data, folder / "chat_template.jinja")
-    check_adopted(CONFIG, Artifact(path=folder, digest=""), {})
+    check_adopted(CONFIG, Artifact(folder=folder, digest=""), {})
 
 
 @functools.cache
@@ -646,7 +646,7 @@ def _model(
     shutil.copytree(_tokenizer(), folder / "model", dirs_exist_ok=True)
     written(_weights()[0] if weights is None else weights, folder / "model" / "model.safetensors")
     written(config, folder / "model" / "config.json")
-    check_model(Artifact(path=folder, digest=""), _tokenizer())
+    check_model(Artifact(folder=folder, digest=""), _tokenizer())
 
 
 @door(

@@ -12,7 +12,7 @@ import pytest
 
 from storage import maintain, refs
 from storage.artifact import Artifact
-from storage.errors import ConfigError
+from storage.errors import ConfigError, DamagedArtifact
 from storage.store import Store
 from tests.s3_proxy import Proxy
 from tests.storage.conftest import Make, elsewhere
@@ -20,9 +20,14 @@ from tests.storage.conftest import Make, elsewhere
 
 def take_and_wait(url: str, cache: Path, location: str, ready: multiprocessing.synchronize.Event) -> None:
     store = Store(url, cache=cache)
-    store.get(location)
+    kept = store.get(location)
+    assert kept.path.is_dir()
     ready.set()
     signal.pause()
+
+
+def fetch(store: Store, location: str) -> Path:
+    return store.get(location).path
 
 
 def copies(store: Store) -> set[str]:
@@ -35,8 +40,8 @@ def test_what_is_not_used_makes_room_the_oldest_first(
     made = [make(faulty, "dedup", {"a.bin": os.urandom(30_000)}, {"number": number}).location for number in range(4)]
     one = elsewhere(faulty)
     for location in made[:3]:
-        Store(one.url, cache=one.local).get(location)
-        one._lock_of_copy(location).unlink()  # as if this process had ended
+        fetch(Store(one.url, cache=one.local), location)
+        one._copies._lock_of(location).unlink()  # as if this process had ended
     monkeypatch.setenv("GRISTMILL_CACHE_GB", "0.0001")  # three of them
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
@@ -45,28 +50,85 @@ def test_what_is_not_used_makes_room_the_oldest_first(
     assert ready.wait(60)
     for number, location in enumerate(made[:3]):
         os.utime(one.local / "artifacts" / location / "manifest.json", (number, number))
-    one.get(made[3])
+    fetch(one, made[3])
     assert copies(one) == {made[0], made[2], made[3]}, "the oldest is in use, the next one is not"
     process.kill()
     process.join()
-    one.get(made[1])
+    fetch(one, made[1])
     assert copies(one) == {made[2], made[3], made[1]}, "free, as its process has ended"
-    assert one.get(made[0]).path.is_dir(), "fetched again"
+    assert fetch(one, made[0]).is_dir(), "fetched again"
     monkeypatch.setenv("GRISTMILL_CACHE_GB", "much")
     with pytest.raises(ConfigError, match="GRISTMILL_CACHE_GB is much"):
-        elsewhere(faulty).get(made[0])
+        fetch(elsewhere(faulty), made[0])
 
 
-def test_no_file_is_fetched_twice_and_every_byte_is_counted(faulty: Store, make: Make) -> None:
-    made = make(faulty, "dedup", {"a.bin": os.urandom(30_000), "b/c.txt": b"c"})
+def test_a_file_is_fetched_when_it_is_read_once_and_every_byte_is_counted(faulty: Store, make: Make) -> None:
+    files = {"train/0.bin": os.urandom(30_000), "train/1.bin": os.urandom(20_000), "notes/a.txt": b"a", "b.txt": b"b"}
+    made = make(faulty, "dedup", files)
     assert made.manifest is not None
-    size = made.manifest.size + len((made.path / "SHA256SUMS").read_bytes())
-    assert faulty.traffic() == (size, 0)
+    assert faulty.traffic() == (made.manifest.size + len((made.path / "SHA256SUMS").read_bytes()), 0)
     other = elsewhere(faulty)
-    other.get(made.location)
-    other.get(made.location)
-    assert Store(other.url, cache=other.local).get(made.location).digest == made.digest
-    assert (other.traffic(), other.traffic()) == ((0, size), (0, 0))
+    found = other.get(made.location)
+    part = found.part("train")
+    assert (part.digest, part.names("*.bin")) == (made.part("train").digest, ["0.bin", "1.bin"])
+    assert (other.traffic(), copies(other)) == ((0, 0), set()), "of a hit that nobody reads the manifest alone"
+    assert found.file("b.txt").read_bytes() == b"b"
+    assert other.traffic() == (0, 1)
+    assert [path.name for path in found.files("train/1.*")] == ["1.bin"]
+    assert other.traffic() == (0, 20_000)
+    assert found.only("notes").file("notes/a.txt").read_bytes() == b"a"
+    assert {path.name for path in part.path.iterdir()} == {"0.bin", "1.bin"}
+    assert other.traffic() == (0, 30_001)
+    again = Store(other.url, cache=other.local).get(made.location)
+    assert [path.read_bytes() for path in again.files("train/*.bin")] == list(files.values())[:2]
+    assert again.path == found.path
+    assert other.traffic() == (0, 0)
+
+
+def test_what_changed_here_is_fetched_again_and_what_does_not_belong_is_removed(faulty: Store, make: Make) -> None:
+    made = make(faulty, "dedup", {"a/1.txt": b"1234", "a/2.txt": b"2"})
+    other = elsewhere(faulty)
+    folder = fetch(other, made.location)
+    (folder / "a/1.txt").write_bytes(b"4321")
+    (folder / "a/strange.txt").write_bytes(b"")
+    assert fetch(Store(other.url, cache=other.local), made.location) == folder
+    assert {path.name: path.read_bytes() for path in (folder / "a").iterdir()} == {"1.txt": b"1234", "2.txt": b"2"}
+
+
+def test_what_is_damaged_in_the_bucket_is_found_by_who_reads_it(faulty: Store, make: Make) -> None:
+    made = make(faulty, "dedup", {"a.txt": b"1234", "b.txt": b"2345", "c.txt": b"c"})
+    root = f"{faulty.root}/artifacts/{made.location}"
+    faulty.fs.pipe_file(f"{root}/a.txt", b"4321")
+    faulty.fs.rm_file(f"{root}/b.txt")
+    found = elsewhere(faulty).get(made.location)
+    assert found.file("c.txt").read_bytes() == b"c"
+    for name, what in (("a.txt", "changed: SHA-256"), ("b.txt", "missing")):
+        with pytest.raises(DamagedArtifact, match=f"{name}.*{what}"):
+            found.file(name)
+        assert not (found.folder / name).exists()
+
+
+def read_all(url: str, cache: Path, location: str, start: multiprocessing.synchronize.Barrier) -> None:
+    store = Store(url, cache=cache)
+    start.wait()
+    for path in store.get(location).files("*.bin"):
+        assert path.stat().st_size == 300_000
+
+
+def test_processes_that_want_a_file_at_once_fetch_it_once(proxy: Proxy, faulty: Store, make: Make) -> None:
+    made = make(faulty, "dedup", {f"{number}.bin": os.urandom(300_000) for number in range(4)})
+    other, context = elsewhere(faulty), multiprocessing.get_context("spawn")
+    start = context.Barrier(3)
+    arguments = (other.url, other.local, made.location, start)
+    readers = [context.Process(target=read_all, args=arguments) for _ in range(3)]
+    proxy.fetched.clear()
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert [reader.exitcode for reader in readers] == [0, 0, 0]
+    shards = {name: count for name, count in proxy.fetched.items() if name.endswith(".bin")}
+    assert list(shards.values()) == [1, 1, 1, 1]
 
 
 def test_more_artifacts_are_listed_by_no_more_requests(proxy: Proxy, faulty: Store, make: Make) -> None:

@@ -31,7 +31,7 @@ def test_a_fault_at_any_request_is_survived(fault: str, proxy: Proxy, faulty: St
         found = elsewhere(faulty).find("dedup", made.location.partition("/")[2])
         struck = proxy.disarm()
         assert found is not None
-        assert found.digest == made.digest
+        assert [path.stat().st_size for path in (found.path / "a.txt", found.path / "b/c.txt")] == [3000, 1]
         assert inspect.verify(faulty, made.location) == []
         assert refs.history(faulty, "tiny/dedup")[-1].location == made.location
         if not struck:
@@ -67,11 +67,11 @@ def test_what_arrives_damaged_is_fetched_again_and_what_is_damaged_there_is_name
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transfer.Transfers, "fetch", first_one_flipped)
-        assert elsewhere(faulty).get(made.location).digest == made.digest
+        assert elsewhere(faulty).get(made.location).file("a.txt").read_bytes() == b"12345678"
     assert proxy.disarm() == 1
     faulty.fs.pipe_file(f"{faulty.root}/artifacts/{made.location}/a.txt", b"12345679")
     with pytest.raises(DamagedArtifact, match=r"a\.txt changed: SHA-256 .*Make it again"):
-        elsewhere(faulty).get(made.location)
+        elsewhere(faulty).get(made.location).file("a.txt")
 
 
 def test_a_bucket_that_stays_away_is_named(proxy: Proxy, faulty: Store, make: Make) -> None:

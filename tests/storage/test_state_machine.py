@@ -218,13 +218,13 @@ class StoreMachine(RuleBasedStateMachine):
         stage, name = key.split("/")
         try:
             found = self.stores[writer].find(stage, name)
+            assert found is not None
+            self._check(found)
         except DamagedArtifact:
             assert damaged
             return
-        assert found is not None
         assert found.location == newest
         assert not damaged or not self.folder_store, "a bucket's copy on this machine may be whole"
-        self._check(found)
 
     def _check(self, artifact: Artifact) -> None:
         files = self.made[artifact.location].files

@@ -87,7 +87,7 @@ def label_texts(
 
 def _documents(store: Store, ref: str) -> Artifact:
     artifact = store.get(refs.resolve(store, ref))
-    if not (artifact.path / DOCUMENTS).is_dir():
+    if not artifact.has_folder(DOCUMENTS):
         raise ConfigError(f"{ref} has no documents.", "Name a download, dedup or filter: tiny/dedup.")
     return artifact.part(DOCUMENTS)
 

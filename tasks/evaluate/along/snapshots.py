@@ -37,11 +37,7 @@ def is_snapshot(name: str) -> bool:
 
 def snapshots(trained: Artifact) -> list[Snapshot]:
     """The snapshots that an artifact of `pretrain` holds, by step."""
-    steps = [
-        int(found[1])
-        for path in trained.path.glob("snapshots/step-*")
-        if path.is_dir() and (found := FOLDER.fullmatch(path.relative_to(trained.path).as_posix()))
-    ]
+    steps = [int(found[1]) for name in trained.folders("snapshots/step-*") if (found := FOLDER.fullmatch(name))]
     return [Snapshot(step, tokens_of(part), part) for step in sorted(steps) for part in [_part(trained, step)]]
 
 

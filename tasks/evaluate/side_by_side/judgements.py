@@ -63,7 +63,7 @@ def judgements(config: JudgementsConfig, first: Artifact, second: Artifact, out:
 
     out.progress(0, 1, "comparisons", "starting")
     result = run_module("tasks.evaluate.side_by_side.judging", spec, out, on_line=on_line, ranks=False, keeps="answers")
-    rows = load_judgements(Artifact(path=out.path, digest=""))
+    rows = load_judgements(Artifact(folder=out.path, digest=""))
     states = Counter(row["state"] for row in rows)
     dropped = {state: number for state, number in sorted(states.items()) if state not in DECIDED}
     missing = sum(dropped.values())

@@ -95,7 +95,7 @@ def write_results(results: Sequence[GateResult], folder: Path) -> None:
 
 def check_gates(evaluation: Artifact) -> None:
     """Let a release pass whose evaluation met all its gates, or has none. Raises GateError, DamagedArtifact."""
-    path = evaluation.path / FILE
+    path = evaluation.file(FILE)
     if not path.exists():
         return
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.artifact import Artifact
+from storage.errors import DamagedArtifact
 from storage.shards.arrays import Bool
 from storage.shards.documents import read_batches
 from storage.shards.parquet import parquet_writer
@@ -89,7 +91,10 @@ def _side_files(artifact: Artifact | None, shards: int) -> list[Earlier | None]:
         return [None] * shards
     files = artifact.manifest.files
     names = [f"{number:05d}.parquet" for number in range(shards)]
-    return [Earlier(artifact.path / name, files[name].sha256, f"{artifact.location}/{name}") for name in names]
+    with suppress(DamagedArtifact):
+        artifact.bring(names)
+        return [Earlier(artifact.folder / name, files[name].sha256, f"{artifact.location}/{name}") for name in names]
+    return [None] * shards
 
 
 def _measure_shard(

@@ -118,8 +118,8 @@ def test_a_file_holds_a_salt_as_well_as_a_variable(
 
 def test_without_a_salt_the_key_is_what_it_was() -> None:
     assert FilterConfig().model_dump(mode="json")["pii"]["salt"] == ""
-    documents = Artifact(path=Path(), digest="documents", location="")
-    benchmarks = Artifact(path=Path(), digest="benchmarks", location="")
+    documents = Artifact(folder=Path(), digest="documents", location="")
+    benchmarks = Artifact(folder=Path(), digest="benchmarks", location="")
     payload = filter_documents.payload(FilterConfig(), (documents, benchmarks))
     assert payload.key() == "5d1d27e12ea2bf5828632872293f7c68"
     shown = FilterConfig().model_dump(mode="json")

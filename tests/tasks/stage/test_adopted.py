@@ -35,7 +35,7 @@ ROWS: dict[str, dict[str, Any]] = {
 
 
 def given(folder: Path) -> Artifact:
-    return Artifact(path=folder, digest="")
+    return Artifact(folder=folder, digest="")
 
 
 def copied(folder: Path, to: Path) -> Path:
@@ -52,7 +52,7 @@ def refused(stage: Stage, config: Any, folder: Path, *inputs: Any) -> str:
 
 
 def test_a_tokenizer_must_load_and_be_that_of_the_config(data: tuple[Artifact, Artifact], tmp_path: Path) -> None:
-    documents, folder = Artifact(path=tmp_path, digest=""), data[1].path
+    documents, folder = Artifact(folder=tmp_path, digest=""), data[1].path
     size = load_for_documents(folder).get_vocab_size()
     train_tokenizer.check_adopted(TokenizerConfig(vocab_size=size), given(folder), (documents,))
     for change, named in (
