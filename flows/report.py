@@ -57,4 +57,6 @@ def publish_report(profile: Profile) -> None:
     for stage, artifact in made.items():
         plots = embed_plots(artifact)
         parts += [f"## {stage}", *plots] if plots else []
+    traffic = session.told_traffic()
+    parts += [f"Bucket: {traffic}."] if traffic else []
     create_markdown_artifact(markdown="\n\n".join(parts), key="run-report", description="What this run came to")

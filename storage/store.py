@@ -40,6 +40,7 @@ from storage.files.disk import open_up
 from storage.files.flush import flush, flush_tree
 from storage.files.remote import Remote, opened, reaching
 from storage.files.shared_locks import SharedLock, SharedLocks
+from storage.files.traffic import Traffic
 from storage.files.transfer import Transfers
 from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
 from storage.remembered import remember, remembered_digests
@@ -72,6 +73,7 @@ class Store:
         self.lock_objects = SharedLocks(self._conditional, self.root, self.local) if self._conditional else None
         try:
             self._open()
+            self._transfers.traffic.count_requests_of(fs)
         except (ValueError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in NO_PATH:
                 raise
@@ -201,11 +203,9 @@ class Store:
             where = self.address(name.rpartition("/")[0])
             raise DamagedArtifact(f"{where} or what it lies in is a file.", "Remove it: a folder is due.") from error
 
-    def traffic(self) -> tuple[int, int]:
-        """Bytes of files that this process has sent to the bucket, and received from it, since it was last asked."""
-        sent, received = self._transfers.sent, self._transfers.received
-        self._transfers.sent = self._transfers.received = 0
-        return sent, received
+    def traffic(self) -> Traffic:
+        """What this process has asked of the bucket, sent and received since it was last asked."""
+        return self._transfers.traffic.taken()
 
     # --- reading ------------------------------------------------------------------------------------------------
 

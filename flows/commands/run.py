@@ -112,6 +112,8 @@ def summarize(console: Console, run: Run, seconds: float) -> None:
     console.print()
     console.print(table)
     console.print(f"\nDone in {duration(seconds)}.")
+    if traffic := run.session.told_traffic():
+        console.print(f"Bucket: {traffic}.", highlight=False)
     if "export" in made:
         where = run.session.store.address(f"artifacts/{made['export'].location}")
         console.print(f"Release: {where}", soft_wrap=True, highlight=False)

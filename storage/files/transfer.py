@@ -19,6 +19,7 @@ from typing import Any
 from storage.digests import FileEntry, file_digest
 from storage.errors import DamagedArtifact, StoreError
 from storage.files.remote import Remote, pause
+from storage.files.traffic import Traffic
 
 ATTEMPTS = 4  # for each file
 PART_BYTES = 50 << 20  # of a large file; files of less than two are sent whole
@@ -31,7 +32,7 @@ class Transfers:
 
     def __init__(self, fs: Remote, url: str, *, parts: bool) -> None:
         self._fs, self._url, self._parts = fs, url, parts
-        self.sent = self.received = 0  # bytes, those of repetitions too
+        self.traffic = Traffic()
 
     def upload(
         self, folder: Path, files: Mapping[str, FileEntry], remote: str, check: Callable[[], None] = lambda: None
@@ -48,7 +49,7 @@ class Transfers:
                 check()
                 options = {"chunksize": part_bytes(entry.size)} if self._parts else {}
                 self._fs.put_file(str(folder / name), f"{remote}/{name}", **options)
-                self.sent += entry.size
+                self.traffic.add(sent=entry.size)
             self._fs.invalidate_cache()
             found = self._fs.find(remote, detail=True)
             waiting = {
@@ -80,7 +81,7 @@ class Transfers:
                 pause(attempt)
             with suppress(DamagedArtifact):
                 self._fs.get_file(source, str(target))
-                self.received += target.stat().st_size
+                self.traffic.add(received=target.stat().st_size)
                 if target.stat().st_size == entry.size and file_digest(target) == entry.sha256:
                     return True
         return False
@@ -90,7 +91,7 @@ class Transfers:
         digest = hashlib.sha256()
         with self._fs.open(path, "rb") as file:
             while chunk := file.read(CHUNK):
-                self.received += len(chunk)
+                self.traffic.add(received=len(chunk))
                 digest.update(chunk)
         return digest.hexdigest()
 

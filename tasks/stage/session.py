@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from storage import refs
 from storage.artifact import Artifact
+from storage.files.traffic import Traffic
 from storage.leases import Lease
 from storage.store import Store
 from storage.units import size_of
@@ -41,6 +42,7 @@ class Session:
     fingerprints: dict[str, dict[str, str]] = field(default_factory=dict)  # of sources, by stage and config
     checks: dict[str, Callable[[], None]] = field(default_factory=dict)  # by stage: see Stage.before
     made: dict[str, Artifact] = field(default_factory=dict)  # by stage: what this run took or made
+    traffic: Traffic = field(default_factory=Traffic)  # of the stages so far
     lease: Lease | None = None  # while the session is open
 
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
@@ -51,9 +53,19 @@ class Session:
 
     def tell_traffic(self, stage: str) -> None:
         """Tell the observer what a stage has moved between this machine and a bucket."""
-        sent, received = self.store.traffic()
-        if sent or received:
-            self.observer.noted(stage, f"{size_of(received)} fetched from the bucket, {size_of(sent)} sent to it")
+        found = self._traffic()
+        if found.sent or found.received:
+            self.observer.noted(stage, moved(found))
+
+    def told_traffic(self) -> str:
+        """What the run has moved between this machine and a bucket, for its end; nothing of a store in a folder."""
+        self._traffic()
+        return moved(self.traffic) if self.traffic else ""
+
+    def _traffic(self) -> Traffic:
+        found = self.store.traffic()
+        self.traffic.add(requests=found.requests, sent=found.sent, received=found.received)
+        return found
 
     def use(self, stage: str, key: str) -> None:
         """Lease an artifact before it is looked up."""
@@ -63,6 +75,12 @@ class Session:
     def checking(self, stage: str) -> Callable[[int, int], None]:
         """What tells the observer how far the bytes of a stage's artifact are checked."""
         return lambda done, total: self.observer.progressed(Progress(stage, done / 1e6, total / 1e6, "MB checked"))
+
+
+def moved(traffic: Traffic) -> str:
+    """What was moved, as a sentence without an end."""
+    asked = f", {traffic.requests:,} requests" if traffic.requests else ""
+    return f"{size_of(traffic.received)} fetched from the bucket, {size_of(traffic.sent)} sent to it{asked}"
 
 
 class Resources:

@@ -30,6 +30,11 @@ def fetch(store: Store, location: str) -> Path:
     return store.get(location).path
 
 
+def moved(store: Store) -> tuple[int, int]:
+    traffic = store.traffic()
+    return traffic.sent, traffic.received
+
+
 def copies(store: Store) -> set[str]:
     return {f"{path.parent.name}/{path.name}" for path in (store.local / "artifacts").glob("*/*")}
 
@@ -66,23 +71,23 @@ def test_a_file_is_fetched_when_it_is_read_once_and_every_byte_is_counted(faulty
     files = {"train/0.bin": os.urandom(30_000), "train/1.bin": os.urandom(20_000), "notes/a.txt": b"a", "b.txt": b"b"}
     made = make(faulty, "dedup", files)
     assert made.manifest is not None
-    assert faulty.traffic() == (made.manifest.size + len((made.path / "SHA256SUMS").read_bytes()), 0)
+    assert moved(faulty) == (made.manifest.size + len((made.path / "SHA256SUMS").read_bytes()), 0)
     other = elsewhere(faulty)
     found = other.get(made.location)
     part = found.part("train")
     assert (part.digest, part.names("*.bin")) == (made.part("train").digest, ["0.bin", "1.bin"])
-    assert (other.traffic(), copies(other)) == ((0, 0), set()), "of a hit that nobody reads the manifest alone"
+    assert (moved(other), copies(other)) == ((0, 0), set()), "of a hit that nobody reads the manifest alone"
     assert found.file("b.txt").read_bytes() == b"b"
-    assert other.traffic() == (0, 1)
+    assert moved(other) == (0, 1)
     assert [path.name for path in found.files("train/1.*")] == ["1.bin"]
-    assert other.traffic() == (0, 20_000)
+    assert moved(other) == (0, 20_000)
     assert found.only("notes").file("notes/a.txt").read_bytes() == b"a"
     assert {path.name for path in part.path.iterdir()} == {"0.bin", "1.bin"}
-    assert other.traffic() == (0, 30_001)
+    assert moved(other) == (0, 30_001)
     again = Store(other.url, cache=other.local).get(made.location)
     assert [path.read_bytes() for path in again.files("train/*.bin")] == list(files.values())[:2]
     assert again.path == found.path
-    assert other.traffic() == (0, 0)
+    assert moved(other) == (0, 0)
 
 
 def test_what_changed_here_is_fetched_again_and_what_does_not_belong_is_removed(faulty: Store, make: Make) -> None:
@@ -129,6 +134,17 @@ def test_processes_that_want_a_file_at_once_fetch_it_once(proxy: Proxy, faulty: 
     assert [reader.exitcode for reader in readers] == [0, 0, 0]
     shards = {name: count for name, count in proxy.fetched.items() if name.endswith(".bin")}
     assert list(shards.values()) == [1, 1, 1, 1]
+
+
+def test_requests_are_counted_as_the_server_does_with_all_repetitions(proxy: Proxy, faulty: Store, make: Make) -> None:
+    for fault in ("", "503"):
+        faulty.traffic()
+        proxy.asked.clear()
+        proxy.arm(fault, 3, False)
+        made = make(faulty, "dedup", {"a.txt": b"1"}, {"fault": fault})
+        asked = proxy.asked.total()
+        assert (faulty.traffic().requests, proxy.disarm()) == (asked, bool(fault))
+        assert made.path.is_dir()
 
 
 def test_more_artifacts_are_listed_by_no_more_requests(proxy: Proxy, faulty: Store, make: Make) -> None:
