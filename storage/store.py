@@ -20,7 +20,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -206,6 +206,30 @@ class Store:
     def traffic(self) -> Traffic:
         """What this process has asked of the bucket, sent and received since it was last asked."""
         return self._transfers.traffic.taken()
+
+    # --- what is no artifact: a bucket's checkpoints of a training that goes on ------------------------------------
+
+    def send(self, name: str, folder: Path, files: Mapping[str, FileEntry]) -> None:
+        """Send files of a folder into one of the bucket, and see that they arrived. Raises StoreError."""
+        self._transfers.upload(folder, files, f"{self.root}/{name}")
+
+    def receive(self, name: str, target: Path, entry: FileEntry) -> bool:
+        """Fetch a file. False if it has other bytes than it should. Raises FileNotFoundError, StoreError."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return self._transfers.fetch(f"{self.root}/{name}", target, entry)
+
+    def sizes(self, name: str) -> dict[str, int]:
+        """Bytes of every file in a folder of the bucket, by its name there."""
+        self.fs.invalidate_cache()
+        found = self.fs.find(f"{self.root}/{name}", detail=True).items()
+        return {str(path).removeprefix(f"{self.root}/{name}/"): int(entry["size"]) for path, entry in found}
+
+    def discard(self, name: str, first: str = "") -> None:
+        """Delete a file or folder of the bucket, with a folder's `first` file before the others."""
+        self.fs.invalidate_cache()
+        for path in [f"{name}/{first}"] * bool(first) + [name]:
+            with suppress(FileNotFoundError):
+                self.fs.rm(f"{self.root}/{path}", recursive=True)
 
     # --- reading ------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,3 +24,11 @@ def flush_tree(folder: Path) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:  # a journal writes down what waits for it together
         list(pool.map(flush, folder.rglob("*")))
     flush(folder)
+
+
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """A second name of a file; a copy where there can be none."""
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target)

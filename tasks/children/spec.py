@@ -21,6 +21,7 @@ class ChildSpec(BaseModel):
     runtime: Runtime
     scratch: Path
     out: Path
+    remote: str = ""  # see Output.remote
 
     @property
     def checkpoints(self) -> Path:

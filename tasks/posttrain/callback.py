@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from tasks.posttrain.means import ROWS
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.training.logs import append_log
 from tasks.training.recovery.fault_injection import FaultInjection
+from tasks.training.remote_checkpoints import RemoteCheckpoints
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
@@ -25,6 +27,21 @@ if TYPE_CHECKING:
 FAULTS = ("oom", "kill", "full")  # that can be injected: what recovers from others is pretraining's
 # The trainer's name → that in the log; each method adds its own
 LOGGED = {"loss": "loss", "learning_rate": "learning_rate", "grad_norm": "gradient_norm"}
+
+
+@dataclass(frozen=True)
+class _Ranks:
+    """The trainer's processes."""
+
+    rank: int
+    size: int
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Each rank's value, on every rank."""
+        values = [value] * self.size
+        if self.size > 1:
+            torch.distributed.all_gather_object(values, value)
+        return values
 
 
 class LogCallback(TrainerCallback):
@@ -45,6 +62,8 @@ class LogCallback(TrainerCallback):
             self.spec.stop, ranks=args.world_size, grace=self.spec.runtime.training.stop_grace_seconds,
             reports=state.is_world_process_zero,
         )  # fmt: skip
+        ranks = _Ranks(args.process_index, args.world_size)
+        self.remote = RemoteCheckpoints(self.spec, ranks, tell=lambda sentence: emit(note=sentence))
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Faults on purpose."""
@@ -101,6 +120,11 @@ class LogCallback(TrainerCallback):
         if state.is_world_process_zero:
             self.flush()
             mark_whole(self.spec, state.global_step, args.world_size)
+        if self.stopped:
+            self.remote.finish()  # else this one would be left out while another is on its way
+        self.remote.send(self.spec.checkpoints / f"checkpoint-{state.global_step}", state.global_step)
+        if self.stopped:
+            self.remote.finish()
 
     def _check(self, step: int, row: Mapping[str, float]) -> None:
         for name, value in row.items():

@@ -21,6 +21,7 @@ from tasks.training.logs import read_log
 from tasks.training.model_folder import check_tokenizer
 from tasks.training.plots import plot_loss
 from tasks.training.recovery.less_memory import run_with_less
+from tasks.training.remote_checkpoints import fetch_newest
 
 
 def posttrain(
@@ -60,7 +61,9 @@ def posttrain(
         identity=hashlib.sha256(decisive.encode()).hexdigest(),
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
+        remote=out.remote,
     )
+    fetch_newest(spec, out.note)
     out.progress(0, 1, "steps", "starting")
 
     def on_line(line: dict[str, Any]) -> None:

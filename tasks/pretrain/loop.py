@@ -65,7 +65,7 @@ class Training:
                 insight.lap("logging")
             self.snapshots.take(self.engine, step)
             if (saves or stops) and self.log.monitor.calm:
-                self.checkpoints.save(self.engine, step)
+                self.checkpoints.save(self.engine, step, last=stops)
             insight.lap("checkpoints")
             self.heartbeat()
             if reports:

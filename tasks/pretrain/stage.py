@@ -25,6 +25,7 @@ from tasks.training.adopted_model import check_model
 from tasks.training.logs import read_log
 from tasks.training.model_folder import check_shard
 from tasks.training.plots import plot_loss
+from tasks.training.remote_checkpoints import fetch_newest
 
 
 def check_adopted(config: PretrainConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:
@@ -69,11 +70,13 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
         scratch=out.scratch.resolve(),
         out=out.path.resolve(),
         aside=out.aside.resolve(),
+        remote=out.remote,
     )
     check_insight(out.runtime, spec.steps)
     page = Page(spec, out)
 
     check_room(spec)
+    fetch_newest(spec, out.note)
 
     def on_line(line: dict[str, Any]) -> None:
         if "note" in line:

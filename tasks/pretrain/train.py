@@ -31,6 +31,7 @@ from tasks.training.logs import cut_log, read_log
 from tasks.training.recovery.fault_injection import FaultInjection
 from tasks.training.recovery.lost_host import hosts_named
 from tasks.training.recovery.out_of_memory import memory_named
+from tasks.training.remote_checkpoints import RemoteCheckpoints
 
 
 def train(path: Path) -> None:
@@ -71,6 +72,9 @@ def _train(spec: TrainSpec, world: World, heartbeat: Heartbeat) -> None:
         keep_every=spec.runtime.pretrain.keep_every, asynchronous=saves_async(engine),
         tell=lambda sentence: emit(note=sentence),
         dropped=lambda step, sound, damage: emit(damaged=step, sound=sound, what=damage),
+        remote=RemoteCheckpoints(
+            spec, world, keep_every=spec.runtime.pretrain.keep_every, tell=lambda sentence: emit(note=sentence)
+        ),
     )  # fmt: skip
     begun = checkpoints.latest()
     snapshots = Snapshots(spec)

@@ -385,11 +385,16 @@ class Stage:
                 held.close()
         work = session.store.workspace(self.name, payload.key())
         aside = session.store.aside(self.name, payload.key())
+        trains = "training" in self.runtime and not session.store.is_folder
+        remote = f"checkpoints/{self.name}/{payload.key()}" if trains else ""
         if refresh:
             shutil.rmtree(work / "scratch", ignore_errors=True)
             shutil.rmtree(aside, ignore_errors=True)
+            if remote:
+                session.store.discard(remote)
         shutil.rmtree(work / "out", ignore_errors=True)
         out = Output(self.name, work / "out", work / "scratch", aside, session.runtime, session.observer)
+        out.remote = remote
         if not refresh:
             out.find_earlier = functools.partial(find_earlier, session.store, payload, self.source)
         out.path.mkdir(parents=True)
@@ -426,6 +431,8 @@ class Stage:
         artifact = session.store.publish(out.path, manifest)
         shutil.rmtree(work, ignore_errors=True)
         machine.give_back()
+        if out.remote:
+            session.store.discard(out.remote)
         return artifact
 
     def _check_sources(self, config: StageConfig, payload: KeyPayload, work: Path) -> None:

@@ -41,6 +41,7 @@ class Output:
     facts: dict[str, Any] = field(default_factory=dict)
     uses: dict[str, InputRef] = field(default_factory=dict)
     find_earlier: FindEarlier = lambda same: None
+    remote: str = ""  # where in the store's bucket checkpoints go; empty where the store is a folder
 
     @classmethod
     def at(cls, folder: Path, *, stage: str = "stage", runtime: Runtime | None = None) -> Output:

@@ -40,6 +40,7 @@ from tasks.training.states_only import refusing_code
 if TYPE_CHECKING:
     from tasks.pretrain.engines.base import Engine
     from tasks.pretrain.world import World
+    from tasks.training.remote_checkpoints import RemoteCheckpoints
 
 LIBRARIES = ("torch", "deepspeed")
 
@@ -70,10 +71,11 @@ class Checkpoints:
         asynchronous: bool = False,
         tell: Callable[[str], None] = lambda sentence: None,
         dropped: Callable[[int, int, str], None] = lambda step, sound, damage: None,
+        remote: RemoteCheckpoints | None = None,
     ) -> None:
         self.folder, self.identity, self.world = folder, identity, world
         self.keep, self.keep_every, self.asynchronous, self.tell = keep, keep_every, asynchronous, tell
-        self.dropped = dropped
+        self.dropped, self.remote = dropped, remote
         self._checked: int | None = None  # the step whose files' digests are known to be right
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
@@ -85,8 +87,9 @@ class Checkpoints:
         self._checked = step
         return step
 
-    def save(self, engine: Engine, step: int) -> None:
-        """Write the checkpoint of `step`, and remove older ones that need not be kept. Every rank must call it.
+    def save(self, engine: Engine, step: int, *, last: bool = False) -> None:
+        """Write the checkpoint of `step`, and remove older ones that need not be kept. It is sent to the bucket while
+        training continues; the `last` one before a stop is waited for. Every rank must call it.
 
         Raises TrainingError for files that don't hold what they should, of this save or of the one before.
         """
@@ -110,11 +113,18 @@ class Checkpoints:
                 self._pending = self._writer.submit(self._complete_async, writing, folder, marker, expected)
             else:
                 self._pending = writing
-            return
-        engine.save(folder)
-        self.world.wait()
-        self._complete(folder, marker, expected, self.world)
-        self.world.wait()
+        else:
+            engine.save(folder)
+            self.world.wait()
+            self._complete(folder, marker, expected, self.world)
+            self.world.wait()
+        if self.remote is not None:
+            if last:
+                self.remote.finish()  # else this one would be left out while another is on its way
+            self.remote.send(folder, step)
+            if last:
+                self.finish()
+                self.remote.finish()
 
     def finish(self) -> None:
         """Wait for a checkpoint that is still being written, and raise its error. Every rank must call it."""
@@ -179,8 +189,10 @@ class Checkpoints:
         all_files = {name: entry for share in shares for name, entry in share[0].items()}
         marker.model_copy(update={"files": all_files}).write(folder)
         complete = complete_checkpoints(self.folder)
+        sending = self.remote.sending if self.remote is not None else None
         for old in superfluous(list(complete), newest=self.keep, every=self.keep_every):
-            remove(complete[old])
+            if old != sending:
+                remove(complete[old])
 
     def _drop(self, step: int, sound: int, damage: str) -> None:
         self.tell(dropped_note(step, sound, damage))

@@ -6,12 +6,11 @@ they become part of the artifact.
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.files.flush import flush
+from storage.files.flush import flush, link_or_copy
 from tasks.pretrain.spec import TrainSpec
 
 if TYPE_CHECKING:
@@ -49,11 +48,4 @@ class Snapshots:
     def publish(self, folder: Path) -> None:
         """Hard-link them into the artifact at `folder`: a run killed after this still resumes with them."""
         if self.steps:
-            shutil.copytree(self.folder, folder, copy_function=_link)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or one without links
-        shutil.copy2(source, target)
+            shutil.copytree(self.folder, folder, copy_function=link_or_copy)

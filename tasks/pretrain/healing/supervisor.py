@@ -21,8 +21,8 @@ from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
 from tasks.training.checkpoint_marker import complete_checkpoints, remove
 from tasks.training.recovery.out_of_memory import kills, named
+from tasks.training.remote_checkpoints import DECISIONS
 
-STATE = "healing.json"
 Fault = Divergence | OutOfMemory | LostProcess
 
 
@@ -34,7 +34,7 @@ def train_healed(
     Raises what can't be recovered from: the child's typed error, the pre-flight's for a check that failed, or the
     policy's, which says what to change.
     """
-    state, checked = spec.scratch / STATE, False
+    state, checked = spec.scratch / DECISIONS, False
     while True:
         healing = Healing.read(state)
         runtime = healing.runtime(spec.runtime)
@@ -82,7 +82,7 @@ def _do(decision: Decision, spec: TrainSpec, out: Output) -> None:
     for step, folder in complete_checkpoints(spec.checkpoints).items():
         if step > decision.checkpoint and decision.error is None:
             remove(folder)
-    decision.healing.write(spec.scratch / STATE)
+    decision.healing.write(spec.scratch / DECISIONS)
     event = decision.healing.events[-1]
     resumed = "" if event.stopped else f", resuming from step {event.checkpoint:,}"
     out.note(f"{event.kind}: {event.what}; {event.action}{resumed}")
@@ -109,4 +109,4 @@ def forget(spec: TrainSpec) -> None:
     """Leave nothing in the scratch folder that another run would resume from."""
     for folder in (spec.checkpoints, spec.faults):
         shutil.rmtree(folder, ignore_errors=True)
-    (spec.scratch / STATE).unlink(missing_ok=True)
+    (spec.scratch / DECISIONS).unlink(missing_ok=True)

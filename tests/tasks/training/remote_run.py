@@ -1,0 +1,42 @@
+"""`python -m tests.tasks.training.remote_run STORE DATA RUNTIME`: a tiny pretraining in a store, its digest printed.
+
+RUNTIME is JSON: settings of the runtime. What is noted goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from storage.store import Store
+from tasks.pretrain import PretrainConfig, pretrain
+from tasks.stage.progress import Observer
+from tasks.stage.session import Session, open_session
+from tests.runtimes import runtime_of
+from tests.tasks.pretrain.tiny_training import CONFIG, make_data
+
+LONG = PretrainConfig.model_validate({**CONFIG.model_dump(), "steps": 120, "snapshot_every": 40})
+
+
+class Notes(Observer):
+    """Says what is noted."""
+
+    def noted(self, stage: str, message: str) -> None:
+        """See the base."""
+        print(message, file=sys.stderr, flush=True)
+
+
+def main(url: str, data: str, settings: str) -> None:
+    """Train, or find it."""
+    runtime = runtime_of(
+        **{"threads": 1, "device": "cpu", "checkpoint_every": 10, "log_every": 10, "preflight": "never"},
+        **json.loads(settings),
+    ).model_copy(update={"store": url})
+    with open_session(Session(Store(url), runtime, "test", observer=Notes())):
+        made, _ = pretrain.materialize(LONG, make_data(Path(data)))
+    print(made.digest)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
