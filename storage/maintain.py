@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -16,9 +16,10 @@ from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import DamagedArtifact, EmptyOutput, StoreError
 from storage.files import locks
+from storage.files.unfinished import Upload
 from storage.keys import KeyPayload
 from storage.manifest import MANIFEST, SUMS, InputRef, Manifest
-from storage.store import Store
+from storage.store import CHECKPOINTS, Store
 
 DAY = 86_400.0
 BATCH_SECONDS = 2.0  # of deletions, while runs wait to lease
@@ -28,19 +29,23 @@ REAL_FILES = "Put the file itself there (`cp -rL` copies what links lead to)."
 @dataclass(frozen=True)
 class Garbage:
     """What a collection would delete, with sizes in bytes: artifacts, among them what a kill has left of one, and
-    folders that no process uses (abandoned work, insight into runs whose artifact is gone), and drafts of refs. Where
-    needed artifacts are `unreadable`, nothing that could be their ancestor is deleted."""
+    folders that no process uses (abandoned work, insight into runs whose artifact is gone), and drafts of refs; in a
+    bucket also checkpoints of trainings that are over or were given up, and uploads that a kill has left unfinished.
+    Where needed artifacts are `unreadable`, nothing that could be their ancestor is deleted."""
 
     artifacts: dict[str, int]
     workspaces: dict[Path, int]
     drafts: dict[Path, int]
+    checkpoints: dict[str, int]
+    uploads: list[Upload]
     unreadable: list[str]
     keep_last: int
 
     @property
     def size(self) -> int:
         """Total bytes."""
-        return sum(sum(sizes.values()) for sizes in (self.artifacts, self.workspaces, self.drafts))
+        found = (self.artifacts, self.workspaces, self.drafts, self.checkpoints)
+        return sum(sum(sizes.values()) for sizes in found) + sum(upload.size for upload in self.uploads)
 
 
 def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
@@ -68,7 +73,10 @@ def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
     for path in sorted((store.local / "insight").glob("*/*")):
         if f"{path.parent.name}/{path.name}" not in kept and not locks.is_held(_lock_of(store, path)):
             workspaces[path] = _size(path)
-    return Garbage(artifacts, workspaces, _drafts(store, settled), unreadable, keep_last)
+    old = datetime.now(UTC) - timedelta(seconds=settled)
+    uploads = store.uploads.begun_before(store.root, old) if store.uploads else []
+    checkpoints = _checkpoints(store, used, kept, old)
+    return Garbage(artifacts, workspaces, _drafts(store, settled), checkpoints, uploads, unreadable, keep_last)
 
 
 def _sizes(store: Store, *, manifests: bool) -> dict[str, int]:
@@ -99,6 +107,19 @@ def _fragments(store: Store, settled: float, published: Sequence[str]) -> dict[s
             if location not in there:
                 found[location] = _size(path)
     return found
+
+
+def _checkpoints(store: Store, used: Collection[str], made: Collection[str], old: datetime) -> dict[str, int]:
+    """Bytes of the checkpoints in a bucket, by `stage/key`, of what no process makes: the artifact is there, or nothing
+    was sent since `old`."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for name, size in {} if store.is_folder else store.sizes(CHECKPOINTS).items():
+        found.setdefault("/".join(name.split("/")[:2]), []).append((size, f"{store.root}/{CHECKPOINTS}/{name}"))
+    return {
+        key: sum(size for size, _ in files)
+        for key, files in found.items()
+        if key not in used and (key in made or all(store.fs.modified(path) <= old for _, path in files))
+    }
 
 
 def _drafts(store: Store, settled: float) -> dict[Path, int]:
@@ -137,7 +158,7 @@ def collect(store: Store, garbage: Garbage) -> Garbage:
         with leases.deleting(store) as (leased, check):
             needed, unreadable = _needed(store, garbage.keep_last)
             if set(unreadable) - set(garbage.unreadable):
-                return replace(garbage, artifacts=artifacts, workspaces={}, drafts={})
+                return replace(garbage, artifacts=artifacts, workspaces={}, drafts={}, checkpoints={}, uploads=[])
             began = time.monotonic()
             while waiting and time.monotonic() - began < BATCH_SECONDS:
                 location = waiting.pop(0)
@@ -152,7 +173,17 @@ def collect(store: Store, garbage: Garbage) -> Garbage:
                 workspaces[path] = size
     for path in garbage.drafts:
         path.unlink(missing_ok=True)
-    return replace(garbage, artifacts=artifacts, workspaces=workspaces)
+    checkpoints = {}
+    for key, size in garbage.checkpoints.items():
+        with leases.deleting(store) as (leased, check):
+            if key not in leased:
+                check()
+                store.discard(f"{CHECKPOINTS}/{key}")
+                checkpoints[key] = size
+    for upload in garbage.uploads:
+        if store.uploads:
+            store.uploads.abort(upload)
+    return replace(garbage, artifacts=artifacts, workspaces=workspaces, checkpoints=checkpoints)
 
 
 def _lock_of(store: Store, folder: Path) -> Path:

@@ -42,10 +42,12 @@ from storage.files.remote import Remote, opened, reaching
 from storage.files.shared_locks import SharedLock, SharedLocks
 from storage.files.traffic import Traffic
 from storage.files.transfer import Transfers
+from storage.files.unfinished import UnfinishedUploads
 from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
 from storage.remembered import remember, remembered_digests
 
 STORE_FILE = "gristmill.json"
+CHECKPOINTS = "checkpoints"  # of trainings that go on, in a bucket
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "az"}  # they have no folders: making one would make a bucket
 NO_PATH = (errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _FORMAT = TypeAdapter(dict[str, int])
@@ -65,6 +67,7 @@ class Store:
         self._has_folders = not OBJECT_STORES & protocols
         self.fs: Any = fs if self.is_folder else Remote(fs, url)
         self._conditional = Conditional(fs, url) if SERVICES & protocols else None
+        self.uploads = UnfinishedUploads(fs, url) if SERVICES & protocols else None
         self._held: dict[str, SharedLock] = {}  # by stage-key
         self._transfers = Transfers(self.fs, url, parts=self._conditional is not None)
         name = hashlib.sha256(url.encode()).hexdigest()[:12]

@@ -174,6 +174,10 @@ def gc(
         console.print(f"{size_of(size):>9}  {path.name} [dim](unfinished work: a resume would need it)[/]")
     for path, size in garbage.drafts.items():
         console.print(f"{size_of(size):>9}  {path.relative_to(opened.local)} [dim](a draft)[/]")
+    for key, size in garbage.checkpoints.items():
+        console.print(f"{size_of(size):>9}  {key} [dim](checkpoints in the bucket: a resume would need them)[/]")
+    for upload in garbage.uploads:
+        console.print(f"{size_of(upload.size):>9}  {upload.path} [dim](an upload that was never finished)[/]")
     if garbage.unreadable:
         console.print(
             f"{', '.join(garbage.unreadable)} can't be read, so all that may be needed for it stays. "
@@ -183,7 +187,8 @@ def gc(
         console.print(f"Would delete {size_of(garbage.size)}. Add --delete to do it.")
         return
     gone = maintain.collect(opened, garbage)
-    stay = len(garbage.artifacts) + len(garbage.workspaces) - len(gone.artifacts) - len(gone.workspaces)
+    found = ((each.artifacts, each.workspaces, each.checkpoints) for each in (garbage, gone))
+    stay = sum(map(len, next(found))) - sum(map(len, next(found)))
     console.print(f"Deleted {size_of(gone.size)}." + (f" {stay} of these are in use by now, and stay." if stay else ""))
 
 

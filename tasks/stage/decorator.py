@@ -30,6 +30,7 @@ from storage.errors import ConfigError, EmptyOutput, SourceError, StoreError, To
 from storage.files.disk import DiskFaults
 from storage.keys import KeyPayload
 from storage.manifest import InputRef, Manifest
+from storage.store import CHECKPOINTS
 from tasks.stage import machine
 from tasks.stage.config import StageConfig
 from tasks.stage.environment import environment
@@ -386,7 +387,7 @@ class Stage:
         work = session.store.workspace(self.name, payload.key())
         aside = session.store.aside(self.name, payload.key())
         trains = "training" in self.runtime and not session.store.is_folder
-        remote = f"checkpoints/{self.name}/{payload.key()}" if trains else ""
+        remote = f"{CHECKPOINTS}/{self.name}/{payload.key()}" if trains else ""
         if refresh:
             shutil.rmtree(work / "scratch", ignore_errors=True)
             shutil.rmtree(aside, ignore_errors=True)

@@ -13,6 +13,7 @@ import pytest
 from storage import maintain, refs
 from storage.artifact import Artifact
 from storage.errors import ConfigError, DamagedArtifact
+from storage.leases import Lease
 from storage.store import Store
 from tests.s3_proxy import Proxy
 from tests.storage.conftest import Make, elsewhere
@@ -163,3 +164,39 @@ def test_more_artifacts_are_listed_by_no_more_requests(proxy: Proxy, faulty: Sto
         asked.append((listing, proxy.asked.total()))
     assert asked[0] == asked[1]
     assert asked[0][0] == 1
+
+
+def test_gc_aborts_uploads_that_a_kill_has_left_for_more_than_a_day(faulty: Store, make: Make) -> None:
+    kept = make(faulty, "dedup", {"a.txt": b"kept"})
+    refs.move(faulty, "tiny/dedup", kept.location, kept.digest)
+    bucket, key = faulty.root.split("/")[0], f"{faulty.root.partition('/')[2]}/artifacts/dedup/0/large.bin"
+    s3 = faulty.fs._fs
+    begun = s3.call_s3("create_multipart_upload", Bucket=bucket, Key=key)["UploadId"]
+    s3.call_s3("upload_part", Bucket=bucket, Key=key, UploadId=begun, PartNumber=1, Body=bytes(1000))
+    young = maintain.find_garbage(faulty, keep_last=1, settled=1e9)  # the server says that all began in 2010
+    assert young.uploads == []
+    garbage = maintain.find_garbage(faulty, keep_last=1)
+    assert [(upload.path, upload.size) for upload in garbage.uploads] == [(f"{bucket}/{key}", 1000)]
+    assert garbage.size == 1000
+    maintain.collect(faulty, garbage)
+    assert not s3.call_s3("list_multipart_uploads", Bucket=bucket).get("Uploads")
+    assert maintain.find_garbage(faulty, keep_last=1).size == 0
+    maintain.collect(faulty, garbage)  # another collection was faster
+
+
+def test_gc_deletes_checkpoints_that_nobody_will_resume_from(faulty: Store, make: Make) -> None:
+    kept = make(faulty, "pretrain", {"a.txt": b"kept"})
+    refs.move(faulty, "tiny/pretrain", kept.location, kept.digest)
+    for key in (kept.location, f"pretrain/{'0' * 32}"):
+        faulty.write_text(f"checkpoints/{key}/step-000000001-0/remote.json", "1234")
+    garbage = maintain.find_garbage(faulty, keep_last=1)
+    assert garbage.checkpoints == {kept.location: 4}, "a machine may be about to go on with the other one"
+    assert [*maintain.find_garbage(faulty, keep_last=1, settled=0).checkpoints] == sorted(
+        [kept.location, f"pretrain/{'0' * 32}"]
+    )
+    with Lease(faulty) as lease:
+        lease.add(kept.location)
+        assert maintain.find_garbage(faulty, keep_last=1).checkpoints == {}
+        assert maintain.collect(faulty, garbage).checkpoints == {}
+    assert maintain.collect(faulty, garbage).checkpoints == {kept.location: 4}
+    assert [*faulty.sizes("checkpoints")] == [f"pretrain/{'0' * 32}/step-000000001-0/remote.json"]
