@@ -34,7 +34,7 @@ from storage.digests import FileEntry, file_digest, sums
 from storage.errors import DamagedArtifact, StoreError, make_again, no_artifact
 from storage.files import locks
 from storage.files.cache import cache_folder
-from storage.files.conditional import SERVICES, Conditional
+from storage.files.conditional import AZURE, S3, conditional
 from storage.files.copies import Copies, Copy, Heard
 from storage.files.disk import open_up
 from storage.files.flush import flush, flush_tree
@@ -48,7 +48,7 @@ from storage.remembered import remember, remembered_digests
 
 STORE_FILE = "gristmill.json"
 CHECKPOINTS = "checkpoints"  # of trainings that go on, in a bucket
-OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "az"}  # they have no folders: making one would make a bucket
+OBJECT_STORES = {*S3, *AZURE, "gs", "gcs"}  # they have no folders: making one would make a bucket
 NO_PATH = (errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _FORMAT = TypeAdapter(dict[str, int])
 
@@ -66,10 +66,11 @@ class Store:
         protocols = {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
         self._has_folders = not OBJECT_STORES & protocols
         self.fs: Any = fs if self.is_folder else Remote(fs, url)
-        self._conditional = Conditional(fs, url) if SERVICES & protocols else None
-        self.uploads = UnfinishedUploads(fs, url) if SERVICES & protocols else None
+        self._conditional = conditional(fs, url, protocols)
+        self._is_s3 = bool(S3 & protocols)
+        self.uploads = UnfinishedUploads(fs, url) if self._is_s3 else None
         self._held: dict[str, SharedLock] = {}  # by stage-key
-        self._transfers = Transfers(self.fs, url, parts=self._conditional is not None)
+        self._transfers = Transfers(self.fs, url, parts=self._is_s3)
         name = hashlib.sha256(url.encode()).hexdigest()[:12]
         self.local = Path(self.root) if self.is_folder else cache or cache_folder() / name
         self._copies = Copies(self.local, f"{self.root}/artifacts", self._transfers)
@@ -137,14 +138,15 @@ class Store:
     def shared(self) -> SharedLocks | None:
         """The locks that other machines see; None where those of this machine are all: in a folder, whose file system
         has its own, and in a service whose conditional writes are unknown to it or to us."""
-        if self._conditional is None:
+        if self.is_folder:
             return None
         self.begin()
-        if self._conditional.are_honoured(f"{self.root}/{STORE_FILE}"):
+        if self._conditional and self._conditional.are_honoured(f"{self.root}/{STORE_FILE}"):
             return self.lock_objects
         logging.getLogger(__name__).warning(
-            "The service of the store %s knows no conditional writes: let no other machine use the store meanwhile.",
+            "The service of the store %s knows no conditional writes%s: let no other machine use the store meanwhile.",
             self.url,
+            "" if self._conditional else " that Gristmill uses",
         )
         return None
 
@@ -194,7 +196,7 @@ class Store:
         if self.is_folder and os.path.lexists(path := self.local / name) and not path.is_file():
             raise DamagedArtifact(f"{self.address(name)} is no file.", "Remove it: a file is due there.")
         try:
-            once = {"max_concurrency": 1} if self._conditional else {}  # s3fs would ask for the size first
+            once = {"max_concurrency": 1} if self._is_s3 else {}  # s3fs would ask for the size first
             return bytes(self.fs.cat_file(f"{self.root}/{name}", **once))
         except FileNotFoundError:
             return None
