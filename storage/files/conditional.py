@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -191,9 +192,8 @@ class AzureConditional(Conditional):
         self._fs.invalidate_cache()
 
     def _same(self, tag: str) -> Mapping[str, Any]:
-        from azure.core import MatchConditions
-
-        return {"etag": tag, "match_condition": MatchConditions.IfNotModified}
+        conditions = sys.modules["azure.core"].MatchConditions  # adlfs has imported it; no package of ours needs it
+        return {"etag": tag, "match_condition": conditions.IfNotModified}
 
     def _put(self, path: str, data: bytes, condition: Mapping[str, Any]) -> str | None:
         try:

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 import shutil
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
@@ -34,7 +36,7 @@ from storage.manifest import check_name
 from storage.remembered import remembered_digest
 from storage.store import Store
 from tasks.children.spec import ChildSpec
-from tasks.training.checkpoint_marker import MARKER, CheckpointMarker, Ranks, complete_checkpoints
+from tasks.training.checkpoint_marker import FOLDERS, MARKER, CheckpointMarker, Ranks, complete_checkpoints
 from tasks.training.retention import superfluous
 
 REMOTE, BESIDE = "remote.json", "beside"
@@ -43,7 +45,25 @@ NEEDED = (LOG, DECISIONS, "validated-*.json", "snapshots/step-*/*")  # of the sc
 POLL_SECONDS = 0.2
 WHOLE_SECONDS = 1.0  # between two looks whether all parts are there
 
+FOLDER = re.compile(r"step-([0-9]{1,18})-[0-9a-f]+")  # in the bucket
+
+
+def _check_needed(name: str) -> str:
+    """Whoever can write the bucket can write a marker: it may name nothing else of the scratch folder."""
+    if not any(PurePosixPath(name).match(pattern) and name.count("/") == pattern.count("/") for pattern in NEEDED):
+        raise ValueError(f"{name!r} is nothing that a resume needs")
+    return check_name(name)
+
+
+def _check_folder(name: str) -> str:
+    if "/" in name or not fnmatchcase(name, FOLDERS):
+        raise ValueError(f"{name!r} is no checkpoint's folder")
+    return check_name(name)
+
+
 Name = Annotated[str, AfterValidator(check_name)]
+Needed = Annotated[str, AfterValidator(_check_needed)]
+Folder = Annotated[str, AfterValidator(_check_folder)]
 
 
 class RemoteMarker(BaseModel):
@@ -53,9 +73,9 @@ class RemoteMarker(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     step: int
-    folder: Name
+    folder: Folder
     files: Mapping[Name, FileEntry]
-    beside: Mapping[Name, FileEntry]
+    beside: Mapping[Needed, FileEntry]
 
 
 class RemoteCheckpoints:
@@ -189,9 +209,9 @@ class RemoteCheckpoints:
         top, listed = self._spec.remote, store.sizes(self._spec.remote)
         steps: dict[int, set[str]] = {}
         for name in listed:
-            if name.startswith("step-"):
-                steps.setdefault(_step_of(name), set()).add(name.partition("/")[0])
-        last = _step_of(newest.rpartition("/")[2])
+            if (step := _step_of(name)) is not None:
+                steps.setdefault(step, set()).add(name.partition("/")[0])
+        last = _step_of(newest.rpartition("/")[2]) or 0
         whole = [step for step in sorted(steps) if step <= last]
         gone = {*superfluous(whole, newest=self._keep, every=self._keep_every), *(steps.keys() - whole)}
         kept = {newest.rpartition("/")[2]}
@@ -220,7 +240,8 @@ def fetch_newest(spec: ChildSpec, tell: Callable[[str], None]) -> None:
         return
     store = _opened(spec)
     here = max(complete_checkpoints(spec.checkpoints), default=0)
-    names = {name.partition("/")[0] for name in store.sizes(spec.remote) if name.endswith(f"/{REMOTE}")}
+    listed = store.sizes(spec.remote)
+    names = {name.partition("/")[0] for name in listed if name.endswith(f"/{REMOTE}") and _step_of(name) is not None}
     for name in sorted(names, reverse=True):
         marker = _marker(store, f"{spec.remote}/{name}")
         if marker is None:
@@ -270,8 +291,9 @@ def _marker(store: Store, place: str) -> RemoteMarker | None:
     return None
 
 
-def _step_of(name: str) -> int:
-    return int(name.split("/")[0].split("-")[1])
+def _step_of(name: str) -> int | None:
+    found = FOLDER.fullmatch(name.partition("/")[0])
+    return int(found[1]) if found else None
 
 
 def _sizes(files: Mapping[str, FileEntry]) -> dict[str, int]:

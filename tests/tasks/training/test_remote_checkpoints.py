@@ -165,6 +165,19 @@ def test_a_checkpoint_without_its_marker_or_with_other_bytes_does_not_count(spec
     ]
 
 
+@pytest.mark.parametrize("name", ["../x", "spec.json", "checkpoints/step-1/a", "snapshots/step-1/../../x", "stop"])
+def test_a_marker_that_names_what_no_resume_needs_is_none(name: str, spec: ChildSpec) -> None:
+    sent(spec, 1)
+    store = Store(spec.runtime.store)
+    (place,) = whole(store)
+    marker = json.loads(store.read_bytes(f"checkpoints/{place}") or b"")
+    marker["beside"][name] = marker["beside"]["log.jsonl"]
+    store.write_text(f"checkpoints/{place}", json.dumps(marker))
+    other, told = elsewhere(spec), list[str]()
+    fetch_newest(other, told.append)
+    assert (told, files(other)) == ([], {})
+
+
 def test_what_healing_has_decided_here_is_not_undone_by_the_bucket(spec: ChildSpec) -> None:
     sent(spec, 1, 2, 3)
     other, told = elsewhere(spec), list[str]()
