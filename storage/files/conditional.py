@@ -183,9 +183,10 @@ class AzureConditional(Conditional):
 
     def read(self, path: str) -> Found | None:
         try:
-            return self._ask("read", self._sync, self._read, path)
+            found: Found | None = self._ask("read", self._sync, self._read, path)
         except FileNotFoundError:
             return None
+        return found
 
     def delete(self, path: str, tag: str) -> None:
         self._ask("delete", self._sync, self._delete, path, tag)

@@ -29,7 +29,8 @@ class UnfinishedUploads:
     def begun_before(self, folder: str, time: datetime) -> list[Upload]:
         """Those of objects in a folder that began before a time, sorted; none where the service can't list them."""
         bucket, prefix, _ = self._fs.split_path(f"{folder}/")
-        found, after = [], {}
+        found: list[Upload] = []
+        after: dict[str, str] = {}
         while True:
             try:
                 page = self._ask("list_multipart_uploads", Bucket=bucket, Prefix=prefix, **after)
