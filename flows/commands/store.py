@@ -159,6 +159,11 @@ def _remedy(store: Store, damaged: list[str]) -> str:
     )
 
 
+def _number(garbage: maintain.Garbage) -> int:
+    """Of what a run can come to use before it is deleted."""
+    return len(garbage.artifacts) + len(garbage.workspaces) + len(garbage.checkpoints)
+
+
 @app.command()
 def gc(
     delete: Annotated[bool, typer.Option("--delete", help="delete; without it nothing is touched")] = False,
@@ -187,8 +192,7 @@ def gc(
         console.print(f"Would delete {size_of(garbage.size)}. Add --delete to do it.")
         return
     gone = maintain.collect(opened, garbage)
-    found = ((each.artifacts, each.workspaces, each.checkpoints) for each in (garbage, gone))
-    stay = sum(map(len, next(found))) - sum(map(len, next(found)))
+    stay = _number(garbage) - _number(gone)
     console.print(f"Deleted {size_of(gone.size)}." + (f" {stay} of these are in use by now, and stay." if stay else ""))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from storage.store import Store
 from tasks.pretrain import PretrainConfig, pretrain
@@ -29,10 +30,8 @@ class Notes(Observer):
 
 def main(url: str, data: str, settings: str) -> None:
     """Train, or find it."""
-    runtime = runtime_of(
-        **{"threads": 1, "device": "cpu", "checkpoint_every": 10, "log_every": 10, "preflight": "never"},
-        **json.loads(settings),
-    ).model_copy(update={"store": url})
+    chosen: dict[str, Any] = {"checkpoint_every": 10, "log_every": 10, "preflight": "never", **json.loads(settings)}
+    runtime = runtime_of(threads=1, device="cpu", **chosen).model_copy(update={"store": url})
     with open_session(Session(Store(url), runtime, "test", observer=Notes())):
         made, _ = pretrain.materialize(LONG, make_data(Path(data)))
     print(made.digest)
