@@ -24,7 +24,7 @@ from storage.files.flush import flush_tree
 from tasks.children.spec import ChildSpec
 from tasks.stage.runtime import Runtime
 from tasks.training.checkpoint_marker import CheckpointMarker, SingleProcess, flush_and_digest
-from tasks.training.remote_checkpoints import RemoteCheckpoints
+from tasks.training.recovery.remote_checkpoints import RemoteCheckpoints
 from tests.pipeline.runs import ROOT
 from tests.s3_server import client_of
 

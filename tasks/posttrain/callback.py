@@ -19,7 +19,7 @@ from tasks.posttrain.means import ROWS
 from tasks.posttrain.spec import PosttrainSpec
 from tasks.training.logs import append_log
 from tasks.training.recovery.fault_injection import FaultInjection
-from tasks.training.remote_checkpoints import RemoteCheckpoints
+from tasks.training.recovery.remote_checkpoints import RemoteCheckpoints
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments

@@ -21,7 +21,7 @@ from tasks.training.logs import read_log
 from tasks.training.model_folder import check_tokenizer
 from tasks.training.plots import plot_loss
 from tasks.training.recovery.less_memory import run_with_less
-from tasks.training.remote_checkpoints import fetch_newest
+from tasks.training.recovery.remote_checkpoints import fetch_newest
 
 
 def posttrain(

@@ -25,7 +25,7 @@ from tasks.training.adopted_model import check_model
 from tasks.training.logs import read_log
 from tasks.training.model_folder import check_shard
 from tasks.training.plots import plot_loss
-from tasks.training.remote_checkpoints import fetch_newest
+from tasks.training.recovery.remote_checkpoints import fetch_newest
 
 
 def check_adopted(config: PretrainConfig, folder: Artifact, inputs: Mapping[str, Artifact]) -> None:

@@ -31,7 +31,7 @@ from tasks.training.logs import cut_log, read_log
 from tasks.training.recovery.fault_injection import FaultInjection
 from tasks.training.recovery.lost_host import hosts_named
 from tasks.training.recovery.out_of_memory import memory_named
-from tasks.training.remote_checkpoints import RemoteCheckpoints
+from tasks.training.recovery.remote_checkpoints import RemoteCheckpoints
 
 
 def train(path: Path) -> None:

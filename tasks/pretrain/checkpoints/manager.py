@@ -40,7 +40,7 @@ from tasks.training.states_only import refusing_code
 if TYPE_CHECKING:
     from tasks.pretrain.engines.base import Engine
     from tasks.pretrain.world import World
-    from tasks.training.remote_checkpoints import RemoteCheckpoints
+    from tasks.training.recovery.remote_checkpoints import RemoteCheckpoints
 
 LIBRARIES = ("torch", "deepspeed")
 

@@ -21,7 +21,7 @@ from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
 from tasks.training.checkpoint_marker import complete_checkpoints, remove
 from tasks.training.recovery.out_of_memory import kills, named
-from tasks.training.remote_checkpoints import DECISIONS
+from tasks.training.recovery.remote_checkpoints import DECISIONS
 
 Fault = Divergence | OutOfMemory | LostProcess
 

@@ -21,7 +21,7 @@ from storage.errors import StoreError
 from storage.store import Store
 from tasks.children.spec import ChildSpec
 from tasks.training.checkpoint_marker import CheckpointMarker, SingleProcess, flush_and_digest, newest_sound
-from tasks.training.remote_checkpoints import RemoteCheckpoints, fetch_newest
+from tasks.training.recovery.remote_checkpoints import RemoteCheckpoints, fetch_newest
 from tests.pipeline.runs import ROOT
 from tests.runtimes import runtime_of
 from tests.s3_proxy import PATIENT, Proxy
