@@ -272,7 +272,10 @@ class Store:
         root = f"{self.root}/artifacts/"
         self.fs.invalidate_cache()
         found: dict[str, dict[str, int]] = {}
-        for path, entry in sorted(self.fs.find(f"{root}{stage}", detail=True).items()):
+        files: dict[str, Any] = {}
+        with suppress(FileNotFoundError):  # no bucket, of which the first write tells
+            files = self.fs.find(f"{root}{stage}", detail=True)
+        for path, entry in sorted(files.items()):
             name, key, file = [*str(path).removeprefix(root).split("/", 2), "", ""][:3]
             if file:
                 found.setdefault(f"{name}/{key}", {})[file] = int(entry["size"])

@@ -130,19 +130,24 @@ def _read(source: FileSource, config: DownloadConfig, portion: Portion, folder: 
     }
 
 
-def _rows(span: Span, source: FileSource, config: DownloadConfig) -> Iterator[Row | Refused]:
+def _check_unchanged(span: Span) -> None:
     state = span.path.stat() if span.path.exists() else None
     if state is None or (state.st_size, state.st_mtime_ns) != (span.size, span.modified):
         raise SourceError(
             f"{span.name} on {socket.gethostname()} is not the file that the run began with.",
             "Run again once nothing writes to it; workers on other hosts must see the same files at the same paths.",
         )
+
+
+def _rows(span: Span, source: FileSource, config: DownloadConfig) -> Iterator[Row | Refused]:
+    _check_unchanged(span)
     return files.read_file(span.path, span.name, source, config.max_document_bytes, span.start, span.end)
 
 
 def _lines(span: Span) -> int:
     """How many lines begin in the bytes of a span: one after each line feed, and one at the start of the file."""
     assert span.end is not None
+    _check_unchanged(span)
     with span.path.open("rb") as file:
         file.seek(max(0, span.start - 1))
         return file.read(span.end - 1 - max(0, span.start - 1)).count(b"\n") + (span.start == 0)

@@ -7,6 +7,7 @@ worker spills, and the scheduler never holds data.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
@@ -36,7 +37,7 @@ class DaskWorkers:
 
     def __init__(self, workers: int, address: str | None) -> None:
         try:
-            distributed: Any = import_module("distributed")
+            import_module("distributed")
         except ImportError as error:
             raise ConfigError(
                 f"runtime.data.executor=dask needs Dask: {error}.", "Install the extra: pip install 'gristmill[dask]'."
@@ -48,7 +49,7 @@ class DaskWorkers:
                 self.advice = f"Lower runtime.data.workers, now {workers}"
             cluster = address or _cluster(stack, workers)
             try:
-                self.client = stack.enter_context(distributed.Client(cluster, timeout=PATIENCE, set_as_default=False))
+                self.client = stack.enter_context(_client(cluster))
                 self.client.wait_for_workers(1, timeout=PATIENCE)
             except OSError as error:  # TimeoutError is one
                 raise ConfigError(
@@ -100,6 +101,22 @@ class DaskWorkers:
                     "Install the same version there, and start the worker again.",
                 )
             yield answer
+
+
+def _client(cluster: Any) -> Any:
+    """A client of a cluster or an address. Raises OSError, also where something else than Dask answers: its client then
+    waits without end, whatever its timeout, so it is opened by a thread that nobody need wait for."""
+    opened: Future[Any] = Future()
+
+    def open_it() -> None:
+        try:
+            options = {"timeout": PATIENCE, "set_as_default": False}
+            opened.set_result(import_module("distributed").Client(cluster, **options))
+        except OSError as error:
+            opened.set_exception(error)
+
+    threading.Thread(target=open_it, daemon=True).start()
+    return opened.result(PATIENCE + 5)
 
 
 def _cluster(stack: ExitStack, workers: int) -> Any:

@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
@@ -28,6 +29,7 @@ from tasks.shards.shard import Call, work
 from tasks.shards.temporary import temporary_folder
 from tasks.stage import machine
 
+REACHED_WITHIN = 10  # seconds to connect to a port
 PATIENCE = 120  # seconds for all hosts to answer
 OBJECT_STORE = 80_000_000  # bytes; Ray refuses less than 75 MB
 
@@ -118,6 +120,7 @@ def _local(folder: str, workers: int) -> dict[str, Any]:
 
 
 def _connect(settings: dict[str, Any]) -> None:
+    _check_answers(settings["address"])
     # BLAS gets the threads that it has elsewhere: with one, Ray's default, it would round sums otherwise
     threads = os.environ.get("OMP_NUM_THREADS", str(machine.cores()))
     variables = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": threads}
@@ -128,10 +131,24 @@ def _connect(settings: dict[str, Any]) -> None:
         with _environment(variables):
             _ray().init(log_to_driver=False, configure_logging=False, **settings)
     except (OSError, ValueError, RuntimeError, ImportError) as error:  # as Ray has it: no address, no node, no client
-        raise ConfigError(
-            f"No Ray cluster answers at {settings['address']}: {error}.",
-            "Start one, `ray start --head`, or leave runtime.data.address out.",
-        ) from error
+        raise _no_answer(settings["address"], error) from error
+
+
+def _check_answers(address: str) -> None:
+    """Raises ConfigError for a host and port where nothing listens: Ray would try again for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdigit():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), REACHED_WITHIN).close()
+        except OSError as error:
+            raise _no_answer(address, error) from error
+
+
+def _no_answer(address: str, why: BaseException) -> ConfigError:
+    return ConfigError(
+        f"No Ray cluster answers at {address}: {why}.",
+        "Start one, `ray start --head`, or leave runtime.data.address out.",
+    )
 
 
 @functools.cache

@@ -302,6 +302,7 @@ def test_no_bucket_is_made(request: pytest.FixtureRequest, monkeypatch: pytest.M
     use_s3(request, monkeypatch)
     import s3fs
 
+    assert not list(Store("s3://mistyped/store").manifests())  # as before the first run
     with pytest.raises(StoreError, match="There is no bucket for s3://mistyped/store"):
         Store("s3://mistyped/store").begin()
     assert not s3fs.S3FileSystem(skip_instance_cache=True).exists("mistyped")

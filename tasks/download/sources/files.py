@@ -197,13 +197,13 @@ def _read_table(file: BinaryIO, path: Path, name: str, source: FileSource, limit
 def _read_lines(file: BinaryIO, path: Path, name: str, limit: int, end: int | None = None) -> Iterator[Row | Refused]:
     """The lines that begin before `end`."""
     number, first = 0, end is None or not file.tell()
-    while (end is None or file.tell() < end) and (line := _guard(lambda: file.readline(limit + 1), path)):
+    while (end is None or file.tell() < end) and (line := _guard(lambda: file.readline(limit + 2), path)):
         number += 1
         place = f"{name}:{number}"
-        if len(line) > limit and not line.endswith(b"\n"):
-            while rest := _guard(lambda: file.readline(limit), path):
-                if rest.endswith(b"\n"):
-                    break
+        whole = line.endswith(b"\n") or len(line) <= limit  # the last line may have no end
+        if not whole or len(line.removesuffix(b"\n").removesuffix(b"\r")) > limit:
+            while not whole and (rest := _guard(lambda: file.readline(limit), path)):
+                whole = rest.endswith(b"\n")
             yield Refused("too_long", place)
             continue
         if first and number == 1:

@@ -96,8 +96,12 @@ def test_a_file_that_is_another_than_the_run_began_with_is_refused(tmp_path: Pat
     source = FileSource(name="mine", paths=[str(path)])
     ((span,),) = portions(source, 100)
     os.utime(path, (1, 1))
-    with pytest.raises(SourceError, match=r"a\.jsonl on .* is not the file that the run began with"):
+    said = r"a\.jsonl on .* is not the file that the run began with"
+    with pytest.raises(SourceError, match=said):
         list(_rows(span, source, config_of(source)))
+    path.unlink()
+    with pytest.raises(SourceError, match=said):
+        _lines(span._replace(end=5))
 
 
 def test_a_line_without_end_is_skipped_once(tmp_path: Path) -> None:
@@ -108,3 +112,13 @@ def test_a_line_without_end_is_skipped_once(tmp_path: Path) -> None:
     config = config_of(source, max_document_bytes=16)
     kinds = Counter(type(row).__name__ for (span,) in portions(source, 100) for row in _rows(span, source, config))
     assert kinds == {"Refused": 1, "Row": 1}
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", ""])
+@pytest.mark.parametrize(("more", "kind"), [(0, Row), (1, Refused)])
+def test_the_end_of_a_line_does_not_count(tmp_path: Path, ending: str, more: int, kind: type) -> None:
+    path = tmp_path / "a.jsonl"
+    line = json.dumps({"text": "x" * 50})
+    path.write_text(line + ending, newline="")
+    (row,) = read_rows(FileSource(name="mine", paths=[str(path)]), len(line) - more)
+    assert isinstance(row, kind)

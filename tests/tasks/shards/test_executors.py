@@ -10,6 +10,7 @@ import pickle
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from contextvars import Context
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from pydantic import ValidationError
 
 from storage.errors import ConfigError, LostWorker, SourceError
 from storage.shards.arrays import Int64
-from tasks.shards import ShardResult, map_shards
+from tasks.shards import ShardResult, dask_workers, map_shards
 from tasks.shards.broadcast import broadcast
 from tasks.shards.processes import Processes
 from tasks.shards.shard import RESULT, Call, is_done, work
@@ -142,6 +144,19 @@ def test_processes_are_started_where_much_is_left(tmp_path: Path, seconds: float
 def slow(seconds: float, shard: int, folder: Path) -> dict[str, int]:
     time.sleep(seconds)
     return {"pid": os.getpid()}
+
+
+def test_where_no_cluster_is_the_error_names_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing, and something else than Dask, which would have its client wait without end."""
+    monkeypatch.setattr(dask_workers, "PATIENCE", 1)
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as web, socket.socket() as unheard:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        unheard.bind(("127.0.0.1", 0))
+        places = {"dask": f"tcp://127.0.0.1:{web.server_port}", "ray": f"127.0.0.1:{unheard.getsockname()[1]}"}
+        for executor, address in places.items():
+            with pytest.raises(ConfigError, match=f"No {executor.title()} .*answers at {address}"):
+                map_shards(kill_always, range(6), output(tmp_path, executor, address=address), "reach")
+        web.shutdown()
 
 
 def kill_once(marker: Path, shard: int, folder: Path) -> dict[str, int]:
