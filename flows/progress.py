@@ -21,6 +21,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
+from flows.streams import drop_closed_streams
 from storage.artifact import Artifact
 from storage.units import duration, size_of
 from tasks.stage.history import NEVER_MADE
@@ -87,6 +88,7 @@ class PrefectObserver(Observer):
     def _log(self, stage: str, message: str) -> None:
         """A run that takes all from the store may go without Prefect, which takes seconds to import."""
         self.logged = time.monotonic()
+        drop_closed_streams()
         if "prefect" in sys.modules:
             from prefect import get_run_logger
             from prefect.exceptions import MissingContextError

@@ -34,7 +34,7 @@ def join_all(work: Path, tell: Callable[[str], None]) -> None:
         runtime = Runtime.model_validate(json.loads(spec.read_text())["runtime"])
         if runtime.training.rendezvous is None:
             continue  # srun or DeepSpeed starts its processes everywhere
-        tell(f"taking part in {spec.parent.parent.name}")
+        tell(f"taking part in {spec.relative_to(work).parts[0]}")
         command = tied_to(os.getpid(), training_command(module, spec, runtime.training))
         environment = training_environment(runtime.compute, runtime.training.processes)
         code = subprocess.call(command, env=environment | {VARIABLE: str(spec.with_name(FILE))})
@@ -47,7 +47,8 @@ def _trainings(work: Path) -> Iterator[tuple[str, Path]]:
     said: dict[Path, str] = {}
     begun: dict[Path, int] = {}
     while True:
-        for file in sorted(work.glob(f"*/scratch/{FILE}")):
+        # Checks before a training run in a folder of their own
+        for file in sorted([*work.glob(f"*/scratch/{FILE}"), *work.glob(f"*/scratch/*/{FILE}")]):
             spec = file.with_name("spec.json")
             try:
                 now, written = file.read_text(), spec.stat().st_mtime_ns

@@ -79,7 +79,7 @@ def publish(store: Store, stage: str, files: dict[str, bytes], **config: object)
         (
             ["plan", "tiny", "--set", "runtime.pretrain.tensor_parallel=2", "--set", "runtime.training.processes=2"],
             "runtime.pretrain.tensor_parallel is 2, which the engine deepspeed",
-            "Choose an engine",
+            "Set runtime.pretrain.engine to ddp or fsdp",
         ),
         (["plan", "tiny", "--set", "runtime.training.hosts=2"], "one needs the other", "host:port"),
         (

@@ -7,6 +7,7 @@ hosts by themselves (tasks/children/launchers.py).
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ from storage.store import Store
 from tasks.children.join import join_all
 from tasks.pretrain.check import check_runtime
 
+NAME = re.compile(r"(?=.*[A-Za-z]|\d+\.\d+\.\d+\.\d+$)[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+WORD = re.compile(r"[A-Za-z0-9_.,:-]+")  # a limit of time, or partitions
+REFERENCE = re.compile(r"[A-Za-z0-9_.:/@-]+")
 PORT = 29400  # torchrun's own choice
 STOP_SECONDS = 30  # beyond what a training has for its last checkpoint
 MOUNT = "/store"
@@ -42,7 +46,7 @@ class Cluster:
     @property
     def names(self) -> list[str]:
         """The names, where there are any."""
-        return [] if self.hosts.isdigit() else [name for name in self.hosts.split(",") if name]
+        return [] if self.hosts.isdigit() else [name.strip() for name in self.hosts.split(",") if name.strip()]
 
     @property
     def number(self) -> int:
@@ -57,8 +61,7 @@ def show_hosts(profile: str, overrides: list[str], scheduler: Scheduler, cluster
 
 def written(profile: str, overrides: list[str], scheduler: Scheduler, cluster: Cluster) -> str:
     """The file or the commands that start the run on the cluster's hosts. Raises as `show_hosts`."""
-    if cluster.number < 1 or len(set(cluster.names)) != len(cluster.names):
-        raise ConfigError(f"--hosts {cluster.hosts} names no hosts.", "Give a number, or names such as node1,node2.")
+    _check(cluster, scheduler)
     if scheduler in (Scheduler.TORCHRUN, Scheduler.DEEPSPEED) and not cluster.names:
         raise ConfigError(f"{scheduler} needs the names of the hosts.", "Give them: --hosts node1,node2.")
     # Whatever starts it, processes and batches must be divided over so many hosts
@@ -74,6 +77,28 @@ def written(profile: str, overrides: list[str], scheduler: Scheduler, cluster: C
         Scheduler.RAY: _ray_job,
     }[scheduler]
     return made(load(profile, overrides), profile, overrides, cluster)
+
+
+def _check(cluster: Cluster, scheduler: Scheduler) -> None:
+    """Raises ConfigError for what would stand in a file or a command as something else than it is."""
+    if cluster.number < 1:
+        raise ConfigError(f"--hosts {cluster.hosts} names no hosts.", "Give a number, or names such as node1,node2.")
+    for name in cluster.names:
+        if cluster.names.count(name) > 1:
+            raise ConfigError(f"--hosts names {name} twice.", "Name each host once.")
+        if not NAME.fullmatch(name):
+            raise ConfigError(
+                f"--hosts: {name!r} is no name of a host.",
+                "Write out each name, without a port; for an IPv6 address give the name that leads to it.",
+            )
+    if scheduler == Scheduler.KUBERNETES and cluster.names:
+        raise ConfigError("Kubernetes chooses the hosts itself.", f"Give their number: --hosts {cluster.number}.")
+    for option, value in {"--time": cluster.time, "--partition": cluster.partition}.items():
+        if value is not None and not WORD.fullmatch(value):
+            raise ConfigError(f"{option} {value!r} is nothing that Slurm takes.", "For example --time 2-12:00:00.")
+    for option, value in {"--image": cluster.image, "--claim": cluster.claim}.items():
+        if value is not None and not REFERENCE.fullmatch(value):
+            raise ConfigError(f"{option} {value!r} is no name that Kubernetes takes.", "Give it as kubectl shows it.")
 
 
 def join(console: Console, store: str) -> None:

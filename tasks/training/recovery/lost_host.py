@@ -69,7 +69,7 @@ def named(message: str, places: Sequence[Place], rank: int) -> str | None:
     own = places[rank].host
     lost = [number for number, place in enumerate(places) if told & (place.addresses | {place.host})]
     if not lost:
-        others = ", ".join(sorted({place.host for place in places} - {own}))
+        others = ", ".join(sorted({place.host for place in places} - {own})) or f"all are named {own}"
         return f"{own} lost its connection to one of the other hosts ({others})"
     hosts = " and ".join(sorted({places[number].host for number in lost}))
     ranks = ", ".join(str(number) for number in lost)
