@@ -47,8 +47,7 @@ def _trainings(work: Path) -> Iterator[tuple[str, Path]]:
     said: dict[Path, str] = {}
     begun: dict[Path, int] = {}
     while True:
-        # Checks before a training run in a folder of their own
-        for file in sorted([*work.glob(f"*/scratch/{FILE}"), *work.glob(f"*/scratch/*/{FILE}")]):
+        for file in sorted(work.glob(f"*/scratch/{FILE}")):
             spec = file.with_name("spec.json")
             try:
                 now, written = file.read_text(), spec.stat().st_mtime_ns

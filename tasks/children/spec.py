@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from tasks.children.alive import FILE
 from tasks.stage.runtime import Runtime
 
 
@@ -27,11 +26,6 @@ class ChildSpec(BaseModel):
     def checkpoints(self) -> Path:
         """Where checkpoints wait for a resume."""
         return self.scratch / "checkpoints"
-
-    @property
-    def alive(self) -> Path:
-        """Where the stage shows other hosts that it lives."""
-        return self.scratch / FILE
 
     @property
     def stop(self) -> Path:

@@ -34,7 +34,7 @@ from typing import IO, Any, Literal
 from storage import errors
 from storage.errors import GristmillError, LostProcess, TrainingError
 from tasks.children import launchers
-from tasks.children.alive import VARIABLE, shown_alive
+from tasks.children.alive import FILE, VARIABLE, shown_alive
 from tasks.children.environment import environment_file, training_environment
 from tasks.children.hosts import hosts_of, on_other_hosts
 from tasks.children.parent import STAGE_PID, tied_to
@@ -140,8 +140,8 @@ def run_module(
     work: gloo may abort while it takes down its threads. Raises as `run_child`, and TrainingError where something that
     is no file, which a run never makes, lies in the place of one.
     """
-    path, log = out.scratch / "spec.json", out.scratch / "child.log"
-    for written in (path, log, spec.stop, spec.alive, spec.log, spec.result):
+    path, log, alive = (out.scratch / name for name in ("spec.json", "child.log", FILE))  # where hosts look that join
+    for written in (path, log, spec.stop, alive, spec.log, spec.result):
         check_plain(written)
     for left in (spec.stop, spec.result):
         left.unlink(missing_ok=True)
@@ -156,11 +156,11 @@ def run_module(
         out.note(f"waiting for the other hosts: on each run, once, `python -m tasks.children.join {work}`")
     environment = training_environment(out.runtime.compute, out.runtime.training.processes if ranks else 1)
     elsewhere = ranks and on_other_hosts(out.runtime.training)
-    told = {VARIABLE: str(spec.alive)} if elsewhere else {}
+    told = {VARIABLE: str(alive)} if elsewhere else {}
     if ranks and out.runtime.training.hostfile is not None:
         environment["DS_ENV_FILE"] = str(environment_file(out, told))
     try:
-        with shown_alive(spec.alive, module) if elsewhere else contextlib.nullcontext():
+        with shown_alive(alive, module) if elsewhere else contextlib.nullcontext():
             run_child(
                 command, out=out, environment=environment | told, log=log, on_line=on_line, keeps=keeps, stop=spec.stop,
             )  # fmt: skip
