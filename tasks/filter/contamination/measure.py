@@ -39,7 +39,9 @@ SCHEMA = pa.schema([("contamination_ngrams", pa.int64()), ("contamination_benchm
 
 def find_contamination(config: ContaminationConfig, documents: Artifact, benchmarks: Artifact, out: Output) -> None:
     """See the stage `contamination`. Memory: 80 bytes per n-gram of the benchmarks, and the matches of a shard."""
-    index = index_questions(config, read_questions(config, benchmarks.files("*.jsonl")))
+    index = index_questions(
+        config, read_questions(config, [benchmarks.file(name) for name in benchmarks.names("*.jsonl")])
+    )
     shards = documents.files("*.parquet")
     matched = map_shards(functools.partial(_match_shard, index), shards, out, "match", releases_gil=True)
     frequency = sum(

@@ -17,7 +17,8 @@ from storage.errors import ConfigError
 from tasks.children.alive import FILE, shown_alive
 from tasks.children.environment import training_environment
 from tasks.children.launchers import training_command
-from tasks.children.supervise import run_child
+from tasks.children.spec import ChildSpec
+from tasks.children.supervise import run_child, run_module
 from tasks.stage import machine
 from tasks.stage.output import Output
 from tests.runtimes import runtime_of
@@ -191,6 +192,40 @@ def test_two_hosts_meet_at_a_rendezvous_and_are_one_world(tmp_path: Path) -> Non
     assert {line["rank"] for line in said + here} == {0, 1}
     assert {line["group"] for line in said + here} == {"0", "1"}
     assert all(line["size"] == 2 and line["total"] == 3.0 and line["threads"] == 1 for line in said + here)
+
+
+CHECKS = """
+from tasks.children.child import run_as_child
+from tasks.children.spec import ChildSpec
+from tasks.pretrain.world import join
+from tests.runtimes import runtime_of
+def work(path):
+    world = join(runtime_of(device="cpu", processes=1024))
+    if world.rank == 0:
+        ChildSpec.model_validate_json(path.read_text()).finish({"size": world.size})
+    world.leave()
+if __name__ == "__main__":
+    run_as_child(work)
+"""
+
+
+def test_hosts_that_join_find_checks_that_have_a_folder_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    out, _, paths = start(tmp_path, rendezvous=f"127.0.0.1:{port}", hosts=2)
+    (tmp_path / "met.py").write_text(CHECKS)
+    monkeypatch.setenv("PYTHONPATH", paths["PYTHONPATH"])
+    own = ChildSpec(runtime=out.runtime, scratch=out.scratch / "own", out=out.path)
+    own.scratch.mkdir()
+    other = subprocess.Popen([sys.executable, "-m", "tasks.children.join", str(tmp_path.parent)])
+    try:
+        assert run_module("met", own, out, on_line=lambda line: None) == {"size": 2}
+    finally:
+        other.kill()
+        other.wait()
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
