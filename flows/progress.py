@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from flows.streams import drop_closed_streams
+from flows.pools.streams import drop_closed_streams
 from storage.artifact import Artifact
 from storage.units import duration, size_of
 from tasks.stage.history import NEVER_MADE
