@@ -12,21 +12,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.corpus_to_tokens.__main__ import PROFILE, lines
+from benchmarks.corpus_to_tokens.__main__ import lines, to_tokens, written_profile
 from benchmarks.measure import DATA, Corpus, corpus, environment
 from storage.store import Store
+from tasks.children.survivors import descendants
 
 REAL = 360  # megabytes of text that are not repeated; see benchmarks/corpus.py
 EVERY = 0.2  # seconds
@@ -64,21 +63,9 @@ class Watch:
 
     def _run(self) -> None:
         while not self._over.wait(EVERY):
-            for process in family(self.driver):
+            for process in (self.driver, *(pid for pid, _ in descendants(self.driver))):
                 with contextlib.suppress(OSError, KeyError):  # it has ended
                     self.samples.append(sample(process, self.driver))
-
-
-def family(first: int) -> list[int]:
-    """A process and its descendants, now."""
-    children: dict[int, list[int]] = defaultdict(list)
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            children[int(path.read_text().rpartition(")")[2].split()[1])].append(int(path.parent.name))
-    found = [first]
-    for process in found:
-        found += children[process]
-    return found
 
 
 def sample(process: int, driver: int) -> Sample:
@@ -94,11 +81,7 @@ def sample(process: int, driver: int) -> Sample:
 def run(text: Path, folder: Path, workers: int, to: str) -> tuple[Store, list[Sample]]:
     """The command over a file of documents, watched."""
     folder.mkdir()
-    profile = folder / "measured.yaml"
-    held_out = "tokenize: {validation_share: 0.3}\n"  # of a small corpus few documents are left
-    content = PROFILE.replace("PATH", json.dumps(str(text))).replace("workers: 1", f"workers: {workers}")
-    profile.write_text(content + held_out)
-    command = [sys.executable, "-m", "flows.cli", "run", str(profile), "--to", to, "--store", str(folder / "store")]
+    command = to_tokens(written_profile(text, folder, small=True), folder / "store", workers=workers, to=to)
     process = subprocess.Popen(command, env=environment(1), stdout=sys.stderr)
     with Watch(process.pid) as watch:
         status = process.wait()

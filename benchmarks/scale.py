@@ -8,13 +8,12 @@ loops; one before it, which is not counted, does so.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.corpus_to_tokens.__main__ import PROFILE, lines
+from benchmarks.corpus_to_tokens.__main__ import lines, to_tokens, written_profile
 from benchmarks.measure import DATA, corpus, environment
 from flows.commands.scale import corpus_bytes
 from models.growth import LAWS, Measured, fit
@@ -40,11 +39,8 @@ def main() -> None:
 
 def run(text: Path, folder: Path, store: str) -> None:
     """The command over a file of documents."""
-    profile = folder / "measured.yaml"
-    held_out = "tokenize: {validation_share: 0.3}\n"  # a megabyte is few documents
-    profile.write_text(PROFILE.replace("PATH", json.dumps(str(text))) + held_out)
-    command = [sys.executable, "-m", "flows.cli", "run", str(profile), "--to", "tokenize", "--store"]
-    subprocess.run([*command, str(folder / store)], env=environment(1), check=True, stdout=sys.stderr)
+    command = to_tokens(written_profile(text, folder, small=True), folder / store)
+    subprocess.run(command, env=environment(1), check=True, stdout=sys.stderr)
 
 
 def report(store: Store) -> None:

@@ -26,6 +26,7 @@ from pydantic import AnyHttpUrl, TypeAdapter, ValidationError
 from flows.stop import Stop
 from storage.errors import ServerError
 from storage.files.locks import hold
+from tasks.children.launchers import free_port
 from tasks.children.parent import tied_to
 
 if TYPE_CHECKING:
@@ -75,9 +76,7 @@ def temporary_server(stop_run: Stop) -> Iterator[None]:
         return
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     environment = {**only_own_pages(port), **os.environ, **EPHEMERAL}
     with tempfile.TemporaryFile() as said:
         address = f"http://127.0.0.1:{port}"

@@ -226,8 +226,10 @@ class Store:
     def sizes(self, name: str) -> dict[str, int]:
         """Bytes of every file in a folder of the bucket, by its name there."""
         self.fs.invalidate_cache()
-        found = self.fs.find(f"{self.root}/{name}", detail=True).items()
-        return {str(path).removeprefix(f"{self.root}/{name}/"): int(entry["size"]) for path, entry in found}
+        found: dict[str, Any] = {}
+        with suppress(FileNotFoundError):  # no folder, or no bucket, of which the first write tells
+            found = self.fs.find(f"{self.root}/{name}", detail=True)
+        return {str(path).removeprefix(f"{self.root}/{name}/"): int(entry["size"]) for path, entry in found.items()}
 
     def discard(self, name: str, first: str = "") -> None:
         """Delete a file or folder of the bucket, with a folder's `first` file before the others."""
@@ -269,16 +271,12 @@ class Store:
     def listed(self, stage: str = "") -> dict[str, dict[str, int]]:
         """What is in a bucket: the bytes of every file, by `stage/key` and name below it. A request lists a thousand,
         where asking for each manifest would take several for each artifact."""
-        root = f"{self.root}/artifacts/"
-        self.fs.invalidate_cache()
+        above = f"{stage}/" if stage else ""
         found: dict[str, dict[str, int]] = {}
-        files: dict[str, Any] = {}
-        with suppress(FileNotFoundError):  # no bucket, of which the first write tells
-            files = self.fs.find(f"{root}{stage}", detail=True)
-        for path, entry in sorted(files.items()):
-            name, key, file = [*str(path).removeprefix(root).split("/", 2), "", ""][:3]
+        for path, size in sorted(self.sizes(f"artifacts/{stage}".rstrip("/")).items()):
+            name, key, file = [*f"{above}{path}".split("/", 2), "", ""][:3]
             if file:
-                found.setdefault(f"{name}/{key}", {})[file] = int(entry["size"])
+                found.setdefault(f"{name}/{key}", {})[file] = size
         return dict(sorted(found.items()))
 
     def manifests(self, stage: str = "") -> Iterator[tuple[str, Manifest]]:

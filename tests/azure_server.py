@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tasks.children.launchers import free_port
+
 # Its account, which is the same everywhere
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # gitleaks:allow
 PATIENCE = 60.0  # seconds until it answers
@@ -32,9 +34,7 @@ def azure_server(folder: Path) -> Iterator[str]:
     command = shutil.which("azurite-blob")
     if command is None:
         pytest.skip("azurite is not installed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     arguments = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder), "--skipApiVersionCheck"]
     server = subprocess.Popen([command, *arguments, "--silent", "--disableTelemetry"], env=dict(os.environ))
     try:

@@ -52,11 +52,24 @@ def lines(text: Corpus) -> Path:
     return path
 
 
+def written_profile(text: Path, folder: Path, *, small: bool = False) -> Path:
+    """The profile in a file of `folder`. Of a `small` corpus more is held out, as few documents are left."""
+    profile = folder / "measured.yaml"
+    more = "tokenize: {validation_share: 0.3}\n" if small else ""
+    profile.write_text(PROFILE.replace("PATH", json.dumps(str(text))) + more)
+    return profile
+
+
+def to_tokens(profile: Path, store: Path, *, workers: int = 1, to: str = "tokenize") -> list[str]:
+    """The command over a profile's text."""
+    command = [sys.executable, "-m", "flows.cli", "run", str(profile), "--to", to, "--store", str(store)]
+    return [*command, f"--set=runtime.data.workers={workers}"]
+
+
 def ours(text: Path, tokenizer: Path) -> Run:
     """One run of ours with an empty store; its vocabulary is copied to `tokenizer`."""
     with tempfile.TemporaryDirectory(dir=text.parent) as folder:
-        profile = Path(folder) / "measured.yaml"
-        profile.write_text(PROFILE.replace("PATH", json.dumps(str(text))))
+        profile = written_profile(text, Path(folder))
         command = [sys.executable, str(HERE / "ours.py"), str(profile), f"{folder}/store", str(tokenizer)]
         return measure(command, environment(1))
 

@@ -6,7 +6,6 @@ thread; the digests of all runs must be equal. A run before the first is not cou
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from benchmarks.corpus_to_tokens.__main__ import PROFILE, lines
+from benchmarks.corpus_to_tokens.__main__ import lines, to_tokens, written_profile
 from benchmarks.measure import corpus, corpus_parser, environment
 from storage.store import Store
 
@@ -54,10 +53,7 @@ def main() -> int:
 def run(text: Path, workers: int, figures: Figures) -> str:
     """One run; its seconds are added to `figures`, and the digest of the tokens returned."""
     with tempfile.TemporaryDirectory(dir=text.parent) as folder:
-        profile = Path(folder) / "measured.yaml"
-        profile.write_text(PROFILE.replace("PATH", json.dumps(str(text))))
-        sets = [f"--set=runtime.data.workers={workers}", "--store", f"{folder}/store"]
-        command = [sys.executable, "-m", "flows.cli", "run", str(profile), "--to", "tokenize", *sets]
+        command = to_tokens(written_profile(text, Path(folder)), Path(folder) / "store", workers=workers)
         began = time.monotonic()
         subprocess.run(command, env=environment(1), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True)
         figures[WHOLE].append(time.monotonic() - began)

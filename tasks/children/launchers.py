@@ -67,11 +67,11 @@ def training_command(
         # The launcher and not the runner, which starts it: one parent less that could die without its children
         hosts = base64.urlsafe_b64encode(json.dumps({"localhost": list(range(training.processes))}).encode()).decode()
         launcher = [sys.executable, "-m", "deepspeed.launcher.launch", f"--world_info={hosts}"]
-        return [*launcher, "--master_addr=127.0.0.1", f"--master_port={_free_port()}", "--no_local_rank", *started]
+        return [*launcher, "--master_addr=127.0.0.1", f"--master_port={free_port()}", "--no_local_rank", *started]
     here = [
         f"--nproc-per-node={training.processes}",
         "--master-addr=127.0.0.1",
-        f"--master-port={_free_port()}",
+        f"--master-port={free_port()}",
     ]
     return [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", *here, *started]
 
@@ -153,7 +153,8 @@ def _slurm_address(environment: Mapping[str, str]) -> str:
     return f"{first[1]}{first[2] or ''}:{port}"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

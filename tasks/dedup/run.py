@@ -24,7 +24,7 @@ from tasks.dedup.earlier import find_earlier
 from tasks.dedup.near_duplicates.candidates import bands, expected_recall
 from tasks.dedup.spans.find import cut_spans, find_spans
 from tasks.dedup.spans.kinds import Kind, kinds_of
-from tasks.shards import Made, collect, map_shards
+from tasks.shards import LazyShards, collect, map_shards
 from tasks.stage.output import Output
 from tasks.stage.pages import markdown_table
 
@@ -62,7 +62,7 @@ def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifa
         # Taken, since with a slice all of the table is sent to a worker
         return shard, duplicates.take(pa.array(np.arange(first, last))), [paths[number] for paths in found]
 
-    jobs = Made(job, len(corpus.own))
+    jobs = LazyShards(job, len(corpus.own))
     written = map_shards(functools.partial(_write_shard, kinds), jobs, out, "write", releases_gil=True)
     collect(written, "documents.parquet", out.path / "documents")
     collect(written, "ledger.parquet", out.path / "ledger")

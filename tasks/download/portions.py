@@ -29,6 +29,7 @@ from tasks.shards import map_shards
 from tasks.stage.output import Output
 
 SHARDS = 4  # about as many of full size come of a portion
+READ_BYTES = 1 << 20
 DOCUMENTS, REFUSED = "documents", "refused.jsonl"
 
 
@@ -105,7 +106,7 @@ def read_document(
     except UnicodeEncodeError:
         return Refused("lone_surrogate", row.place)
     except BadDocument as error:
-        return Refused(error.message, row.place, error.facts.get("columns"), error.facts.get("why", ""))
+        return Refused.by(error, row.place)
     return document
 
 
@@ -148,6 +149,9 @@ def _lines(span: Span) -> int:
     """How many lines begin in the bytes of a span: one after each line feed, and one at the start of the file."""
     assert span.end is not None
     _check_unchanged(span)
+    lines, at = int(span.start == 0), max(0, span.start - 1)
     with span.path.open("rb") as file:
-        file.seek(max(0, span.start - 1))
-        return file.read(span.end - 1 - max(0, span.start - 1)).count(b"\n") + (span.start == 0)
+        file.seek(at)
+        while at < span.end - 1 and (read := file.read(min(READ_BYTES, span.end - 1 - at))):
+            lines, at = lines + read.count(b"\n"), at + len(read)
+    return lines

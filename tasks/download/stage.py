@@ -157,35 +157,37 @@ def _items(
     if isinstance(source, EmbeddedSource):
         for document in embedded.documents(source):
             yield "documents", document.source, document
-        for row in embedded.instructions(source):
-            yield "instructions", "embedded", row
-        for row in embedded.preferences(source):
-            yield "preferences", "embedded", row
+        for pair in embedded.instructions(source):
+            yield "instructions", "embedded", pair
+        for pair in embedded.preferences(source):
+            yield "preferences", "embedded", pair
         return
     if isinstance(source, FileSource):
         rows: Iterator[Row | Refused] = files.read_rows(source, config.max_document_bytes)
     else:
         rows = hub.read_rows(source)
-    for found in rows:
+    for row in rows:
+        if isinstance(row, Refused):
+            found: Document | Values | Refused = row
+        elif source.role == "documents":
+            found = read_document(source, row, config, dropped)
+        else:
+            found = _pair(source, row, verdicts)
         if isinstance(found, Refused):
             refused.setdefault(source.name, []).append(found)
-            continue
-        if source.role == "documents":
-            read = read_document(source, found, config, dropped)
-            if isinstance(read, Refused):
-                refused.setdefault(source.name, []).append(read)
-            else:
-                yield source.role, source.name, read
-            continue
-        try:
-            pair, cut = CONVERTERS[source.role](found.values, source.name, source.form)
-        except BadDocument as error:
-            bad = Refused(error.message, found.place, error.facts.get("columns"), error.facts.get("why", ""))
-            refused.setdefault(source.name, []).append(bad)
-            continue
-        if cut:
-            verdicts.append(Verdict(pair["id"], source.name, "changed", cut, detail=found.place))
-        yield source.role, source.name, pair
+        else:
+            yield source.role, source.name, found
+
+
+def _pair(source: FileSource | HubSource, row: Row, verdicts: list[Verdict]) -> Values | Refused:
+    """The pair of a row; `verdicts` gets what was cut from it."""
+    try:
+        pair, cut = CONVERTERS[source.role](row.values, source.name, source.form)
+    except BadDocument as error:
+        return Refused.by(error, row.place)
+    if cut:
+        verdicts.append(Verdict(pair["id"], source.name, "changed", cut, detail=row.place))
+    return pair
 
 
 def _check_source(

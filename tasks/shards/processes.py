@@ -65,14 +65,12 @@ class Processes:
         self._pool.shutdown(cancel_futures=True)
 
 
-class PerhapsProcesses:
+class PerhapsProcesses(Processes):
     """One thread of this process, then so many processes, which stay for later maps."""
 
-    by_reference = True
-
     def __init__(self, workers: int) -> None:
-        self._workers, self._alone, self._processes = workers, Threads(1), Processes(workers)
-        self.advice = self._processes.advice
+        super().__init__(workers)
+        self._alone = Threads(1)
 
     def begin(self, folder: Path, shards: int) -> None:
         """Each map is judged anew."""
@@ -82,28 +80,20 @@ class PerhapsProcesses:
     def room(self) -> int:
         """One call while this process is alone."""
         self._many = self._many or self._pays(time.monotonic() - self._began)
-        return self._processes.room() if self._many else 1
+        return super().room() if self._many else 1
 
     def submit(self, call: Call) -> Future[None]:
         """Have it run here or in a process, which is started then."""
         if self._many:
-            return self._processes.submit(call)
+            return super().submit(call)
         future = self._alone.submit(call)
         future.add_done_callback(self._count)
         return future
 
-    def meaning(self, error: BaseException) -> BaseException:
-        """As of processes: the thread's errors are what the function raised."""
-        return self._processes.meaning(error)
-
-    def abandon(self, futures: Collection[Future[None]]) -> None:
-        """Wait for those that run."""
-        wait([future for future in futures if not future.cancel()])
-
     def close(self) -> None:
         """End the thread and the processes."""
         self._alone.close()
-        self._processes.close()
+        super().close()
 
     def _count(self, _: Future[None]) -> None:
         self._done += 1
@@ -117,7 +107,7 @@ class PerhapsProcesses:
         if self._done <= 1:
             return left > 1 and seconds > FIRST
         alone = seconds / (self._done - 1) * left
-        return seconds > SAMPLE and alone * (1 - 1 / self._workers) > SAVED
+        return seconds > SAMPLE and alone * (1 - 1 / self.workers) > SAVED
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 SECONDS = 1.0  # between two messages of progress
 
 
-class Made(Sequence[T]):
+class LazyShards(Sequence[T]):
     """Shards that are each made when it is their turn: all of them together would take too much memory."""
 
     def __init__(self, make: Callable[[int], T], count: int) -> None:

@@ -288,7 +288,7 @@ class Runtime(RuntimeGroup):
     )
     pools: Pools = Field(default_factory=Pools, description="work pools that make stages in place of the run itself")
     data: DataRuntime = Field(
-        default_factory=DataRuntime, description="read by dedup to tokenize, and by sft and dpo for near-duplicates"
+        default_factory=DataRuntime, description="read by download to tokenize, and by sft and dpo for near-duplicates"
     )
     compute: ComputeRuntime = Field(
         default_factory=ComputeRuntime, description="read by pretrain to export, and by models that the filter trains"

@@ -7,7 +7,6 @@ import os
 import pty
 import random
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows import server
+from tasks.children.launchers import free_port
 from tests.faults.kinds import KILLED, Kind, Met
 from tests.faults.runner import TYPED
 from tests.faults.scene import OVERRIDES, Scene, Undisturbed
@@ -106,9 +106,7 @@ class NamedServerRestarts(Kind):
 
     def meet(self, scene: Scene, base: Undisturbed, stage: str, chance: random.Random) -> Met:
         """The database is the same before and after."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
+        port = str(free_port())
         address = f"http://127.0.0.1:{port}"
         start = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", port]
         environment = {**os.environ, "PREFECT_HOME": str(scene.local.parent / "named")}

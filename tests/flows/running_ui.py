@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from tasks.children.launchers import free_port
 from tests.pipeline.runs import mind_signals
 
 ROOT = Path(__file__).parents[2]
@@ -57,9 +57,7 @@ def until(what: str, seconds: float, holds: Callable[[], bool]) -> None:
 @contextmanager
 def running_ui(folder: Path, *pools: str) -> Iterator[Ui]:
     """A server with the deployments and a worker for each pool; runs start in `folder`."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "flows.cli", "ui", "--port", str(port), *(f"--pool={pool}" for pool in pools)]
     with (folder / "log").open("w") as log:

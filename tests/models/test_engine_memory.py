@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Literal
 import pytest
 
 from models.memory import Setup, checkpoint_bytes, training_memory
+from tasks.children.launchers import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,9 +24,7 @@ def test_the_states_of_each_engine_and_stage_are_those_that_it_holds(
 ) -> None:
     from tests.models.engine_memory import SHAPE
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)),

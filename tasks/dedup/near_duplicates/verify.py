@@ -24,7 +24,7 @@ from tasks.dedup.config import SketchConfig
 from tasks.dedup.corpus import Corpus, Shard
 from tasks.dedup.near_duplicates import compare_kernels
 from tasks.dedup.sketch import scanner_of
-from tasks.shards import Made, map_shards
+from tasks.shards import LazyShards, map_shards
 from tasks.stage.output import Output
 from tasks.text.scan import Scanner
 
@@ -57,7 +57,7 @@ class Shingles:
         if len(edges) <= EDGES_AT_ONCE:  # a map would take longer
             return _similarities(self._portion(edges))
         parts = np.split(edges, range(EDGES_AT_ONCE, len(edges), EDGES_AT_ONCE))
-        portions = Made(lambda number: self._portion(parts[number]), len(parts))
+        portions = LazyShards(lambda number: self._portion(parts[number]), len(parts))
         name = f"similarities-{xxhash.xxh3_64_hexdigest(edges.tobytes())}"
         found = map_shards(_compare, portions, self.out, name, "portions", releases_gil=True)
         return np.concatenate([np.load(portion.folder / VALUES) for portion in found])

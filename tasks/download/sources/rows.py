@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from storage.errors import BadDocument
+
 SHOWN = 12  # columns in an error
 USUAL = ("text", "content", "contents", "body", "raw_content", "document", "markdown", "html")  # names of text columns
 
@@ -25,6 +27,11 @@ class Refused(NamedTuple):
     place: str
     columns: tuple[str, ...] | None = None
     why: str = ""
+
+    @classmethod
+    def by(cls, error: BadDocument, place: str) -> Refused:
+        """The row at a place, which can't be used by what an error says."""
+        return cls(error.message, place, error.facts.get("columns"), error.facts.get("why", ""))
 
     @property
     def detail(self) -> str:

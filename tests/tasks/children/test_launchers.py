@@ -16,7 +16,7 @@ import pytest
 from storage.errors import ConfigError
 from tasks.children.alive import FILE, shown_alive
 from tasks.children.environment import training_environment
-from tasks.children.launchers import training_command
+from tasks.children.launchers import free_port, training_command
 from tasks.children.spec import ChildSpec
 from tasks.children.supervise import run_child, run_module
 from tasks.stage import machine
@@ -165,9 +165,7 @@ def start(tmp_path: Path, **settings: Any) -> tuple[Output, Path, dict[str, str]
 
 
 def test_two_hosts_meet_at_a_rendezvous_and_are_one_world(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     out, spec, paths = start(tmp_path, rendezvous=f"127.0.0.1:{port}", hosts=2)
     said: list[dict[str, Any]] = []
     command = [sys.executable, "-m", "tasks.children.join", str(tmp_path.parent)]
@@ -212,9 +210,7 @@ if __name__ == "__main__":
 def test_hosts_that_join_find_checks_that_have_a_folder_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     out, _, paths = start(tmp_path, rendezvous=f"127.0.0.1:{port}", hosts=2)
     (tmp_path / "met.py").write_text(CHECKS)
     monkeypatch.setenv("PYTHONPATH", paths["PYTHONPATH"])

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from tasks.children.launchers import free_port
 
 ROOT = Path(__file__).parents[4]
 
 
 def results_of_pair(module: str, folder: Path) -> Any:
     """What the first rank of `python -m module folder` wrote into `results.json`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)),

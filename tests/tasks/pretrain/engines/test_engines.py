@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import torch
 
 from models.transformer import Transformer
 from storage.errors import ConfigError
+from tasks.children.launchers import free_port
 from tasks.pretrain.engines import open_engine
 from tasks.pretrain.engines.shard_layout import ShardLayout
 from tasks.pretrain.world import World
@@ -110,9 +110,7 @@ def names(cases: list[dict[str, Any]]) -> list[str]:
 
 def launch(folder: Path, cases: list[dict[str, Any]], processes: int) -> Results:
     """Run cases in so many processes, as a launcher would start them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     (folder / "cases.json").write_text(json.dumps(cases))
     shared = {
         "WORLD_SIZE": str(processes),

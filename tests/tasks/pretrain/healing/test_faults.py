@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,6 +18,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from storage.artifact import Artifact
 from storage.errors import OutOfMemory, StoreError
 from storage.files.disk import disk_full
+from tasks.children.launchers import free_port
 from tasks.pretrain import pretrain
 from tasks.pretrain.config import HealingConfig
 from tasks.pretrain.healing.policy import Healing, Situation, decide
@@ -166,9 +166,7 @@ class Heard(Observer):
 def test_hosts_that_met_meet_again_after_one_died_and_the_stage_hears_of_it_all(
     spec: TrainSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     out = output(tmp_path, rendezvous=f"127.0.0.1:{port}", hosts=2)
     out.observer = heard = Heard()
     monkeypatch.setenv(VARIABLE, "kill:1@5")
