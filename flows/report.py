@@ -16,7 +16,7 @@ from tasks.stage.session import Session, current
 def made_by(session: Session, profile: Profile) -> dict[str, Artifact]:
     """What a run took or made for each stage of its profile, in their order. Not what the profile's refs name: another
     run of it may have moved them since."""
-    return {stage: session.made[stage] for stage in profile.stage_names if stage in session.made}
+    return {stage: session.steps[stage].artifact for stage in profile.stage_names if stage in session.steps}
 
 
 def summary(made: dict[str, Artifact]) -> list[dict[str, str]]:

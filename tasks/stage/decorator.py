@@ -292,7 +292,7 @@ class Stage:
     ) -> Artifact:
         """The artifact as another machine makes it: `maker` returns its location, which may take a while to be seen
         here. What this stage takes the other machine gets by its place in the store."""
-        session.observer.started(self.name, explain_miss(session.store, payload, refresh))
+        session.started(self.name, explain_miss(session.store, payload, refresh))
         self.check_runtime(config, session.runtime)
         if self.name in session.checks:
             session.checks[self.name]()
@@ -311,7 +311,7 @@ class Stage:
             found = None if refresh else session.store.find(self.name, key, session.checking(self.name))
             if found is not None:
                 return found, True
-            session.observer.started(self.name, explain_miss(session.store, payload, refresh))
+            session.started(self.name, explain_miss(session.store, payload, refresh))
             return self._make(session, payload, config, inputs, refresh), False
 
     def materialize_all(self, calls: Sequence[tuple[StageConfig, Sequence[Input]]]) -> list[tuple[Artifact, bool]]:
@@ -343,7 +343,7 @@ class Stage:
             self._note_other_source(session, [artifact for artifact, _ in found.values()])
             asked = [key for key in first if key in work]
             if asked:
-                session.observer.started(self.name, f"{len(asked)} of {len(first)} to be made")
+                session.started(self.name, f"{len(asked)} of {len(first)} to be made")
                 makes = self.together([(one.config, one.inputs, one.out) for one in (work[key] for key in asked)])
                 for place in makes:
                     found[asked[place]] = self._publish(session, work[asked[place]]), False

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from storage import refs
 from storage.artifact import Artifact
@@ -23,6 +23,17 @@ from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.runtime import Runtime
 
 T = TypeVar("T")
+
+
+class Step(NamedTuple):
+    """What a run came to in a stage or in a part of one."""
+
+    artifact: Artifact
+    cached: bool
+    why: str  # it was made; nothing of one that was in the store
+    seconds: float  # that the run spent on it, waiting included
+
+
 Call = Callable[[AnyStage, StageConfig, Sequence[Input]], Artifact]
 Maker = Callable[[AnyStage, str, StageConfig, Sequence[Input], bool], str]  # (stage, key, config, inputs, refresh)
 
@@ -41,14 +52,20 @@ class Session:
     elsewhere: Callable[[str], Maker | None] | None = None  # see Stage._have_made
     fingerprints: dict[str, dict[str, str]] = field(default_factory=dict)  # of sources, by stage and config
     checks: dict[str, Callable[[], None]] = field(default_factory=dict)  # by stage: see Stage.before
-    made: dict[str, Artifact] = field(default_factory=dict)  # by stage: what this run took or made
+    steps: dict[str, Step] = field(default_factory=dict)  # by stage and part: what this run took or made, in order
+    reasons: dict[str, str] = field(default_factory=dict)  # by stage and part: why it is made
     traffic: Traffic = field(default_factory=Traffic)  # of the stages so far
     lease: Lease | None = None  # while the session is open
+
+    def started(self, stage: str, why: str) -> None:
+        """Tell the observer that a stage is made, and why; the step that it becomes says so too."""
+        self.reasons[stage] = why
+        self.observer.started(stage, why)
 
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
         """Point the profile's ref at what the run took or made, remember it for the summary, and tell the observer."""
         refs.move(self.store, f"{self.profile}/{stage}", artifact.location, artifact.digest)
-        self.made[stage] = artifact
+        self.steps[stage] = Step(artifact, cached, "" if cached else self.reasons.get(stage, ""), seconds)
         self.observer.finished(stage, artifact, cached=cached, seconds=seconds)
 
     def tell_traffic(self, stage: str) -> None:

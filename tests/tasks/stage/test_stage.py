@@ -21,6 +21,7 @@ from tasks.stage import stage
 from tasks.stage.config import StageConfig
 from tasks.stage.decorator import STAGES
 from tasks.stage.history import explain_miss, nearest
+from tasks.stage.history import NEVER_MADE
 from tasks.stage.output import Output
 from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.runtime import Runtime
@@ -106,11 +107,14 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 def test_a_run_tells_of_what_it_made_and_not_of_what_another_of_its_profile_has_made_since(session: Session) -> None:
     mine, _ = source.materialize(SourceConfig(), ())
-    with open_session(replace(session, made={})) as other:
+    with open_session(replace(session, steps={}, reasons={})) as other:
         theirs, _ = source.materialize(SourceConfig(text="another"), ())
-        assert other.made == {"demo-source": theirs}
-    assert session.made == {"demo-source": mine}
+        assert {name: step.artifact for name, step in other.steps.items()} == {"demo-source": theirs}
+    assert {name: step.artifact for name, step in session.steps.items()} == {"demo-source": mine}
     assert refs.resolve(session.store, "test/demo-source") == theirs.location
+    assert session.steps["demo-source"].why == NEVER_MADE
+    source.materialize(SourceConfig(), ())
+    assert session.steps["demo-source"].cached and not session.steps["demo-source"].why
 
 
 def test_a_stage_runs_once_and_comes_from_the_store_after(session: Session) -> None:
@@ -445,4 +449,4 @@ def test_what_is_made_elsewhere_is_asked_for_on_a_miss_alone_and_taken_from_the_
     assert first == again
     assert asked == [("demo-copy", False), ("demo-copy", True)]
     assert refused == ["checked"] * 2, "what later stages would refuse is asked before anything is sent"
-    assert far.made["demo-copy"] == first
+    assert far.steps["demo-copy"].artifact == first
