@@ -20,8 +20,7 @@ from storage.store import Store
 from tasks.stage import stage
 from tasks.stage.config import StageConfig
 from tasks.stage.decorator import STAGES
-from tasks.stage.history import explain_miss, nearest
-from tasks.stage.history import NEVER_MADE
+from tasks.stage.history import NEVER_MADE, explain_miss, nearest
 from tasks.stage.output import Output
 from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.runtime import Runtime
@@ -114,7 +113,8 @@ def test_a_run_tells_of_what_it_made_and_not_of_what_another_of_its_profile_has_
     assert refs.resolve(session.store, "test/demo-source") == theirs.location
     assert session.steps["demo-source"].why == NEVER_MADE
     source.materialize(SourceConfig(), ())
-    assert session.steps["demo-source"].cached and not session.steps["demo-source"].why
+    assert session.steps["demo-source"].cached
+    assert not session.steps["demo-source"].why
 
 
 def test_a_stage_runs_once_and_comes_from_the_store_after(session: Session) -> None:
