@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import hashlib
 import ipaddress
 import json
@@ -22,6 +23,7 @@ import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from tasks.children.hosts import check_hosts, slurm_nodes
 from tasks.stage.runtime import TrainingRuntime
 
 MEETING_SECONDS = 600  # for which hosts that have come wait for the others
+LEAVING_SECONDS = 15.0  # for which a training that has ended may still listen
 FIRST_PORT, PORTS = 20_000, 10_000  # of a Slurm job's rendezvous, below those that systems give out by themselves
 
 
@@ -93,6 +96,32 @@ def _is_unknown_here(address: str) -> bool:
     places = _addresses(host)
     unknown = host != name and not places & _addresses(name)
     return unknown and any(not ipaddress.ip_address(place).is_loopback and _is_own(place) for place in places)
+
+
+def check_meeting_place(address: str) -> None:
+    """Raises ConfigError where another program of this host listens on the `host:port` at which hosts are to meet: they
+    would wait for one another there. What a training before has left there is waited for."""
+    host, _, port = address.rpartition(":")
+    own = [place for place in sorted(_addresses(host)) if _is_own(place)]
+    deadline = time.monotonic() + LEAVING_SECONDS
+    while not all(_is_free(place, int(port)) for place in own):
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"runtime.training.rendezvous is {address}, where another program of this host listens.",
+                "Give a port that is free on that host, the same on all hosts.",
+            )
+        time.sleep(0.5)
+
+
+def _is_free(address: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # that of a program that has just ended is free
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+    return True
 
 
 def _addresses(name: str) -> set[str]:

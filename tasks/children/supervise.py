@@ -152,6 +152,7 @@ def run_module(
         else [sys.executable, "-m", module, str(path)]
     )
     if ranks and out.runtime.training.rendezvous is not None:
+        launchers.check_meeting_place(out.runtime.training.rendezvous)
         work = out.scratch.parent.parent.resolve()
         out.note(f"waiting for the other hosts: on each run, once, `python -m tasks.children.join {work}`")
     environment = training_environment(out.runtime.compute, out.runtime.training.processes if ranks else 1)

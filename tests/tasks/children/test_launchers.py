@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from storage.errors import ConfigError
+from tasks.children import launchers
 from tasks.children.alive import FILE, shown_alive
 from tasks.children.environment import training_environment
 from tasks.children.launchers import free_port, training_command
@@ -162,6 +163,16 @@ def start(tmp_path: Path, **settings: Any) -> tuple[Output, Path, dict[str, str]
     spec = out.scratch / "spec.json"
     spec.write_text(json.dumps({"runtime": runtime.model_dump()}))
     return out, spec, {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+
+
+def test_a_rendezvous_at_which_another_program_listens_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launchers, "LEAVING_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=rf"{address}, where another program of this host listens"):
+            launchers.check_meeting_place(address)
+    launchers.check_meeting_place(address)
+    launchers.check_meeting_place("192.0.2.1:29400")  # of another host
 
 
 def test_two_hosts_meet_at_a_rendezvous_and_are_one_world(tmp_path: Path) -> None:
