@@ -6,6 +6,7 @@ Documents and signals are read side by side, a row group at a time, so memory do
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +27,7 @@ from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage.output import Output
 
 KEPT, REMOVED, LEDGER = "documents", "removed", "ledger"
+TALLY = "tally.json"
 
 Job = tuple[Measured, Path | None]  # a shard, and the ledger of its repair
 
@@ -47,7 +49,8 @@ def filter_shards(
 
 
 def filter_shard(config: FilterConfig, outside: Mapping[str, str], job: Job, folder: Path) -> dict[str, Any]:
-    """Decide on the documents of a shard; the counts of a `Tally`. Written: a Parquet file for each folder.
+    """Decide on the documents of a shard. Written: a Parquet file for each folder, and a `Tally`, whose examples of all
+    shards together would be too large for memory.
 
     `outside` are the fingerprints that the key holds. Raises ConfigError where this process reads something else, such
     as another salt on another host, and DamagedArtifact for signals of other documents.
@@ -83,7 +86,8 @@ def filter_shard(config: FilterConfig, outside: Mapping[str, str], job: Job, fol
             tally.add(batch, decisions, tests, changes)
     for side_file in shard.side_files.values():
         check_aligned(side_file, digest)
-    return tally.to_json()
+    (folder / TALLY).write_text(json.dumps(tally.to_json()), encoding="utf-8")
+    return {"seen": tally.seen}
 
 
 def _keep_private(folder: Path) -> None:
@@ -96,5 +100,5 @@ def _keep_private(folder: Path) -> None:
 def _sum(decided: list[ShardResult]) -> Tally:
     total = Tally()
     for shard in decided:
-        total.merge(Tally.from_json(shard.counts))
+        total.merge(Tally.from_json(json.loads((shard.folder / TALLY).read_text(encoding="utf-8"))))
     return total
