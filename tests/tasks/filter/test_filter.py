@@ -255,3 +255,10 @@ def test_removed_rows_stand_in_full_row_groups(tmp_path: Path) -> None:
     out = run(tmp_path, [GOOD, *[f"{FRENCH} {number}" for number in range(3000)]])
     groups = [pq.ParquetFile(path).num_row_groups for path in sorted(out.path.glob("removed/*"))]
     assert groups == [2, 2]
+
+
+def test_the_run_holds_no_texts_of_its_shards(tmp_path: Path) -> None:
+    out = run(tmp_path, [GOOD, *BAD.values()])
+    results = [path.read_text() for path in out.scratch.glob("decide/*/result.json")]
+    assert results
+    assert not any(text[:20] in said for said in results for text in BAD.values())
