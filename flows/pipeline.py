@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 from prefect import flow
 
+from flows.deployed.ends import told
+from flows.deployed.form import LastStage, ProfileName, Refreshed, Settings
 from flows.provenance import provenance_of
 from flows.report import publish_report
-from flows.session import Settings, Word, start
+from flows.session import start
 from profiles.schema import Profile
 from storage.artifact import Artifact
 from tasks.base import base
@@ -38,14 +40,12 @@ from tasks.training.links import BASE, BESIDE, FEEDBACK, JUDGE
 
 
 @flow(flow_run_name="{profile}")
+@told
 def pipeline(
-    profile: Word = "tiny",
-    overrides: Settings | None = None,
-    to: Word | None = None,
-    refresh: list[Word] | None = None,
+    profile: ProfileName = "tiny", overrides: Settings = (), to: LastStage = None, refresh: Refreshed = ()
 ) -> str:
     """Raw text to release. `overrides` are `section.key=value`; `to` ends early; `refresh` makes stages anew."""
-    with start(profile, overrides or (), to, refresh or ()) as chosen:
+    with start(profile, overrides, to, refresh) as chosen:
         location = stages(chosen).location
         publish_report(chosen)
         return location

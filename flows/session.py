@@ -11,23 +11,16 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Annotated
-
-from pydantic import Field
 
 from flows.pools.send import Elsewhere
 from profiles.load import load
 from profiles.schema import Profile
-from storage.credentials import NO_CREDENTIALS, guard
+from storage.credentials import guard
 from storage.errors import ConfigError
 from storage.store import Store
 from tasks.stage.decorator import STAGES, Stage
 from tasks.stage.progress import Observer
 from tasks.stage.session import Session, open_session
-
-# Of a flow, as its deployments declare it: Prefect's server keeps parameters, and refuses these before it does
-Word = Annotated[str, Field(json_schema_extra={"pattern": NO_CREDENTIALS})]
-Settings = list[Word]
 
 
 @dataclass(frozen=True)

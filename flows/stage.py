@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from prefect import flow
 
+from flows.deployed.ends import told
+from flows.deployed.form import ProfileName, Refresh, Settings, StageName
 from flows.pipeline import stages
-from flows.session import Settings, Word, start
+from flows.session import start
 
 
 @flow(name="stage", flow_run_name="{profile}: {name}")
-def run_stage(name: Word, profile: Word = "tiny", overrides: Settings | None = None, refresh: bool = False) -> str:
+@told
+def run_stage(
+    name: StageName, profile: ProfileName = "tiny", overrides: Settings = (), refresh: Refresh = False
+) -> str:
     """Bring one stage's artifact up to date. What it needs is taken from the store, or made."""
-    with start(profile, overrides or (), name, [name] if refresh else ()) as chosen:
+    with start(profile, overrides, name, [name] if refresh else ()) as chosen:
         return stages(chosen).location

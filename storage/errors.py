@@ -12,6 +12,8 @@ from typing import Any
 
 from storage.credentials import redact
 
+REMEDY = "\nWhat to do: "
+
 
 class GristmillError(Exception):
     """`message` says what is wrong, `remedy` what to do; `facts` are JSON values for code that handles the error."""
@@ -24,6 +26,11 @@ class GristmillError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}".strip()
+
+    @property
+    def on_page(self) -> str:
+        """Both sentences as the message of a state of Prefect, in which `REMEDY` parts them."""
+        return f"{self.message}{REMEDY}{self.remedy}" if self.remedy else self.message
 
 
 class ConfigError(GristmillError):

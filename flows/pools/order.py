@@ -24,8 +24,6 @@ from tasks.stage.decorator import Stage
 from tasks.stage.protocol import AnyStage, Input
 from tasks.stage.session import Session
 
-REMEDY = "\nWhat to do: "  # between the two sentences of an error, in the message of a state
-
 
 class Place(BaseModel):
     """Where an input lies in the store, and the digest that enters the key."""

@@ -18,8 +18,8 @@ from uuid import UUID
 
 import httpx
 
-from flows.pools.order import REMEDY, Order
-from storage.errors import ConfigError, PoolError
+from flows.pools.order import Order
+from storage.errors import REMEDY, ConfigError, PoolError
 from storage.units import duration
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from prefect import flow, get_run_logger
 
 import flows.pipeline  # noqa: F401, registers the stages
-from flows.pools.order import REMEDY, Order, Work
+from flows.pools.order import Order, Work
 from flows.progress import PrefectObserver
 from storage.credentials import guard
 from storage.errors import GristmillError, PoolError
@@ -38,7 +38,7 @@ def sent_stage(order: Order) -> State[None]:
         return Completed(message=made(order, order.work))
     except GristmillError as error:
         get_run_logger().error("%s", error)
-        return Failed(message=f"{error.message}{REMEDY}{error.remedy}" if error.remedy else error.message)
+        return Failed(message=error.on_page)
 
 
 def made(order: Order, work: Work) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import socket
 import sys
 import threading
 import time
@@ -31,6 +32,16 @@ CHANGED_ON_THE_WAY = {
     "botocore.exceptions": ("FlexibleChecksumError", "IncompleteReadError", "ResponseStreamingError"),
     "aiohttp": ("ClientPayloadError",),
 }
+# A network or a server that is away for a while; what a server refuses, it refuses again
+AWAY = {
+    "botocore.exceptions": ("ConnectionError", "HTTPClientError"),
+    "aiohttp": ("ClientConnectionError",),
+    "httpx": ("TransportError",),
+    "requests": ("ConnectionError", "Timeout"),
+    "azure.core.exceptions": ("ServiceRequestError", "ServiceResponseError"),
+}
+BUSY, SERVER_ERROR = (408, 429), 500
+LONGEST_CHAIN = 10  # of causes
 ATTEMPTS = 4  # to read what arrives damaged
 SILENT_SECONDS = 15.0  # of one request, before a word is said of it
 ANSWERS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, FileExistsError)
@@ -39,6 +50,19 @@ ANSWERS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, FileExistsE
 def unreachable() -> tuple[type[BaseException], ...]:
     """What a file system raises that can't be reached: OSError, and errors of the client that it was built on."""
     return (OSError, *_loaded(CLIENT_ERRORS))
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Whether an error came of a network or a server that was away or busy, so that later it may not come again."""
+    seen = 0
+    while error is not None and seen < LONGEST_CHAIN:
+        answered = getattr(getattr(error, "response", None), "status_code", None)
+        if isinstance(error, (ConnectionError, TimeoutError, socket.gaierror, *_loaded(AWAY))):
+            return True
+        if isinstance(answered, int) and (answered in BUSY or answered >= SERVER_ERROR):
+            return True
+        error, seen = error.__cause__, seen + 1
+    return False
 
 
 def _loaded(errors: Mapping[str, Sequence[str]]) -> tuple[type[BaseException], ...]:

@@ -26,8 +26,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
-from storage.errors import ConfigError, EmptyOutput, SourceError, StoreError, TokenizerMismatch
+from storage.errors import ConfigError, EmptyOutput, GristmillError, SourceError, StoreError, TokenizerMismatch
 from storage.files.disk import DiskFaults
+from storage.files.remote import may_pass
 from storage.keys import KeyPayload
 from storage.manifest import InputRef, Manifest
 from storage.store import CHECKPOINTS
@@ -45,7 +46,18 @@ from tasks.stage.source import source_digest
 Config = TypeVar("Config")
 
 STAGES: dict[str, Stage] = {}
+RETRY_SECONDS = (30, 120, 600)  # before a stage is tried again that a network or a server has failed
 SEEN_SECONDS = 90.0  # NFS remembers for up to a minute that a file is not there
+
+
+def _may_pass(task: Any, run: Any, state: Any) -> bool:
+    """Whether a stage of a deployment's run is to be tried again: it met a network or a server that was away. At a
+    terminal somebody sees the error, and decides."""
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    deployed = context is not None and context.flow_run is not None and context.flow_run.deployment_id is not None
+    return deployed and may_pass(state.data)
 
 
 def _text(folder: Path, documents: Artifact | None) -> dict[str, int]:
@@ -190,11 +202,14 @@ class Stage:
 
         def run(config: StageConfig, *inputs: Input) -> Any:
             from prefect.context import TaskRunContext
-            from prefect.states import Completed
+            from prefect.states import Completed, Failed
 
             context = TaskRunContext.get()
             forced = bool(context and context.task.refresh_cache)
-            artifact, cached = self.materialize(config, inputs, refresh=forced)
+            try:
+                artifact, cached = self.materialize(config, inputs, refresh=forced)
+            except GristmillError as error:  # as a state: Prefect would show where it was raised, which is no defect
+                return Failed(message=error.on_page, data=error)
             publish_page(self.name, artifact, cached=cached)
             if cached:
                 return Completed(name="Cached", message=_where(artifact), data=artifact)
@@ -207,6 +222,9 @@ class Stage:
             description=summary,
             cache_policy=NO_CACHE,
             persist_result=False,
+            retries=len(RETRY_SECONDS),
+            retry_delay_seconds=list(RETRY_SECONDS),
+            retry_condition_fn=_may_pass,
         )
         return as_task(run)
 

@@ -1,0 +1,38 @@
+"""How a flow run ends by an error that a person can mend: Failed, with two sentences and no traceback on its page."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+
+from storage.errors import GristmillError
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def told(function: Callable[P, R]) -> Callable[P, R]:
+    """A flow's function that ends in the state of its error. Whoever calls the flow is raised the error itself."""
+
+    @functools.wraps(function)
+    def run(*arguments: P.args, **named: P.kwargs) -> R:
+        try:
+            return function(*arguments, **named)
+        except GristmillError as error:
+            return cast(R, failed(error))
+
+    # Prefect would look for the names in the annotations among those of this module
+    run.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]
+    return run
+
+
+def failed(error: GristmillError) -> State[None]:
+    """The state, with the error as its result."""
+    from prefect.states import Failed
+
+    return Failed(message=error.on_page, data=error)

@@ -1,0 +1,94 @@
+"""The form of a deployment: the parameters of its flow, as types.
+
+Prefect makes the form of their JSON schema, and its server refuses what does not match it before a run is created. So
+the names of profiles and stages are choices there, an override must have a value, and none of them can hold a
+password, which would stay in the server's database. Python sees plain strings, and the run itself checks the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+from profiles.load import names
+from profiles.schema import ALL
+from storage.credentials import NO_CREDENTIALS
+from tasks.stage.decorator import STAGES
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What the form shows of a type, made when it is asked for: by then all stages are known. With the description, as
+    Prefect leaves that of a field out."""
+
+    make: Callable[[], dict[str, Any]]
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """What pydantic asks for."""
+        return self.make()
+
+
+def _profile() -> dict[str, Any]:
+    return {
+        "description": "What to run: a profile that comes with Gristmill, or the path of a YAML file on the worker.",
+        "anyOf": [
+            {"title": "one of Gristmill's", "type": "string", "enum": names()},
+            {"title": "a file", "type": "string", "pattern": rf"{NO_CREDENTIALS}[\s\S]*\.ya?ml$"},
+        ],
+    }
+
+
+def _settings() -> dict[str, Any]:
+    return {
+        "description": "Keys that have other values than in the profile, each as `section.key=value`, for example "
+        "`pretrain.steps=2000`, or `runtime.approve=[pretrain]` to be asked first. docs/profiles.md lists them.",
+        "type": "array",
+        "items": {"type": "string", "pattern": rf"{NO_CREDENTIALS}\w+(\.[^\s.=]+)*="},
+        "examples": [["pretrain.steps=2000"]],
+    }
+
+
+def _last_stage() -> dict[str, Any]:
+    return {
+        "description": "The stage to end with; without one, the release.",
+        "enum": [*ALL, None],
+    }
+
+
+def _stage() -> dict[str, Any]:
+    return {"description": "A stage, or a part of one such as form.", "type": "string", "enum": sorted(STAGES)}
+
+
+def _refreshed() -> dict[str, Any]:
+    return {
+        "description": "Stages to make anew although they are in the store. Nothing is overwritten.",
+        "type": "array",
+        "items": _stage(),
+        "uniqueItems": True,
+    }
+
+
+def _refresh() -> dict[str, Any]:
+    return {"description": "Make it anew although it is in the store.", "type": "boolean"}
+
+
+def _ref() -> dict[str, Any]:
+    return {
+        "description": "An artifact in the store: a ref such as tiny/dpo, an earlier one such as tiny/dpo@2, or "
+        "stage/key.",
+        "type": "string",
+        "pattern": r"^[\w.-]+/[\w.-]+(@\d+)?$",
+    }
+
+
+ProfileName = Annotated[str, Schema(_profile)]
+Settings = Annotated[Sequence[str], Schema(_settings)]
+LastStage = Annotated[str | None, Schema(_last_stage)]
+StageName = Annotated[str, Schema(_stage)]
+Refreshed = Annotated[Sequence[str], Schema(_refreshed)]
+Refresh = Annotated[bool, Schema(_refresh)]
+Ref = Annotated[str, Schema(_ref)]

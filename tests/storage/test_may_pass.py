@@ -1,0 +1,45 @@
+"""Which errors are worth another try: those of a network or a server, never those of a profile or of data."""
+
+from __future__ import annotations
+
+import socket
+
+import httpx
+import pytest
+
+from storage.errors import SourceError, StoreError
+from storage.files.remote import may_pass, reaching
+
+REQUEST = httpx.Request("GET", "https://hub.example")
+
+
+def answered(status: int) -> httpx.HTTPStatusError:
+    return httpx.HTTPStatusError("no", request=REQUEST, response=httpx.Response(status, request=REQUEST))
+
+
+@pytest.mark.parametrize(
+    ("cause", "passes"),
+    [
+        (ConnectionResetError(), True),
+        (TimeoutError(), True),
+        (socket.gaierror(), True),
+        (httpx.ConnectError("gone"), True),
+        (answered(503), True),
+        (answered(429), True),
+        (answered(404), False),
+        (PermissionError(), False),
+        (FileNotFoundError(), False),
+        (ValueError(), False),
+    ],
+)
+def test_only_what_a_network_or_a_server_failed_may_pass(cause: Exception, passes: bool) -> None:
+    error = SourceError("The hub can't be read.", "Wait.")
+    error.__cause__ = cause
+    assert may_pass(error) is passes
+    assert not may_pass(SourceError("No file matches."))
+
+
+def test_a_store_that_is_away_may_come_again() -> None:
+    with pytest.raises(StoreError) as caught, reaching("s3://bucket"):
+        raise ConnectionRefusedError
+    assert may_pass(caught.value)
