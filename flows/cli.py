@@ -40,7 +40,7 @@ import typer  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.markup import escape  # noqa: E402
 
-from flows.options import DEFAULT_STORE, Overrides, Paranoid, ProfileName, Scheduler, StoreUrl, settings  # noqa: E402
+from flows.options import DEFAULT_STORE, Overrides, Paranoid, ProfileName, Scheduler, StoreUrl, Yes, settings  # noqa: E402
 from storage.credentials import guard  # noqa: E402
 from storage.errors import GristmillError  # noqa: E402
 from storage.files.disk import DiskFaults  # noqa: E402
@@ -82,6 +82,7 @@ def run(
     ] = None,
     store: StoreUrl = None,
     paranoid: Paranoid = False,
+    yes: Yes = False,
 ) -> None:
     """Run the pipeline: what is in the store is taken from it, the rest is made.
 
@@ -89,7 +90,7 @@ def run(
     """
     from flows.commands.run import run_pipeline
 
-    run_pipeline(console, profile, settings(overrides, store), to, refresh or [], paranoid)
+    run_pipeline(console, profile, settings(overrides, store), to, refresh or [], paranoid, yes)
 
 
 @app.command()
@@ -100,11 +101,12 @@ def stage(
     refresh: Annotated[bool, typer.Option("--refresh", help="make it anew although it is in the store")] = False,
     store: StoreUrl = None,
     paranoid: Paranoid = False,
+    yes: Yes = False,
 ) -> None:
     """Bring one stage up to date; what it needs comes from the store, or is made."""
     from flows.commands.run import run_pipeline
 
-    run_pipeline(console, profile, settings(overrides, store), name, [name] if refresh else [], paranoid)
+    run_pipeline(console, profile, settings(overrides, store), name, [name] if refresh else [], paranoid, yes)
 
 
 @app.command()

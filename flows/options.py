@@ -26,6 +26,7 @@ Paranoid = Annotated[
         help="hash every artifact's files again, those in a bucket too, even if inode, size and times are the same",
     ),
 ]
+Yes = Annotated[bool, typer.Option("--yes", help="don't ask before a stage that runtime.approve names")]
 
 
 class Scheduler(StrEnum):

@@ -49,6 +49,7 @@ def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Co
     """Open the session that a flow's stages run in. Raises ConfigError for a wrong profile or stage name."""
     run = _HANDED_ON.get()
     if run is None:
+        from flows.deployed.approval import OnPage
         from flows.progress import PrefectObserver
 
         guard()
@@ -57,6 +58,7 @@ def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Co
         check_stages(chosen, names[: names.index(until) + 1] if until in names else names)
         # A worker has nobody who watches but Prefect's log
         run = Run(chosen, replace(session_of(chosen, until, refresh), observer=PrefectObserver()))
+        run = replace(run, session=replace(run.session, approve=OnPage(chosen)))
     elsewhere = Elsewhere(run.profile, run.session.until, _whole)
     with open_session(replace(run.session, elsewhere=elsewhere)):
         yield run.profile

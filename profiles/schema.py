@@ -210,10 +210,13 @@ class Profile(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _pools_make_stages(self) -> Self:
+    def _runtime_names_stages(self) -> Self:
         for name in self.runtime.pools.stages:
             if name not in ALL:
                 raise ValueError(f"runtime.pools.stages names {name}, but the stages are {_nearest(name, ALL)}")
+        for name in self.runtime.approve:
+            if name not in ALL:
+                raise ValueError(f"runtime.approve names {name}, but the stages are {_nearest(name, ALL)}")
         return self
 
     @model_validator(mode="after")

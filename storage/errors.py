@@ -101,6 +101,10 @@ class PoolError(GristmillError):
     """A work pool did not make the stage that it was given."""
 
 
+class ApprovalError(GristmillError):
+    """A stage that a person must approve was not approved."""
+
+
 class GateError(GristmillError):
     """A model does not meet a condition that the profile sets for its release."""
 

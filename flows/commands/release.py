@@ -126,7 +126,7 @@ def push(
             raise ConfigError("Nobody is there to be asked whether all this may go out.", "Say --yes, if it may.")
         typer.confirm(f"Copy {len(outgoing.digests)} files to {url}, where {seen} read them?", abort=True)
     try:
-        _send(outgoing, scheme, url, public)
+        send(outgoing, scheme, url, public)
     except KeyboardInterrupt:
         Console(stderr=True, soft_wrap=True, highlight=False).print(
             f"Interrupted: {escape(url)} may hold a part of the release; push it again: it goes on."
@@ -135,7 +135,8 @@ def push(
     console.print(f"{escape(url)} holds the release, and every file is as it is here.")
 
 
-def _send(outgoing: Outgoing, scheme: str, url: str, public: bool) -> None:
+def send(outgoing: Outgoing, scheme: str, url: str, public: bool) -> None:
+    """Copy what goes out to an address as `tasks.export.push.address` parts it. Raises StoreError, ConfigError."""
     from tasks.export.push.address import HERE, HUB, SERVERS
     from tasks.export.push.bucket import Bucket
     from tasks.export.push.folder import Folder as Here

@@ -14,6 +14,7 @@ from typing import NoReturn
 import httpx
 from rich.console import Console
 
+from flows.deployed.approval import AtTerminal
 from flows.plan import PlannedStage, plan
 from flows.progress import TerminalObserver
 from flows.report import made_by, summary
@@ -28,13 +29,20 @@ from storage.units import duration
 
 
 def run_pipeline(
-    console: Console, name: str, overrides: list[str], to: str | None, refresh: list[str], paranoid: bool
+    console: Console,
+    name: str,
+    overrides: list[str],
+    to: str | None,
+    refresh: list[str],
+    paranoid: bool,
+    yes: bool = False,
 ) -> None:
     """Run to the end (or to `to`), showing progress, then the summary. Raises what the pipeline raises."""
     started = time.monotonic()
     profile = load(name, overrides)
     observer = TerminalObserver(console)
-    run = Run(profile, replace(session_of(profile, to, refresh, paranoid), observer=observer))
+    approve = None if yes else AtTerminal(profile, observer)
+    run = Run(profile, replace(session_of(profile, to, refresh, paranoid), observer=observer, approve=approve))
     console.print(f"[bold]{profile.name}[/] [dim]store {profile.runtime.store}[/]")
     lines = plan(profile, run.session)
     check_stages(profile, [line.name for line in lines if not line.hit])

@@ -85,6 +85,32 @@ def _ref() -> dict[str, Any]:
     }
 
 
+def _address() -> dict[str, Any]:
+    return {
+        "description": "Where to: hf://OWNER/NAME, the URL of a bucket or a server, or a folder of the worker.",
+        "type": "string",
+        "minLength": 1,
+        "pattern": NO_CREDENTIALS,
+    }
+
+
+def _store() -> dict[str, Any]:
+    return {
+        "description": "The store of the release: a folder, or an fsspec URL such as s3://bucket/path.",
+        "type": "string",
+        "minLength": 1,
+        "pattern": NO_CREDENTIALS,
+    }
+
+
+def _public() -> dict[str, Any]:
+    return {"description": "Of the hub: for everybody to see.", "type": "boolean"}
+
+
+def _hours() -> dict[str, Any]:
+    return {"description": "How long to wait for approval; then the run fails.", "type": "number", "exclusiveMinimum": 0}
+
+
 ProfileName = Annotated[str, Schema(_profile)]
 Settings = Annotated[Sequence[str], Schema(_settings)]
 LastStage = Annotated[str | None, Schema(_last_stage)]
@@ -92,3 +118,7 @@ StageName = Annotated[str, Schema(_stage)]
 Refreshed = Annotated[Sequence[str], Schema(_refreshed)]
 Refresh = Annotated[bool, Schema(_refresh)]
 Ref = Annotated[str, Schema(_ref)]
+Address = Annotated[str, Schema(_address)]
+StorePlace = Annotated[str, Schema(_store)]
+Public = Annotated[bool, Schema(_public)]
+Hours = Annotated[float, Schema(_hours)]

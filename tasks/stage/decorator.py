@@ -280,6 +280,8 @@ class Stage:
         session.use(self.name, payload.key())
         artifact = None if refresh else session.store.find(self.name, payload.key(), session.checking(self.name))
         cached = artifact is not None
+        if not cached and session.approve and self.name in session.runtime.approve:
+            session.approve(self, payload)
         maker = session.elsewhere(self.name) if session.elsewhere and artifact is None else None
         if artifact is not None:
             session.store.clear_workspaces()

@@ -286,6 +286,12 @@ class Runtime(RuntimeGroup):
     store: str = Field(
         "store", min_length=1, description="where artifacts live: a folder, or an fsspec URL such as s3://bucket/path"
     )
+    approve: tuple[str, ...] = Field(
+        (),
+        description="stages that a person approves before they are made: with y at a terminal, or by Resume on the "
+        "page of a Prefect run; runs that a schedule started go on by themselves",
+    )
+    approve_hours: float = Field(24, gt=0, description="how long a Prefect run waits for that; then it fails")
     pools: Pools = Field(default_factory=Pools, description="work pools that make stages in place of the run itself")
     data: DataRuntime = Field(
         default_factory=DataRuntime, description="read by download to tokenize, and by sft and dpo for near-duplicates"

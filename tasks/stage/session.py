@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from storage import refs
 from storage.artifact import Artifact
 from storage.files.traffic import Traffic
+from storage.keys import KeyPayload
 from storage.leases import Lease
 from storage.store import Store
 from storage.units import size_of
@@ -34,6 +35,7 @@ class Step(NamedTuple):
     seconds: float  # that the run spent on it, waiting included
 
 
+Approve = Callable[[AnyStage, KeyPayload], None]
 Call = Callable[[AnyStage, StageConfig, Sequence[Input]], Artifact]
 Maker = Callable[[AnyStage, str, StageConfig, Sequence[Input], bool], str]  # (stage, key, config, inputs, refresh)
 
@@ -49,6 +51,7 @@ class Session:
     observer: Observer = field(default_factory=Observer)
     until: str | None = None  # the stage to end with
     call: Call | None = None  # what a stage's call does instead of running a Prefect task
+    approve: Approve | None = None  # asks for a stage of runtime.approve; raises where it may not be made
     elsewhere: Callable[[str], Maker | None] | None = None  # see Stage._have_made
     fingerprints: dict[str, dict[str, str]] = field(default_factory=dict)  # of sources, by stage and config
     checks: dict[str, Callable[[], None]] = field(default_factory=dict)  # by stage: see Stage.before

@@ -1,0 +1,35 @@
+"""The pipeline when its sources have changed: a light flow for a schedule that looks often.
+
+What was seen before is what the store has: the flow plans, which takes digests of the sources, and ends as *Unchanged*
+where every stage is a hit. So a run that failed is tried again at the next look, and nothing is remembered elsewhere.
+"""
+
+from __future__ import annotations
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
+
+from flows.deployed.ends import told
+from flows.deployed.form import LastStage, ProfileName, Settings
+from flows.pipeline import stages
+from flows.plan import plan
+from flows.report import publish_report
+from flows.session import start
+from tasks.stage.session import current
+
+
+@flow(flow_run_name="{profile}: on new data")
+@told
+def on_new_data(profile: ProfileName = "tiny", overrides: Settings = (), to: LastStage = None) -> str | State[None]:
+    """Run the pipeline if it would make anything: if sources, settings or code have changed since the last run."""
+    with start(profile, overrides, to, ()) as chosen:
+        missing = [line for line in plan(chosen, current()) if not line.hit]
+        if not missing:
+            return Completed(name="Unchanged", message="All of it is in the store, made of the sources as they are.")
+        session = current()
+        assert session is not None
+        session.observer.noted(missing[0].name, f"to be made: {missing[0].why}")
+        location = stages(chosen).location
+        publish_report(chosen)
+        return location

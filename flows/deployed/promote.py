@@ -1,0 +1,71 @@
+"""A release on its way out: its gates are looked at, a person approves, then it is copied and named `released`."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_markdown_artifact
+
+from flows.deployed.approval import wait_for_resume
+from flows.deployed.ends import told
+from flows.deployed.form import Address, Hours, Public, Ref, StorePlace
+from storage import refs
+from storage.credentials import guard
+from storage.errors import StoreError
+from storage.store import Store
+from storage.units import size_of
+from tasks.evaluate.worth.gates import check_gates
+from tasks.export.release import find_release
+
+SCORES = "scores"
+RELEASED = "released"
+
+
+@flow(flow_run_name="promote {ref}")
+@told
+def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public = False, hours: Hours = 24.0) -> str:
+    """Copy a release to a hub, a bucket or a folder, once its gates have passed and a person has pressed Resume."""
+    from flows.commands.release import send
+    from tasks.export.push.address import HUB, address
+    from tasks.export.push.hub import repository
+    from tasks.export.push.outgoing import look, secrets_of
+    from tasks.export.saved import save
+
+    guard()
+    scheme, url = address(to)
+    if scheme == HUB:
+        repository(url)
+    opened = Store(store)
+    opened.check_exists()
+    artifact = find_release(opened, ref)
+    assert artifact.manifest is not None
+    scores = artifact.manifest.origins.get(SCORES)
+    if scores is not None:
+        check_gates(opened.get(scores.location))
+    with tempfile.TemporaryDirectory(prefix="gristmill-release-") as folder:
+        saved = Path(folder) / "release"
+        save(artifact, saved)
+        outgoing = look(saved)
+        if secrets := secrets_of(outgoing):
+            raise StoreError(
+                f"There is a password or a token in {', '.join(secrets.values())}.",
+                "Take it out and export again. If it is none, push it with `gristmill release push --allow-secret`.",
+            )
+        lines = [f"# {ref} to {url}", f"`{artifact.location}`", _table(outgoing.sizes)]
+        lines.append("Its gates have passed." if scores else "It was not evaluated, so it has no gates.")
+        lines += [f"Licences: {warning}" for warning in outgoing.warnings]
+        lines += [f"Found in {found.where}: {found.what}" for found in outgoing.findings]
+        create_markdown_artifact("\n\n".join(lines), key="release", description="What would go out")
+        wait_for_resume(ref, f"goes out to {url}; the artifact `release` of this run says what it holds", hours)
+        send(outgoing, scheme, url, public)
+    name = f"{RELEASED}/{ref.partition('@')[0].partition('/')[0]}"
+    number = refs.move(opened, name, artifact.location, artifact.digest)
+    get_run_logger().info("%s holds the release, which is %s@%d now", url, name, number)
+    return artifact.location
+
+
+def _table(sizes: dict[str, int]) -> str:
+    rows = [f"| {name} | {size_of(size)} |" for name, size in sizes.items()]
+    return "\n".join(["| file | size |", "|---|---:|", *rows])
