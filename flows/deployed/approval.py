@@ -89,7 +89,9 @@ def wait_for_resume(name: str, what: str, hours: float) -> None:
 
     session, context = current(), FlowRunContext.get()
     if context is None or context.flow_run is None:
-        raise ConfigError(f"{name} waits for approval, but there is no flow run to resume.", "Leave runtime.approve out.")
+        raise ConfigError(
+            f"{name} waits for approval, but there is no flow run to resume.", "Leave runtime.approve out."
+        )
     told = (lambda said: session.observer.noted(name, said)) if session else (lambda said: None)
     run = context.flow_run
     if run.auto_scheduled:
@@ -118,5 +120,3 @@ def _waits(run: FlowRun, name: str) -> bool:
     elif state.is_final():
         raise ApprovalError(f"{name} was not approved: the run is {str(state.name).lower()}.", AGAIN)
     return not state.is_running()
-
-

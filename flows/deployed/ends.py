@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
@@ -31,8 +32,14 @@ def told(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], GristmillError))
+
+
 def failed(error: GristmillError) -> State[None]:
-    """The state, with the error as its result."""
+    """The state, with the error as its result. The engine of a worker's process raises it once more, and would log
+    from where."""
     from prefect.states import Failed
 
+    logging.getLogger("prefect.flow_runs").addFilter(_is_news)  # which is added once
     return Failed(message=error.on_page, data=error)

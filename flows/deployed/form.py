@@ -108,7 +108,11 @@ def _public() -> dict[str, Any]:
 
 
 def _hours() -> dict[str, Any]:
-    return {"description": "How long to wait for approval; then the run fails.", "type": "number", "exclusiveMinimum": 0}
+    return {
+        "description": "How long to wait for approval; then the run fails.",
+        "type": "number",
+        "exclusiveMinimum": 0,
+    }
 
 
 ProfileName = Annotated[str, Schema(_profile)]

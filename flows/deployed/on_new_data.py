@@ -24,12 +24,8 @@ from tasks.stage.session import current
 def on_new_data(profile: ProfileName = "tiny", overrides: Settings = (), to: LastStage = None) -> str | State[None]:
     """Run the pipeline if it would make anything: if sources, settings or code have changed since the last run."""
     with start(profile, overrides, to, ()) as chosen:
-        missing = [line for line in plan(chosen, current()) if not line.hit]
-        if not missing:
+        if all(line.hit for line in plan(chosen, current())):
             return Completed(name="Unchanged", message="All of it is in the store, made of the sources as they are.")
-        session = current()
-        assert session is not None
-        session.observer.noted(missing[0].name, f"to be made: {missing[0].why}")
         location = stages(chosen).location
         publish_report(chosen)
         return location

@@ -105,7 +105,9 @@ class Order(BaseModel):
         it gives nothing to pools itself."""
         store = session.store
         url = str(Path(store.root).absolute()) if store.is_folder else store.url
-        runtime = session.runtime.model_dump(mode="json", exclude_unset=True, exclude={"store", "pools", "approve", "approve_hours"})
+        runtime = session.runtime.model_dump(
+            mode="json", exclude_unset=True, exclude={"store", "pools", "approve", "approve_hours"}
+        )
         return cls(
             store=url,
             profile=session.profile,

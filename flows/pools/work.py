@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import socket
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
-from prefect import flow, get_run_logger
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
 
 import flows.pipeline  # noqa: F401, registers the stages
+from flows.deployed.ends import told
 from flows.pools.order import Order, Work
 from flows.progress import PrefectObserver
 from storage.credentials import guard
-from storage.errors import GristmillError, PoolError
+from storage.errors import PoolError
 from storage.store import Store
 from tasks.shards.broadcast import code_digest
 from tasks.shards.probe import check_alike, libraries, witness
@@ -21,24 +23,16 @@ from tasks.stage.decorator import STAGES
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, open_session
 
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State
-
 
 @flow(name="sent-stage")
+@told
 def sent_stage(order: Order) -> State[None]:
     """Make a stage that a run elsewhere has sent here. Started by runs, not by hand: see runtime.pools."""
-    from prefect.states import Completed, Failed
-
     guard()
-    try:
-        # In the message, as results are not kept by Prefect: the location of the artifact, or what a witness saw
-        if order.work is None:
-            return Completed(message=json.dumps(asdict(witness(order.folder))))
-        return Completed(message=made(order, order.work))
-    except GristmillError as error:
-        get_run_logger().error("%s", error)
-        return Failed(message=error.on_page)
+    # In the message, as results are not kept by Prefect: the location of the artifact, or what a witness saw
+    if order.work is None:
+        return Completed(message=json.dumps(asdict(witness(order.folder))))
+    return Completed(message=made(order, order.work))
 
 
 def made(order: Order, work: Work) -> str:
