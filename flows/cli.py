@@ -415,11 +415,14 @@ def ui(
         list[str] | None,
         typer.Option("--pool", metavar="NAME", help="one more work pool with a worker, for runtime.pools; repeatable"),
     ] = None,
+    notify: Annotated[
+        str | None, typer.Option(metavar="TYPE/NAME", help="a notification block that is told of runs that fail")
+    ] = None,
 ) -> None:
     """Start a Prefect server with the deployments and a worker, and print its address. Ctrl-C ends all three."""
     from flows.commands.ui.serve import serve
 
-    serve(console, port, pools or [])
+    serve(console, port, pools or [], notify)
 
 
 def _add_groups() -> None:

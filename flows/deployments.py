@@ -75,7 +75,8 @@ def _as_it_is(declared: dict[str, Any], there: list[dict[str, Any]]) -> dict[str
         }
         for each in found["schedules"]
     ]
-    return {**declared, "parameters": found["parameters"], "schedules": schedules, "paused": found["paused"]}
+    parameters = {name: value for name, value in found["parameters"].items() if value is not None}
+    return {**declared, "parameters": parameters, "schedules": schedules, "paused": found["paused"]}
 
 
 def _prefect(arguments: list[str], environment: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ import httpx
 from rich.console import Console
 
 from flows.deployed.approval import AtTerminal
+from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS
 from flows.plan import PlannedStage, plan
 from flows.progress import TerminalObserver
 from flows.report import made_by, summary
@@ -76,6 +77,8 @@ def _run_in_prefect(
     run: Run, observer: TerminalObserver, name: str, overrides: list[str], to: str | None, refresh: list[str]
 ) -> None:
     check_address()
+    if os.environ.get("PREFECT_API_URL"):  # whose automation needs to hear of the run
+        os.environ.setdefault(HEARTBEAT, str(HEARTBEAT_SECONDS))
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     from flows.pipeline import pipeline
 

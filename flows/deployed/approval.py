@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
 POLL_SECONDS = 2.0
+LATER_SECONDS = 3600  # the server gives up after the run itself, whose sentence says more
 AGAIN = "Run it again: what is finished is taken from the store, and you are asked anew."
 
 
@@ -99,7 +100,9 @@ def wait_for_resume(name: str, what: str, hours: float) -> None:
         return
     told(f"{what}. Press Resume to go on, Cancel to end the run: it waits for {duration(hours * 3600)}")
     with get_client(sync_client=True) as client:
-        paused = Paused(timeout_seconds=int(hours * 3600), reschedule=False, pause_key=f"approve-{name}")
+        paused = Paused(
+            timeout_seconds=int(hours * 3600) + LATER_SECONDS, reschedule=False, pause_key=f"approve-{name}"
+        )
         paused.message = f"{name} {what}. Resume goes on, Cancel ends the run."
         client.set_flow_run_state(run.id, paused)
         deadline = time.monotonic() + hours * 3600

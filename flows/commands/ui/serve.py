@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.commands.ui.health import Health
+from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS, automate
 from flows.deployments import POOL, deploy
 from flows.server import last_lines, only_own_pages, start, starting_alone, stop, wait
 from flows.stop import stoppable
@@ -50,8 +51,9 @@ class _Child:
         return True
 
 
-def serve(console: Console, port: int, pools: Sequence[str]) -> None:
-    """Run a server and a worker, and one for each of more `pools`, until Ctrl-C, SIGTERM or SIGHUP.
+def serve(console: Console, port: int, pools: Sequence[str], notify: str | None = None) -> None:
+    """Run a server and a worker, and one for each of more `pools`, until Ctrl-C, SIGTERM or SIGHUP. `notify` is a block
+    of Prefect that is told of runs that fail.
 
     Raises ConfigError when the port is taken, ServerError when the server can't start, or one of them ends again and
     again.
@@ -61,6 +63,7 @@ def serve(console: Console, port: int, pools: Sequence[str]) -> None:
     address = f"http://127.0.0.1:{port}"
     environment = {
         **only_own_pages(port),
+        HEARTBEAT: str(HEARTBEAT_SECONDS),
         **os.environ,
         "PREFECT_API_URL": f"{address}/api",
         "PREFECT_SERVER_API_HOST": "127.0.0.1",
@@ -73,6 +76,7 @@ def serve(console: Console, port: int, pools: Sequence[str]) -> None:
             _check_free(port)
             children[0].start()
             deploy(environment, pools)
+            automate(environment, notify)
             for worker in children[1:]:
                 worker.start()
             console.print(f"Prefect is at [bold]{address}[/]  (Ctrl-C stops it)")

@@ -1,0 +1,189 @@
+"""Deployments at work, on one real server and worker: the form, data that has not changed, a person's approval."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from flows.deployed.of_ref import alone, model_of
+from profiles.load import load
+from storage.errors import ConfigError
+from storage.store import Store
+from tests.flows.running_ui import Ui, running_ui, until
+
+END = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+SOURCE = "download.sources=[{kind: files, name: mine, paths: [mine.jsonl]}]"
+SMALL = [SOURCE, "download.benchmarks=[arc_easy]"]
+BESIDE = "runtime.store=elsewhere"
+
+
+@pytest.fixture(scope="module")
+def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
+    folder = tmp_path_factory.mktemp("ui")
+    add_text(folder, 20)
+    with running_ui(folder) as running:
+        yield running
+
+
+def add_text(folder: Path, rows: int) -> None:
+    with (folder / "mine.jsonl").open("a") as file:
+        for number in range(rows):
+            file.write(json.dumps({"text": f"The fox number {number} of {rows} sleeps in the forest."}) + "\n")
+
+
+def asked(ui: Ui, deployment: str, **parameters: Any) -> httpx.Response:
+    """The answer to whoever presses Run."""
+    (found,) = ui.asked("/deployments/filter", deployments={"name": {"any_": [deployment]}})
+    body = {"parameters": {"profile": "smoke", **parameters}}
+    return httpx.post(f"{ui.api}/deployments/{found['id']}/create_flow_run", json=body, timeout=30)
+
+
+def state(ui: Ui, run: str, *kinds: str) -> dict[str, Any]:
+    """A run's state, once it is one of these kinds."""
+    found: list[dict[str, Any]] = []
+
+    def reached() -> bool:
+        found.append(httpx.get(f"{ui.api}/flow_runs/{run}", timeout=30).json()["state"])
+        return found[-1]["type"] in kinds
+
+    until(f"{run} is never {kinds}", 180, reached)
+    return found[-1]
+
+
+def started(ui: Ui, deployment: str, **parameters: Any) -> str:
+    return str(asked(ui, deployment, **parameters).raise_for_status().json()["id"])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"profile": "tinyy"},
+        {"to": "pretrian"},
+        {"refresh": ["fitler"]},
+        {"overrides": ["pretrain"]},
+        {"profile": "https://host/mine.yaml?token=hunter2+battery"},
+    ],
+)
+def test_what_no_run_could_honour_is_refused_before_there_is_one(ui: Ui, wrong: dict[str, Any]) -> None:
+    assert asked(ui, "by-hand", **wrong).status_code == httpx.codes.CONFLICT
+
+
+def test_the_form_offers_profiles_and_stages_and_describes_each_field(ui: Ui) -> None:
+    for deployment in ui.asked("/deployments/filter"):
+        fields = deployment["parameter_openapi_schema"]["properties"]
+        assert all(field.get("description") for field in fields.values()), deployment["name"]
+    (form,) = ui.asked("/deployments/filter", deployments={"name": {"any_": ["by-hand"]}})
+    fields = form["parameter_openapi_schema"]["properties"]
+    assert "tiny" in fields["profile"]["anyOf"][0]["enum"]
+    assert {"pretrain", "export", None} <= set(fields["to"]["enum"])
+    assert "form" in fields["refresh"]["items"]["enum"]
+
+
+def test_a_wrong_key_fails_a_run_in_two_sentences_without_a_traceback(ui: Ui) -> None:
+    run = started(ui, "by-hand", overrides=["pretrain.stepss=3"])
+    assert state(ui, run, *END)["message"] == (
+        "Profile smoke: unknown key pretrain.stepss (did you mean pretrain.steps?).\n"
+        "What to do: `gristmill profile schema` lists every key."
+    )
+    until("nothing logged", 30, lambda: any("Finished" in line for line in ui.logs(run)))
+    assert not any("Traceback" in line for line in ui.logs(run))
+
+
+def test_data_that_is_as_it_was_makes_nothing_and_new_data_does(ui: Ui) -> None:
+    folder = ui.log.parent
+    names = []
+    for _ in range(2):
+        run = started(ui, "on-new-data", overrides=SMALL, to="download")
+        names.append(state(ui, run, *END)["name"])
+    assert names == ["Completed", "Unchanged"]
+    add_text(folder, 3)
+    assert state(ui, started(ui, "on-new-data", overrides=SMALL, to="download"), *END)["name"] == "Completed"
+    assert len(list(Store(str(folder / "store")).locations("download"))) == 2
+
+
+def test_a_dear_stage_waits_for_a_person(ui: Ui) -> None:
+    asks = [*SMALL, BESIDE, "runtime.approve=[download]"]
+    run = started(ui, "by-hand", overrides=asks, to="download")
+    waiting = state(ui, run, "PAUSED", *END)
+    assert waiting["name"] == "Paused"
+    assert waiting["message"].startswith("download must be made")
+    store = Store(str(ui.log.parent / "elsewhere"))
+    assert not list(store.locations("download"))
+    httpx.post(f"{ui.api}/flow_runs/{run}/resume", json={}, timeout=30).raise_for_status()
+    assert state(ui, run, *END)["name"] == "Completed"
+    again = started(ui, "by-hand", overrides=asks, to="download")
+    assert state(ui, again, "PAUSED", *END)["name"] == "Completed", "what is in the store needs no approval"
+    anew = [*SMALL, "runtime.store=third", "runtime.approve=[download]", "runtime.approve_hours=0.0005"]
+    late = state(ui, started(ui, "by-hand", overrides=anew, to="download"), *END)
+    assert late["message"].startswith("Nobody has approved download within 1.8 s.\nWhat to do: ")
+
+
+def test_without_anybody_to_ask_a_terminal_says_so_and_yes_goes_on(tmp_path: Path) -> None:
+    add_text(tmp_path, 5)
+    command = [sys.executable, "-m", "flows.cli", "run", "smoke", "--to=download", "--set=runtime.approve=[download]"]
+    command += [f"--set={value}" for value in SMALL]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment.pop("PREFECT_API_URL", None)
+    for more, code in (([], 1), (["--yes"], 0)):
+        done = subprocess.run(
+            [*command, *more],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        if code:
+            assert "runtime.approve asks before download, and nobody is there" in done.stderr
+            assert "Traceback" not in done.stderr
+
+
+def test_approval_is_of_a_stage_that_there_is() -> None:
+    with pytest.raises(ConfigError, match="did you mean pretrain|pretrain"):
+        load("smoke", ["runtime.approve=[pretrian]"])
+
+
+@pytest.mark.parametrize(("stage", "made"), [("evaluate", "evaluate"), ("export", "export")])
+def test_a_model_alone_is_evaluated_or_exported(stage: str, made: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.deployed.of_ref.model_of", lambda store, ref: "dpo/0123")
+    profile = load("smoke", alone(load("smoke"), "smoke/dpo@2", stage))
+    assert profile.stage_names == ("download", "base", made)
+    assert profile.name == "smoke-smoke-dpo-2", "the profile's own refs stay as they are"
+    assert model_of is not None
+
+
+@pytest.mark.soak
+def test_a_run_of_a_terminal_that_is_killed_does_not_run_for_ever(ui: Ui) -> None:
+    overrides = [*SMALL, "runtime.store=killed", "runtime.approve=[download]"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", "run", "smoke", "--to=download", *(f"--set={one}" for one in overrides)],
+        cwd=ui.log.parent,
+        env=ui.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    found: list[dict[str, Any]] = []
+
+    def paused() -> bool:
+        found[:] = ui.asked("/flow_runs/filter", flow_runs={"state": {"type": {"any_": ["PAUSED"]}}})
+        return bool(found)
+
+    until("it does not ask", 120, paused)
+    time.sleep(35)  # a beat
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    killed = str(found[0]["id"])
+    until("it waits for ever", 240, lambda: state(ui, killed, "PAUSED", *END)["type"] == "CRASHED")
