@@ -1,6 +1,6 @@
-"""Automations of the server that `gristmill ui` starts: a run that is gone is *Crashed*, and somebody is told of failures.
+"""Automations of `gristmill ui`'s server: a run that is gone is *Crashed*, and somebody is told of failures.
 
-A worker sees at once that a run of its own is gone. One that was started at a terminal has nobody who looks after it:
+A worker sees at once that a run of its own is gone. One that was started at a terminal has nobody who looks after it;
 its page would say *Running* for ever. So each run beats (Prefect's heartbeat), and one that falls silent is crashed.
 What somebody has changed of an automation stays, and one that is switched off stays off.
 """

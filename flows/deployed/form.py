@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import GetJsonSchemaHandler
-from pydantic_core import CoreSchema
 
 from profiles.load import names
 from profiles.schema import ALL
@@ -27,7 +26,7 @@ class Schema:
 
     make: Callable[[], dict[str, Any]]
 
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """What pydantic asks for."""
         return self.make()
 

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flows.deployed.of_ref import alone, model_of
+from flows.deployed.of_ref import alone
 from profiles.load import load
 from storage.errors import ConfigError
 from storage.store import Store
@@ -151,7 +151,7 @@ def test_without_anybody_to_ask_a_terminal_says_so_and_yes_goes_on(tmp_path: Pat
 
 
 def test_approval_is_of_a_stage_that_there_is() -> None:
-    with pytest.raises(ConfigError, match="did you mean pretrain|pretrain"):
+    with pytest.raises(ConfigError, match="did you mean pretrain"):
         load("smoke", ["runtime.approve=[pretrian]"])
 
 
@@ -161,7 +161,6 @@ def test_a_model_alone_is_evaluated_or_exported(stage: str, made: str, monkeypat
     profile = load("smoke", alone(load("smoke"), "smoke/dpo@2", stage))
     assert profile.stage_names == ("download", "base", made)
     assert profile.name == "smoke-smoke-dpo-2", "the profile's own refs stay as they are"
-    assert model_of is not None
 
 
 @pytest.mark.soak

@@ -122,12 +122,10 @@ def test_a_page_changes_in_place_and_no_oftener_than_it_may(server: None) -> Non
     assert asyncio.run(versions("pretrain-live")) == ["# Step 2"]
 
 
-def test_the_deployments_are_a_paused_schedule_and_two_by_hand() -> None:
+def test_no_schedule_is_on_by_itself() -> None:
     declared = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
-    assert [deployment["name"] for deployment in declared] == ["nightly", "by-hand", "one-stage"]
-    (schedule,) = declared[0]["schedules"]
-    assert schedule["active"] is False
-    assert "cron" in schedule
+    schedules = [schedule for deployment in declared for schedule in deployment.get("schedules", [])]
+    assert [schedule["active"] for schedule in schedules] == [False, False]
 
 
 async def versions(key: str) -> list[str]:
