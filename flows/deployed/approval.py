@@ -26,7 +26,7 @@ from tasks.stage.protocol import AnyStage
 from tasks.stage.session import current
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.objects import FlowRun, State
 
 POLL_SECONDS = 2.0
 LATER_SECONDS = 3600  # the server gives up after the run itself, whose sentence says more
@@ -75,7 +75,8 @@ def cost(profile: Profile, payload: KeyPayload) -> str:
     if payload.stage == "pretrain":
         from flows.arithmetic import training_plan
 
-        return f", about {duration(training_plan(profile).bill.hours * 3600)} by arithmetic"
+        hours = training_plan(profile).bill.hours
+        return f", about {duration(hours * 3600)} by arithmetic" if hours is not None else ""
     return ""
 
 
@@ -93,14 +94,18 @@ def wait_for_resume(name: str, what: str, hours: float) -> None:
         raise ConfigError(
             f"{name} waits for approval, but there is no flow run to resume.", "Leave runtime.approve out."
         )
-    told = (lambda said: session.observer.noted(name, said)) if session else (lambda said: None)
+
+    def told(said: str) -> None:
+        if session:
+            session.observer.noted(name, said)
+
     run = context.flow_run
     if run.auto_scheduled:
         told("goes on without approval: a schedule has started this run")
         return
     told(f"{what}. Press Resume to go on, Cancel to end the run: it waits for {duration(hours * 3600)}")
     with get_client(sync_client=True) as client:
-        paused = Paused(
+        paused: State[None] = Paused(
             timeout_seconds=int(hours * 3600) + LATER_SECONDS, reschedule=False, pause_key=f"approve-{name}"
         )
         paused.message = f"{name} {what}. Resume goes on, Cancel ends the run."
