@@ -80,8 +80,8 @@ def cost(profile: Profile, payload: KeyPayload) -> str:
     return ""
 
 
-def wait_for_resume(name: str, what: str, hours: float) -> None:
-    """Pause the current flow run until somebody resumes it, unless a schedule has started it.
+def wait_for_resume(name: str, what: str, hours: float, *, always: bool = False) -> None:
+    """Pause the current flow run until somebody resumes it, unless a schedule has started it and it is not `always`.
 
     Raises ApprovalError where nobody does within `hours`, or the run is ended on its page; ConfigError outside a run.
     """
@@ -100,7 +100,7 @@ def wait_for_resume(name: str, what: str, hours: float) -> None:
             session.observer.noted(name, said)
 
     run = context.flow_run
-    if run.auto_scheduled:
+    if run.auto_scheduled and not always:
         told("goes on without approval: a schedule has started this run")
         return
     told(f"{what}. Press Resume to go on, Cancel to end the run: it waits for {duration(hours * 3600)}")
