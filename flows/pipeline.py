@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from prefect import flow
 
+from flows.pages.names import name_of_run
 from flows.provenance import provenance_of
-from flows.report import publish_report
 from flows.session import Settings, Word, start
 from profiles.schema import Profile
 from storage.artifact import Artifact
@@ -37,7 +37,7 @@ from tasks.tokenizer import train_tokenizer
 from tasks.training.links import BASE, BESIDE, FEEDBACK, JUDGE
 
 
-@flow(flow_run_name="{profile}")
+@flow(flow_run_name=name_of_run)
 def pipeline(
     profile: Word = "tiny",
     overrides: Settings | None = None,
@@ -46,9 +46,7 @@ def pipeline(
 ) -> str:
     """Raw text to release. `overrides` are `section.key=value`; `to` ends early; `refresh` makes stages anew."""
     with start(profile, overrides or (), to, refresh or ()) as chosen:
-        location = stages(chosen).location
-        publish_report(chosen)
-        return location
+        return stages(chosen).location
 
 
 class Beginning(NamedTuple):

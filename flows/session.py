@@ -15,6 +15,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from flows.pages.progress import PrefectObserver
+from flows.pages.report import Asked
+from flows.pages.run import shown
 from flows.pools.send import Elsewhere
 from profiles.load import load
 from profiles.schema import Profile
@@ -56,8 +59,6 @@ def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Co
     """Open the session that a flow's stages run in. Raises ConfigError for a wrong profile or stage name."""
     run = _HANDED_ON.get()
     if run is None:
-        from flows.progress import PrefectObserver
-
         guard()
         chosen = load(profile, overrides)
         names = chosen.stage_names
@@ -65,7 +66,11 @@ def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Co
         # A worker has nobody who watches but Prefect's log
         run = Run(chosen, replace(session_of(chosen, until, refresh), observer=PrefectObserver()))
     elsewhere = Elsewhere(run.profile, run.session.until, _whole)
-    with open_session(replace(run.session, elsewhere=elsewhere)):
+    asked = Asked(overrides, until, sorted(refresh))
+    with (
+        open_session(replace(run.session, elsewhere=elsewhere)) as session,
+        shown(run.profile, session, asked),
+    ):
         yield run.profile
 
 

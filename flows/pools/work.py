@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from prefect import flow, get_run_logger
 
 import flows.pipeline  # noqa: F401, registers the stages
+from flows.pages.progress import PrefectObserver
 from flows.pools.order import REMEDY, Order, Work
-from flows.progress import PrefectObserver
 from storage.credentials import guard
 from storage.errors import GristmillError, PoolError
 from storage.store import Store

@@ -1,11 +1,12 @@
 """Figures as PNG files whose bytes depend on the numbers alone: no date, no version of the library.
 
-They are transparent, with text in a grey that is read on white and on nearly black: the same file is seen in the Prefect
-UI, which is dark, and in a model card, which mostly is not.
+They are transparent, with text in a grey that is read on white and on nearly black: the same file is seen in the
+Prefect UI, which is dark, and in a model card, which mostly is not.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +53,7 @@ def plot_funnel(left: Mapping[str, int], path: Path, *, title: str, unit: str) -
     `left` is what is left after each step, the first of which took nothing. Bars of what is left would look alike."""
     first, *steps = left
     whole, counts = left[first], [left[first], *(left[step] for step in steps)]
-    taken = [before - after for before, after in zip(counts, counts[1:], strict=False)]
+    taken = [before - after for before, after in itertools.pairwise(counts)]
     figure = new_figure(1 + 0.24 * max(1, len(steps)))
     axes = figure.subplots()
     bars = axes.barh(steps, taken, color=BLUE)

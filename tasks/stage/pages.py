@@ -1,7 +1,7 @@
 """Pages of Markdown for the Prefect UI: what a run took or made of a stage, in one piece that needs no file.
 
-Links are relative to the server: `/artifacts/artifact/ID` is the page that this run wrote, `/artifacts/key/KEY` those of
-all runs. Tables on a page are made for reading: numbers to the right, long text last and cut.
+Links are relative to the server: `/artifacts/artifact/ID` is the page that this run wrote, `/artifacts/key/KEY` those
+of all runs. Tables on a page are made for reading: numbers to the right, long text last and cut.
 """
 
 from __future__ import annotations

@@ -76,9 +76,7 @@ class Session:
         self.reasons[self.name_of(stage)] = why
         self.observer.started(stage, why)
 
-    def finished(
-        self, stage: str, artifact: Artifact, *, cached: bool, seconds: float, waited: float = 0.0
-    ) -> None:
+    def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float, waited: float = 0.0) -> None:
         """Point the profile's ref at what the run took or made, remember it for the summary, and tell the observer."""
         refs.move(self.store, f"{self.profile}/{stage}", artifact.location, artifact.digest)
         name = self.name_of(stage)

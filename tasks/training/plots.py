@@ -21,9 +21,7 @@ def plot_loss(
     trained = [row for row in rows if measure in row]
     steps, losses = [row["step"] for row in trained], [row[measure] for row in trained]
     smooth = len(trained) > SMOOTHED_ABOVE
-    axes.plot(
-        steps, losses, color=PALE if smooth else BLUE, linewidth=1, label=None if smooth else "training"
-    )
+    axes.plot(steps, losses, color=PALE if smooth else BLUE, linewidth=1, label=None if smooth else "training")
     if smooth:
         axes.plot(steps, _smoothed(losses), color=BLUE, linewidth=1.5, label="training, smoothed")
     held_out = f"validation_{measure}"

@@ -95,7 +95,7 @@ def test_prefects_refresh_cache_is_honoured(server: None, tmp_path: Path) -> Non
 def test_a_page_changes_in_place_and_no_oftener_than_it_may(server: None) -> None:
     from prefect import flow, task
 
-    from flows.progress import PrefectObserver
+    from flows.pages.progress import PrefectObserver
 
     written: list[str] = []
 

@@ -1,0 +1,45 @@
+"""A run's log in Prefect: an error is told once, as its two sentences.
+
+Prefect logs an error with its traceback for each task that it goes through and for the flow, and once more with the
+state of each. A traceback for a user's mistake says nothing; a defect keeps its own, once.
+"""
+
+from __future__ import annotations
+
+import logging
+from weakref import WeakSet
+
+from storage.errors import GristmillError
+
+LOGGERS = ("prefect.task_runs", "prefect.flow_runs")
+
+
+class Once(logging.Filter):
+    """Lets the first record of an error through; see the module's docstring."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: WeakSet[BaseException] = WeakSet()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See the base."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            if error in self._told:
+                return False
+            self._told.add(error)
+            if isinstance(error, GristmillError):
+                record.msg, record.args, record.exc_info = str(error), (), None
+        elif record.levelno == logging.ERROR and str(record.msg).startswith("Finished in state Failed"):
+            record.levelno, record.levelname = logging.INFO, "INFO"
+            record.msg, record.args = "Finished in state Failed", ()
+        return True
+
+
+_ONCE = Once()
+
+
+def tell_once() -> None:
+    """From now on, in this process."""
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(_ONCE)
