@@ -15,9 +15,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flows.pages.progress import PrefectObserver
-from flows.pages.report import Asked
-from flows.pages.run import shown
 from flows.pools.send import Elsewhere
 from profiles.load import load
 from profiles.schema import Profile
@@ -57,6 +54,11 @@ def handed_on(run: Run) -> Iterator[None]:
 @contextmanager
 def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Collection[str]) -> Iterator[Profile]:
     """Open the session that a flow's stages run in. Raises ConfigError for a wrong profile or stage name."""
+    # Not above, for a plan shows nothing in Prefect
+    from flows.pages.progress import PrefectObserver
+    from flows.pages.report import Asked
+    from flows.pages.run import shown
+
     run = _HANDED_ON.get()
     if run is None:
         guard()

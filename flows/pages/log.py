@@ -7,27 +7,23 @@ state of each. A traceback for a user's mistake says nothing; a defect keeps its
 from __future__ import annotations
 
 import logging
-from weakref import WeakSet
 
 from storage.errors import GristmillError
 
+TOLD = "_told_in_log"  # on an error: builtin ones take attributes, but no weak references
 LOGGERS = ("prefect.task_runs", "prefect.flow_runs")
 
 
 class Once(logging.Filter):
     """Lets the first record of an error through; see the module's docstring."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._told: WeakSet[BaseException] = WeakSet()
-
     def filter(self, record: logging.LogRecord) -> bool:
         """See the base."""
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
-            if error in self._told:
+            if vars(error).get(TOLD):
                 return False
-            self._told.add(error)
+            setattr(error, TOLD, True)
             if isinstance(error, GristmillError):
                 record.msg, record.args, record.exc_info = str(error), (), None
         elif record.levelno == logging.ERROR and str(record.msg).startswith("Finished in state Failed"):

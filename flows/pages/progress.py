@@ -59,6 +59,10 @@ class Pace:
         return " · ".join([*parts, *([progress.note] if progress.note else [])])
 
 
+def _percent(progress: Progress) -> float:
+    return min(100.0, 100.0 * progress.done / progress.total) if progress.total else 0.0
+
+
 class PrefectObserver(Observer):
     """Progress artifacts for long stages, a page for those that have one, and Prefect's log for the rest."""
 
@@ -99,21 +103,18 @@ class PrefectObserver(Observer):
         for stage, made in self.artifacts.items():
             reached = self.latest[stage]
             of_total = f"Stopped at {reached.done:,.0f} of {reached.total:,.0f} {reached.unit}"
-            self._update(made, None, f"{of_total}: {error}")
+            self._update(made, _percent(reached), f"{of_total}: {error}")
         self.artifacts.clear()
 
     def _complete(self, stage: str, how: str) -> None:
         if made := self.artifacts.pop(stage, None):
             self._update(made, 100.0, f"{how[0].upper()}{how[1:]}")
 
-    def _update(self, made: UUID, percent: float | None, description: str) -> None:
+    def _update(self, made: UUID, percent: float, description: str) -> None:
         from prefect.artifacts import update_progress_artifact
 
         with suppress(httpx.HTTPError):
-            if percent is None:
-                update_progress_artifact(made, description=description)
-            else:
-                update_progress_artifact(made, percent, description)
+            update_progress_artifact(made, percent, description)
 
     def _log(self, stage: str, message: str, level: int = logging.INFO) -> None:
         """A run that takes all from the store may go without Prefect, which takes seconds to import."""
@@ -151,7 +152,7 @@ class PrefectObserver(Observer):
     def _show(self, progress: Progress, description: str) -> None:
         from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
-        percent = min(100.0, 100.0 * progress.done / progress.total)
+        percent = _percent(progress)
         made = self.artifacts.get(progress.stage)
         if made is None:
             key = prefect_key(f"progress-{progress.stage}")

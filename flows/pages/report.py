@@ -59,8 +59,8 @@ def result_of(manifest: Manifest) -> str:
     counts = manifest.counts
     if "summary" in counts:
         return str(counts["summary"])
-    documents: dict[str, Any] = counts.get("documents", {})
-    if not documents:
+    documents = counts.get("documents")
+    if not isinstance(documents, dict):  # a stage that measures them has their number
         return ""
     removed = sum(documents["removed"].values())
     text = f"{documents['in']:,} documents in, {documents['kept']:,} kept"
@@ -215,8 +215,8 @@ def _funnel(session: Session, profile: Profile) -> Iterator[str]:
 
 
 def _documents(step: Step) -> dict[str, Any]:
-    found: dict[str, Any] = step.artifact.manifest.counts.get("documents", {}) if step.artifact.manifest else {}
-    return found
+    found = step.artifact.manifest.counts.get("documents") if step.artifact.manifest else None
+    return found if isinstance(found, dict) else {}
 
 
 def _scores(session: Session) -> Iterator[str]:

@@ -37,7 +37,7 @@ from tasks.stage.config import StageConfig
 from tasks.stage.environment import environment
 from tasks.stage.history import explain_miss, find_earlier
 from tasks.stage.output import Output
-from tasks.stage.pages import KEY_SHOWN, in_task, publish_page
+from tasks.stage.pages import KEY_SHOWN, call_within, in_task, publish_page
 from tasks.stage.protocol import AdoptionCheck, Forecaster, Input, RuntimeCheck, Together
 from tasks.stage.runtime import Runtime
 from tasks.stage.session import Maker, Session, Step, current, resources
@@ -259,14 +259,14 @@ class Stage:
         Needs a session."""
         if not in_task():
             return self.materialize(config, inputs)[0]
-        artifact: Artifact = self.task(config, *inputs, return_state=True).result()
+        artifact: Artifact = call_within(self.task, config, *inputs)
         return artifact
 
     def obtained_all(self, calls: Sequence[tuple[StageConfig, Sequence[Input]]]) -> list[Artifact]:
         """As `obtained` for each call, those that are missing made together."""
         if not in_task() or not calls:
             return [artifact for artifact, _ in self.materialize_all(calls)]
-        artifacts: list[Artifact] = self.task_for_all(calls, return_state=True).result()
+        artifacts: list[Artifact] = call_within(self.task_for_all, calls)
         return artifacts
 
     def check_runtime(self, config: StageConfig, runtime: Runtime) -> None:

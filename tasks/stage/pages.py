@@ -35,6 +35,16 @@ def in_task() -> bool:
     return TaskRunContext.get() is not None
 
 
+def call_within(task: Any, *arguments: Any) -> Any:
+    """Call a task from the body of another one. To Prefect both would be one transaction: if the other failed later,
+    what this one had made would be shown as rolled back, though it is in the store."""
+    from prefect.transactions import CommitMode, get_transaction
+
+    if around := get_transaction():
+        around.commit_mode = CommitMode.EAGER
+    return task(*arguments, return_state=True).result()
+
+
 def publish_page(name: str, session: Session) -> str:
     """Show a step's page in the Prefect UI, on the page of the running task. The id of Prefect's artifact."""
     from prefect.artifacts import create_markdown_artifact
