@@ -7,10 +7,12 @@ state of each. A traceback for a user's mistake says nothing; a defect keeps its
 from __future__ import annotations
 
 import logging
+import re
 
 from storage.errors import GristmillError
 
 TOLD = "_told_in_log"  # on an error: builtin ones take attributes, but no weak references
+ENDED = re.compile("Finished in state (?:Failed|Crashed|TimedOut)")
 LOGGERS = ("prefect.task_runs", "prefect.flow_runs")
 
 
@@ -26,9 +28,9 @@ class Once(logging.Filter):
             setattr(error, TOLD, True)
             if isinstance(error, GristmillError):
                 record.msg, record.args, record.exc_info = str(error), (), None
-        elif record.levelno == logging.ERROR and str(record.msg).startswith("Finished in state Failed"):
+        elif record.levelno == logging.ERROR and (ended := ENDED.match(str(record.msg))):
             record.levelno, record.levelname = logging.INFO, "INFO"
-            record.msg, record.args = "Finished in state Failed", ()
+            record.msg, record.args = ended[0], ()
         return True
 
 

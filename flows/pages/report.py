@@ -17,7 +17,7 @@ from storage.errors import GristmillError
 from storage.manifest import Manifest
 from storage.units import duration, size_of
 from tasks.download.config import PAIR_ROLES
-from tasks.stage.pages import KEY_SHOWN, embed_plots, escaped, input_of, linked, readable_table, time_of
+from tasks.stage.pages import KEY_SHOWN, Markup, embed_plots, escaped, input_of, linked, readable_table, time_of
 from tasks.stage.session import Session, Step
 
 LOSSES = "loss*.png"
@@ -141,13 +141,13 @@ def _rows(session: Session, profile: Profile, to: str | None, error: BaseExcepti
         step = session.steps.get(name)
         indent = f"{'&ensp;' * 2 * (depth - 1)}↳ " if depth else ""
         if step is None:
-            yield {"stage": f"{indent}**{name}**", "": "**stopped here**"}
+            yield {"stage": Markup(f"{indent}**{name}**"), "": Markup("**stopped here**")}
             continue
         facts = step.artifact.manifest.facts if step.artifact.manifest else {}
         number = f" ({1 + len(step.others)})" if step.others else ""
         yield {
-            "stage": f"{indent}{linked(name, session)}{number}",
-            "": "from the store" if step.cached else "**made now**",
+            "stage": Markup(f"{indent}{linked(name, session)}{number}"),
+            "": "from the store" if step.cached else Markup("**made now**"),
             "in this run": time_of(step),
             "making took": duration(facts["seconds"]) if "seconds" in facts else "",
             "CPU": duration(facts["cpu_seconds"]) if "cpu_seconds" in facts else "",
@@ -197,17 +197,19 @@ def _funnel(session: Session, profile: Profile) -> Iterator[str]:
         documents = _documents(session.steps[name])
         if not documents:
             continue
-        rows.append({"stage": name, "in": documents["in"], "kept": documents["kept"], "removed by": ""})
         removed = {**documents["removed"], **({"quarantined": q} if (q := documents["quarantined"]) else {})}
-        for reason, count in sorted(removed.items(), key=lambda item: -item[1]):
+        order = sorted(removed.items(), key=lambda item: -item[1])
+        for reason, count in order:
             share = f"{count:,} ({count / max(1, documents['in']):.1%} of what came in)"
             bars.append(Bar(f"{name}: {reason}", count, share))
-            rows.append({"stage": "", "in": "", "kept": "", "removed by": f"{reason}: {count:,}"})
+        rows.append(
+            {"stage": name, "in": documents["in"], "removed": sum(removed.values()), "kept": documents["kept"],
+             "by reason": Markup(", ".join(f"{escaped(reason)} {count:,}" for reason, count in order))}
+        )  # fmt: skip
     if not rows:
         return
     yield "## Documents"
-    first = next(row for row in rows if row["stage"])
-    last = [row for row in rows if row["stage"]][-1]
+    first, last = rows[0], rows[-1]
     yield f"{first['in']:,} in, **{last['kept']:,} kept** after {last['stage']}. Removed, by stage and reason:"
     if bars:
         yield draw_bars(sorted(bars, key=lambda bar: -bar.length)[:BARS], "documents removed")
@@ -273,7 +275,7 @@ def _lineage(session: Session) -> Iterator[str]:
         key = step.artifact.location.partition("/")[2]
         rows.append(
             {"stage": linked(name, session), "key": f"`{key[:KEY_SHOWN]}`",
-             "made of": ", ".join(input_of(ref, session) for ref in refs),
+             "made of": Markup(", ".join(input_of(ref, session) for ref in refs)),
              "in the store": f"`artifacts/{step.artifact.location}`"}
         )  # fmt: skip
     if rows:

@@ -55,7 +55,9 @@ def _tag(profile: str) -> None:
 
 
 def _short(error: BaseException) -> str:
-    return error.message if isinstance(error, GristmillError) else type(error).__name__
+    if isinstance(error, GristmillError):
+        return error.message
+    return f"{type(error).__name__}." if isinstance(error, Exception) else "cancelled or interrupted."
 
 
 def _publish(profile: Profile, session: Session, asked: Asked, seconds: float, error: BaseException | None) -> None:

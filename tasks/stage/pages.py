@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 MAX_PLOT_BYTES = 200_000  # a Prefect artifact must stay under 1 MB, a run report holds three, and base64 adds a third
 KEY_SHOWN = 6  # hex digits of a key that tell a profile's artifacts apart
 LONG, CUT = 40, 100  # characters from which a cell's column goes last, and at which it is cut
+LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
+
+
+class Markup(str):
+    """A cell that is Markdown already: links, emphasis. Others are texts that may hold anything."""
+
+    __slots__ = ()
 
 
 def in_task() -> bool:
@@ -130,11 +137,11 @@ def sources_of(step: Step) -> Iterable[str]:
             yield from (ref.location for ref in artifact.manifest.uses.values())
 
 
-def input_of(ref: InputRef, session: Session) -> str:
+def input_of(ref: InputRef, session: Session) -> Markup:
     """An input as a link to its page, with the beginning of its key and the part that was read."""
     stage, _, key = ref.location.partition("/")
     if ref.location.startswith("/"):
-        return f"`{ref.location}`"
+        return Markup(f"`{ref.location}`")
     same = (
         known
         for known, step in session.steps.items()
@@ -142,14 +149,14 @@ def input_of(ref: InputRef, session: Session) -> str:
     )
     page = linked(next(same, stage), session)
     part = f"/{ref.part}" if ref.part else ""
-    return f"{page} `{key[:KEY_SHOWN]}{part}`"
+    return Markup(f"{page} `{key[:KEY_SHOWN]}{part}`")
 
 
-def linked(name: str, session: Session) -> str:
+def linked(name: str, session: Session) -> Markup:
     """A stage's name, as a link to the page that this run wrote, or else to those of all runs."""
     if name in session.pages:
-        return f"[{name}](/artifacts/artifact/{session.pages[name]})"
-    return f"[{name}](/artifacts/key/{prefect_key(f'stage-{name}')})"
+        return Markup(f"[{name}](/artifacts/artifact/{session.pages[name]})")
+    return Markup(f"[{name}](/artifacts/key/{prefect_key(f'stage-{name}')})")
 
 
 def embed_plots(artifact: Artifact, pattern: str = "*.png") -> list[str]:
@@ -178,7 +185,7 @@ def readable_table(rows: Sequence[Mapping[str, Any]]) -> str:
         return "(empty)"
     heads = dict.fromkeys(head for row in rows for head in row)
     columns = {head: [_cell(row.get(head, "")) for row in rows] for head in heads}
-    widest = {head: max(map(len, cells)) for head, cells in columns.items()}
+    widest = {head: max(len(LINK.sub(r"\1", cell)) for cell in cells) for head, cells in columns.items()}
     first = next(iter(columns))  # names the rows, if it is not what is long
     order = sorted(columns, key=lambda head: widest[head] > (CUT if head == first else LONG))
     rules = ["--:" if all(map(_is_number, columns[head])) else "---" for head in order]
@@ -196,9 +203,9 @@ def _cell(value: Any) -> str:
         return "" if value is None else str(value).lower()
     if isinstance(value, int | float):
         return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+    if isinstance(value, Markup):
+        return value
     text = " ".join(str(value).split())
-    if text.startswith("["):  # a link
-        return text
     if text.startswith("`") and text.endswith("`") and len(text) > CUT:
         return f"{text[: CUT - 2]}…`"
     text = text if len(text) <= CUT else f"{text[: CUT - 1]}…"
