@@ -6,6 +6,7 @@ have moved. It is written too where a run fails or is stopped, as far as it came
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from storage.errors import GristmillError
 from storage.manifest import Manifest
 from storage.units import duration, size_of
 from tasks.download.config import PAIR_ROLES
-from tasks.stage.pages import KEY_SHOWN, Markup, embed_plots, escaped, input_of, linked, readable_table, time_of
+from tasks.stage.pages import Markup, embed_plots, escaped, input_of, linked, readable_table, time_of
 from tasks.stage.session import Session, Step
 
 LOSSES = "loss*.png"
@@ -93,7 +94,7 @@ def run_page(
 
 
 def _title(session: Session, error: BaseException | None) -> str:
-    where = f" in {session.unfinished[0]}" if session.unfinished else ""
+    where = "".join(f" in {name}" for name in [*session.unfinished][:1])
     if error is None:
         return f"{session.profile}: completed"
     return f"{session.profile}: {'failed' if isinstance(error, Exception) else 'stopped'}{where}"
@@ -141,7 +142,11 @@ def _rows(session: Session, profile: Profile, to: str | None, error: BaseExcepti
         step = session.steps.get(name)
         indent = f"{'&ensp;' * 2 * (depth - 1)}↳ " if depth else ""
         if step is None:
-            yield {"stage": Markup(f"{indent}**{name}**"), "": Markup("**stopped here**")}
+            yield {
+                "stage": Markup(f"{indent}**{name}**"),
+                "": Markup("**stopped here**"),
+                "in this run": duration(time.monotonic() - session.unfinished[name]),
+            }
             continue
         facts = step.artifact.manifest.facts if step.artifact.manifest else {}
         number = f" ({1 + len(step.others)})" if step.others else ""
@@ -268,16 +273,14 @@ def _losses(session: Session, profile: Profile) -> Iterator[str]:
 
 def _lineage(session: Session) -> Iterator[str]:
     """Every artifact, its place in the store, and what it was made of."""
-    rows = []
+    lines = []
     for name, step in session.steps.items():
         manifest = step.artifact.manifest
         refs = list(manifest.origins.values()) if manifest and not step.others else []
-        key = step.artifact.location.partition("/")[2]
-        rows.append(
-            {"stage": linked(name, session), "key": f"`{key[:KEY_SHOWN]}`",
-             "made of": Markup(", ".join(input_of(ref, session) for ref in refs)),
-             "in the store": f"`artifacts/{step.artifact.location}`"}
-        )  # fmt: skip
-    if rows:
+        made_of = f" of {', '.join(input_of(ref, session) for ref in refs)}" if refs else ""
+        places = ", ".join(f"`artifacts/{one.location}`" for one in (step.artifact, *step.others))
+        lines.append(f"- {linked(name, session)}{made_of}: {places}")
+    if lines:
         yield "## Lineage"
-        yield readable_table(rows)
+        yield f"Each is a folder under `{session.store.root}`."
+        yield "\n".join(lines)

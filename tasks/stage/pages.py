@@ -187,7 +187,7 @@ def readable_table(rows: Sequence[Mapping[str, Any]]) -> str:
     columns = {head: [_cell(row.get(head, "")) for row in rows] for head in heads}
     widest = {head: max(len(LINK.sub(r"\1", cell)) for cell in cells) for head, cells in columns.items()}
     first = next(iter(columns))  # names the rows, if it is not what is long
-    order = sorted(columns, key=lambda head: widest[head] > (CUT if head == first else LONG))
+    order = sorted(columns, key=lambda head: widest[head] >= (CUT if head == first else LONG))
     rules = ["--:" if all(map(_is_number, columns[head])) else "---" for head in order]
     return _table(order, list(zip(*(columns[head] for head in order), strict=True)), rules)
 

@@ -63,7 +63,7 @@ class Session:
     checks: dict[str, Callable[[], None]] = field(default_factory=dict)  # by stage: see Stage.before
     steps: dict[str, Step] = field(default_factory=dict)  # by stage and part: what this run took or made, in order
     reasons: dict[str, str] = field(default_factory=dict)  # by stage and part: why it is made
-    unfinished: list[str] = field(default_factory=list)  # the stage that works, and in it the part that does
+    unfinished: dict[str, float] = field(default_factory=dict)  # the stage that works, in it the part that does: since
     waits: list[float] = field(default_factory=list)  # seconds, each time that the run waited for another one
     names: Mapping[str, str] = field(default_factory=dict)  # see told_as
     within: str = ""  # the stage whose part is obtained
@@ -100,9 +100,9 @@ class Session:
     @contextmanager
     def working(self, stage: str) -> Iterator[None]:
         """What is left in `unfinished` after an error is where the run stopped."""
-        self.unfinished.append(self.name_of(stage))
+        self.unfinished[self.name_of(stage)] = time.monotonic()
         yield
-        self.unfinished.pop()
+        del self.unfinished[self.name_of(stage)]
 
     @contextmanager
     def waiting(self, entered: AbstractContextManager[Any]) -> Iterator[None]:
