@@ -13,9 +13,9 @@ from typing import NamedTuple
 from tasks.stage.figures import BLUE, GREY, ORANGE
 
 ROW, BAR, FONT = 22, 14, 13  # pixels
-LABEL, LONGEST, TEXT = 190, 330, 220  # of a row: its name, the longest bar, the words behind the bar
+LABEL, LONGEST, TEXT = 280, 270, 210  # of a row: its name, the longest bar, the words behind the bar
 COLOURS = {True: ORANGE, False: BLUE}
-CHARACTERS = 26  # of a name
+CHARACTERS = 40  # of a name
 
 
 class Bar(NamedTuple):

@@ -18,11 +18,13 @@ from storage.errors import GristmillError
 from storage.manifest import Manifest
 from storage.units import duration, size_of
 from tasks.download.config import PAIR_ROLES
+from tasks.stage.history import NEVER_MADE
 from tasks.stage.pages import Markup, embed_plots, escaped, input_of, linked, readable_table, time_of
 from tasks.stage.session import Session, Step
 
 LOSSES = "loss*.png"
 PLOTS_BYTES = 700_000  # of all loss curves: a Prefect artifact must stay under 1 MB
+SHOWN = 2  # reasons in a table; the bars have more
 BARS = 12  # the longest, of times, memory and reasons
 
 
@@ -185,11 +187,14 @@ def _tree(session: Session) -> list[tuple[str, int]]:
 
 
 def _told(session: Session) -> str:
-    """What each stage came to, and why it was made."""
+    """What each stage came to, and why it was made; of parts those that were made for another reason than the first
+    time."""
     lines = []
     for name, step in session.steps.items():
         result = result_of(step.artifact.manifest) if step.artifact.manifest and not step.others else ""
-        why = f"made now: {step.why}" if step.why else ""
+        why = f"made now, {step.why}" if step.why else ""
+        if step.part_of and step.why in ("", NEVER_MADE):
+            continue
         if said := "; ".join(escaped(part) for part in (result, why) if part):
             lines.append(f"- **{name}**: {said}")
     return "\n".join(lines)
@@ -200,16 +205,18 @@ def _funnel(session: Session, profile: Profile) -> Iterator[str]:
     rows, bars = [], list[Bar]()
     for name in made_by(session, profile):
         documents = _documents(session.steps[name])
-        if not documents:
+        if not documents or name in profile.links:  # those read pairs
             continue
         removed = {**documents["removed"], **({"quarantined": q} if (q := documents["quarantined"]) else {})}
         order = sorted(removed.items(), key=lambda item: -item[1])
         for reason, count in order:
             share = f"{count:,} ({count / max(1, documents['in']):.1%} of what came in)"
             bars.append(Bar(f"{name}: {reason}", count, share))
+        reasons = [f"{escaped(reason)} {count:,}" for reason, count in order]
+        more = [f"{len(order) - SHOWN} more"] if len(order) > SHOWN else []
         rows.append(
             {"stage": name, "in": documents["in"], "removed": sum(removed.values()), "kept": documents["kept"],
-             "by reason": Markup(", ".join(f"{escaped(reason)} {count:,}" for reason, count in order))}
+             "by reason": Markup(", ".join([*reasons[:SHOWN], *more]))}
         )  # fmt: skip
     if not rows:
         return
