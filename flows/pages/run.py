@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,18 +29,17 @@ def shown(profile: Profile, session: Session, asked: Asked) -> Iterator[None]:
         return
     tell_once()
     _tag(profile.name)
-    started = time.monotonic()
+    started, ended = time.monotonic(), False
     try:
         with tags(profile.name):
             yield
-    except (httpx.HTTPError, ServerError):  # nobody is there to show it to
-        raise
-    except BaseException as error:
-        if isinstance(session.observer, PrefectObserver):
-            session.observer.failed(_short(error))
-        _publish(profile, session, asked, time.monotonic() - started, error)
-        raise
-    _publish(profile, session, asked, time.monotonic() - started, None)
+        ended = True
+    finally:
+        error = None if ended else sys.exc_info()[1]
+        if not isinstance(error, httpx.HTTPError | ServerError):  # after which nobody is there to show it to
+            if error is not None and isinstance(session.observer, PrefectObserver):
+                session.observer.failed(_short(error))
+            _publish(profile, session, asked, time.monotonic() - started, error)
 
 
 def _tag(profile: str) -> None:
