@@ -30,7 +30,7 @@ def name_of_run() -> str:
     assert context.flow_run is not None
     if not is_random(context.flow_run.name):
         return context.flow_run.name
-    given: dict[str, Any] = context.parameters
+    given: dict[str, Any] = context.parameters or {}
     profile = profile_of(str(given.get("profile", "")))
     if "name" in given:  # of one stage
         return run_name(profile, given.get("overrides") or (), given["name"], [given["name"]] * bool(given["refresh"]))

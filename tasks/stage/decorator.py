@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
@@ -207,7 +207,7 @@ class Stage:
         summary = inspect.getdoc(self.function) or self.name
         as_task = task(
             name=self.name,
-            task_run_name=named,
+            task_run_name=cast(Any, named),
             tags=[self.name],
             description=summary,
             cache_policy=NO_CACHE,
@@ -233,7 +233,11 @@ class Stage:
             return self._run_name(None, (), f"({len(parameters['calls'])})")
 
         as_task = task(
-            name=self.name, task_run_name=named, tags=[self.name], cache_policy=NO_CACHE, persist_result=False
+            name=self.name,
+            task_run_name=cast(Any, named),
+            tags=[self.name],
+            cache_policy=NO_CACHE,
+            persist_result=False,
         )
         return as_task(run)
 

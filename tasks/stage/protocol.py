@@ -47,6 +47,11 @@ class AnyStage(Protocol):
     def check_here(self, config: StageConfig, runtime: Runtime) -> None:
         """Raises ConfigError for what the runtime asks for and this machine has not."""
 
+    def materialize(
+        self, config: StageConfig, inputs: Sequence[Input], *, refresh: bool = False
+    ) -> tuple[Artifact, bool]:
+        """The artifact of this config and these inputs, and whether it was in the store."""
+
     def obtained(self, config: StageConfig, inputs: Sequence[Input]) -> Artifact:
         """The artifact of this config and these inputs, for another stage that works."""
 

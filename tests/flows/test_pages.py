@@ -31,6 +31,7 @@ def ran(store: Path, *, refresh: tuple[str, ...] = ()) -> tuple[Session, Profile
     session = session_of(profile, "dedup", refresh)
     with open_session(session):
         raw, _ = download.materialize(profile.download, ())
+        assert profile.dedup is not None
         dedup.materialize(profile.dedup, (raw.part("documents"),))
     return session, profile
 
