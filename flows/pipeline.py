@@ -12,8 +12,8 @@ from prefect import flow
 
 from flows.deployed.ends import told
 from flows.deployed.form import LastStage, ProfileName, Refreshed, Settings
+from flows.pages.names import name_of_run
 from flows.provenance import provenance_of
-from flows.report import publish_report
 from flows.session import start
 from profiles.schema import Profile
 from storage.artifact import Artifact
@@ -39,16 +39,14 @@ from tasks.tokenizer import train_tokenizer
 from tasks.training.links import BASE, BESIDE, FEEDBACK, JUDGE
 
 
-@flow(flow_run_name="{profile}")
+@flow(flow_run_name=name_of_run)
 @told
 def pipeline(
     profile: ProfileName = "tiny", overrides: Settings = (), to: LastStage = None, refresh: Refreshed = ()
 ) -> str:
     """Raw text to release. `overrides` are `section.key=value`; `to` ends early; `refresh` makes stages anew."""
     with start(profile, overrides, to, refresh) as chosen:
-        location = stages(chosen).location
-        publish_report(chosen)
-        return location
+        return stages(chosen).location
 
 
 class Beginning(NamedTuple):

@@ -47,10 +47,14 @@ def handed_on(run: Run) -> Iterator[None]:
 @contextmanager
 def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Collection[str]) -> Iterator[Profile]:
     """Open the session that a flow's stages run in. Raises ConfigError for a wrong profile or stage name."""
+    # Not above, for a plan shows nothing in Prefect
+    from flows.pages.progress import PrefectObserver
+    from flows.pages.report import Asked
+    from flows.pages.run import shown
+
     run = _HANDED_ON.get()
     if run is None:
         from flows.deployed.approval import OnPage
-        from flows.progress import PrefectObserver
 
         guard()
         chosen = load(profile, overrides)
@@ -60,7 +64,11 @@ def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Co
         run = Run(chosen, replace(session_of(chosen, until, refresh), observer=PrefectObserver()))
         run = replace(run, session=replace(run.session, approve=OnPage(chosen)))
     elsewhere = Elsewhere(run.profile, run.session.until, _whole)
-    with open_session(replace(run.session, elsewhere=elsewhere)):
+    asked = Asked(overrides, until, sorted(refresh))
+    with (
+        open_session(replace(run.session, elsewhere=elsewhere)) as session,
+        shown(run.profile, session, asked),
+    ):
         yield run.profile
 
 

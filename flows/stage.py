@@ -6,11 +6,12 @@ from prefect import flow
 
 from flows.deployed.ends import told
 from flows.deployed.form import ProfileName, Refresh, Settings, StageName
+from flows.pages.names import name_of_run
 from flows.pipeline import stages
 from flows.session import start
 
 
-@flow(name="stage", flow_run_name="{profile}: {name}")
+@flow(name="stage", flow_run_name=name_of_run)
 @told
 def run_stage(
     name: StageName, profile: ProfileName = "tiny", overrides: Settings = (), refresh: Refresh = False

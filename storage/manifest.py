@@ -86,9 +86,10 @@ class Manifest(BaseModel):
         return str(self.facts.get("adopted", ""))
 
     def to_json(self) -> str:
-        """Indented JSON, readable by people and by `from_json`, with a checksum of all the rest."""
+        """Indented JSON, readable by people and by `from_json`, with a checksum of all the rest. Columns of tables stay
+        in the order that their stage gave them."""
         data = json.loads(json.dumps(self.model_dump()))
-        return json.dumps({**data, "checksum": _checksum(data)}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        return json.dumps({**data, "checksum": _checksum(data)}, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str) -> Manifest:

@@ -16,9 +16,9 @@ from rich.console import Console
 
 from flows.deployed.approval import AtTerminal
 from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS
+from flows.pages.progress import TerminalObserver
+from flows.pages.report import made_by, summary
 from flows.plan import PlannedStage, plan
-from flows.progress import TerminalObserver
-from flows.report import made_by, summary
 from flows.server import check_address, temporary_server
 from flows.session import Run, check_stages, handed_on, session_of
 from flows.stop import Stop, stoppable
@@ -117,8 +117,8 @@ def _stopped(stop: Stop, observer: TerminalObserver) -> NoReturn:
 def summarize(console: Console, run: Run, seconds: float) -> None:
     """The short table at the end of a run, and the path of the release."""
     made = made_by(run.session, run.profile)
-    table = new_table("stage", "result", "size", "made in", right=["size", "made in"])
-    for row in summary(made):
+    table = new_table("stage", "result", "size", "this run", "making took", right=["size", "making took"])
+    for row in summary(run.session, run.profile):
         table.add_row(*row.values())
     console.print()
     console.print(table)

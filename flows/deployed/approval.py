@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from flows.progress import TerminalObserver
+from flows.pages.progress import TerminalObserver
 from profiles.schema import Profile
 from storage.errors import ApprovalError, ConfigError
 from storage.keys import KeyPayload

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
+from flows.pages.log import tell_once
 from storage.errors import GristmillError
 
 if TYPE_CHECKING:
@@ -32,14 +32,12 @@ def told(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], GristmillError))
-
-
 def failed(error: GristmillError) -> State[None]:
     """The state, with the error as its result. The engine of a worker's process raises it once more, and would log
     from where."""
+    from prefect import get_run_logger
     from prefect.states import Failed
 
-    logging.getLogger("prefect.flow_runs").addFilter(_is_news)  # which is added once
+    tell_once()
+    get_run_logger().error("%s", error)
     return Failed(message=error.on_page, data=error)

@@ -14,8 +14,8 @@ from prefect import flow
 
 from flows.deployed.ends import told
 from flows.deployed.form import ProfileName, Ref, Settings
+from flows.pages.names import name_as
 from flows.pipeline import stages
-from flows.report import publish_report
 from flows.session import start
 from profiles.load import load
 from profiles.schema import Profile
@@ -28,14 +28,14 @@ RELEASE, MODEL = "export", "model"
 LONGEST_NAME = 100
 
 
-@flow(flow_run_name="{profile}: evaluate {ref}")
+@flow(flow_run_name=name_as("{profile}: evaluate {ref}"))
 @told
 def evaluate_ref(ref: Ref, profile: ProfileName = "tiny", overrides: Settings = ()) -> str:
     """Ask a model of the store what the profile's `evaluate` asks, of its benchmarks; gates are left out."""
     return _run(ref, profile, overrides, "evaluate")
 
 
-@flow(flow_run_name="{profile}: export {ref}")
+@flow(flow_run_name=name_as("{profile}: export {ref}"))
 @told
 def export_ref(ref: Ref, profile: ProfileName = "tiny", overrides: Settings = ()) -> str:
     """Write a model of the store in the formats of the profile's `export`."""
@@ -44,9 +44,7 @@ def export_ref(ref: Ref, profile: ProfileName = "tiny", overrides: Settings = ()
 
 def _run(ref: str, profile: str, overrides: Sequence[str], stage: str) -> str:
     with start(profile, [*overrides, *alone(load(profile, overrides), ref, stage)], stage, ()) as chosen:
-        location = stages(chosen).location
-        publish_report(chosen)
-        return location
+        return stages(chosen).location
 
 
 def alone(profile: Profile, ref: str, stage: str) -> list[str]:

@@ -12,20 +12,18 @@ from prefect.states import Completed
 
 from flows.deployed.ends import told
 from flows.deployed.form import LastStage, ProfileName, Settings
+from flows.pages.names import name_as
 from flows.pipeline import stages
 from flows.plan import plan
-from flows.report import publish_report
 from flows.session import start
 from tasks.stage.session import current
 
 
-@flow(flow_run_name="{profile}: on new data")
+@flow(flow_run_name=name_as("{profile}: on new data"))
 @told
 def on_new_data(profile: ProfileName = "tiny", overrides: Settings = (), to: LastStage = None) -> str | State[None]:
     """Run the pipeline if it would make anything: if sources, settings or code have changed since the last run."""
     with start(profile, overrides, to, ()) as chosen:
         if all(line.hit for line in plan(chosen, current())):
             return Completed(name="Unchanged", message="All of it is in the store, made of the sources as they are.")
-        location = stages(chosen).location
-        publish_report(chosen)
-        return location
+        return stages(chosen).location

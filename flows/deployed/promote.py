@@ -11,6 +11,7 @@ from prefect.artifacts import create_markdown_artifact
 from flows.deployed.approval import wait_for_resume
 from flows.deployed.ends import told
 from flows.deployed.form import Address, Hours, Public, Ref, StorePlace
+from flows.pages.names import name_as
 from storage import refs
 from storage.credentials import guard
 from storage.errors import StoreError
@@ -23,7 +24,7 @@ SCORES = "scores"
 RELEASED = "released"
 
 
-@flow(flow_run_name="promote {ref}")
+@flow(flow_run_name=name_as("promote {ref}"))
 @told
 def promote(ref: Ref, to: Address, store: StorePlace = "store", public: Public = False, hours: Hours = 24.0) -> str:
     """Copy a release to a hub, a bucket or a folder, once its gates have passed and a person has pressed Resume."""

@@ -12,8 +12,8 @@ from prefect.states import Completed
 
 import flows.pipeline  # noqa: F401, registers the stages
 from flows.deployed.ends import told
+from flows.pages.progress import PrefectObserver
 from flows.pools.order import Order, Work
-from flows.progress import PrefectObserver
 from storage.credentials import guard
 from storage.errors import PoolError
 from storage.store import Store

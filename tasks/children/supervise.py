@@ -168,7 +168,7 @@ def run_module(
     except LostProcess as error:
         if not spec.result.exists():
             raise
-        out.note(f"the child had done its work when it {error.facts['how']}; {log} says more")
+        out.warn(f"the child had done its work when it {error.facts['how']}; {log} says more")
     result: dict[str, Any] = json.loads(spec.result.read_text())
     return result
 

@@ -69,7 +69,7 @@ def near_edges(
     edges = unique_edges([verified, large.edges])
     out.count(candidates=len(pairs) + large.candidates, verified=len(edges), buckets_cut_short=large.cut_short)
     if large.cut_short:
-        out.note(f"{large.cut_short:,} buckets were too large to compare completely")
+        out.warn(f"{large.cut_short:,} buckets were too large to compare completely")
     return edges
 
 

@@ -219,7 +219,7 @@ def _judge(config: EvaluateConfig, out: Output) -> None:
     out.table("Gates", gate_rows(results))
     failed = sum(not result.passed for result in results)
     if failed:
-        out.note(f"{failed} of {len(results)} gates are not met: there will be no release")
+        out.warn(f"{failed} of {len(results)} gates are not met: there will be no release")
 
 
 def _write_answers(config: EvaluateConfig, models: Mapping[str, Artifact], out: Output) -> None:

@@ -138,7 +138,7 @@ def publish(config: FilterConfig, total: Tally, out: Output) -> None:
         out.table(title, rows)
     plot_funnel(
         {row["rule"]: row["documents left"] for row in tables["Funnel"]},
-        out.path / PLOT, title="Documents left after each rule", unit="documents",
+        out.path / PLOT, title="What each rule removed", unit="documents",
     )  # fmt: skip
     parts = [f"## {title}\n\n{markdown_table(rows)}\n" for title, rows in tables.items()]
     (out.path / REPORT).write_text("\n".join(["# What the filter did\n", *parts]), encoding="utf-8")

@@ -88,7 +88,7 @@ def pretrain(config: PretrainConfig, tokens: Artifact, tokenizer: Artifact, out:
     rows = read_log(out.path / "log.jsonl")
     skipped = sum("skipped" in row for row in rows)
     if skipped:
-        out.note(f"{skipped} steps were skipped because gradients overflowed in float16")
+        out.warn(f"{skipped} steps were skipped because gradients overflowed in float16")
     plot_loss(rows, out.path / "loss.png", title=f"{shape.family}, {count_parameters(shape):,} parameters")
     _report(spec, measured, out)
     if spec.snapshot_steps:

@@ -89,10 +89,10 @@ def _made_before(
     try:
         text = earlier.file(RECORD).read_bytes()
     except DamagedArtifact as error:
-        out.note(f"nothing is taken from {earlier.location}: {error.message}")
+        out.warn(f"nothing is taken from {earlier.location}: {error.message}")
         return {}
     if hashlib.sha256(text).hexdigest() != earlier.manifest.files[RECORD].sha256:
-        out.note(f"{earlier.location}/{RECORD} has changed bytes: nothing is taken from there")
+        out.warn(f"{earlier.location}/{RECORD} has changed bytes: nothing is taken from there")
         return {}
     record = json.loads(text)
     if record["work"] != name:
@@ -105,7 +105,7 @@ def _made_before(
         try:
             earlier.bring(place for place in places.values() if place in earlier.manifest.files)
         except DamagedArtifact as error:
-            out.note(f"can't be taken: {error.message}")
+            out.warn(f"can't be taken: {error.message}")
             continue
         listed = {
             file: (earlier.folder / place, earlier.manifest.files[place].sha256)
@@ -165,5 +165,5 @@ def _tell(results: Sequence[ShardResult], out: Output) -> None:
     damaged = [result.counts["damaged"] for result in results if "damaged" in result.counts]
     if damaged:
         more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
-        out.note(f"{damaged[0]}{more} can't be taken, missing or with changed bytes: made anew")
+        out.warn(f"{damaged[0]}{more} can't be taken, missing or with changed bytes: made anew")
     out.fact(shards_reused=taken.total())

@@ -133,7 +133,7 @@ def _run(executor: Executor, calls: Iterator[Call], progress: _Progress) -> None
                 else:
                     progress.add()
             if lost:
-                progress.out.note(f"{progress.name}: a worker was lost; what it had begun ({lost}) is begun again")
+                progress.out.warn(f"{progress.name}: a worker was lost; what it had begun ({lost}) is begun again")
     finally:
         executor.abandon(running)
 

@@ -19,10 +19,10 @@ import inspect
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
@@ -32,15 +32,16 @@ from storage.files.remote import may_pass
 from storage.keys import KeyPayload
 from storage.manifest import InputRef, Manifest
 from storage.store import CHECKPOINTS
+from storage.units import duration
 from tasks.stage import machine
 from tasks.stage.config import StageConfig
 from tasks.stage.environment import environment
 from tasks.stage.history import explain_miss, find_earlier
 from tasks.stage.output import Output
-from tasks.stage.pages import publish_page
+from tasks.stage.pages import KEY_SHOWN, call_within, in_task, publish_page
 from tasks.stage.protocol import AdoptionCheck, Forecaster, Input, RuntimeCheck, Together
 from tasks.stage.runtime import Runtime
-from tasks.stage.session import Maker, Session, current, resources
+from tasks.stage.session import Maker, Session, Step, current, resources
 from tasks.stage.source import source_digest
 
 Config = TypeVar("Config")
@@ -197,8 +198,6 @@ class Stage:
     @functools.cached_property
     def task(self) -> Any:
         """This stage as a Prefect task."""
-        from prefect import task
-        from prefect.cache_policies import NO_CACHE
 
         def run(config: StageConfig, *inputs: Input) -> Any:
             from prefect.context import TaskRunContext
@@ -210,23 +209,79 @@ class Stage:
                 artifact, cached = self.materialize(config, inputs, refresh=forced)
             except GristmillError as error:  # as a state: Prefect would show where it was raised, which is no defect
                 return Failed(message=error.on_page, data=error)
-            publish_page(self.name, artifact, cached=cached)
+            step = self._publish_page()
             if cached:
                 return Completed(name="Cached", message=_where(artifact), data=artifact)
-            return artifact
+            return Completed(message=f"Made in {duration(step.worked)}: {step.why}.", data=artifact)
 
-        summary = inspect.getdoc(self.function) or self.name
+        return self._as_task(run, lambda given: self._run_name(given["config"], given["inputs"]))
+
+    @functools.cached_property
+    def task_for_all(self) -> Any:
+        """As `task`, of several artifacts that are made together."""
+
+        def run(calls: Sequence[tuple[StageConfig, Sequence[Input]]]) -> Any:
+            from prefect.states import Completed, Failed
+
+            try:
+                found = self.materialize_all(calls)
+            except GristmillError as error:
+                return Failed(message=error.on_page, data=error)
+            self._publish_page()
+            artifacts, made = [artifact for artifact, _ in found], sum(not cached for _, cached in found)
+            message = f"{made} made, {len(found) - made} from the store."
+            return Completed(name=None if made else "Cached", message=message, data=artifacts)
+
+        return self._as_task(run, lambda given: self._run_name(None, (), f"({len(given['calls'])})"))
+
+    def _as_task(self, run: Callable[..., Any], named: Callable[[dict[str, Any]], str]) -> Any:
+        from prefect import task
+        from prefect.cache_policies import NO_CACHE
+
         as_task = task(
             name=self.name,
-            task_run_name=self.name,
-            description=summary,
+            task_run_name=cast(Any, named),
+            tags=[self.name],
+            description=inspect.getdoc(self.function) or self.name,
             cache_policy=NO_CACHE,
             persist_result=False,
-            retries=len(RETRY_SECONDS),
+            retries=0 if self.part_of else len(RETRY_SECONDS),  # with the stage its parts are tried again
             retry_delay_seconds=list(RETRY_SECONDS),
             retry_condition_fn=_may_pass,
         )
         return as_task(run)
+
+    def _run_name(self, config: StageConfig | None, inputs: Sequence[Input], number: str = "") -> str:
+        """A task run's name: profile, stage, and the beginning of the artifact's key, where it can be known."""
+        session = current()
+        name = session.name_of(self.name) if session else self.name
+        if config is not None:
+            with suppress(GristmillError):  # which ends the task too, as soon as it runs
+                number = self.payload(config, inputs).key()[:KEY_SHOWN]
+        return " ".join(part for part in (session.profile if session else "", name, number) if part)
+
+    def _publish_page(self) -> Step:
+        """Show what the run has just taken or made of this stage."""
+        session = current()
+        assert session is not None
+        name = session.name_of(self.name)
+        session.pages[name] = publish_page(name, session)
+        return session.steps[name]
+
+    def obtained(self, config: StageConfig, inputs: Sequence[Input]) -> Artifact:
+        """The artifact of this config and these inputs, for a stage that works: by a task of its own, if that is one.
+        Needs a session."""
+        if not in_task():
+            return self.materialize(config, inputs)[0]
+        artifact: Artifact = call_within(self.task, config, *inputs)
+        return artifact
+
+    def obtained_all(self, calls: Sequence[tuple[StageConfig, Sequence[Input]]]) -> list[Artifact]:
+        """As `obtained` for each call, those that are missing made together."""
+        if not in_task() or not calls:
+            return [artifact for artifact, _ in self.materialize_all(calls)]
+        artifacts: list[Artifact] = call_within(self.task_for_all, calls)
+        return artifacts
 
     def check_runtime(self, config: StageConfig, runtime: Runtime) -> None:
         """Raises ConfigError for settings of the runtime that this stage can't honour."""
@@ -269,14 +324,14 @@ class Stage:
             raise ConfigError(
                 f"{self.name} was called outside a session.", "Call its .function on an Output, or use a flow."
             )
-        with DiskFaults(session.store.local, self.name):
+        with DiskFaults(session.store.local, self.name), session.working(self.name):
             return self._materialize(session, config, inputs, refresh or self.name in session.refresh)
 
     def _materialize(
         self, session: Session, config: StageConfig, inputs: Sequence[Input], refresh: bool
     ) -> tuple[Artifact, bool]:
         payload = self.payload(config, inputs)
-        started = time.monotonic()
+        started, waits = time.monotonic(), len(session.waits)
         session.use(self.name, payload.key())
         artifact = None if refresh else session.store.find(self.name, payload.key(), session.checking(self.name))
         cached = artifact is not None
@@ -292,14 +347,15 @@ class Stage:
         if cached:
             self._note_other_source(session, [artifact])
         session.tell_traffic(self.name)
-        session.finished(self.name, artifact, cached=cached, seconds=time.monotonic() - started)
+        seconds, waited = time.monotonic() - started, sum(session.waits[waits:])
+        session.finished(self.name, artifact, cached=cached, seconds=seconds, waited=waited)
         return artifact, cached
 
     def _note_other_source(self, session: Session, artifacts: Iterable[Artifact]) -> None:
         """Say so, once, where what the store has was made by other source code."""
         manifests = [artifact.manifest for artifact in artifacts]
         if any(found and not found.adopted and found.source_digest != self.source for found in manifests):
-            session.observer.noted(self.name, "made by other source code; raise its version if results changed")
+            session.observer.warned(self.name, "made by other source code; raise its version if results changed")
 
     def _have_made(
         self,
@@ -316,18 +372,22 @@ class Stage:
         self.check_runtime(config, session.runtime)
         if self.name in session.checks:
             session.checks[self.name]()
+        asked = time.monotonic()
         location = maker(self, payload.key(), config, inputs, refresh)
         deadline = time.monotonic() + SEEN_SECONDS
         while session.store.manifest(location) is None and time.monotonic() < deadline:
             time.sleep(1)
-        return session.store.get(location, session.checking(self.name))
+        artifact = session.store.get(location, session.checking(self.name))
+        made = artifact.manifest.facts.get("seconds", 0.0) if artifact.manifest else 0.0
+        session.waits.append(max(0.0, time.monotonic() - asked - made))  # for the pool to begin
+        return artifact
 
     def _make_alone(
         self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Input], refresh: bool
     ) -> tuple[Artifact, bool]:
         key = payload.key()
 
-        with session.store.lock(self.name, key, self._waiting(session)):
+        with session.waiting(session.store.lock(self.name, key, self._waiting(session))):
             found = None if refresh else session.store.find(self.name, key, session.checking(self.name))
             if found is not None:
                 return found, True
@@ -340,21 +400,21 @@ class Stage:
         session = current()
         if session is None or self.together is None:
             raise ConfigError(f"{self.name} can't make several artifacts at once.", "Call it for each of them.")
-        started = time.monotonic()
+        started, waits = time.monotonic(), len(session.waits)
         refresh = self.name in session.refresh
         payloads = [self.payload(config, inputs) for config, inputs in calls]
         first: dict[str, int] = {}
         for number, payload in enumerate(payloads):
             first.setdefault(payload.key(), number)
         found: dict[str, tuple[Artifact, bool]] = {}
-        with DiskFaults(session.store.local, self.name), ExitStack() as locks:
+        with DiskFaults(session.store.local, self.name), session.working(self.name), ExitStack() as locks:
             work: dict[str, _Work] = {}
             for key in sorted(first):  # in one order: two runs that want the same can't wait for each other
                 payload, (config, inputs) = payloads[first[key]], calls[first[key]]
                 session.use(self.name, key)
                 there = None if refresh else session.store.find(self.name, key, session.checking(self.name))
                 if there is None:
-                    locks.enter_context(session.store.lock(self.name, key, self._waiting(session)))
+                    locks.enter_context(session.waiting(session.store.lock(self.name, key, self._waiting(session))))
                     there = None if refresh else session.store.find(self.name, key, session.checking(self.name))
                 if there is not None:
                     found[key] = there, True
@@ -367,9 +427,10 @@ class Stage:
                 makes = self.together([(one.config, one.inputs, one.out) for one in (work[key] for key in asked)])
                 for place in makes:
                     found[asked[place]] = self._publish(session, work[asked[place]]), False
-            seconds = time.monotonic() - started
             session.tell_traffic(self.name)
-            session.observer.gathered(self.name, made=len(asked), cached=len(first) - len(asked), seconds=seconds)
+            if first:
+                seconds, waited = time.monotonic() - started, sum(session.waits[waits:])
+                session.gathered(self.name, [found[key] for key in first], seconds=seconds, waited=waited)
         return [found[payload.key()] for payload in payloads]
 
     def _waiting(self, session: Session) -> Callable[[str], None]:
@@ -378,7 +439,7 @@ class Stage:
     def _make(
         self, session: Session, payload: KeyPayload, config: StageConfig, inputs: Sequence[Input], refresh: bool
     ) -> Artifact:
-        with self._turn(session):
+        with session.waiting(self._turn(session)):
             work = self._begin(session, payload, config, inputs, refresh)
             self.function(work.config, *work.inputs, work.out)
             return self._publish(session, work)

@@ -124,6 +124,10 @@ class Output:
         """Tell whoever watches something worth a line."""
         self.observer.noted(self.stage, message)
 
+    def warn(self, message: str) -> None:
+        """As `note`, of what went wrong or may be: damage, a retry, a result that is less than was asked for."""
+        self.observer.warned(self.stage, message)
+
     def obtain(self, stage: AnyStage, config: StageConfig, *inputs: Input, name: str | None = None) -> Artifact:
         """An intermediate artifact that this stage needs (signals, sketches), cached by its own key.
 
@@ -132,8 +136,8 @@ class Output:
         """
         name = name or stage.name
         if current() is not None:
-            with told_as(stage.name, name):
-                artifact, _ = stage.materialize(config, inputs)
+            with told_as(stage.name, name, self.stage):
+                artifact = stage.obtained(config, inputs)
             self.uses[name] = artifact.origin
             return artifact
         nested = Output.at(self.scratch / name, stage=stage.name, runtime=self.runtime)
@@ -145,9 +149,10 @@ class Output:
     ) -> dict[str, Artifact]:
         """As `obtain` for calls by name, those that are missing made together, as the stage can."""
         if current() is not None:
-            made = dict(zip(calls, stage.materialize_all([*calls.values()]), strict=True))
-            self.uses |= {f"{stage.name}.{name}": artifact.origin for name, (artifact, _) in made.items()}
-            return {name: artifact for name, (artifact, _) in made.items()}
+            with told_as(stage.name, stage.name, self.stage):
+                made = dict(zip(calls, stage.obtained_all([*calls.values()]), strict=True))
+            self.uses |= {f"{stage.name}.{name}": artifact.origin for name, artifact in made.items()}
+            return made
         assert stage.together is not None, f"{stage.name} makes one artifact at a time"
         outs = {  # by their keys, as other calls of this stage may follow
             name: Output.at(

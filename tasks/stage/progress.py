@@ -38,8 +38,12 @@ class Observer:
     def noted(self, stage: str, message: str) -> None:
         """Something worth a line that is no error."""
 
+    def warned(self, stage: str, message: str) -> None:
+        """Something that went wrong, or may be, and does not end the run."""
+        self.noted(stage, message)
+
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
-        """A stage has its artifact: made now, or found."""
+        """A stage has its artifact: made now in so many seconds, without what it waited for other runs, or found."""
 
     def gathered(self, stage: str, *, made: int, cached: int, seconds: float) -> None:
         """A stage has all of many artifacts that it makes together: so many made now, so many found."""
@@ -69,6 +73,10 @@ class Renamed(Observer):
     def noted(self, stage: str, message: str) -> None:
         """See the base."""
         self.observer.noted(self._named(stage), message)
+
+    def warned(self, stage: str, message: str) -> None:
+        """See the base."""
+        self.observer.warned(self._named(stage), message)
 
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
         """See the base."""

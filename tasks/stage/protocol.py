@@ -52,7 +52,10 @@ class AnyStage(Protocol):
     ) -> tuple[Artifact, bool]:
         """The artifact of this config and these inputs, and whether it was in the store."""
 
-    def materialize_all(self, calls: Sequence[tuple[StageConfig, Sequence[Input]]]) -> list[tuple[Artifact, bool]]:
-        """As `materialize` for each call, those that are missing made together."""
+    def obtained(self, config: StageConfig, inputs: Sequence[Input]) -> Artifact:
+        """The artifact of this config and these inputs, for another stage that works."""
+
+    def obtained_all(self, calls: Sequence[tuple[StageConfig, Sequence[Input]]]) -> list[Artifact]:
+        """As `obtained` for each call, those that are missing made together."""
 
     together: Together | None

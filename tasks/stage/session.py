@@ -5,7 +5,8 @@ Held in a context variable so that the pipeline reads like the diagram: a stage'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,14 @@ class Step(NamedTuple):
     cached: bool
     why: str  # it was made; nothing of one that was in the store
     seconds: float  # that the run spent on it, waiting included
+    waited: float = 0.0  # of these, for other runs: for a lock, a turn to train, a work pool
+    part_of: str = ""  # the stage that obtained it while it worked
+    others: tuple[Artifact, ...] = ()  # that were made together with it
+
+    @property
+    def worked(self) -> float:
+        """Seconds that the run spent on it without waiting for other runs."""
+        return max(0.0, self.seconds - self.waited)
 
 
 Approve = Callable[[AnyStage, KeyPayload], None]
@@ -57,19 +66,54 @@ class Session:
     checks: dict[str, Callable[[], None]] = field(default_factory=dict)  # by stage: see Stage.before
     steps: dict[str, Step] = field(default_factory=dict)  # by stage and part: what this run took or made, in order
     reasons: dict[str, str] = field(default_factory=dict)  # by stage and part: why it is made
+    unfinished: dict[str, float] = field(default_factory=dict)  # the stage that works, in it the part that does: since
+    waits: list[float] = field(default_factory=list)  # seconds, each time that the run waited for another one
+    names: Mapping[str, str] = field(default_factory=dict)  # see told_as
+    within: str = ""  # the stage whose part is obtained
+    pages: dict[str, str] = field(default_factory=dict)  # ids of Prefect's artifacts, by stage and part
     traffic: Traffic = field(default_factory=Traffic)  # of the stages so far
     lease: Lease | None = None  # while the session is open
 
     def started(self, stage: str, why: str) -> None:
         """Tell the observer that a stage is made, and why; the step that it becomes says so too."""
-        self.reasons[stage] = why
+        self.reasons[self.name_of(stage)] = why
         self.observer.started(stage, why)
 
-    def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
+    def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float, waited: float = 0.0) -> None:
         """Point the profile's ref at what the run took or made, remember it for the summary, and tell the observer."""
         refs.move(self.store, f"{self.profile}/{stage}", artifact.location, artifact.digest)
-        self.steps[stage] = Step(artifact, cached, "" if cached else self.reasons.get(stage, ""), seconds)
-        self.observer.finished(stage, artifact, cached=cached, seconds=seconds)
+        name = self.name_of(stage)
+        step = Step(artifact, cached, "" if cached else self.reasons.get(name, ""), seconds, waited, self.within)
+        self.steps[name] = step
+        self.observer.finished(stage, artifact, cached=cached, seconds=step.worked)
+
+    def gathered(self, stage: str, found: Sequence[tuple[Artifact, bool]], *, seconds: float, waited: float) -> None:
+        """As `finished` of artifacts that a stage makes together; no ref points at them."""
+        made, name = sum(not cached for _, cached in found), self.name_of(stage)
+        first, *others = (artifact for artifact, _ in found)
+        why = self.reasons.get(name, "") if made else ""
+        step = Step(first, not made, why, seconds, waited, self.within, tuple(others))
+        self.steps[name] = step
+        self.observer.gathered(stage, made=made, cached=len(found) - made, seconds=step.worked)
+
+    def name_of(self, stage: str) -> str:
+        """The name by which those who watch know a stage."""
+        return self.names.get(stage, stage)
+
+    @contextmanager
+    def working(self, stage: str) -> Iterator[None]:
+        """What is left in `unfinished` after an error is where the run stopped."""
+        self.unfinished[self.name_of(stage)] = time.monotonic()
+        yield
+        del self.unfinished[self.name_of(stage)]
+
+    @contextmanager
+    def waiting(self, entered: AbstractContextManager[Any]) -> Iterator[None]:
+        """Enter a lock or a turn; how long that took was no work."""
+        asked = time.monotonic()
+        with entered:
+            self.waits.append(time.monotonic() - asked)
+            yield
 
     def tell_traffic(self, stage: str) -> None:
         """Tell the observer what a stage has moved between this machine and a bucket."""
@@ -149,11 +193,13 @@ def resources() -> Iterator[Resources]:
 
 
 @contextmanager
-def told_as(stage: str, name: str) -> Iterator[None]:
-    """Within the block whoever watches the current session is told of `stage` under `name`."""
+def told_as(stage: str, name: str, within: str) -> Iterator[None]:
+    """Within the block whoever watches the current session is told of `stage` under `name`, as a part of `within`."""
     session = current()
     assert session is not None
-    token = _CURRENT.set(replace(session, observer=Renamed(session.observer, {stage: name})))
+    observer = Renamed(session.observer, {stage: name})
+    names = {**session.names, stage: name}
+    token = _CURRENT.set(replace(session, observer=observer, names=names, within=session.name_of(within)))
     try:
         yield
     finally:

@@ -92,7 +92,7 @@ def tokenize(config: TokenizeConfig, documents: Artifact, tokenizer: Artifact, o
             )
     unseen = [source for source in _sources(totals) if not totals["validation", source]["documents"]]
     if unseen:
-        out.note(f"no document of {', '.join(unseen)} is held out: the validation loss does not cover it")
+        out.warn(f"no document of {', '.join(unseen)} is held out: the validation loss does not cover it")
     for file in FILES:
         collect(results, file, out.path / Path(file).stem)
     _report(totals, digest, out)
@@ -130,7 +130,7 @@ def _encode(
             shown = f"{checked['different']} of {checked['documents']}"
             problem = f"gives other ids than our kernels ({shown} documents checked)"
     if problem:
-        out.note(f"the tokenizer {problem}: all documents are encoded by `tokenizers`, which is slower")
+        out.warn(f"the tokenizer {problem}: all documents are encoded by `tokenizers`, which is slower")
         by_library = partial(_by_library, tokenizer=tokenizer, digest=digest, share=config.validation_share)
         results = encode(by_library, name="encoded-by-tokenizers")
     out.count(

@@ -69,11 +69,11 @@ def publish(
     """Publish counts, tables and report.md."""
     size = tokenizer.get_vocab_size()
     if size < config.vocab_size:
-        out.note(f"the sample gave only {size:,} of {config.vocab_size:,} ids: no frequent pair was left to merge")
+        out.warn(f"the sample gave only {size:,} of {config.vocab_size:,} ids: no frequent pair was left to merge")
     measured = measure(tokenizer, sample.measured)
     split, words = _words(tokenizer, sample)
     if split:
-        out.note(f"{len(split)} of the {words} most frequent words are split: the vocabulary is too small for them")
+        out.warn(f"{len(split)} of the {words} most frequent words are split: the vocabulary is too small for them")
     per_token = measured.bytes.total() / measured.tokens.total()
     out.count(
         vocab_size=size,

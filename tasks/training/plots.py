@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.stage.figures import new_figure
+from tasks.stage.figures import BLUE, ORANGE, PALE, new_figure, save_figure
 
 SMOOTHED_ABOVE = 100  # rows; fewer are not smoothed
 
@@ -21,22 +21,20 @@ def plot_loss(
     trained = [row for row in rows if measure in row]
     steps, losses = [row["step"] for row in trained], [row[measure] for row in trained]
     smooth = len(trained) > SMOOTHED_ABOVE
-    axes.plot(
-        steps, losses, color="#9ecae1" if smooth else "#2171b5", linewidth=1, label=None if smooth else "training"
-    )
+    axes.plot(steps, losses, color=PALE if smooth else BLUE, linewidth=1, label=None if smooth else "training")
     if smooth:
-        axes.plot(steps, _smoothed(losses), color="#2171b5", linewidth=1.5, label="training, smoothed")
+        axes.plot(steps, _smoothed(losses), color=BLUE, linewidth=1.5, label="training, smoothed")
     held_out = f"validation_{measure}"
     validated = [row for row in rows if held_out in row]
     if validated:
         axes.plot(
             [row["step"] for row in validated], [row[held_out] for row in validated],
-            color="#e6550d", marker="o", markersize=4, linewidth=1.5, label="validation",
+            color=ORANGE, marker="o", markersize=4, linewidth=1.5, label="validation",
         )  # fmt: skip
     axes.set(xlabel="step", ylabel=unit, title=title)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    figure.savefig(path, format="png", metadata={"Software": None})
+    save_figure(figure, path)
 
 
 def _smoothed(values: Sequence[float], memory: float = 0.95) -> list[float]:

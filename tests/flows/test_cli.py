@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
-from flows.report import result_of
+from flows.pages.report import result_of
 from storage import refs
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest

@@ -38,20 +38,59 @@ def test_stages_are_tasks_and_the_cached_ones_say_so(server: None, tmp_path: Pat
     again = pipeline("smoke", overrides, to="filter")
     assert first == again
     states, keys = asyncio.run(seen())
-    assert states == [
-        {"download": "Completed", "dedup": "Completed", "filter": "Completed"},
-        {"download": "Cached", "dedup": "Cached", "filter": "Cached"},
-    ]
-    assert {"stage-download", "stage-dedup", "stage-filter", "run-report"} <= keys
+    assert {name: states[0][name] for name in ("download", "dedup", "filter", "sketches", "form")} == dict.fromkeys(
+        ("download", "dedup", "filter", "sketches", "form"), "Completed"
+    ), "parts are tasks of their own"
+    assert states[1] == {"download": "Cached", "dedup": "Cached", "filter": "Cached"}
+    assert {"stage-download", "stage-dedup", "stage-filter", "stage-form", "run-report"} <= keys
 
 
-def test_a_failing_stage_fails_the_run_with_its_own_error(server: None, tmp_path: Path) -> None:
+def test_a_failing_stage_fails_the_run_with_its_own_error_and_leaves_its_parts_made(
+    server: None, tmp_path: Path
+) -> None:
     from flows.pipeline import pipeline
-    from storage.errors import SourceError
+    from storage.errors import AccountingError, SourceError
 
     missing = "download.sources=[{kind: files, name: mine, paths: [nowhere.jsonl]}]"
     with pytest.raises(SourceError, match="no file matches"):
         pipeline("smoke", [missing, f"runtime.store={tmp_path / 'store'}"], to="download")
+    strict = [*SETTINGS, f"runtime.store={tmp_path / 'store'}", "filter.max_removed_share_per_source=0"]
+    with pytest.raises(AccountingError, match="max_removed_share_per_source"):
+        pipeline("smoke", strict, to="filter")
+    states, _ = asyncio.run(seen())
+    assert (states[-1]["form"], states[-1]["filter"]) == ("Completed", "Failed")
+    (page,) = asyncio.run(failed_reports())
+    assert page.startswith("# smoke: failed in filter")
+    assert "max\\_removed\\_share\\_per\\_source" in page
+
+
+def test_progress_ends_at_all_of_it_or_says_where_it_stopped(server: None) -> None:
+    from prefect import flow
+
+    from flows.pages.progress import PrefectObserver
+    from tasks.stage.progress import Progress
+
+    observer = PrefectObserver()
+
+    @flow
+    def watched() -> None:
+        from prefect import task
+
+        @task
+        def work() -> None:
+            for done in (1, 2):
+                observer.shown = 0.0
+                observer.progressed(Progress("ends", done, 4, "shards"))
+                observer.shown = 0.0
+                observer.progressed(Progress("stops", done, 4, "shards"))
+
+        work()
+        observer.gathered("ends", made=4, cached=0, seconds=2)
+        observer.failed("No room is left.")
+
+    watched()
+    assert asyncio.run(versions("progress-ends")) == ["100"]
+    assert asyncio.run(versions("progress-stops")) == ["50"]
 
 
 def test_a_server_that_a_user_named_and_that_goes_away_is_told_in_a_sentence(server: None) -> None:
@@ -95,7 +134,7 @@ def test_prefects_refresh_cache_is_honoured(server: None, tmp_path: Path) -> Non
 def test_a_page_changes_in_place_and_no_oftener_than_it_may(server: None) -> None:
     from prefect import flow, task
 
-    from flows.progress import PrefectObserver
+    from flows.pages.progress import PrefectObserver
 
     written: list[str] = []
 
@@ -126,6 +165,22 @@ def test_no_schedule_is_on_by_itself() -> None:
     declared = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
     schedules = [schedule for deployment in declared for schedule in deployment.get("schedules", [])]
     assert [schedule["active"] for schedule in schedules] == [False, False]
+
+
+async def failed_reports() -> list[str]:
+    """The pages of the runs to the filter that failed, which have the profile as their tag."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
+
+    async with get_client() as client:
+        named = [run for run in await client.read_flow_runs() if run.name.startswith("smoke to filter")]
+        runs = [run for run in named if run.state_name == "Failed"]
+        assert all(run.tags == ["smoke"] for run in runs)
+        mine = ArtifactFilter(
+            key=ArtifactFilterKey(any_=["run-report"]),
+            flow_run_id=ArtifactFilterFlowRunId(any_=[run.id for run in runs]),
+        )
+        return [str(page.data) for page in await client.read_artifacts(artifact_filter=mine)]
 
 
 async def versions(key: str) -> list[str]:
@@ -159,6 +214,6 @@ async def seen() -> tuple[list[dict[str, str]], set[str]]:
 
             tasks = await client.read_task_runs(flow_run_filter=FlowRunFilter(id={"any_": [run.id]}))
             ordered = sorted(tasks, key=began)
-            states.append({task.name: str(task.state_name) for task in ordered})
+            states.append({task.name.split()[1]: str(task.state_name) for task in ordered if " " in task.name})
         artifacts = await client.read_latest_artifacts()
     return states, {str(artifact.key) for artifact in artifacts}

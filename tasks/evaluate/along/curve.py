@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from storage.errors import ConfigError
-from tasks.stage.figures import new_figure
+from tasks.stage.figures import BLUE, GREY, ORANGE, new_figure, save_figure
 
-COLOURS = ("#2171b5", "#e6550d", "#31a354", "#756bb1", "#636363", "#c51b8a", "#8c6d31", "#17becf")
+COLOURS = (BLUE, ORANGE, "#31a354", "#8f86c9", GREY, "#c51b8a", "#8c6d31", "#17becf")
 BAND = 2.0  # standard errors
 LOGARITHMIC_ABOVE = 20  # times the first number of tokens, from which an even axis would hide the beginning
 
@@ -62,7 +62,7 @@ def plot_curve(points: Iterable[Point], path: Path, *, title: str, measure: str,
         low, high = zip(*((v - e, v + e) for v, e in zip(values, errors, strict=True)), strict=True)
         axes.fill_between(tokens, low, high, color=colour, alpha=0.2, linewidth=0)
     if chance is not None:
-        axes.axhline(chance, color="#999999", linewidth=1, linestyle="--", label="chance")
+        axes.axhline(chance, color=GREY, linewidth=1, linestyle="--", label="chance")
     spread = sorted(point.tokens for point in points if point.tokens > 0)
     if spread and spread[-1] > LOGARITHMIC_ABOVE * spread[0]:
         axes.set_xscale("symlog", linthresh=spread[0])  # as an untrained model has seen none
@@ -70,7 +70,7 @@ def plot_curve(points: Iterable[Point], path: Path, *, title: str, measure: str,
     axes.set(xlabel="tokens seen in pretraining", ylabel=measure, title=title)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=8)
-    figure.savefig(path, format="png", metadata={"Software": None})
+    save_figure(figure, path)
 
 
 def _names(points: Sequence[Point]) -> list[str]:

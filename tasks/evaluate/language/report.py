@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.stage.figures import new_figure
+from tasks.stage.figures import BLUE, GREY, new_figure, save_figure
 from tasks.stage.output import Output
 from tasks.stage.pages import markdown_table
 
 DIGITS = 6  # what float32 sums repeat on one machine
-BLUE, ORANGE = "#2171b5", "#e6550d"
-PNG: dict[str, Any] = {"format": "png", "metadata": {"Software": None}}
 
 Row = Mapping[str, Any]
 
@@ -106,7 +104,7 @@ def plot_calibration(found: Mapping[str, Any], path: Path) -> None:
     figure = new_figure(4.5)
     axes = figure.subplots()
     bins = found["bins"]
-    axes.plot([0, 1], [0, 1], color="#999999", linewidth=1, linestyle="--", label="calibrated")
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--", label="calibrated")
     axes.errorbar(
         [row["confidence"] for row in bins],
         [row["accuracy"] for row in bins],
@@ -138,7 +136,7 @@ def plot_positions(rows: Sequence[Row], path: Path) -> None:
 def _finish(figure: Any, axes: Any, path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    figure.savefig(path, **PNG)
+    save_figure(figure, path)
 
 
 def _headline(measured: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def train_classifier(
     training: dict[str, Any] = {}
     run_child(command, out=out, environment=_environment(), log=out.scratch / "child.log", on_line=training.update)
     if training["attempts"] > 1:
-        out.note(f"trained at a learning rate of {training['learning_rate']:g}, halved after each NaN")
+        out.warn(f"trained at a learning rate of {training['learning_rate']:g}, halved after each NaN")
     scorer = Scorer(out.path / MODEL, Sigmoid(1.0, 0.0))
     odds, positive = _outcomes(scorer, parts.calibrated)
     fitted = fit_sigmoid(odds, positive)

@@ -163,5 +163,5 @@ def _tell(measured: Sequence[ShardResult], earlier: Artifact | None, out: Output
     damaged = [shard.counts["damaged"] for shard in measured if "damaged" in shard.counts]
     if damaged:
         more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
-        out.note(f"{damaged[0]}{more} can't be taken, missing or with changed bytes: measured anew")
+        out.warn(f"{damaged[0]}{more} can't be taken, missing or with changed bytes: measured anew")
     out.fact(documents_reused=taken)

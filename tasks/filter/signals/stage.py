@@ -95,4 +95,4 @@ def _tell_failures(config: PythonSignalConfig, documents: Artifact, out: Output)
     if rows:
         out.table("Documents that the function failed on", sorted(rows, key=lambda row: row["document"])[:SHOWN])
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in counted.most_common(3))
-        out.note(f"{config.where} failed on {counted.total():,} documents ({kinds}), which have no values")
+        out.warn(f"{config.where} failed on {counted.total():,} documents ({kinds}), which have no values")

@@ -34,7 +34,7 @@ def report_documents(config: TrainedModelConfig, tested: Sequence[Example], out:
     threshold = threshold_for(scores, positive, config.base_rate, config.target_precision)
     out.count(document_auc=round(area_under_curve(scores, positive), 4))
     if threshold is None:
-        out.note(f"no max_score brings a precision of {config.target_precision:g} on held-out documents")
+        out.warn(f"no max_score brings a precision of {config.target_precision:g} on held-out documents")
     else:
         out.count(max_score_for_target_precision=round(threshold, 4))
     out.table("Documents: threshold and expected precision", threshold_table(scores, positive, config.base_rate))

@@ -85,7 +85,7 @@ def _do(decision: Decision, spec: TrainSpec, out: Output) -> None:
     decision.healing.write(spec.scratch / DECISIONS)
     event = decision.healing.events[-1]
     resumed = "" if event.stopped else f", resuming from step {event.checkpoint:,}"
-    out.note(f"{event.kind}: {event.what}; {event.action}{resumed}")
+    out.warn(f"{event.kind}: {event.what}; {event.action}{resumed}")
 
 
 def report(healing: Healing, spec: TrainSpec, out: Output) -> None:

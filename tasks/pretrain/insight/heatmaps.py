@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.stage.figures import new_figure
+from tasks.stage.figures import new_figure, save_figure
 from tasks.stage.pages import MAX_PLOT_BYTES
 
 PANELS = {
@@ -42,7 +42,7 @@ def plot_heatmaps(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     grid[-1].set_xticks(shown, [rows[number]["step"] for number in shown], fontsize=7)
     grid[-1].set_xlabel("step")
     for dpi in (100, 60):  # coarser where it would be too large to be shown
-        figure.savefig(path, format="png", dpi=dpi, metadata={"Software": None})
+        save_figure(figure, path, dpi)
         if path.stat().st_size <= MAX_PLOT_BYTES:
             break
 

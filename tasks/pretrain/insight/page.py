@@ -88,7 +88,7 @@ class Page:
             out.fact_table(f"Costliest operators, step {step:,}", rows)
         missed = [step for step in self.spec.runtime.tracking.profile_steps if step not in operators]
         if missed:
-            out.note(f"runtime.tracking.profile_steps: {missed} came before this run resumed, so there is no trace")
+            out.warn(f"runtime.tracking.profile_steps: {missed} came before this run resumed, so there is no trace")
         if records or operators:
             out.note(f"layer statistics and traces are in {self.spec.insight}")
             (self.spec.insight / "page.md").write_text(self.write(), encoding="utf-8")

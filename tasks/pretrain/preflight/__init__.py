@@ -77,7 +77,7 @@ def before_training(spec: TrainSpec, out: Output, hear: Callable[[Line], None]) 
     out.fact(preflight=checks)
     for line in checks:
         if line["state"] == "advice":
-            out.note(f"pre-flight: {line['name']}: {line['value']}. {line['remedy']}")
+            out.warn(f"pre-flight: {line['name']}: {line['value']}. {line['remedy']}")
     refuse_failed(checks)
     seconds = sum(line["seconds"] for line in checks)
     out.note(f"pre-flight: {len(checks)} checks passed in {seconds:.1f} s")

@@ -39,7 +39,7 @@ def run_with_less(spec: Spec, out: Output, share: BatchShare, run: Callable[[Spe
                 raise fault from error
             setting, value = change
             rows, healed = value if isinstance(value, int) else rows, healed + 1
-            out.note(f"memory ran out: it goes on with runtime.posttrain.{setting} {value}")
+            out.warn(f"memory ran out: it goes on with runtime.posttrain.{setting} {value}")
             spec = spec.model_copy(update={"runtime": spec.runtime.with_changes("posttrain", **{setting: value})})
 
 

@@ -42,6 +42,8 @@ from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
 from tasks.stage.pages import MAX_PLOT_BYTES, report
 from tasks.stage.progress import Observer
+from tasks.stage.runtime import Runtime
+from tasks.stage.session import Session, Step
 from tasks.training.logs import append_log, read_log
 from tasks.training.peak import peak_flops
 from tests.runtimes import runtime_of
@@ -466,7 +468,9 @@ def test_a_stages_page_shows_how_it_went_beside_what_it_made(folder: Store, make
     out.table("Shape", [{"name": "depth"}])
     out.fact_table("Speed", [{"measure": "peak memory"}])
     update = {"counts": out.counts, "facts": {**out.facts, "seconds": 1.0}}
-    text = report(replace(made, manifest=made.manifest.model_copy(update=update)), cached=True)
+    session = Session(folder, Runtime())
+    session.steps["pretrain"] = Step(replace(made, manifest=made.manifest.model_copy(update=update)), True, "", 0.1)
+    text = report("pretrain", session)
     assert text.index("### Shape") < text.index("| depth |") < text.index("### Speed") < text.index("| peak memory |")
 
 

@@ -7,6 +7,7 @@ has a page with its curve, at most every half minute.
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import time
@@ -58,34 +59,64 @@ class Pace:
         return " · ".join([*parts, *([progress.note] if progress.note else [])])
 
 
+def _percent(progress: Progress) -> float:
+    return min(100.0, 100.0 * progress.done / progress.total) if progress.total else 0.0
+
+
 class PrefectObserver(Observer):
     """Progress artifacts for long stages, a page for those that have one, and Prefect's log for the rest."""
 
     def __init__(self) -> None:
-        self.artifacts: dict[str, UUID] = {}
+        self.artifacts: dict[str, UUID] = {}  # of progress, by stage, until it is finished
+        self.latest: dict[str, Progress] = {}
         self.pages: dict[str, tuple[UUID | None, float]] = {}  # and when each was shown
         self.shown = self.logged = time.monotonic()
         self.paces: dict[tuple[str, str, float], Pace] = {}
 
     def started(self, stage: str, why: str) -> None:
         """A line in the run's log, as all below."""
-        self._log(stage, f"is made: {why}")
+        self._log(stage, f"to be made ({why})")
 
     def noted(self, stage: str, message: str) -> None:
         """See the base."""
         self._log(stage, message)
+
+    def warned(self, stage: str, message: str) -> None:
+        """See the base."""
+        self._log(stage, message, logging.WARNING)
 
     def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
         """See the base."""
         size = f", {size_of(artifact.manifest.size)}" if artifact.manifest else ""
         how = "from the store" if cached else f"made in {duration(seconds)}"
         self._log(stage, f"{how}{size}: {artifact.location}")
+        self._complete(stage, how)
 
     def gathered(self, stage: str, *, made: int, cached: int, seconds: float) -> None:
         """See the base."""
-        self._log(stage, f"{made} made in {duration(seconds)}, {cached} from the store")
+        how = f"{made} made in {duration(seconds)}, {cached} from the store"
+        self._log(stage, how)
+        self._complete(stage, how)
 
-    def _log(self, stage: str, message: str) -> None:
+    def failed(self, error: str) -> None:
+        """Progress that stands says where it stopped, and by what."""
+        for stage, made in self.artifacts.items():
+            reached = self.latest[stage]
+            of_total = f"Stopped at {reached.done:,.0f} of {reached.total:,.0f} {reached.unit}"
+            self._update(made, _percent(reached), f"{of_total}: {error}")
+        self.artifacts.clear()
+
+    def _complete(self, stage: str, how: str) -> None:
+        if made := self.artifacts.pop(stage, None):
+            self._update(made, 100.0, f"{how[0].upper()}{how[1:]}")
+
+    def _update(self, made: UUID, percent: float, description: str) -> None:
+        from prefect.artifacts import update_progress_artifact
+
+        with suppress(httpx.HTTPError):
+            update_progress_artifact(made, percent, description)
+
+    def _log(self, stage: str, message: str, level: int = logging.INFO) -> None:
         """A run that takes all from the store may go without Prefect, which takes seconds to import."""
         self.logged = time.monotonic()
         drop_closed_streams()
@@ -94,7 +125,7 @@ class PrefectObserver(Observer):
             from prefect.exceptions import MissingContextError
 
             with suppress(MissingContextError):
-                get_run_logger().info("%s: %s", stage, message)
+                get_run_logger().log(level, "%s: %s", stage, message)
 
     def _pace(self, progress: Progress) -> Pace:
         return self.paces.setdefault((progress.stage, progress.unit, progress.total), Pace(first=progress.done))
@@ -103,6 +134,7 @@ class PrefectObserver(Observer):
         """A line every `LOG_SECONDS`. At most one update of the artifact every `PREFECT_SECONDS`; short stages never
         make one."""
         pace = self._pace(progress)
+        self.latest[progress.stage] = progress
         if time.monotonic() - self.logged > LOG_SECONDS:
             self._log(progress.stage, pace.describe(progress))
         if time.monotonic() - self.shown < PREFECT_SECONDS or not progress.total:
@@ -112,23 +144,23 @@ class PrefectObserver(Observer):
         if TaskRunContext.get() is None:
             return
         try:
-            self._show(progress)
+            self._show(progress, pace.describe(progress))
             self.shown = time.monotonic()
         except httpx.HTTPError:  # a server that is gone for a while is no reason to end the work
             self.shown = time.monotonic() + AWAY_SECONDS
 
-    def _show(self, progress: Progress) -> None:
+    def _show(self, progress: Progress, description: str) -> None:
         from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
-        percent = 100.0 * progress.done / progress.total
+        percent = _percent(progress)
         made = self.artifacts.get(progress.stage)
         if made is None:
             key = prefect_key(f"progress-{progress.stage}")
-            made = create_progress_artifact(percent, key=key, description=progress.unit)  # type: ignore[assignment]
+            made = create_progress_artifact(percent, key=key, description=description)  # type: ignore[assignment]
             assert isinstance(made, UUID)
             self.artifacts[progress.stage] = made
         else:
-            update_progress_artifact(made, percent)
+            update_progress_artifact(made, percent, description)
 
     def paged(self, stage: str, name: str, write: Callable[[], str], *, last: bool) -> None:
         """One artifact a page and run, `STAGE-NAME`: made at once, then changed in place (a version for each change
@@ -183,6 +215,11 @@ class TerminalObserver(PrefectObserver):
     def noted(self, stage: str, message: str) -> None:
         """A line of its own."""
         super().noted(stage, message)
+        self._print(stage, escape(message))
+
+    def warned(self, stage: str, message: str) -> None:
+        """As a note, to be seen."""
+        super().warned(stage, message)
         self._print(stage, f"[yellow]{escape(message)}[/]")
 
     def _head(self) -> None:

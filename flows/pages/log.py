@@ -1,0 +1,42 @@
+"""A run's log in Prefect: an error is told once.
+
+Prefect logs an error with its traceback for each task that it goes through and for the flow, and once more with the
+state of each. An error that a person can mend is told by the flow's end, in two sentences (flows/deployed/ends.py); a
+traceback of it says nothing. A defect keeps its own, once.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from storage.errors import GristmillError
+
+TOLD = "_told_in_log"  # on an error: builtin ones take attributes, but no weak references
+ENDED = re.compile("Finished in state (?:Failed|Crashed|TimedOut)")
+LOGGERS = ("prefect.task_runs", "prefect.flow_runs")
+
+
+class Once(logging.Filter):
+    """Lets the first record of a defect through; see the module's docstring."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See the base."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            if isinstance(error, GristmillError) or vars(error).get(TOLD):
+                return False
+            setattr(error, TOLD, True)
+        elif record.levelno == logging.ERROR and (ended := ENDED.match(str(record.msg))):
+            record.levelno, record.levelname = logging.INFO, "INFO"
+            record.msg, record.args = ended[0], ()
+        return True
+
+
+_ONCE = Once()
+
+
+def tell_once() -> None:
+    """From now on, in this process."""
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(_ONCE)

@@ -1,0 +1,57 @@
+"""How runs are named in the Prefect UI, and tagged: by the profile, where they end, and what was asked otherwise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from storage.credentials import redact
+
+LONGEST = 80  # characters
+
+
+def run_name(profile: str, overrides: Sequence[str], to: str | None, refresh: Collection[str]) -> str:
+    """`smoke to filter, filter.form=null, dedup anew`. Settings of the runtime change no result and are left out."""
+    parts = [f"{profile} to {to}" if to else profile]
+    parts += [redact(setting) for setting in overrides if not setting.startswith("runtime.")]
+    parts += [f"{stage} anew" for stage in sorted(refresh)]
+    name = ", ".join(parts)
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..."
+
+
+def name_of_run() -> str:
+    """The name of the flow run that begins: that which a person gave it, or one by its parameters."""
+    return _named(_by_parameters)
+
+
+def name_as(template: str) -> Callable[[], str]:
+    """As `name_of_run`, with parameters put into a template in place of the default."""
+    return lambda: _named(lambda given: template.format(**{**given, "profile": profile_of(str(given.get("profile")))}))
+
+
+def _named(make: Callable[[dict[str, Any]], str]) -> str:
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    assert context is not None
+    assert context.flow_run is not None
+    return make(context.parameters) if is_random(context.flow_run.name) else context.flow_run.name
+
+
+def _by_parameters(given: dict[str, Any]) -> str:
+    profile = profile_of(str(given.get("profile", "")))
+    if "name" in given:  # of one stage
+        return run_name(profile, given.get("overrides") or (), given["name"], [given["name"]] * bool(given["refresh"]))
+    return run_name(profile, given.get("overrides") or (), given.get("to"), given.get("refresh") or ())
+
+
+def profile_of(given: str) -> str:
+    """The name of a profile that may be given as a file."""
+    return Path(given).stem if given.endswith((".yaml", ".yml")) else given
+
+
+def is_random(name: str) -> bool:
+    """Whether Prefect, or its form, made up a name where nobody gave one: an adjective, a dash and an animal."""
+    return re.fullmatch("[a-z]+-[a-z]+", name) is not None

@@ -1,0 +1,74 @@
+"""What a run does in Prefect beside its stages: it is tagged, and has a page of what it came to, however it ends."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import httpx
+
+from flows.pages.log import tell_once
+from flows.pages.progress import PrefectObserver
+from flows.pages.report import Asked, run_page
+from profiles.schema import Profile
+from storage.errors import GristmillError, ServerError
+from tasks.stage.pages import report
+from tasks.stage.session import Session
+
+
+@contextmanager
+def shown(profile: Profile, session: Session, asked: Asked) -> Iterator[None]:
+    """The block is a flow run's work; outside of a flow run nothing is shown. Raises what the block raises."""
+    from prefect import tags
+    from prefect.context import FlowRunContext
+
+    if FlowRunContext.get() is None:
+        yield
+        return
+    tell_once()
+    _tag(profile.name)
+    started, ended = time.monotonic(), False
+    try:
+        with tags(profile.name):
+            yield
+        ended = True
+    finally:
+        error = None if ended else sys.exc_info()[1]
+        if not isinstance(error, httpx.HTTPError | ServerError):  # after which nobody is there to show it to
+            if error is not None and isinstance(session.observer, PrefectObserver):
+                session.observer.failed(_short(error))
+            _publish(profile, session, asked, time.monotonic() - started, error)
+
+
+def _tag(profile: str) -> None:
+    """Find a run by its profile."""
+    from prefect.client.orchestration import get_client
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    assert context is not None
+    assert context.flow_run is not None
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(context.flow_run.id, tags={*context.flow_run.tags, profile})
+
+
+def _short(error: BaseException) -> str:
+    if isinstance(error, GristmillError):
+        return error.message
+    return f"{type(error).__name__}." if isinstance(error, Exception) else "cancelled or interrupted."
+
+
+def _publish(profile: Profile, session: Session, asked: Asked, seconds: float, error: BaseException | None) -> None:
+    """The run's page; and the pages of its stages again, which can now say what reads them."""
+    from prefect.artifacts import create_markdown_artifact
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import ArtifactUpdate
+
+    with suppress(httpx.HTTPError):  # the run itself is done: its own state will say so
+        page = run_page(session, profile, asked, seconds, error)
+        create_markdown_artifact(markdown=page, key="run-report", description="What this run came to")
+        with get_client(sync_client=True) as client:
+            for name, artifact in session.pages.items():
+                client.update_artifact(artifact, ArtifactUpdate(data=report(name, session)))  # type: ignore[arg-type]
