@@ -421,10 +421,11 @@ def ui(
 
 
 def _add_groups() -> None:
-    from flows.commands import profile, release, store
+    from flows.commands import profile, release, runs, store
     from flows.commands.documents import filter as filters
 
     app.add_typer(filters.app, name="filter")
+    app.add_typer(runs.app, name="runs")
     app.add_typer(store.app, name="store")
     app.add_typer(release.app, name="release")
     app.add_typer(profile.app, name="profile")

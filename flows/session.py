@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -16,6 +16,7 @@ from typing import Annotated
 from pydantic import Field
 
 from flows.pools.send import Elsewhere
+from flows.records.recorder import Asked, Recorder
 from profiles.load import load
 from profiles.schema import Profile
 from storage.credentials import NO_CREDENTIALS, guard
@@ -36,9 +37,17 @@ class Run:
 
     profile: Profile
     session: Session
+    record: Recorder | None = None
 
 
 _HANDED_ON: ContextVar[Run | None] = ContextVar("gristmill_run", default=None)
+
+
+@contextmanager
+def recorded(profile: Profile, session: Session, asked: Asked) -> Iterator[Run]:
+    """Within the block a run goes on, of which the store keeps a record."""
+    with Recorder(profile, session, asked) as record:
+        yield Run(profile, record.session, record)
 
 
 @contextmanager
@@ -54,18 +63,22 @@ def handed_on(run: Run) -> Iterator[None]:
 @contextmanager
 def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Collection[str]) -> Iterator[Profile]:
     """Open the session that a flow's stages run in. Raises ConfigError for a wrong profile or stage name."""
-    run = _HANDED_ON.get()
-    if run is None:
-        from flows.progress import PrefectObserver
+    with ExitStack() as stack:
+        run = _HANDED_ON.get()
+        if run is None:
+            from flows.progress import PrefectObserver
 
-        guard()
-        chosen = load(profile, overrides)
-        names = chosen.stage_names
-        check_stages(chosen, names[: names.index(until) + 1] if until in names else names)
-        # A worker has nobody who watches but Prefect's log
-        run = Run(chosen, replace(session_of(chosen, until, refresh), observer=PrefectObserver()))
-    elsewhere = Elsewhere(run.profile, run.session.until, _whole)
-    with open_session(replace(run.session, elsewhere=elsewhere)):
+            guard()
+            chosen = load(profile, overrides)
+            names = chosen.stage_names
+            # A worker has nobody who watches but Prefect's log
+            session = replace(session_of(chosen, until, refresh), observer=PrefectObserver())
+            run = stack.enter_context(recorded(chosen, session, Asked(profile, overrides, until, [*refresh])))
+            check_stages(chosen, names[: names.index(until) + 1] if until in names else names)
+        if run.record:
+            run.record.in_flow()
+        elsewhere = Elsewhere(run.profile, run.session.until, _whole)
+        stack.enter_context(open_session(replace(run.session, elsewhere=elsewhere)))
         yield run.profile
 
 

@@ -16,9 +16,10 @@ from rich.console import Console
 
 from flows.plan import PlannedStage, plan
 from flows.progress import TerminalObserver
+from flows.records.recorder import Asked
 from flows.report import made_by, summary
 from flows.server import check_address, temporary_server
-from flows.session import Run, check_stages, handed_on, session_of
+from flows.session import Run, check_stages, handed_on, recorded, session_of
 from flows.stop import Stop, stoppable
 from flows.tables import new_table
 from profiles.load import load
@@ -34,13 +35,14 @@ def run_pipeline(
     started = time.monotonic()
     profile = load(name, overrides)
     observer = TerminalObserver(console)
-    run = Run(profile, replace(session_of(profile, to, refresh, paranoid), observer=observer))
+    session = replace(session_of(profile, to, refresh, paranoid), observer=observer)
     console.print(f"[bold]{profile.name}[/] [dim]store {profile.runtime.store}[/]")
-    lines = plan(profile, run.session)
-    check_stages(profile, [line.name for line in lines if not line.hit])
-    # Where there is nothing to run, a temporary Prefect server, gone a second later, would cost more than all else
-    if os.environ.get("PREFECT_API_URL") or not _take_from_store(run, lines):
-        _run_in_prefect(run, observer, name, overrides, to, refresh)
+    with recorded(profile, session, Asked(name, overrides, to, refresh)) as run:
+        lines = plan(profile, run.session)
+        check_stages(profile, [line.name for line in lines if not line.hit])
+        # Where there is nothing to run, a temporary Prefect server, gone a second later, would cost more than all else
+        if os.environ.get("PREFECT_API_URL") or not _take_from_store(run, lines):
+            _run_in_prefect(run, observer, name, overrides, to, refresh)
     summarize(console, run, time.monotonic() - started)
 
 

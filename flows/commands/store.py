@@ -183,6 +183,9 @@ def gc(
         console.print(f"{size_of(size):>9}  {key} [dim](checkpoints in the bucket: a resume would need them)[/]")
     for upload in garbage.uploads:
         console.print(f"{size_of(upload.size):>9}  {upload.path} [dim](an upload that was never finished)[/]")
+    if garbage.records:
+        records = sum(garbage.records.values())
+        console.print(f"{size_of(records):>9}  {len(garbage.records)} records of the oldest runs")
     if garbage.unreadable:
         console.print(
             f"{', '.join(garbage.unreadable)} can't be read, so all that may be needed for it stays. "
