@@ -52,6 +52,10 @@ class Recorder(AbstractContextManager["Recorder"]):
             process=os.getpid(), started=_now(),
         )  # fmt: skip
         self._works = True
+        if session.runtime.tracking.pipeline:
+            from flows.records.track import check_trackers
+
+            check_trackers(session.runtime)
         self.session = replace(session, observer=Watching(session.observer, self))
 
     def expect(self, estimates: Mapping[str, Estimate]) -> None:
@@ -119,6 +123,16 @@ class Recorder(AbstractContextManager["Recorder"]):
         self._write(state=state, error=said, ended=_now(), working=working)
         with suppress(OSError, StoreError):  # of a lease that its folder has lost
             self._stack.close()
+        if self._session.runtime.tracking.pipeline:
+            self._track()
+
+    def _track(self) -> None:
+        from flows.records.track import track  # imports a tracker, which takes seconds
+
+        try:
+            track(self.record, self._session.runtime, self._session.store)
+        except OSError as problem:
+            self._session.observer.noted("run", f"is not tracked: {redact(str(problem))}")
 
 
 class Watching(Renamed):
