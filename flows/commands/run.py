@@ -14,6 +14,7 @@ from typing import NoReturn
 import httpx
 from rich.console import Console
 
+from flows.estimates.stages import estimates, training_of
 from flows.plan import PlannedStage, plan
 from flows.progress import TerminalObserver
 from flows.records.recorder import Asked
@@ -39,6 +40,8 @@ def run_pipeline(
     console.print(f"[bold]{profile.name}[/] [dim]store {profile.runtime.store}[/]")
     with recorded(profile, session, Asked(name, overrides, to, refresh)) as run:
         lines = plan(profile, run.session)
+        if run.record and not all(line.hit for line in lines):
+            run.record.expect(estimates(run.session.store, lines, training_of(profile)))
         check_stages(profile, [line.name for line in lines if not line.hit])
         # Where there is nothing to run, a temporary Prefect server, gone a second later, would cost more than all else
         if os.environ.get("PREFECT_API_URL") or not _take_from_store(run, lines):
