@@ -134,8 +134,9 @@ def plan(
 ) -> None:
     """Say what a run would do and what it takes, without doing anything.
 
-    Each stage is a HIT or a MISS, with the reason, its size, how long it will take and by what that is known: an earlier
-    run, scaled by the work that there is now, or arithmetic. A training that would resume is priced from its checkpoint.
+    Each stage is a HIT or a MISS, with the reason, its size, how long it will take, and by what that is known: an
+    earlier run, scaled by the work that there is now, or arithmetic. A training that would resume is priced from its
+    checkpoint.
 
     Then the model that the size dial gives, and the arithmetic of training it:
     do its tokens suit its parameters, how much memory does one device need for what,

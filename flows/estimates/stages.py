@@ -86,10 +86,11 @@ def _estimate(
             return Estimate(seconds=training.seconds * left, source=f"arithmetic{rest}")
         return None
     fixed, ratio = _growth(line, earlier, training, read)
-    if line.payload and ratio == 1.0 and line.payload.inputs == earlier.payload.inputs:
-        own = seconds - _parts(store, earlier)
-        if own < seconds:
-            return Estimate(seconds=max(own, 0.0), source=f"{_named(earlier)}, its parts from the store")
+    parts = _parts(store, earlier)
+    own = max(0.0, seconds - sum(part.seconds for part in parts if part.within))
+    if parts and line.payload and line.payload.inputs == earlier.payload.inputs:
+        return Estimate(seconds=own, source=f"{_named(earlier)}, its parts from the store")
+    seconds = own + sum(part.seconds for part in parts)  # also of those that it found in the store
     scaled = fixed + (seconds - fixed) * ratio * left
     source = _named(earlier) if abs(ratio - 1) <= SAME else f"scaled ×{ratio:,.3g} from {_named(earlier)}"
     return Estimate(seconds=scaled, source=source + rest)
@@ -153,15 +154,20 @@ def _text_out(line: PlannedStage, manifest: Manifest, read: Mapping[str, float])
     return float(wrote * now / took if now and took else wrote)
 
 
-def _parts(store: Store, manifest: Manifest) -> float:
-    """Seconds of the parts of an artifact that were made while it was."""
-    total = 0.0
+class _Part(NamedTuple):
+    seconds: float
+    within: bool  # it was made while the whole was
+
+
+def _parts(store: Store, manifest: Manifest) -> list[_Part]:
+    """The parts of an artifact, as far as they are there yet."""
+    found = []
     for place in manifest.uses.values():
         with suppress(DamagedArtifact):
             part = store.manifest(place.location)
-            if part and part.stage in STAGES and STAGES[part.stage].part_of and _within(part, manifest):
-                total += float(part.facts.get("seconds", 0))
-    return total
+            if part and part.stage in STAGES and STAGES[part.stage].part_of:
+                found.append(_Part(float(part.facts.get("seconds", 0)), _within(part, manifest)))
+    return found
 
 
 def _within(part: Manifest, whole: Manifest) -> bool:

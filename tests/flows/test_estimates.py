@@ -138,6 +138,9 @@ def test_of_the_same_inputs_parts_are_taken_to_be_there(tmp_path: Path) -> None:
     found = estimates(session.store, plan(profile), None)["dedup"]
     assert found.seconds == pytest.approx(3.0)
     assert found.source.endswith("its parts from the store")
+    (tmp_path / "notes.jsonl").write_text('{"text": "A note of some other words."}\n')
+    found = estimates(session.store, plan(profile), None)["dedup"]
+    assert found.seconds == pytest.approx(10.0), "of other documents nothing is there"
 
 
 def test_a_checkpoint_is_seen_and_only_the_rest_priced(tmp_path: Path) -> None:
