@@ -69,7 +69,7 @@ def show_plan(
         )
     console.print(table)
     console.print(f"\n{_to_make(lines, expected)}", soft_wrap=True)
-    notes = [*told_of_resumes(store, lines, training), *last_time(store, profile.name)]
+    notes = [*told_of_resumes(store, lines, training.steps if training else None), *last_time(store, profile.name)]
     for text in [*notes, *told_of_room(store, lines, training)]:
         console.print(text, soft_wrap=True, highlight=False)
     for line in lines:

@@ -51,11 +51,11 @@ def told_of_room(store: Store, lines: Sequence[PlannedStage], training: Training
         yield "[bold red]The disk will be full before the run ends[/]: free space, or choose another store."
 
 
-def told_of_resumes(store: Store, lines: Sequence[PlannedStage], training: TrainingPlan | None) -> Iterator[str]:
-    """Each training that goes on from a checkpoint."""
+def told_of_resumes(store: Store, lines: Sequence[PlannedStage], steps: int | None) -> Iterator[str]:
+    """Each training that goes on from a checkpoint; `steps` are those of pretraining."""
     for line in lines:
         if step := resumes_at(store, line):
-            of = f" of {training.steps:,}" if training and line.name == "pretrain" else ""
+            of = f" of {steps:,}" if steps and line.name == "pretrain" else ""
             yield f"{line.name} resumes at step {step:,}{of}."
 
 

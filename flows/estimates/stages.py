@@ -106,12 +106,12 @@ def _growth(
     """The seconds of an earlier artifact that are the same for any size, and how much more work there is now."""
     seconds = float(earlier.facts["seconds"])
     if line.name == "pretrain" and training is not None:
-        before = _flops(earlier)
+        done = _flops(earlier)
         fixed = seconds * float(earlier.facts.get("starting_share", 0.0))
-        return (fixed, training.flops / before) if before else (0.0, 1.0)
+        return (fixed, training.flops / done) if done else (0.0, 1.0)
     if "training_seconds" in earlier.facts:
-        now, before = line.config.model_dump().get("epochs"), earlier.payload.config.get("epochs")
-        ratio = now / before if now and before else 1.0
+        epochs, once = line.config.model_dump().get("epochs"), earlier.payload.config.get("epochs")
+        ratio = epochs / once if epochs and once else 1.0
         return seconds - float(earlier.facts["training_seconds"]), ratio
     before, now = earlier.facts.get("bytes_in"), _text_in(line, read)
     return 0.0, (now / before if before and now else 1.0)

@@ -19,7 +19,6 @@ from storage.errors import DamagedArtifact, StoreError
 
 FOLDER = "runs"
 FORMAT = 1
-STATES = ("running", "completed", "failed", "stopped", "crashed")
 
 State = Literal["running", "completed", "failed", "stopped", "crashed"]
 

@@ -104,7 +104,7 @@ def test_a_data_stage_is_scaled_by_the_text_that_it_reads(tmp_path: Path) -> Non
     assert raw.manifest is not None
     assert profile.dedup is not None
     size = raw.manifest.facts["text_bytes"]
-    told = {"facts": {"seconds": 6.0, "bytes_in": 3 * size, "text_bytes": 3 * size}}
+    told: dict[str, Any] = {"facts": {"seconds": 6.0, "bytes_in": 3 * size, "text_bytes": 3 * size}}
     publish(session.store, "dedup", profile.dedup.model_dump(mode="json"), **told)
     told = {"facts": {"seconds": 9.0, "bytes_in": 10 * size, "text_bytes": size}}
     assert profile.filter is not None
@@ -164,7 +164,7 @@ def test_a_checkpoint_is_seen_and_only_the_rest_priced(tmp_path: Path) -> None:
     found = estimates(store, [line], training)["pretrain"]
     assert found.seconds == pytest.approx(10 + 10 / 3), "a start, and ten of thirty steps"
     assert found.source.endswith("from step 20 of 30")
-    assert list(told_of_resumes(store, [line], training)) == ["pretrain resumes at step 20 of 30."]
+    assert list(told_of_resumes(store, [line], 30)) == ["pretrain resumes at step 20 of 30."]
 
 
 def test_the_last_estimates_are_told_beside_what_came(tmp_path: Path) -> None:

@@ -129,8 +129,8 @@ def test_a_killed_run_has_crashed_and_a_running_one_runs(tmp_path: Path) -> None
         "print('begun', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, cwd=Path(__file__).parents[2]) as child:
+    root, pipe = Path(__file__).parents[2], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=root) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"begun\n"
         store = session_of(profile).store

@@ -15,14 +15,22 @@ from flows.commands.store import StoreUrl, console, open_store
 from flows.options import DEFAULT_STORE
 from storage.errors import ConfigError
 from storage.runs import history
-from storage.runs.record import STATES
 from storage.units import seconds_of
 
 app = typer.Typer(rich_markup_mode="rich")
 
 RunId = Annotated[str, typer.Argument(metavar="ID", help="a run's id, the beginning of it, or last")]
 Json = Annotated[bool, typer.Option("--json", help="print the whole records as JSON")]
-Ended = StrEnum("Ended", {state.upper(): state for state in STATES})
+
+
+class Ended(StrEnum):
+    """The states of a run."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    CRASHED = "crashed"
 
 
 @app.callback(invoke_without_command=True)

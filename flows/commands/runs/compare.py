@@ -72,15 +72,15 @@ def as_json(first: RunRecord, second: RunRecord) -> dict[str, Any]:
             for name, same, one, two in stage_rows(first, second)
         ],
         "counts": fields(figure_differences(first, second)),
-        "scores": fields(differences(*({k: v.model_dump() for k, v in run.scores.items()} for run in (first, second)))),
+        "scores": fields(differences(_scores(first), _scores(second))),
         "seconds": [first.seconds, second.seconds],
     }
 
 
 def profile_differences(first: RunRecord, second: RunRecord) -> list[tuple[str, Any, Any]]:
     """The fields outside the runtime in which two resolved profiles differ, names and descriptions left out."""
-    told = [{k: v for k, v in run.config.items() if k not in ("name", "description")} for run in (first, second)]
-    return differences(*told)
+    one, two = ({k: v for k, v in run.config.items() if k not in ("name", "description")} for run in (first, second))
+    return differences(one, two)
 
 
 def stage_rows(
@@ -106,7 +106,12 @@ def _is_whole(first: RunRecord, second: RunRecord) -> bool:
 def figure_differences(first: RunRecord, second: RunRecord) -> list[tuple[str, Any, Any]]:
     """The counts in which stages that both have differ, as `stage.count`."""
     both = [name for name in first.stages if name in second.stages]
-    return differences(*({name: run.stages[name].figures for name in both} for run in (first, second)))
+    one, two = ({name: run.stages[name].figures for name in both} for run in (first, second))
+    return differences(one, two)
+
+
+def _scores(run: RunRecord) -> dict[str, Any]:
+    return {name: score.model_dump() for name, score in run.scores.items()}
 
 
 def _table(
