@@ -136,7 +136,9 @@ def plan(
 ) -> None:
     """Say what a run would do and what it takes, without doing anything.
 
-    Each stage is a HIT or a MISS, with the reason, its size and a guess of its time.
+    Each stage is a HIT or a MISS, with the reason, its size, how long it will take, and by what that is known: an
+    earlier run, scaled by the work that there is now, or arithmetic. A training that would resume is priced from its
+    checkpoint.
 
     Then the model that the size dial gives, and the arithmetic of training it:
     do its tokens suit its parameters, how much memory does one device need for what,
@@ -426,10 +428,11 @@ def ui(
 
 
 def _add_groups() -> None:
-    from flows.commands import profile, release, store
+    from flows.commands import profile, release, runs, store
     from flows.commands.documents import filter as filters
 
     app.add_typer(filters.app, name="filter")
+    app.add_typer(runs.app, name="runs")
     app.add_typer(store.app, name="store")
     app.add_typer(release.app, name="release")
     app.add_typer(profile.app, name="profile")

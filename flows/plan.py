@@ -17,7 +17,7 @@ from profiles.schema import Profile
 from storage import refs
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact
-from storage.keys import KeyPayload
+from storage.keys import KeyPayload, differences
 from storage.manifest import Manifest
 from storage.shards.documents import count_rows
 from storage.store import Store
@@ -49,6 +49,7 @@ class PlannedStage:
     payload: KeyPayload | None
     manifest: Manifest | None  # of the hit, or of the nearest earlier artifact
     inputs: tuple[Input, ...]
+    config: StageConfig
     forecast: Forecast | None = None
 
 
@@ -79,18 +80,18 @@ def _ask(
     entries = refs.history(session.store, f"{session.profile}/{stage.name}")  # one that is damaged ends the run here
     waiting = sorted({given.location for given in stage.named(inputs).values() if isinstance(given, Pending)})
     if waiting:
-        guess = _readable(session.store, entries[-1].location) if entries else None
-        waits = PlannedStage(stage.name, False, f"waits for {', '.join(waiting)}", None, guess, inputs)
+        guess = _readable(session.store, entries[-1].location) if entries else _like(session.store, stage, config)
+        waits = PlannedStage(stage.name, False, f"waits for {', '.join(waiting)}", None, guess, inputs, config)
         return replace(waits, forecast=_forecast(session, stage, config, inputs, guess)), pending
     payload = stage.payload(config, inputs)
     found = None if stage.name in session.refresh else session.store.find(stage.name, payload.key())
     if found is not None:
         adopted = found.manifest.adopted if found.manifest else ""
-        return PlannedStage(stage.name, True, adopted, payload, found.manifest, inputs), found
+        return PlannedStage(stage.name, True, adopted, payload, found.manifest, inputs, config), found
     why = explain_miss(session.store, payload, stage.name in session.refresh)
     near = nearest(session.store, payload)
     forecast = _forecast(session, stage, config, inputs, near)
-    return PlannedStage(stage.name, False, why, payload, near, inputs, forecast), pending
+    return PlannedStage(stage.name, False, why, payload, near, inputs, config, forecast), pending
 
 
 def _forecast(
@@ -108,6 +109,13 @@ def _forecast(
     else:
         return None
     return stage.forecast(config, count, session.runtime)
+
+
+def _like(store: Store, stage: AnyStage, config: StageConfig) -> Manifest | None:
+    """Of a stage that this profile never made, the artifact whose config differs least."""
+    wanted = config.model_dump(mode="json")
+    known = [manifest for _, manifest in store.manifests(stage.name)]
+    return min(known, key=lambda found: len(differences(found.payload.config, wanted)), default=None)
 
 
 def _readable(store: Store, location: str) -> Manifest | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 from flows.pools.send import Elsewhere
+from flows.records.recorder import Asked, Recorder
 from profiles.load import load
 from profiles.schema import Profile
 from storage.credentials import guard
@@ -29,9 +30,17 @@ class Run:
 
     profile: Profile
     session: Session
+    record: Recorder | None = None
 
 
 _HANDED_ON: ContextVar[Run | None] = ContextVar("gristmill_run", default=None)
+
+
+@contextmanager
+def recorded(profile: Profile, session: Session, asked: Asked) -> Iterator[Run]:
+    """Within the block a run goes on, of which the store keeps a record."""
+    with Recorder(profile, session, asked) as record:
+        yield Run(profile, record.session, record)
 
 
 @contextmanager
@@ -49,26 +58,26 @@ def start(profile: str, overrides: Sequence[str], until: str | None, refresh: Co
     """Open the session that a flow's stages run in. Raises ConfigError for a wrong profile or stage name."""
     # Not above, for a plan shows nothing in Prefect
     from flows.pages.progress import PrefectObserver
-    from flows.pages.report import Asked
     from flows.pages.run import shown
 
-    run = _HANDED_ON.get()
-    if run is None:
-        from flows.deployed.approval import OnPage
+    asked = Asked(profile, overrides, until, sorted(refresh))
+    with ExitStack() as stack:
+        run = _HANDED_ON.get()
+        if run is None:
+            from flows.deployed.approval import OnPage
 
-        guard()
-        chosen = load(profile, overrides)
-        names = chosen.stage_names
-        check_stages(chosen, names[: names.index(until) + 1] if until in names else names)
-        # A worker has nobody who watches but Prefect's log
-        run = Run(chosen, replace(session_of(chosen, until, refresh), observer=PrefectObserver()))
-        run = replace(run, session=replace(run.session, approve=OnPage(chosen)))
-    elsewhere = Elsewhere(run.profile, run.session.until, _whole)
-    asked = Asked(overrides, until, sorted(refresh))
-    with (
-        open_session(replace(run.session, elsewhere=elsewhere)) as session,
-        shown(run.profile, session, asked),
-    ):
+            guard()
+            chosen = load(profile, overrides)
+            names = chosen.stage_names
+            # A worker has nobody who watches but Prefect's log
+            watched = replace(session_of(chosen, until, refresh), observer=PrefectObserver(), approve=OnPage(chosen))
+            run = stack.enter_context(recorded(chosen, watched, asked))
+            check_stages(chosen, names[: names.index(until) + 1] if until in names else names)
+        if run.record:
+            run.record.in_flow()
+        elsewhere = Elsewhere(run.profile, run.session.until, _whole)
+        session = stack.enter_context(open_session(replace(run.session, elsewhere=elsewhere)))
+        stack.enter_context(shown(run.profile, session, asked))
         yield run.profile
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from storage import leases, refs
 from storage.artifact import Artifact
@@ -19,6 +20,7 @@ from storage.files import locks
 from storage.files.unfinished import Upload
 from storage.keys import KeyPayload
 from storage.manifest import MANIFEST, SUMS, InputRef, Manifest
+from storage.runs import history
 from storage.store import CHECKPOINTS, Store
 
 DAY = 86_400.0
@@ -29,8 +31,9 @@ REAL_FILES = "Put the file itself there (`cp -rL` copies what links lead to)."
 @dataclass(frozen=True)
 class Garbage:
     """What a collection would delete, with sizes in bytes: artifacts, among them what a kill has left of one, and
-    folders that no process uses (abandoned work, insight into runs whose artifact is gone), and drafts of refs; in a
-    bucket also checkpoints of trainings that are over or were given up, and uploads that a kill has left unfinished.
+    folders that no process uses (abandoned work, insight into runs whose artifact is gone), and drafts of refs and
+    records, and the records of the oldest runs; in a bucket also checkpoints of trainings that are over or were given
+    up, and uploads that a kill has left unfinished.
     Where needed artifacts are `unreadable`, nothing that could be their ancestor is deleted."""
 
     artifacts: dict[str, int]
@@ -38,13 +41,14 @@ class Garbage:
     drafts: dict[Path, int]
     checkpoints: dict[str, int]
     uploads: list[Upload]
+    records: dict[str, int]
     unreadable: list[str]
     keep_last: int
 
     @property
     def size(self) -> int:
         """Total bytes."""
-        found = (self.artifacts, self.workspaces, self.drafts, self.checkpoints)
+        found = (self.artifacts, self.workspaces, self.drafts, self.checkpoints, self.records)
         return sum(sum(sizes.values()) for sizes in found) + sum(upload.size for upload in self.uploads)
 
 
@@ -76,7 +80,17 @@ def find_garbage(store: Store, keep_last: int, settled: float = DAY) -> Garbage:
     old = datetime.now(UTC) - timedelta(seconds=settled)
     uploads = store.uploads.begun_before(store.root, old) if store.uploads else []
     checkpoints = _checkpoints(store, used, kept, old)
-    return Garbage(artifacts, workspaces, _drafts(store, settled), checkpoints, uploads, unreadable, keep_last)
+    records = _records(store)
+    return Garbage(artifacts, workspaces, _drafts(store, settled), checkpoints, uploads, records, unreadable, keep_last)
+
+
+def _records(store: Store) -> dict[str, int]:
+    """Bytes of each record of a run that is older than `history.KEPT` others."""
+    found = {}
+    for run in history.beyond(store):
+        with suppress(FileNotFoundError):  # another collection was faster
+            found[run] = int(store.fs.size(f"{store.root}/{history.file_of(run)}"))
+    return found
 
 
 def _sizes(store: Store, *, manifests: bool) -> dict[str, int]:
@@ -123,9 +137,11 @@ def _checkpoints(store: Store, used: Collection[str], made: Collection[str], old
 
 
 def _drafts(store: Store, settled: float) -> dict[Path, int]:
-    """Bytes of each draft of a ref, or of the store's marker, that was never renamed to what it should become."""
+    """Bytes of each draft of a ref, of a run's record or of the store's marker that was never renamed to what it should
+    become."""
     found = {}
-    for path in [*store.local.glob(".*.json.*"), *(store.local / "refs").rglob(".*.json.*")]:
+    above = [*(store.local / "refs").rglob(".*.json.*"), *(store.local / "runs").glob(".*.json.*")]
+    for path in [*store.local.glob(".*.json.*"), *above]:
         with suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime >= settled:
                 found[path] = path.stat().st_size
@@ -158,7 +174,14 @@ def collect(store: Store, garbage: Garbage) -> Garbage:
         with leases.deleting(store) as (leased, check):
             needed, unreadable = _needed(store, garbage.keep_last)
             if set(unreadable) - set(garbage.unreadable):
-                return replace(garbage, artifacts=artifacts, workspaces={}, drafts={}, checkpoints={}, uploads=[])
+                nothing: dict[str, Any] = {
+                    "workspaces": {},
+                    "drafts": {},
+                    "checkpoints": {},
+                    "uploads": [],
+                    "records": {},
+                }
+                return replace(garbage, artifacts=artifacts, **nothing)
             began = time.monotonic()
             while waiting and time.monotonic() - began < BATCH_SECONDS:
                 location = waiting.pop(0)
@@ -183,6 +206,8 @@ def collect(store: Store, garbage: Garbage) -> Garbage:
     for upload in garbage.uploads:
         if store.uploads:
             store.uploads.abort(upload)
+    for run in garbage.records:
+        store.discard(history.file_of(run))
     return replace(garbage, artifacts=artifacts, workspaces=workspaces, checkpoints=checkpoints)
 
 

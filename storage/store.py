@@ -250,9 +250,9 @@ class Store:
         if not self._has_folders:
             yield from (location for location, names in self.listed(stage).items() if MANIFEST in names)
             return
-        stages = [stage] if stage else self._names("artifacts")
+        stages = [stage] if stage else self.names("artifacts")
         for name in stages:
-            for key in self._names(f"artifacts/{name}"):
+            for key in self.names(f"artifacts/{name}"):
                 if self._is_published(f"{name}/{key}"):
                     yield f"{name}/{key}"
 
@@ -262,8 +262,8 @@ class Store:
         if not self._has_folders:
             yield from (location for location, names in self.listed().items() if MANIFEST not in names)
             return
-        for stage in self._names("artifacts"):
-            for key in self._names(f"artifacts/{stage}"):
+        for stage in self.names("artifacts"):
+            for key in self.names(f"artifacts/{stage}"):
                 path = f"{self.root}/artifacts/{stage}/{key}"
                 if not key.startswith(".") and self.fs.isdir(path) and not self.fs.exists(f"{path}/{MANIFEST}"):
                     yield f"{stage}/{key}"
@@ -287,7 +287,8 @@ class Store:
                 if manifest is not None:
                     yield location, manifest
 
-    def _names(self, folder: str) -> list[str]:
+    def names(self, folder: str) -> list[str]:
+        """The names of what lies in a folder, sorted; none where there is no folder."""
         path = f"{self.root}/{folder}"
         self.fs.invalidate_cache()
         if self._has_folders and not self.fs.isdir(path):
@@ -318,7 +319,7 @@ class Store:
 
     def _generations(self, stage: str, key: str) -> list[str]:
         """Its artifacts, oldest first. A listing may be late, so the first one and the next are also asked for."""
-        listed = {name for name in self._names(f"artifacts/{stage}") if name.split(".")[0] == key}
+        listed = {name for name in self.names(f"artifacts/{stage}") if name.split(".")[0] == key}
         names = sorted({key, *listed}, key=lambda name: int(name.partition(".")[2] or 1))
         names = [name for name in names if self._is_published(f"{stage}/{name}")]
         while names and self._is_published(f"{stage}/{(newer := _next(names[-1]))}"):

@@ -23,6 +23,14 @@ def bytes_of(text: str) -> int:
     return size
 
 
+def seconds_of(text: str) -> float:
+    """A length of time as a person says it: `90s`, `30m`, `12h`, `2d`, `1w`. Raises ValueError."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no length of time such as 30m, 12h, 2d or 1w")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}[found[2]]
+
+
 def duration(seconds: float) -> str:
     """Seconds: `4.2 s`, `2 min 10 s`, `3 h 5 min`, `29.8 days`, `3.2 years`."""
     if seconds < 60:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
-from flows.arithmetic import pretraining_of, training_plan
+from flows.arithmetic import TrainingPlan, pretraining_of, training_plan
 from flows.commands.scale import scale_as_json, show_scale, sizes_of
 from flows.commands.training import show_training
+from flows.estimates.room import last_time, room_of, told_of_resumes, told_of_room
+from flows.estimates.stages import estimates, resumes_at, training_of
 from flows.plan import PlannedStage, plan
 from flows.session import session_of
 from flows.tables import new_table
@@ -18,6 +20,8 @@ from models.presets import derive, explain
 from profiles.load import load
 from profiles.schema import Profile
 from storage.keys import differences
+from storage.runs.record import Estimate
+from storage.store import Store
 from storage.units import duration, size_of
 from tasks.stage.history import nearest
 from tasks.training.links import LINKS
@@ -38,31 +42,36 @@ def show_plan(
     train it; then what larger corpora would cost. As JSON, the stages and the larger corpora alone."""
     profile = load(name, overrides)
     sizes = sizes_of(scale)
-    if json_wanted:
-        lines = plan(profile)
-        told = scale_as_json(profile, session_of(profile).store, lines, sizes, workers or profile.runtime.data.workers)
-        print(json.dumps({"stages": [_as_json(line) for line in lines], "scale": told}, indent=1))
-        return
     # First, as it refuses an unknown device
     training = training_plan(profile, device, price, utilisation) if profile.pretrain else None
     lines = plan(profile)
-    table = new_table("stage", "", "size", "time", "why", right=["size", "time"])
-    hours = training.bill.hours if training else None
-    arithmetic = {"pretrain": hours * 3600} if hours is not None else {}
-    total = 0.0
+    if json_wanted:
+        store = session_of(profile).store
+        expected = estimates(store, lines, training_of(profile, _seconds(training)))
+        larger = scale_as_json(profile, store, lines, sizes, workers or profile.runtime.data.workers)
+        stages = [_as_json(store, line, expected.get(line.name)) for line in lines]
+        room = room_of(store, lines, training)._asdict()
+        print(json.dumps({"stages": stages, "scale": larger, "disk": room}, indent=1))
+        return
+    table = new_table("stage", "", "size", "time", "by", "why", right=["size", "time"])
+    store = session_of(profile).store
+    expected = estimates(store, lines, training_of(profile, _seconds(training)))
     for line in lines:
         guess = "" if line.hit else "~"
-        seconds = float(line.manifest.facts.get("seconds", 0)) if line.manifest else arithmetic.get(line.name)
-        total += 0 if line.hit or seconds is None else seconds
+        seconds = expected[line.name].seconds if line.name in expected else None
         table.add_row(
             line.name,
             "[cyan]HIT[/]" if line.hit else "[yellow]MISS[/]",
             guess + size_of(line.manifest.size) if line.manifest else "?",
             "" if line.hit else guess + duration(seconds) if seconds is not None else "?",
+            expected[line.name].source if line.name in expected else "",
             escape(line.why),
         )
     console.print(table)
-    console.print(f"\n{_to_make(lines, total, arithmetic)}")
+    console.print(f"\n{_to_make(lines, expected)}", soft_wrap=True)
+    notes = [*told_of_resumes(store, lines, training.steps if training else None), *last_time(store, profile.name)]
+    for text in [*notes, *told_of_room(store, lines, training)]:
+        console.print(text, soft_wrap=True, highlight=False)
     for line in lines:
         if line.forecast:
             need = f"{size_of(line.forecast.memory)} of memory and {size_of(line.forecast.disk)} of disk"
@@ -72,11 +81,14 @@ def show_plan(
         show_training(console, training)
     show_posttraining(console, profile, training.parameters if training else None)
     if sizes:
-        store = session_of(profile).store
         show_scale(console, profile, store, lines, training, sizes, workers or profile.runtime.data.workers)
 
 
-def _as_json(line: PlannedStage) -> dict[str, object]:
+def _seconds(training: TrainingPlan | None) -> float | None:
+    return None if training is None or training.bill.hours is None else training.bill.hours * 3600
+
+
+def _as_json(store: Store, line: PlannedStage, expected: Estimate | None) -> dict[str, object]:
     manifest = line.manifest
     return {
         "stage": line.name,
@@ -84,20 +96,20 @@ def _as_json(line: PlannedStage) -> dict[str, object]:
         "why": line.why,
         "bytes": manifest.size if manifest else None,
         "seconds": manifest.facts.get("seconds") if manifest else None,
+        "estimate": expected.model_dump() if expected else None,
+        "resumes_at_step": resumes_at(store, line) or None,
         "forecast": line.forecast._asdict() if line.forecast else None,
     }
 
 
-def _to_make(lines: list[PlannedStage], seconds: float, arithmetic: Collection[str]) -> str:
-    """How many stages must be made, how long that takes as far as is known, and from where it is known."""
-    misses = [line for line in lines if not line.hit]
+def _to_make(lines: list[PlannedStage], expected: Mapping[str, Estimate]) -> str:
+    """How many stages must be made, and how long that takes as far as is known."""
+    misses = [line.name for line in lines if not line.hit]
     if not misses:
         return "Nothing to make."
-    earlier = any(line.manifest for line in misses)
-    computed = [line.name for line in misses if line.manifest is None and line.name in arithmetic]
-    unknown = [line.name for line in misses if line.manifest is None and line.name not in arithmetic]
-    by = ["by earlier runs"] * earlier + [f"by the arithmetic below for {', '.join(computed)}"] * bool(computed)
-    parts = [f"about {duration(seconds)} {' and '.join(by)}"] * bool(by)
+    unknown = [name for name in misses if name not in expected]
+    seconds = sum(expected[name].seconds for name in misses if name in expected)
+    parts = [f"about {duration(seconds)}"] * (len(unknown) < len(misses))
     parts += [f"unknown for {', '.join(unknown)} (never made before)"] * bool(unknown)
     return f"{len(misses)} to make: {', '.join(parts)}."
 

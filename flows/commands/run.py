@@ -16,11 +16,13 @@ from rich.console import Console
 
 from flows.deployed.approval import AtTerminal
 from flows.deployed.automations import HEARTBEAT, HEARTBEAT_SECONDS
+from flows.estimates.stages import estimates, training_of
 from flows.pages.progress import TerminalObserver
 from flows.pages.report import made_by, summary
 from flows.plan import PlannedStage, plan
+from flows.records.recorder import Asked
 from flows.server import check_address, temporary_server
-from flows.session import Run, check_stages, handed_on, session_of
+from flows.session import Run, check_stages, handed_on, recorded, session_of
 from flows.stop import Stop, stoppable
 from flows.tables import new_table
 from profiles.load import load
@@ -43,13 +45,16 @@ def run_pipeline(
     profile = load(name, overrides)
     observer = TerminalObserver(console)
     approve = None if yes else AtTerminal(profile, observer)
-    run = Run(profile, replace(session_of(profile, to, refresh, paranoid), observer=observer, approve=approve))
+    session = replace(session_of(profile, to, refresh, paranoid), observer=observer, approve=approve)
     console.print(f"[bold]{profile.name}[/] [dim]store {profile.runtime.store}[/]")
-    lines = plan(profile, run.session)
-    check_stages(profile, [line.name for line in lines if not line.hit])
-    # Where there is nothing to run, a temporary Prefect server, gone a second later, would cost more than all else
-    if os.environ.get("PREFECT_API_URL") or not _take_from_store(run, lines):
-        _run_in_prefect(run, observer, name, overrides, to, refresh)
+    with recorded(profile, session, Asked(name, overrides, to, refresh)) as run:
+        lines = plan(profile, run.session)
+        if run.record and not all(line.hit for line in lines):
+            run.record.expect(estimates(run.session.store, lines, training_of(profile)))
+        check_stages(profile, [line.name for line in lines if not line.hit])
+        # Where there is nothing to run, a temporary Prefect server, gone a second later, would cost more than all else
+        if os.environ.get("PREFECT_API_URL") or not _take_from_store(run, lines):
+            _run_in_prefect(run, observer, name, overrides, to, refresh)
     summarize(console, run, time.monotonic() - started)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from flows.commands.artifacts.listing import Wanted, list_refs
+from flows.commands.artifacts.shown import show_manifest
 from flows.options import DEFAULT_STORE, Overrides, ProfileName, settings
 from flows.options import StoreUrl as RunStore
 from flows.tables import new_table
@@ -17,9 +20,10 @@ from storage import inspect, maintain, refs
 from storage.errors import ConfigError, DamagedArtifact
 from storage.leases import Lease
 from storage.store import Store
-from storage.units import duration, size_of
+from storage.units import size_of
 
 app = typer.Typer(help="Look into the store and keep it.", no_args_is_help=True)
+FEW = 5  # sources of an artifact that are named one by one
 WIDE = 200  # columns: what is piped to another program is not wrapped
 console = Console(width=None if sys.stdout.isatty() else WIDE)
 
@@ -35,43 +39,59 @@ def open_store(url: str) -> Store:
 
 
 @app.command()
-def ls(store: StoreUrl = DEFAULT_STORE) -> None:
-    """List the refs, newest version of each."""
-    opened = open_store(store)
-    table = new_table("ref", "artifact", "size", "made", "in", right=["size", "in"])
-    for name in refs.names(opened):
-        try:
-            entries = refs.history(opened, name)
-        except DamagedArtifact:
-            table.add_row(name, "", "damaged", "", "")
-            continue
-        stage, key = entries[-1].location.split("/")
-        try:
-            manifest = opened.manifest(entries[-1].location)
-        except DamagedArtifact:
-            table.add_row(f"{name}@{len(entries)}", f"{stage}/{key[:12]}", "damaged", "", "")
-            continue
-        if manifest is None:
-            table.add_row(f"{name}@{len(entries)}", f"{stage}/{key[:12]}", "gone", "", "")
-            continue
-        seconds = duration(float(manifest.facts.get("seconds", 0)))
-        table.add_row(
-            f"{name}@{len(entries)}", f"{stage}/{key[:12]}", size_of(manifest.size), manifest.created, seconds
-        )
-    console.print(table)
+def ls(
+    pattern: Annotated[
+        str, typer.Argument(metavar="PATTERN", help="only refs that match: 'tiny/*', '*/pretrain', pre")
+    ] = "*",
+    profile: Annotated[str | None, typer.Option(help="only refs of this profile")] = None,
+    stage: Annotated[str | None, typer.Option(help="only refs of this stage, or part of one")] = None,
+    versions: Annotated[
+        bool, typer.Option("--versions", help="every version of each ref, not the newest alone")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, help="the newest so many")] = 50,
+    show_all: Annotated[bool, typer.Option("--all", help="however many there are")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
+    """List the refs, newest version of each, the last made first.
+
+    gristmill store ls 'tiny/*'
+
+    gristmill store ls --stage pretrain --versions --limit 10
+    """
+    list_refs(
+        console, open_store(store), Wanted(pattern, profile, stage, versions), None if show_all else limit, as_json
+    )
 
 
 @app.command()
-def show(name: Name, store: StoreUrl = DEFAULT_STORE) -> None:
-    """Print an artifact's manifest."""
+def show(
+    name: Name,
+    as_json: Annotated[bool, typer.Option("--json", help="print the whole manifest")] = False,
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
+    """Say what an artifact is: made when, by what, of what, with which choices; its counts and files.
+
+    gristmill store show tiny/pretrain
+
+    gristmill store show tiny/pretrain@1 --json | jq .environment
+    """
     opened = open_store(store)
-    manifest = opened.get(refs.resolve(opened, name)).manifest
+    location = refs.resolve(opened, name)
+    manifest = opened.get(location).manifest
     assert manifest is not None
-    print(manifest.to_json(), end="")
+    if as_json:
+        print(manifest.to_json(), end="")
+    else:
+        show_manifest(console, location, manifest)
 
 
 @app.command()
-def lineage(name: Name, store: StoreUrl = DEFAULT_STORE) -> None:
+def lineage(
+    name: Name,
+    sources: Annotated[bool, typer.Option("--sources", help="every source outside the store, with its digest")] = False,
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
     """Draw the tree from an artifact to its sources."""
     opened = open_store(store)
     for node in inspect.lineage(opened, refs.resolve(opened, name)):
@@ -84,9 +104,17 @@ def lineage(name: Name, store: StoreUrl = DEFAULT_STORE) -> None:
             f"[dim]{'seen above' if node.repeated else made}[/]"
         )
         if node.manifest and not node.repeated:
-            for source, digest in node.manifest.payload.inputs.items():
-                if source.startswith("source:"):
-                    console.print(f"{'    ' * (node.depth + 1)}[dim]{escape(source)} {escape(digest[:40])}[/]")
+            for line in _sources(node.manifest.payload.inputs, sources):
+                console.print(f"{'    ' * (node.depth + 1)}[dim]{escape(line)}[/]", soft_wrap=True)
+
+
+def _sources(inputs: Mapping[str, str], every: bool) -> list[str]:
+    """What an artifact took from outside the store: each with its digest, or of many the first names."""
+    named = {name: digest for name, digest in inputs.items() if name.startswith("source:")}
+    if every or len(named) <= FEW:
+        return [f"{name} {digest[:40]}" for name, digest in named.items()]
+    first = ", ".join(name.removeprefix("source:") for name in list(named)[:FEW])
+    return [f"{len(named)} sources: {first}, … (--sources names all)"]
 
 
 @app.command()
@@ -164,6 +192,13 @@ def _number(garbage: maintain.Garbage) -> int:
     return len(garbage.artifacts) + len(garbage.workspaces) + len(garbage.checkpoints)
 
 
+def _folder(store: Store, path: Path) -> str:
+    """A folder that a collection would delete, and what it is."""
+    if path.parent.name == "work":
+        return f"{path.name} [dim](unfinished work: a resume would need it)[/]"
+    return f"{path.relative_to(store.local)} [dim](curves and traces of a run whose artifact is gone or goes too)[/]"
+
+
 @app.command()
 def gc(
     delete: Annotated[bool, typer.Option("--delete", help="delete; without it nothing is touched")] = False,
@@ -176,13 +211,16 @@ def gc(
     for location, size in garbage.artifacts.items():
         console.print(f"{size_of(size):>9}  {location}")
     for path, size in garbage.workspaces.items():
-        console.print(f"{size_of(size):>9}  {path.name} [dim](unfinished work: a resume would need it)[/]")
+        console.print(f"{size_of(size):>9}  {_folder(opened, path)}", highlight=False)
     for path, size in garbage.drafts.items():
         console.print(f"{size_of(size):>9}  {path.relative_to(opened.local)} [dim](a draft)[/]")
     for key, size in garbage.checkpoints.items():
         console.print(f"{size_of(size):>9}  {key} [dim](checkpoints in the bucket: a resume would need them)[/]")
     for upload in garbage.uploads:
         console.print(f"{size_of(upload.size):>9}  {upload.path} [dim](an upload that was never finished)[/]")
+    if garbage.records:
+        records = sum(garbage.records.values())
+        console.print(f"{size_of(records):>9}  {len(garbage.records)} records of the oldest runs")
     if garbage.unreadable:
         console.print(
             f"{', '.join(garbage.unreadable)} can't be read, so all that may be needed for it stays. "

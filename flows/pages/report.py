@@ -7,11 +7,11 @@ have moved. It is written too where a run fails or is stopped, as far as it came
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from flows.pages.bars import Bar, draw_bars
+from flows.records.recorder import Asked
 from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.errors import GristmillError
@@ -26,15 +26,6 @@ LOSSES = "loss*.png"
 PLOTS_BYTES = 700_000  # of all loss curves: a Prefect artifact must stay under 1 MB
 SHOWN = 2  # reasons in a table; the bars have more
 BARS = 12  # the longest, of times, memory and reasons
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a run was started with, as its page says it."""
-
-    overrides: Sequence[str] = ()
-    to: str | None = None
-    refresh: Sequence[str] = ()
 
 
 def made_by(session: Session, profile: Profile) -> dict[str, Artifact]:

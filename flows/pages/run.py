@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 import httpx
 
 from flows.pages.log import tell_once
-from flows.pages.progress import PrefectObserver
-from flows.pages.report import Asked, run_page
+from flows.pages.report import run_page
+from flows.records.recorder import Asked
 from profiles.schema import Profile
 from storage.errors import GristmillError, ServerError
 from tasks.stage.pages import report
@@ -37,7 +37,7 @@ def shown(profile: Profile, session: Session, asked: Asked) -> Iterator[None]:
     finally:
         error = None if ended else sys.exc_info()[1]
         if not isinstance(error, httpx.HTTPError | ServerError):  # after which nobody is there to show it to
-            if error is not None and isinstance(session.observer, PrefectObserver):
+            if error is not None:
                 session.observer.failed(_short(error))
             _publish(profile, session, asked, time.monotonic() - started, error)
 

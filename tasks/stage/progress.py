@@ -48,6 +48,9 @@ class Observer:
     def gathered(self, stage: str, *, made: int, cached: int, seconds: float) -> None:
         """A stage has all of many artifacts that it makes together: so many made now, so many found."""
 
+    def failed(self, error: str) -> None:
+        """The run has ended with an error, here in a sentence."""
+
 
 class Renamed(Observer):
     """Tells another observer of a stage under another name: of a stage that makes several artifacts, which one."""
@@ -85,3 +88,7 @@ class Renamed(Observer):
     def gathered(self, stage: str, *, made: int, cached: int, seconds: float) -> None:
         """See the base."""
         self.observer.gathered(self._named(stage), made=made, cached=cached, seconds=seconds)
+
+    def failed(self, error: str) -> None:
+        """See the base."""
+        self.observer.failed(error)

@@ -261,7 +261,7 @@ class EndpointRuntime(RuntimeGroup):
 
 
 class TrackingRuntime(RuntimeGroup):
-    """What is recorded of pretraining besides its log."""
+    """What is recorded of pretraining besides its log, and of whole runs."""
 
     insight_every: int | None = Field(
         None,
@@ -274,6 +274,11 @@ class TrackingRuntime(RuntimeGroup):
     )
     trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = Field(
         (), description="experiment trackers to report to; each is an extra to install"
+    )
+    pipeline: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = Field(
+        (),
+        description="experiment trackers to report whole runs to: the profile, what each stage counted, scores and "
+        "where artifacts are, under `tracking/` of the store or of its local cache",
     )
     wandb_online: bool = Field(
         False, description="let Weights & Biases upload; by default it writes to this machine only"

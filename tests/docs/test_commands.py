@@ -102,6 +102,8 @@ def parse(program: Any, words: list[str]) -> tuple[str, dict[str, Any]]:
     command = program
     path: list[str] = []
     while hasattr(command, "commands"):
+        if command.invoke_without_command and path and not (words and words[0] in command.commands):
+            break
         name, *words = words
         if name not in command.commands:
             raise UsageError(f"There is no command {' '.join([*path, name])}.")

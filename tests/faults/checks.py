@@ -7,6 +7,7 @@ from pathlib import Path
 
 from storage import leases, maintain, refs
 from storage.inspect import verify, verify_refs
+from storage.runs import history
 from storage.store import STORE_FILE, Store
 from tests.faults.scene import Scene, Undisturbed
 
@@ -38,7 +39,7 @@ def left_over(store: Store) -> Iterator[str]:
     kept = {location.partition(".")[0] for location in published}
     named = tuple(f"{path}/" for path in (*garbage.workspaces, *garbage.drafts))
     published |= set(garbage.artifacts)
-    own = {STORE_FILE, *(f"refs/{name}.json" for name in refs.names(store))}
+    own = {STORE_FILE, *(f"refs/{name}.json" for name in refs.names(store)), *map(history.file_of, history.ids(store))}
     for root, names in ((store.local, _local(store.local)), (store.root, _remote(store))):
         for name in names:
             folder, *inner = name.split("/")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
+from flows.commands.store import _sources
 from flows.pages.report import result_of
 from storage import refs
 from storage.artifact import Artifact
@@ -200,7 +201,11 @@ def test_ls_show_lineage_diff_and_gc_tell_what_is_there(tmp_path: Path) -> None:
     listed = gristmill("store", "ls", at).stdout
     assert "tiny/dedup@2" in listed
     assert f"{'long' * 20}/dedup@1  {new[:18]}" in listed, "piped, a row is one line"
-    assert json.loads(gristmill("store", "show", "tiny/dedup@1", at).stdout)["key"] == old.split("/")[1]
+    assert json.loads(gristmill("store", "show", "tiny/dedup@1", at, "--json").stdout)["key"] == old.split("/")[1]
+    shown = gristmill("store", "show", "tiny/dedup@2", at).stdout
+    assert shown.startswith(new)
+    assert "threshold" in shown, "another than the default"
+    assert "threshold" not in gristmill("store", "show", "tiny/dedup@1", at).stdout, "the default"
     assert "dedup" in gristmill("store", "lineage", "tiny/dedup", at).stdout
     told = gristmill("store", "diff", "tiny/dedup@1", "tiny/dedup@2", at).stdout
     assert "threshold" in told
@@ -209,6 +214,46 @@ def test_ls_show_lineage_diff_and_gc_tell_what_is_there(tmp_path: Path) -> None:
     assert len(list(store.locations())) == 2, "a dry run deletes nothing"
     gristmill("store", "gc", "--delete", at)
     assert len(list(store.locations())) == 1
+
+
+def test_ls_lists_what_is_asked_for_the_last_made_first(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    for stage, threshold in (("dedup", 0.8), ("dedup", 0.7), ("filter", 0.1), ("pretrain", 0.1)):
+        publish(store, stage, {"a": f"{stage}{threshold}".encode()}, threshold=threshold)
+    at = f"--store={store.root}"
+
+    def listed(*arguments: str) -> list[str]:
+        return [row["ref"] for row in json.loads(gristmill("store", "ls", at, "--json", *arguments).stdout)]
+
+    assert listed() == ["tiny/pretrain@1", "tiny/filter@1", "tiny/dedup@2"]
+    assert listed("--versions", "--stage", "dedup") == ["tiny/dedup@2", "tiny/dedup@1"]
+    assert listed("*/f*") == ["tiny/filter@1"]
+    assert listed("pre") == ["tiny/pretrain@1"]
+    assert listed("--profile", "smoke") == []
+    assert listed("--limit", "1") == ["tiny/pretrain@1"]
+    assert "2 more: --all" in gristmill("store", "ls", at, "--limit", "1").stdout
+    assert "No ref is like that." in gristmill("store", "ls", at, "nothing").stdout
+
+
+def test_lineage_names_a_few_sources_and_all_that_are_asked_for() -> None:
+    sources = {f"source:file{number}": "0" * 64 for number in range(8)}
+    assert _sources(sources, every=False) == ["8 sources: file0, file1, file2, file3, file4, … (--sources names all)"]
+    assert len(_sources(sources, every=True)) == 8
+    assert len(_sources({"source:a": "1", "documents": "2"}, every=False)) == 1
+
+
+def test_gc_tells_curves_of_a_run_that_ended_from_unfinished_work(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    publish(store, "pretrain", {"a": b"one"}, steps=1)
+    stage, key = publish(store, "pretrain", {"a": b"two"}, steps=2).split("/")
+    work = store.workspace("sft", "f" * 32)
+    for folder in (store.aside(stage, key), store.aside(stage, "e" * 32), work):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "speed.jsonl").write_text("{}")
+    told = [" ".join(line.split()) for line in gristmill("store", "gc", f"--store={store.root}").stdout.splitlines()]
+    assert f"2 B insight/pretrain/{'e' * 32} (curves and traces of a run whose artifact is gone or goes too)" in told
+    assert f"2 B sft-{'f' * 32} (unfinished work: a resume would need it)" in told
+    assert not [line for line in told if f"insight/pretrain/{key}" in line]
 
 
 def test_explain_tells_a_documents_whole_story(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 from flows.pages.bars import Bar, draw_bars
 from flows.pages.log import Once
 from flows.pages.names import is_random, profile_of, run_name
-from flows.pages.report import Asked, run_page, summary
+from flows.pages.report import run_page, summary
+from flows.records.recorder import Asked
 from flows.session import session_of
 from profiles.load import load
 from profiles.schema import Profile
@@ -53,7 +54,7 @@ def test_a_name_that_a_person_gave_is_told_from_one_that_prefect_made_up(name: s
 
 def test_the_page_of_a_run_tells_what_was_made_and_why_and_what_it_took(tmp_path: Path) -> None:
     session, profile = ran(tmp_path)
-    page = run_page(session, profile, Asked(SETTINGS, "dedup"), 2.5)
+    page = run_page(session, profile, Asked("smoke", SETTINGS, "dedup"), 2.5)
     assert page.startswith("# smoke: completed")
     assert "**3 made now, 0 from the store**, stages and their parts, in 2.5 s." in page
     assert "to `dedup`, not to the end" in page
@@ -66,7 +67,7 @@ def test_the_page_of_a_run_tells_what_was_made_and_why_and_what_it_took(tmp_path
 def test_a_run_that_takes_all_from_the_store_does_not_read_as_if_it_had_worked(tmp_path: Path) -> None:
     ran(tmp_path)
     session, profile = ran(tmp_path)
-    page = run_page(session, profile, Asked(), 0.2)
+    page = run_page(session, profile, Asked("smoke"), 0.2)
     assert "**0 made now, 2 from the store**" in page
     assert "made now, never" not in page
     assert {row["this run"] for row in summary(session, profile)} == {"from the store"}
@@ -75,7 +76,7 @@ def test_a_run_that_takes_all_from_the_store_does_not_read_as_if_it_had_worked(t
 def test_a_refresh_says_so(tmp_path: Path) -> None:
     ran(tmp_path)
     session, profile = ran(tmp_path, refresh=("dedup",))
-    page = run_page(session, profile, Asked(refresh=["dedup"]), 0.2)
+    page = run_page(session, profile, Asked("smoke", refresh=["dedup"]), 0.2)
     assert "made anew, though in the store: `dedup`" in page
     assert "made now, refresh was asked for" in page
 
@@ -83,7 +84,7 @@ def test_a_refresh_says_so(tmp_path: Path) -> None:
 def test_the_page_of_a_failed_run_says_where_it_stopped_and_what_to_do(tmp_path: Path) -> None:
     session, profile = ran(tmp_path)
     session.unfinished["filter"] = 0.0
-    page = run_page(session, profile, Asked(to="tokenizer"), 1, SourceError("It *is* gone.", "Look for it."))
+    page = run_page(session, profile, Asked("smoke", to="tokenizer"), 1, SourceError("It *is* gone.", "Look for it."))
     assert page.startswith("# smoke: failed in filter")
     assert "> **`filter`:** It \\*is\\* gone." in page
     assert "> Look for it." in page
@@ -95,7 +96,7 @@ def test_the_page_of_a_failed_run_says_where_it_stopped_and_what_to_do(tmp_path:
 def test_the_page_of_a_cancelled_run_says_so(tmp_path: Path) -> None:
     session, profile = ran(tmp_path)
     session.unfinished["filter"] = 0.0
-    page = run_page(session, profile, Asked(), 1, KeyboardInterrupt())
+    page = run_page(session, profile, Asked("smoke"), 1, KeyboardInterrupt())
     assert page.startswith("# smoke: stopped in filter")
     assert "cancelled or interrupted while it worked on `filter`" in page
 

@@ -7,7 +7,6 @@ stragglers.py     names the hosts that all others wait for
 layers.py         activations, gradients, weights and updates of each layer
 probe.py          attention entropy and logits of one row, in an extra forward pass
 profiler.py       torch's profiler over chosen steps
-trackers.py       TensorBoard, Weights & Biases, MLflow
 
 In the stage, without torch:
 settings.py       refuses settings that can't work before anything starts

@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,10 +27,10 @@ from tasks.pretrain.insight.layers import LayerStats, Stats, merged
 from tasks.pretrain.insight.probe import probe
 from tasks.pretrain.insight.profiler import StepProfiler
 from tasks.pretrain.insight.stragglers import Stragglers
-from tasks.pretrain.insight.trackers import by_step, open_trackers
 from tasks.pretrain.spec import TrainSpec
 from tasks.training.logs import drop_torn, read_log
 from tasks.training.peak import data_sheet_flops, peak_flops, peak_memory
+from tasks.training.tracking.trackers import Tracked, Tracker, by_step, open_tracker
 
 
 class Insight:
@@ -55,7 +56,7 @@ class Insight:
             drop_torn(self.folder / "speed.jsonl")
             _cut(self.folder / "insight.jsonl", begun)
             self._append("speed", self._circumstances(begun))
-        self.trackers = open_trackers(spec, begun) if self.world.first else []
+        self.trackers = open_trackers(spec, begun) if self.world.first else list[Tracker]()
         self.clock = Clock(self.world.device)
 
     def before_step(self, step: int, *, reported: bool) -> None:
@@ -199,3 +200,15 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value
+
+
+def open_trackers(spec: TrainSpec, begun: int) -> list[Tracker]:
+    """The trackers that the runtime names, each in its own folder beside the artifact."""
+    tracking = spec.runtime.tracking
+    config = {name: value for name, value in spec.config.model_dump(mode="json").items() if name != "model"}
+    shape = {f"model.{name}": value for name, value in asdict(spec.shape).items() if name != "rules"}
+    settings = {**config, **shape, "steps": spec.steps}
+    return [
+        open_tracker(name, Tracked(spec.insight / name, settings, begun, tracking.wandb_online))
+        for name in tracking.trackers
+    ]

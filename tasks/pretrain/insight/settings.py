@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from storage.errors import ConfigError
 from tasks.stage.runtime import Runtime
+from tasks.training.tracking.trackers import check_installed
 
 
 def check_insight(runtime: Runtime, steps: int) -> None:
@@ -23,9 +22,4 @@ def check_insight(runtime: Runtime, steps: int) -> None:
 
 def check_trackers_here(runtime: Runtime) -> None:
     """Raises ConfigError for a tracker that is not installed."""
-    for tracker in runtime.tracking.trackers:
-        if find_spec(tracker) is None:
-            raise ConfigError(
-                f"runtime.tracking.trackers names {tracker}, which is not installed.",
-                f"Install the extra: pip install 'gristmill[{tracker}]', or leave it out.",
-            )
+    check_installed("runtime.tracking.trackers", runtime.tracking.trackers)

@@ -31,13 +31,12 @@ from tasks.pretrain import pretrain
 from tasks.pretrain.insight.clock import KINDS, Clock
 from tasks.pretrain.insight.layer_history import KEPT, LayerHistory
 from tasks.pretrain.insight.layers import LayerStats, activation_stats, merged
-from tasks.pretrain.insight.observe import _cut, _finite, flattened
+from tasks.pretrain.insight.observe import _cut, _finite, flattened, open_trackers
 from tasks.pretrain.insight.page import Page
 from tasks.pretrain.insight.probe import attention_entropy, probe
 from tasks.pretrain.insight.profiler import StepProfiler
 from tasks.pretrain.insight.settings import check_insight, check_trackers_here
 from tasks.pretrain.insight.speed import mfu_text, speed_table, summarise
-from tasks.pretrain.insight.trackers import by_step, open_trackers
 from tasks.pretrain.spec import TrainSpec
 from tasks.stage.output import Output
 from tasks.stage.pages import MAX_PLOT_BYTES, report
@@ -46,6 +45,7 @@ from tasks.stage.runtime import Runtime
 from tasks.stage.session import Session, Step
 from tasks.training.logs import append_log, read_log
 from tasks.training.peak import peak_flops
+from tasks.training.tracking.trackers import by_step
 from tests.runtimes import runtime_of
 from tests.storage.conftest import Make, make  # noqa: F401
 from tests.tasks.pretrain.tiny_training import CONFIG, output

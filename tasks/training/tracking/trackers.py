@@ -1,7 +1,7 @@
 """Experiment trackers: TensorBoard, Weights & Biases, MLflow. Each is an extra, imported only if used.
 
-All write beside the artifact and nowhere else. W&B runs offline, to be synchronised by hand, unless the profile says
-online (law 9). A resumed run continues in the tracker; MLflow keeps both values of a repeated step.
+All write into the folder that they are given and nowhere else. W&B runs offline, to be synchronised by hand, unless the
+profile says online (law 9). A resumed run continues in the tracker; MLflow keeps both values of a repeated step.
 """
 
 from __future__ import annotations
@@ -10,14 +10,28 @@ import importlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from tasks.pretrain.spec import TrainSpec
+from storage.errors import ConfigError
 
 PROJECT = "gristmill"
+MOST = 100  # params and tags in a batch of MLflow
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """What is tracked: a training, or a run of the whole pipeline."""
+
+    folder: Path  # of this one alone
+    settings: Mapping[str, Any]  # flat
+    begun: int = 0  # steps that an earlier start has reported
+    online: bool = False  # may W&B upload?
+    name: str | None = None
+    database: Path | None = None  # the folder of MLflow's, which others share; by default `folder`
 
 
 class Tracker(Protocol):
@@ -26,6 +40,9 @@ class Tracker(Protocol):
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Record `values` of `step`."""
 
+    def words(self, texts: Mapping[str, str]) -> None:
+        """Record texts by name, such as where artifacts are."""
+
     def close(self) -> None:
         """Flush and close."""
 
@@ -33,15 +50,22 @@ class Tracker(Protocol):
 class TensorBoard:
     """Event files in `folder`, for `tensorboard --logdir`."""
 
-    def __init__(self, folder: Path, spec: TrainSpec, begun: int) -> None:
+    def __init__(self, tracked: Tracked) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         # hides later steps of a killed run
-        self.writer = SummaryWriter(str(folder), purge_step=begun + 1 if begun else None)
+        purge = tracked.begun + 1 if tracked.begun else None
+        self.writer = SummaryWriter(str(tracked.folder), purge_step=purge)
+        if tracked.name:
+            self.words({"settings": "\n".join(f"    {name}: {value}" for name, value in tracked.settings.items())})
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
+
+    def words(self, texts: Mapping[str, str]) -> None:
+        for name, text in texts.items():
+            self.writer.add_text(name, text)
 
     def close(self) -> None:
         self.writer.close()
@@ -50,19 +74,22 @@ class TensorBoard:
 class WeightsAndBiases:
     """A run in `folder`; `wandb sync` uploads it."""
 
-    def __init__(self, folder: Path, spec: TrainSpec, begun: int) -> None:
+    def __init__(self, tracked: Tracked) -> None:
         os.environ |= {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
         wandb = importlib.import_module("wandb")
         self.teardown: Callable[[], None] = wandb.teardown
         settings = wandb.Settings(console="off", disable_git=True, disable_code=True, x_disable_stats=True)
         self.run = wandb.init(
-            project=PROJECT, dir=str(folder), id=_lasting(folder / "run-id", uuid.uuid4().hex), resume="allow",
-            mode="online" if spec.runtime.tracking.wandb_online else "offline",
-            config=_settings_of(spec), settings=settings,
+            project=PROJECT, dir=str(tracked.folder), id=_lasting(tracked.folder / "run-id", uuid.uuid4().hex),
+            resume="allow", mode="online" if tracked.online else "offline", name=tracked.name,
+            config=dict(tracked.settings), settings=settings,
         )  # fmt: skip
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         self.run.log(dict(values), step=step)
+
+    def words(self, texts: Mapping[str, str]) -> None:
+        self.run.config.update(dict(texts))
 
     def close(self) -> None:
         self.run.finish()
@@ -70,20 +97,22 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run in an SQLite file in `folder`, for `mlflow ui --backend-store-uri sqlite:///…`."""
+    """A run in an SQLite file in the folder, for `mlflow ui --backend-store-uri sqlite:///…`."""
 
-    def __init__(self, folder: Path, spec: TrainSpec, begun: int) -> None:
+    def __init__(self, tracked: Tracked) -> None:
         os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
         tracking = importlib.import_module("mlflow.tracking")
         self.entities = importlib.import_module("mlflow.entities")
+        folder = tracked.database or tracked.folder
         self.client = tracking.MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
-        known = folder / "run-id"
+        known = tracked.folder / "run-id"
         if not known.is_file():
             found = self.client.get_experiment_by_name(PROJECT)
             experiment = found.experiment_id if found else self._new_experiment(folder)
-            _lasting(known, self.client.create_run(experiment).info.run_id)
-            params = [self.entities.Param(name, str(value)) for name, value in _settings_of(spec).items()]
-            self.client.log_batch(known.read_text(), params=params)
+            _lasting(known, self.client.create_run(experiment, run_name=tracked.name).info.run_id)
+            params = [self.entities.Param(name, str(value)) for name, value in tracked.settings.items()]
+            for some in _batches(params):
+                self.client.log_batch(known.read_text(), params=some)
         self.run = known.read_text()
 
     def _new_experiment(self, folder: Path) -> str:
@@ -95,25 +124,35 @@ class MLflow:
         for start in range(0, len(metrics), 1000):  # the limit of a batch
             self.client.log_batch(self.run, metrics=metrics[start : start + 1000])
 
+    def words(self, texts: Mapping[str, str]) -> None:
+        for some in _batches([self.entities.RunTag(name, text) for name, text in texts.items()]):
+            self.client.log_batch(self.run, tags=some)
+
     def close(self) -> None:
         self.client.set_terminated(self.run)
 
 
-TRACKERS: dict[str, Callable[[Path, TrainSpec, int], Tracker]] = {
+TRACKERS: dict[str, Callable[[Tracked], Tracker]] = {
     "tensorboard": TensorBoard,
     "wandb": WeightsAndBiases,
     "mlflow": MLflow,
 }
 
 
-def open_trackers(spec: TrainSpec, begun: int) -> list[Tracker]:
-    """The trackers that the runtime names, each in its own folder beside the artifact."""
-    opened: list[Tracker] = []
-    for name in spec.runtime.tracking.trackers:
-        folder = spec.insight / name
-        folder.mkdir(parents=True, exist_ok=True)
-        opened.append(TRACKERS[name](folder, spec, begun))
-    return opened
+def open_tracker(name: str, tracked: Tracked) -> Tracker:
+    """A tracker by its name in the runtime."""
+    tracked.folder.mkdir(parents=True, exist_ok=True)
+    return TRACKERS[name](tracked)
+
+
+def check_installed(field: str, names: Iterable[str]) -> None:
+    """Raises ConfigError for a tracker, named in a field of the runtime, that is not installed."""
+    for name in names:
+        if find_spec(name) is None:
+            raise ConfigError(
+                f"{field} names {name}, which is not installed.",
+                f"Install the extra: pip install 'gristmill[{name}]', or leave it out.",
+            )
 
 
 def by_step(rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
@@ -124,11 +163,8 @@ def by_step(rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]
     return [(step, {name: v for name, v in steps[step].items() if name != "step"}) for step in sorted(steps)]
 
 
-def _settings_of(spec: TrainSpec) -> dict[str, Any]:
-    """The settings of the run as a flat dict: config, model shape and steps."""
-    config = {name: value for name, value in spec.config.model_dump(mode="json").items() if name != "model"}
-    shape = {f"model.{name}": value for name, value in asdict(spec.shape).items() if name != "rules"}
-    return {**config, **shape, "steps": spec.steps}
+def _batches(of: Sequence[Any]) -> list[Sequence[Any]]:
+    return [of[start : start + MOST] for start in range(0, len(of), MOST)]
 
 
 def _lasting(path: Path, value: str) -> str:

@@ -1,0 +1,1 @@
+"""What `gristmill store ls` and `gristmill store show` print."""

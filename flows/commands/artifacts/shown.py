@@ -1,0 +1,120 @@
+"""`gristmill store show`: an artifact in words and tables; its manifest has all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.markup import escape
+
+from flows.records.figures import figures_of
+from flows.tables import harmless, new_table
+from storage.keys import differences
+from storage.manifest import Manifest
+from storage.units import duration, size_of
+
+MANY = 12  # rows of a table, from which the rest is counted
+LONGEST = 80  # characters of a value
+
+
+def show_manifest(console: Console, location: str, manifest: Manifest) -> None:
+    """Print what an artifact is, what made it when and of what, its choices, counts and files."""
+    for line in _head(location, manifest):
+        console.print(line, soft_wrap=True, highlight=False)
+    inputs = {**manifest.origins, **manifest.uses}
+    _rows(console, "Inputs", [(name, _place(where.location, where.part)) for name, where in inputs.items()])
+    sources = [name.removeprefix("source:") for name in manifest.payload.inputs if name.startswith("source:")]
+    if sources:
+        more = f" and {len(sources) - MANY} more" if len(sources) > MANY else ""
+        console.print(f"\nFrom outside the store: {', '.join(sources[:MANY])}{more}", soft_wrap=True, highlight=False)
+    _rows(console, "Choices that are not the defaults", [*chosen(manifest)])
+    _rows(console, "Counts", [(name, _number(value)) for name, value in figures_of(manifest).items()])
+    kinds = new_table("files", "kind", "size", right=["files", "size"], title="Files")
+    for kind, (count, size) in sorted(by_kind(manifest).items(), key=lambda item: -item[1][1]):
+        kinds.add_row(f"{count:,}", kind, size_of(size))
+    console.print()
+    console.print(kinds)
+
+
+def _head(location: str, manifest: Manifest) -> Iterator[str]:
+    seconds = float(manifest.facts.get("seconds", 0))
+    how = f"{escape(manifest.adopted)}" if manifest.adopted else f"made in {duration(seconds)}"
+    yield f"[bold]{location}[/] {size_of(manifest.size)}, {how}, {manifest.created[:19].replace('T', ' ')} UTC"
+    if "summary" in manifest.counts:
+        yield escape(harmless(str(manifest.counts["summary"])))
+    facts = manifest.facts
+    spent = f"{duration(facts['cpu_seconds'])} of CPU" if "cpu_seconds" in facts else ""
+    memory = f"{size_of(facts['peak_memory_bytes'])} of memory" if "peak_memory_bytes" in facts else ""
+    told = [f"version {manifest.payload.version} of the stage", *filter(None, (spent, memory))]
+    yield f"[dim]{', '.join(told)}[/]"
+    versions = dict(manifest.environment)
+    machine = [f"{name} {versions.pop(name)}" for name in ("python", "commit", "changes", "cpu") if name in versions]
+    first = list(versions.items())[:6]
+    if machine:
+        yield f"[dim]{escape(', '.join(machine))}[/]"
+    if first:
+        more = f" and {len(versions) - len(first)} more" if len(versions) > len(first) else ""
+        yield f"[dim]{escape(', '.join(f'{name} {version}' for name, version in first))}{more}: --json has all[/]"
+
+
+def _place(location: str, part: str) -> str:
+    stage, _, key = location.partition("/")
+    return f"{stage}/{key[:12]}" + (f" ({part}/)" if part else "")
+
+
+def _rows(console: Console, title: str, rows: list[tuple[str, str]]) -> None:
+    if not rows:
+        return
+    table = new_table("", "", show_header=False, title=title)
+    for name, value in rows:
+        table.add_row(escape(name), escape(harmless(value)))
+    console.print()
+    console.print(table)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.5g}"
+
+
+def chosen(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """The fields of an artifact's config that differ from the defaults of its stage's section, and all of a stage that
+    has no section of its own."""
+    from profiles.schema import Profile
+
+    field = Profile.model_fields.get(manifest.stage)
+    kinds = [kind for kind in (field and (field.annotation, *get_args(field.annotation))) or () if _is_model(kind)]
+    defaults = _defaults(kinds[0]) if kinds else {}
+    for path, _, value in differences(defaults, manifest.payload.config):
+        if value is not None or kinds:
+            text = str(value)
+            yield path, text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _is_model(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _defaults(kind: Any) -> dict[str, Any]:
+    """The defaults of a config's fields as plain JSON; a field that must be given is left out, and so is one
+    whose default depends on others."""
+    found: dict[str, Any] = {}
+    for name, field in kind.model_fields.items():
+        if field.is_required() or field.default_factory_takes_validated_data:
+            continue
+        default = field.get_default(call_default_factory=True)
+        found[name] = default.model_dump(mode="json") if isinstance(default, BaseModel) else default
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+
+
+def by_kind(manifest: Manifest) -> Mapping[str, tuple[int, int]]:
+    """Number and bytes of an artifact's files, by folder and ending."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, entry in manifest.files.items():
+        folder, _, file = name.rpartition("/")
+        ending = f"*.{file.rpartition('.')[2]}" if "." in file else file
+        kind = f"{folder.partition('/')[0]}/…{ending}" if folder else ending
+        count, size = found.get(kind, (0, 0))
+        found[kind] = count + 1, size + entry.size
+    return found

@@ -1,0 +1,101 @@
+"""The commands `gristmill runs`, `runs show` and `runs compare`, with their options."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from flows.commands.runs.compare import show_difference
+from flows.commands.runs.listed import Wanted, list_runs
+from flows.commands.runs.show import show_run
+from flows.commands.store import StoreUrl, console, open_store
+from flows.options import DEFAULT_STORE
+from storage.errors import ConfigError
+from storage.runs import history
+from storage.units import seconds_of
+
+app = typer.Typer(rich_markup_mode="rich")
+
+RunId = Annotated[str, typer.Argument(metavar="ID", help="a run's id, the beginning of it, or last")]
+Json = Annotated[bool, typer.Option("--json", help="print the whole records as JSON")]
+
+
+class Ended(StrEnum):
+    """The states of a run."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    CRASHED = "crashed"
+
+
+@app.callback(invoke_without_command=True)
+def runs(
+    context: typer.Context,
+    profile: Annotated[str | None, typer.Option(help="only runs of this profile")] = None,
+    state: Annotated[Ended | None, typer.Option(help="only runs that are, or ended, so")] = None,
+    made: Annotated[
+        str | None, typer.Option(metavar="STAGE", help="only runs that made this stage, or part of one")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="only runs that began so long ago or later: 30m, 12h, 2d, 1w")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="the newest so many")] = 20,
+    as_json: Json = False,
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
+    """List the runs of a store, newest first: what was asked for, how each ended, what it made and how long it took.
+
+    Every run is here, one from the terminal, one of a deployment, one that found everything in the store:
+
+        gristmill runs
+
+        gristmill runs --state failed --since 2d
+
+        gristmill runs --profile tiny --made pretrain
+
+    What did the last one do, and why is it better than the one before?
+
+        gristmill runs show last
+
+        gristmill runs compare 2026-11-23 last
+
+    A run is crashed whose process has gone without a word, by a power cut or kill -9. Times are UTC.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    try:
+        began = time.time() - seconds_of(since) if since else 0.0
+    except ValueError as error:
+        raise ConfigError(f"--since: {error}.", "Give a number with its unit.") from error
+    list_runs(console, open_store(store), Wanted(profile, state.value if state else None, made, began), limit, as_json)
+
+
+@app.command()
+def show(run: RunId, as_json: Json = False, store: StoreUrl = DEFAULT_STORE) -> None:
+    """Show one run: what was asked for, every stage with its artifact, why it was made and how long that took, scores.
+
+    gristmill runs show last
+
+    gristmill runs show 2026-11-24T16-30
+
+    gristmill runs show last --json | jq .config
+    """
+    opened = open_store(store)
+    show_run(console, opened, history.find(opened, run), as_json)
+
+
+@app.command()
+def compare(first: RunId, second: RunId, as_json: Json = False, store: StoreUrl = DEFAULT_STORE) -> None:
+    """Say what differs between two runs: in their profiles, in what each stage came to, in scores and in time.
+
+        gristmill runs compare 2026-11-23T21 last
+
+    Whether a difference of scores is real says gristmill compare, which tests it question by question.
+    """
+    opened = open_store(store)
+    show_difference(console, history.find(opened, first), history.find(opened, second), as_json)

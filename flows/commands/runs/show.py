@@ -1,0 +1,90 @@
+"""`gristmill runs show`: one run, from what was asked for to what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from flows.commands.runs.listed import COLOURS, as_it_is, changed
+from flows.tables import harmless, new_table
+from storage.runs.record import RunRecord, Score
+from storage.store import Store
+from storage.units import duration, size_of
+
+
+def show_run(console: Console, store: Store, record: RunRecord, json_wanted: bool) -> None:
+    """Print a run in words and tables, or its record as JSON."""
+    record = as_it_is(store, record)
+    if json_wanted:
+        print(json.dumps(record.model_dump(mode="json"), indent=1))
+        return
+    for line in _head(record):
+        console.print(line, highlight=False, soft_wrap=True)
+    if record.stages:
+        console.print()
+        console.print(_stages(record))
+    if record.scores:
+        table = new_table("score", "value", "95 % interval", right=["value"], title="Scores")
+        for name, score in record.scores.items():
+            table.add_row(escape(name), f"{score.value:.4g}", interval(score))
+        console.print()
+        console.print(table)
+
+
+def _head(record: RunRecord) -> Iterator[str]:
+    took = f" in {duration(record.seconds)}" if record.seconds is not None else ""
+    yield f"[bold]{record.id}[/] [{COLOURS[record.state]}]{record.state}[/]{took}"
+    by = f", started by the deployment {escape(record.deployment)}" if record.deployment else ""
+    what = " ".join([escape(record.profile), *map(escape, changed(record))])
+    yield f"profile  {what}"
+    yield f"began    {record.started[:19].replace('T', ' ')} UTC, process {record.process} on {record.host}{by}"
+    if record.flow_run:
+        yield f"Prefect  {record.flow_run_url or record.flow_run}"
+    if record.peak_memory_bytes:
+        yield f"memory   {size_of(record.peak_memory_bytes)} at the most, of one process"
+    if record.working and record.state != "completed":
+        yield f"{'making ' if record.state == 'running' else 'ended in'}  {record.working}"
+    if record.error:
+        yield f"[red]{escape(harmless(record.error))}[/]"
+    if record.estimates:
+        yield f"planned  {told_estimates(record)}"
+
+
+def told_estimates(record: RunRecord) -> str:
+    """How long the plan expected what was made to take, and how long it took."""
+    done = [name for name in record.estimates if name in record.made]
+    if not done:
+        return f"about {duration(sum(one.seconds for one in record.estimates.values()))}; none of it was made"
+    expected = sum(record.estimates[name].seconds for name in done)
+    took = sum(record.stages[name].seconds for name in done)
+    return f"{duration(expected)}, took {duration(took)} ({', '.join(done)})"
+
+
+def _stages(record: RunRecord) -> Table:
+    planned = record.estimates
+    of_made = ["took", *["planned"] * bool(planned), "memory"] if record.made else []
+    table = new_table("stage", "", *of_made, "artifact", *["why"] * bool(record.made), right=of_made)
+    for name, stage in record.stages.items():
+        where, _, key = stage.location.partition("/")
+        told = {
+            "took": duration(stage.seconds),
+            "planned": f"~{duration(planned[name].seconds)}" if name in planned else "",
+            "memory": size_of(stage.peak_memory_bytes) if stage.peak_memory_bytes else "",
+        }
+        table.add_row(
+            escape(name),
+            "[cyan]was there[/]" if stage.cached else "[green]made[/]",
+            *("" if stage.cached else told[head] for head in of_made),
+            f"{where}/{key[:8]}",
+            *[escape(harmless(stage.why))] * bool(record.made),
+        )
+    return table
+
+
+def interval(score: Score) -> str:
+    """`0.112 to 0.288`; nothing of a score without one."""
+    return "" if score.low is None or score.high is None else f"{score.low:.3f} to {score.high:.3f}"

@@ -1,0 +1,72 @@
+"""What a plan says beside its stages: where a training goes on, how good the last estimates were, and the disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from flows.arithmetic import TrainingPlan
+from flows.estimates.stages import resumes_at
+from flows.plan import PlannedStage
+from storage.errors import StoreError
+from storage.files.disk import existing
+from storage.maintain import find_garbage
+from storage.runs import history
+from storage.store import Store
+from storage.units import duration, size_of
+
+LOOKED_AT = 50  # records, for the last run that was planned
+
+
+class Room(NamedTuple):
+    """Bytes on the disk of the store, or of the local side of a bucket: what a run needs, what is free, and what a
+    collection would free."""
+
+    needed: int
+    checkpoints: int  # of these
+    free: int
+    garbage: int
+
+
+def room_of(store: Store, lines: Sequence[PlannedStage], training: TrainingPlan | None) -> Room:
+    """As far as sizes of earlier artifacts and the arithmetic of checkpoints tell."""
+    missing = [line for line in lines if not line.hit]
+    artifacts = sum(line.manifest.size for line in missing if line.manifest)
+    trains = training is not None and any(line.name == "pretrain" for line in missing)
+    checkpoints = training.disk if training is not None and trains else 0
+    free = shutil.disk_usage(existing(store.local)).free
+    return Room(artifacts + checkpoints, checkpoints, free, find_garbage(store, 1).size)
+
+
+def told_of_room(store: Store, lines: Sequence[PlannedStage], training: TrainingPlan | None) -> Iterator[str]:
+    """What is needed, and a warning where it does not fit."""
+    if all(line.hit for line in lines):
+        return
+    room = room_of(store, lines, training)
+    part = f" ({size_of(room.checkpoints)} of them for checkpoints)" if room.checkpoints else ""
+    gc = f"; `gristmill store gc` would free {size_of(room.garbage)}" if room.garbage else ""
+    yield f"Disk: about {size_of(room.needed)} needed{part}, {size_of(room.free)} free{gc}."
+    if room.needed > room.free:
+        yield "[bold red]The disk will be full before the run ends[/]: free space, or choose another store."
+
+
+def told_of_resumes(store: Store, lines: Sequence[PlannedStage], steps: int | None) -> Iterator[str]:
+    """Each training that goes on from a checkpoint; `steps` are those of pretraining."""
+    for line in lines:
+        if step := resumes_at(store, line):
+            of = f" of {steps:,}" if steps and line.name == "pretrain" else ""
+            yield f"{line.name} resumes at step {step:,}{of}."
+
+
+def last_time(store: Store, profile: str) -> Iterator[str]:
+    """How far the estimates of the profile's last planned run were from what came."""
+    for record, _ in zip(history.records(store), range(LOOKED_AT), strict=False):
+        if isinstance(record, StoreError) or record.profile != profile:
+            continue
+        done = [name for name in record.estimates if name in record.made]
+        if done:
+            expected = sum(record.estimates[name].seconds for name in done)
+            took = sum(record.stages[name].seconds for name in done)
+            yield f"Last time: estimated {duration(expected)}, took {duration(took)} ({', '.join(done)})."
+            return

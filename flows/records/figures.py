@@ -1,0 +1,58 @@
+"""What a record keeps of an artifact: its counts, flat, and the scores of an evaluation with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from storage.artifact import Artifact
+from storage.manifest import Manifest
+from storage.runs.record import Score, StageRecord
+from tasks.stage.session import Step
+
+MOST = 60  # figures of a stage: a record stays small
+LEFT_OUT = {"tables", "sources", "summary", "scores"}  # words, and what is kept apart
+Z = 1.96  # standard errors of a 95 % interval
+
+
+def stage_record(step: Step) -> StageRecord:
+    """What a record keeps of a stage's step."""
+    artifact, manifest = step.artifact, step.artifact.manifest
+    peak = manifest.facts.get("peak_memory_bytes") if manifest else None
+    return StageRecord(
+        location=artifact.location,
+        digest=artifact.digest,
+        cached=step.cached,
+        why=step.why,
+        seconds=round(step.seconds, 3),
+        peak_memory_bytes=peak,
+        figures=figures_of(manifest) if manifest else {},
+    )
+
+
+def figures_of(manifest: Manifest) -> dict[str, float]:
+    """The numbers among an artifact's counts, by dotted name, the first `MOST` of them."""
+    return dict(list(_numbers(manifest.counts))[:MOST])
+
+
+def _numbers(counts: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
+    for name, value in counts.items():
+        if isinstance(value, Mapping) and name not in LEFT_OUT:
+            yield from _numbers(value, f"{above}{name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{above}{name}", float(value)
+
+
+def scores_of(evaluation: Artifact) -> dict[str, Score]:
+    """The scores of an evaluation: bits per byte and the headline of each task, of each model."""
+    manifest, found = evaluation.manifest, dict[str, Score]()
+    models: Mapping[str, Any] = manifest.counts.get("scores", {}) if manifest else {}
+    for model, told in models.items():
+        if told.get("bits_per_byte") is not None:
+            found[f"{model} bits per byte"] = Score(value=told["bits_per_byte"])
+        for task, score in told.get("tasks", {}).items():
+            value, error = float(score["value"]), score.get("stderr")
+            apart = None if error is None else Z * error
+            low, high = (None, None) if apart is None else (round(value - apart, 6), round(value + apart, 6))
+            found[f"{model} {task}"] = Score(value=value, low=low, high=high)
+    return found

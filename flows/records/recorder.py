@@ -1,0 +1,169 @@
+"""Writes the record of a run while it goes on: when it begins, after its stages, and when it ends, however it does.
+
+A record never ends a run: where it can't be written, the run says so once and goes on without.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+from flows.records.figures import scores_of, stage_record
+from profiles.schema import Profile
+from storage.artifact import Artifact
+from storage.credentials import redact
+from storage.errors import GristmillError, StoreError
+from storage.runs import history
+from storage.runs.alive import alive
+from storage.runs.record import Estimate, RunRecord, State, new_id
+from tasks.stage.progress import Observer, Renamed
+from tasks.stage.session import Session
+
+APART_SECONDS = 5.0  # between two writes while a run goes on
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run was asked for, as it stands in its command or in a deployment's parameters."""
+
+    profile: str
+    overrides: Sequence[str] = ()
+    to: str | None = None
+    refresh: Sequence[str] = ()
+
+
+class Recorder(AbstractContextManager["Recorder"]):
+    """The record of one run: within the block it is seen to run."""
+
+    def __init__(self, profile: Profile, session: Session, asked: Asked) -> None:
+        self._session, self._written = session, 0.0
+        self._stack = ExitStack()
+        config = profile.model_dump(mode="json")
+        self.record = RunRecord(
+            id=new_id(), profile=profile.name, asked=asked.profile, overrides=list(asked.overrides), to=asked.to,
+            refresh=list(asked.refresh), runtime=config.pop("runtime"), config=config, host=socket.gethostname(),
+            process=os.getpid(), started=_now(),
+        )  # fmt: skip
+        self._works = True
+        if session.runtime.tracking.pipeline:
+            from flows.records.track import check_trackers
+
+            check_trackers(session.runtime)
+        self.session = replace(session, observer=Watching(session.observer, self))
+
+    def expect(self, estimates: Mapping[str, Estimate]) -> None:
+        """Keep what a plan expects of the stages that must be made."""
+        self.record = self.record.model_copy(update={"estimates": dict(estimates)})
+
+    def in_flow(self) -> None:
+        """Keep which flow run of Prefect this is. To be called within one."""
+        from prefect.runtime import deployment, flow_run
+
+        lasting = bool(os.environ.get("PREFECT_API_URL"))  # a server of the run's own ends with it
+        self.record = self.record.model_copy(
+            update={
+                "flow_run": str(flow_run.id or "") if lasting else "",
+                "flow_run_url": str(flow_run.ui_url or "") if lasting else "",
+                "deployment": str(deployment.name or ""),
+            }
+        )
+        self._write()
+
+    def working(self, stage: str) -> None:
+        """A stage is being made."""
+        self.record = self.record.model_copy(update={"working": stage})
+        self.went_on()
+
+    def went_on(self) -> None:
+        """Write what the run came to so far, unless that was written just now."""
+        if time.monotonic() - self._written >= APART_SECONDS:
+            self._write()
+
+    def _write(self, **ended: Any) -> None:
+        if not self._works:
+            return
+        steps = self._session.steps
+        stages = {name: stage_record(steps[name]) for name in [*steps]}
+        scores = scores_of(steps["evaluate"].artifact) if "evaluate" in steps else {}
+        self.record = self.record.model_copy(update={"stages": stages, "scores": scores, **ended})
+        try:
+            history.write(self._session.store, self.record)
+            self._written = time.monotonic()
+        except (OSError, StoreError) as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError | StoreError) -> None:
+        """A run that can't be recorded is as good as another; it says so, where somebody listens."""
+        self._works = False
+        told = error.message if isinstance(error, StoreError) else redact(str(error))
+        self._session.observer.noted("run", f"leaves no record: {told}")
+
+    def __enter__(self) -> Recorder:
+        try:
+            self._session.store.begin()
+            seen = self._stack.enter_context(alive(self._session.store, self.record.id))
+            self.record = self.record.model_copy(update={"seen_everywhere": seen})
+        except (OSError, StoreError) as error:
+            self._give_up(error)
+        self._write()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        state, said = _ending(error)
+        working = self.record.working if error is not None else ""
+        self._write(state=state, error=said, ended=_now(), working=working)
+        with suppress(OSError, StoreError):  # of a lease that its folder has lost
+            self._stack.close()
+        if self._session.runtime.tracking.pipeline:
+            self._track()
+
+    def _track(self) -> None:
+        from flows.records.track import track  # imports a tracker, which takes seconds
+
+        try:
+            track(self.record, self._session.runtime, self._session.store)
+        except OSError as problem:
+            self._session.observer.noted("run", f"is not tracked: {redact(str(problem))}")
+
+
+class Watching(Renamed):
+    """Tells the recorder, then the observer of the run."""
+
+    def __init__(self, observer: Observer, recorder: Recorder) -> None:
+        super().__init__(observer, {})
+        self.recorder = recorder
+
+    def started(self, stage: str, why: str) -> None:
+        """See the base."""
+        self.recorder.working(stage)
+        super().started(stage, why)
+
+    def finished(self, stage: str, artifact: Artifact, *, cached: bool, seconds: float) -> None:
+        """See the base."""
+        self.recorder.went_on()
+        super().finished(stage, artifact, cached=cached, seconds=seconds)
+
+
+def _ending(error: BaseException | None) -> tuple[State, str]:
+    """What became of a run that ended with `error`: one that a signal or a person ended was stopped."""
+    if error is None:
+        return "completed", ""
+    if isinstance(error, GristmillError):
+        return "failed", str(error)
+    if isinstance(error, Exception):
+        first = (str(error).splitlines() or [""])[0]
+        return "failed", redact(f"{type(error).__name__}: {first}".removesuffix(": "))
+    return "stopped", ""
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,43 @@
+"""Whether a run still runs: it holds a lease of its own name for as long, which the kernel takes from a dead process.
+
+In a bucket whose service has conditional writes, other machines see the lease too, and that it expires.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from storage.files import locks
+from storage.leases import FOLDER as LEASES
+from storage.runs.record import RunRecord, State
+from storage.store import Store
+
+
+@contextmanager
+def alive(store: Store, run: str) -> Iterator[bool]:
+    """Within the block the run is seen to run: on all machines, if this gives True, or on those that share its
+    folder."""
+    path = store.local / LEASES / run
+    with locks.hold(path):
+        path.write_text("")  # it leases no artifact
+        shared = store.shared.write(f"{LEASES}/{run}", run=run) if store.shared else None
+        try:
+            yield store.is_folder or shared is not None
+        finally:
+            if shared:
+                shared.release()
+            path.unlink(missing_ok=True)
+
+
+def state_of(store: Store, record: RunRecord) -> State:
+    """The state of a run as far as it can be told here: `crashed` for one whose process has gone without a word."""
+    if record.state != "running" or locks.is_held(store.local / LEASES / record.id):
+        return record.state
+    if store.is_folder or record.host == socket.gethostname():
+        return "crashed"
+    if not record.seen_everywhere or store.lock_objects is None:
+        return "running"  # as its machine last said
+    held = store.lock_objects.contents(LEASES, remove=False)
+    return "running" if any(content.get("run") == record.id for content in held) else "crashed"

@@ -1,0 +1,134 @@
+"""The record of a run: one small JSON file under `runs/` of the store, named so that names sort by time.
+
+    runs/2026-11-24T16-30-11-3f9a2c.json
+
+It is written when a run begins, again while it goes on, and when it ends. A record that says `running` though nobody
+holds its lease (alive.py) is that of a run that crashed. It names artifacts but keeps none: a collection deletes them
+as if there were no record.
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from storage.errors import DamagedArtifact, StoreError
+
+FOLDER = "runs"
+FORMAT = 1
+
+State = Literal["running", "completed", "failed", "stopped", "crashed"]
+
+
+class Part(BaseModel):
+    """Of records: immutable, and read by versions that know fewer fields."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Estimate(Part):
+    """What a plan expected of a stage before it was made."""
+
+    seconds: float
+    source: str = Field(description="where the figure comes from: an earlier run, arithmetic, a guess")
+
+
+class StageRecord(Part):
+    """What a run took or made of a stage, or of a part of one."""
+
+    location: str
+    digest: str = ""
+    cached: bool
+    why: str = Field("", description="it was made")
+    seconds: float = Field(description="that the run spent on it, waiting included")
+    peak_memory_bytes: int | None = Field(
+        None, description="of the largest process that made it, in this run or before"
+    )
+    figures: dict[str, float] = Field(default_factory=dict, description="what its manifest counts, flat")
+
+
+class Score(Part):
+    """A score of an evaluation, with its 95 % interval where it has one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+class RunRecord(Part):
+    """A run. Times are UTC, ISO 8601."""
+
+    format: int = FORMAT
+    id: str
+    profile: str
+    asked: str = Field("", description="the profile as it was asked for: a name, or a file")
+    overrides: list[str] = []
+    to: str | None = None
+    refresh: list[str] = []
+    config: dict[str, Any] = Field(description="the resolved profile without its runtime")
+    runtime: dict[str, Any] = {}
+    host: str
+    process: int
+    seen_everywhere: bool = Field(False, description="other machines can tell whether it still runs")
+    started: str
+    ended: str | None = None
+    state: State = "running"
+    error: str = Field("", description="why it failed, in a sentence")
+    stages: dict[str, StageRecord] = {}
+    working: str = Field("", description="the stage that was being made when this was written")
+    scores: dict[str, Score] = Field(default_factory=dict, description="by model and task")
+    estimates: dict[str, Estimate] = Field(
+        default_factory=dict, description="of the plan, by stage that had to be made"
+    )
+    flow_run: str = Field("", description="Prefect's id")
+    flow_run_url: str = Field("", description="where Prefect's server shows it, if that outlives the run")
+    deployment: str = Field("", description="that started it, if one did")
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; None of one that has not ended."""
+        if self.ended is None:
+            return None
+        return (datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.started)).total_seconds()
+
+    @property
+    def made(self) -> list[str]:
+        """The stages and parts that it made, in order."""
+        return [name for name, stage in self.stages.items() if not stage.cached]
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """The most of what it made."""
+        return max((self.stages[name].peak_memory_bytes or 0 for name in self.made), default=0) or None
+
+    def to_json(self) -> str:
+        """JSON, for `parsed`."""
+        return self.model_dump_json() + "\n"
+
+
+def new_id(now: datetime | None = None) -> str:
+    """An id that sorts by time: after the second, three hex digits of its 4,096 parts and three at random, so that two
+    runs don't share it."""
+    now = now or datetime.now(UTC)
+    return f"{now:%Y-%m-%dT%H-%M-%S}-{now.microsecond * 4096 // 1_000_000:03x}{secrets.randbelow(4096):03x}"
+
+
+def parsed(text: str | bytes, name: str) -> RunRecord:
+    """A record. Raises DamagedArtifact for what is none, StoreError for a format that this version does not know."""
+    try:
+        record = RunRecord.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        told = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+        raise DamagedArtifact(
+            f"The record of the run {name} is damaged: {told}.", f"Delete {FOLDER}/{name}.json: nothing needs it."
+        ) from error
+    if record.format != FORMAT:
+        raise StoreError(
+            f"The record of the run {name} has format {record.format}; this version reads format {FORMAT}.",
+            "Use the version of Gristmill that wrote it.",
+        )
+    return record

@@ -1,0 +1,1 @@
+"""Experiment trackers, to which a training and a whole run can be reported."""

@@ -1,0 +1,201 @@
+"""Estimates of a plan: earlier runs, scaled by the work, less what a checkpoint has, and compared with what came."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.estimates.room import last_time, room_of, told_of_resumes
+from flows.estimates.stages import estimates, resumes_at, training_of
+from flows.plan import plan
+from flows.session import session_of
+from models.presets import count_parameters, derive
+from profiles.load import load
+from profiles.schema import Profile
+from storage import refs
+from storage.digests import FileEntry, list_files, tree_digest
+from storage.keys import KeyPayload
+from storage.manifest import InputRef, Manifest
+from storage.runs import history
+from storage.runs.record import Estimate, RunRecord, StageRecord
+from storage.store import Store
+from tasks.download import download
+from tasks.stage.session import open_session
+from tasks.training.checkpoint_marker import CheckpointMarker
+from tests.flows.test_cli import gristmill
+from tests.flows.test_runs import profile_of
+
+
+def publish(store: Store, stage: str, config: dict[str, Any], ref: str = "", **told: Any) -> str:
+    """An artifact of a stage with this config, counts and facts."""
+    payload = KeyPayload(stage=stage, version=1, config=config, inputs={})
+    folder = store.workspace(stage, payload.key()) / "out"
+    folder.mkdir()
+    (folder / "a").write_bytes(b"some bytes")
+    files = list_files(folder)
+    made = told.pop("created", "2026-11-24T12:00:00.000000+00:00")
+    manifest = Manifest(
+        key=payload.key(), payload=payload, digest=tree_digest(files), files=files, created=made, **told
+    )
+    artifact = store.publish(folder, manifest)
+    if ref:
+        refs.move(store, ref, artifact.location, artifact.digest)
+    return artifact.location
+
+
+def pretrained(profile: Profile, seconds: float, starting: float) -> dict[str, Any]:
+    """Counts and facts of a pretraining of this profile that took so long, of which a share to start."""
+    work = training_of(profile)
+    assert profile.pretrain is not None
+    assert work is not None
+    shape = derive(profile.pretrain.model, profile.tokenizer.vocab_size)
+    tokens = profile.pretrain.samples(work.steps) * shape.context
+    counts = {"tokens_seen": tokens, "parameters": count_parameters(shape)}
+    return {"counts": counts, "facts": {"seconds": seconds, "starting_share": starting}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "ratio"),
+    [
+        ([], 1),
+        (["pretrain.steps=4000000"], 4_000_000 / 20),
+        (["pretrain.global_batch=8"], 2),
+    ],
+)
+def test_a_training_is_scaled_by_its_steps_and_batch(settings: list[str], ratio: float, tmp_path: Path) -> None:
+    at = f"runtime.store={tmp_path / 'store'}"
+    before = load("smoke", ["pretrain.steps=20", at])
+    now = load("smoke", ["pretrain.steps=20", *settings, at])
+    store = session_of(before).store
+    assert before.pretrain is not None
+    publish(store, "pretrain", before.pretrain.model_dump(mode="json"), "smoke/pretrain", **pretrained(before, 20, 0.5))
+    found = estimates(store, plan(now), training_of(now))["pretrain"]
+    assert found.seconds == pytest.approx(10 + 10 * ratio)
+    assert found.source.startswith("pretrain/" if ratio == 1 else f"scaled ×{ratio:,.3g} from pretrain/")
+
+
+def test_a_training_is_scaled_by_the_size_of_its_model_whichever_profile_made_it(tmp_path: Path) -> None:
+    at = f"runtime.store={tmp_path / 'store'}"
+    before, now = load("smoke", [at]), load("tiny", ["pretrain.steps=60", at])
+    store = session_of(before).store
+    assert before.pretrain is not None
+    publish(store, "pretrain", before.pretrain.model_dump(mode="json"), **pretrained(before, 20, 0.5))
+    work, other = training_of(now), training_of(before)
+    assert work is not None
+    assert other is not None
+    found = estimates(store, plan(now), work)["pretrain"]
+    assert found.seconds == pytest.approx(10 + 10 * work.flops / other.flops)
+
+
+def test_without_an_earlier_run_a_training_is_priced_by_arithmetic_and_the_rest_is_unknown(tmp_path: Path) -> None:
+    profile = load("smoke", [f"runtime.store={tmp_path / 'store'}"])
+    found = estimates(session_of(profile).store, plan(profile), training_of(profile, 12.0))
+    assert found == {"pretrain": Estimate(seconds=12, source="arithmetic")}
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_data_stage_is_scaled_by_the_text_that_it_reads(tmp_path: Path) -> None:
+    profile = profile_of(tmp_path)
+    with open_session(session_of(profile)) as session:
+        raw, _ = download.materialize(profile.download, [])
+    assert raw.manifest is not None
+    assert profile.dedup is not None
+    size = raw.manifest.facts["text_bytes"]
+    told: dict[str, Any] = {"facts": {"seconds": 6.0, "bytes_in": 3 * size, "text_bytes": 3 * size}}
+    publish(session.store, "dedup", profile.dedup.model_dump(mode="json"), **told)
+    told = {"facts": {"seconds": 9.0, "bytes_in": 10 * size, "text_bytes": size}}
+    assert profile.filter is not None
+    publish(session.store, "filter", profile.filter.model_dump(mode="json"), **told)
+    found = estimates(session.store, plan(profile), training_of(profile))
+    assert found["dedup"].seconds == pytest.approx(2.0)
+    assert found["dedup"].source.startswith("scaled ×0.333 from dedup/")
+    assert found["filter"].seconds == pytest.approx(0.9), "of what dedup is expected to leave"
+
+
+def test_of_the_same_inputs_parts_are_taken_to_be_there(tmp_path: Path) -> None:
+    profile = profile_of(tmp_path)
+    with open_session(session_of(profile)) as session:
+        raw, _ = download.materialize(profile.download, [])
+    assert profile.dedup is not None
+    lines = {line.name: line for line in plan(profile)}
+    payload = lines["dedup"].payload
+    assert payload is not None
+    made = "2026-11-24T12:00:00.000000+00:00"
+    part = publish(session.store, "sketches", {}, facts={"seconds": 7.0}, created="2026-11-24T11:59:58.000000+00:00")
+    folder = session.store.workspace("dedup", "other") / "out"
+    folder.mkdir()
+    files: dict[str, FileEntry] = {}
+    other = payload.model_copy(update={"config": {**payload.config, "threshold": 0.1}})
+    size = raw.manifest.facts["text_bytes"] if raw.manifest else 0
+    manifest = Manifest(
+        key=other.key(), payload=other, digest=tree_digest(files), files=files, created=made,
+        uses={"sketches": InputRef(location=part)}, facts={"seconds": 10.0, "bytes_in": size},
+    )  # fmt: skip
+    session.store.publish(folder, manifest)
+    found = estimates(session.store, plan(profile), None)["dedup"]
+    assert found.seconds == pytest.approx(3.0)
+    assert found.source.endswith("its parts from the store")
+    (tmp_path / "notes.jsonl").write_text('{"text": "A note of some other words."}\n')
+    found = estimates(session.store, plan(profile), None)["dedup"]
+    assert found.seconds == pytest.approx(10.0), "of other documents nothing is there"
+
+
+def test_a_checkpoint_is_seen_and_only_the_rest_priced(tmp_path: Path) -> None:
+    left_out = [f"{name}=null" for name in ("dedup", "filter", "sft", "dpo", "evaluate", "export")]
+    profile = profile_of(tmp_path, *left_out)
+    assert profile.pretrain is not None
+    store = session_of(profile).store
+    publish(
+        store, "pretrain", profile.pretrain.model_dump(mode="json"), "smoke/pretrain", **pretrained(profile, 20, 0.5)
+    )
+    (line,) = [line for line in plan(profile) if line.name == "pretrain"]
+    payload = KeyPayload(stage="pretrain", version=1, config={}, inputs={})
+    line = line.__class__(**{**line.__dict__, "payload": payload})  # as if its inputs were there
+    assert resumes_at(store, line) == 0
+    folder = store.workspace("pretrain", payload.key()) / "scratch" / "checkpoints" / "step-000000020"
+    folder.mkdir(parents=True)
+    assert resumes_at(store, line) == 0, "it is not whole"
+    CheckpointMarker(identity="", step=20, files={}).write(folder)
+    assert resumes_at(store, line) == 20
+    training = training_of(profile)
+    found = estimates(store, [line], training)["pretrain"]
+    assert found.seconds == pytest.approx(10 + 10 / 3), "a start, and ten of thirty steps"
+    assert found.source.endswith("from step 20 of 30")
+    assert list(told_of_resumes(store, [line], 30)) == ["pretrain resumes at step 20 of 30."]
+
+
+def test_the_last_estimates_are_told_beside_what_came(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    assert list(last_time(store, "tiny")) == []
+    stages = {
+        "dedup": StageRecord(location="dedup/a", cached=False, seconds=52),
+        "filter": StageRecord(location="filter/a", cached=True, seconds=0),
+    }
+    expected = {name: Estimate(seconds=40, source="") for name in stages}
+    record = RunRecord(
+        id="2026-11-24T12-00-00-abcdef", profile="tiny", config={}, host="", process=1, stages=stages,
+        started="2026-11-24T12:00:00+00:00", estimates=expected,
+    )  # fmt: skip
+    history.write(store, record)
+    assert list(last_time(store, "tiny")) == ["Last time: estimated 40.0 s, took 52.0 s (dedup)."]
+    assert list(last_time(store, "smoke")) == []
+
+
+def test_a_plan_tells_of_time_and_disk_for_people_and_for_programs(tmp_path: Path) -> None:
+    at = f"--store={tmp_path / 'store'}"
+    profile = load("smoke", [f"runtime.store={tmp_path / 'store'}"])
+    store = session_of(profile).store
+    publish(store, "dedup", {}, "smoke/dedup", facts={"seconds": 5.0})
+    told = gristmill("plan", "smoke", at).stdout
+    assert "Disk: about" in told
+    assert "arithmetic" in told
+    found = json.loads(gristmill("plan", "smoke", at, "--json").stdout)
+    stages = {stage["stage"]: stage for stage in found["stages"]}
+    assert stages["dedup"]["estimate"]["seconds"] == 5.0
+    assert stages["filter"]["estimate"] is None
+    assert stages["pretrain"]["estimate"]["source"] == "arithmetic"
+    assert found["disk"]["free"] > found["disk"]["needed"] > found["disk"]["checkpoints"] > 0
+    assert room_of(store, plan(profile), None).checkpoints == 0

@@ -1,0 +1,223 @@
+"""The records that runs leave: each leaves one whatever becomes of it, and they are listed, shown and compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flows.pipeline import stages
+from flows.records.recorder import Asked, Recorder
+from flows.session import handed_on, recorded, session_of, start
+from profiles.load import load
+from profiles.schema import Profile
+from storage import maintain
+from storage.artifact import Artifact
+from storage.errors import StoreError, TrainingError
+from storage.runs import history
+from storage.runs.alive import alive, state_of
+from storage.runs.record import RunRecord, new_id
+from storage.store import Store
+from tasks.stage.config import StageConfig
+from tasks.stage.progress import Observer
+from tasks.stage.protocol import AnyStage, Input
+from tests.flows.test_cli import gristmill
+
+
+def profile_of(folder: Path, *settings: str) -> Profile:
+    """A profile of one small document, whose store lies in the folder."""
+    notes = folder / "notes.jsonl"
+    notes.write_text('{"text": "A note of some words."}\n')
+    source = f"download.sources=[{{kind: files, name: notes, paths: ['{notes}']}}]"
+    return load("smoke", [source, "download.benchmarks=[arc_easy]", f"runtime.store={folder / 'store'}", *settings])
+
+
+def run_stages(profile: Profile, to: str, *overrides: str) -> RunRecord:
+    """Run without Prefect, with a record. Returns the record."""
+
+    def work(stage: AnyStage, config: StageConfig, inputs: Sequence[Input]) -> Artifact:
+        return stage.materialize(config, inputs)[0]
+
+    session = replace(session_of(profile, to), call=work)
+    with recorded(profile, session, Asked("smoke", overrides, to)) as run, handed_on(run), start("", (), None, ()):
+        stages(profile)
+    return history.find(session.store, "last")
+
+
+def test_a_run_leaves_a_record_of_what_it_made_and_a_cached_one_of_what_it_took(tmp_path: Path) -> None:
+    profile = profile_of(tmp_path)
+    made = run_stages(profile, "download")
+    assert (made.state, made.made, made.to) == ("completed", ["download"], "download")
+    stage = made.stages["download"]
+    assert stage.why == "never made before"
+    assert stage.figures["documents.kept"] == 1
+    assert stage.peak_memory_bytes is not None
+    assert made.config["download"]["benchmarks"] == ["arc_easy"]
+    assert "runtime" not in made.config
+    assert made.runtime["store"] == str(tmp_path / "store")
+    cached = run_stages(profile, "download")
+    assert (cached.state, cached.made) == ("completed", [])
+    assert cached.stages["download"].location == stage.location
+    assert cached.id != made.id
+    assert list((tmp_path / "store" / "leases").iterdir()) == []
+
+
+def test_a_run_of_the_terminal_that_finds_everything_is_recorded_without_prefect(tmp_path: Path) -> None:
+    run_stages(profile_of(tmp_path), "download")
+    settings = ["--store", str(tmp_path / "store")]
+    record = history.find(Store(str(tmp_path / "store")), "last")
+    sources = json.dumps(record.config["download"]["sources"])
+    said = gristmill(
+        "run", "smoke", "--to", "download", *settings, "--set", f"download.sources={sources}", "--set",
+        "download.benchmarks=[arc_easy]",
+    )  # fmt: skip
+    assert said.returncode == 0, said.stderr
+    newest = history.find(Store(str(tmp_path / "store")), "last")
+    assert newest.id != record.id
+    assert (newest.state, newest.asked, newest.made) == ("completed", "smoke", [])
+    assert newest.overrides[-1].startswith("runtime.store=")
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "said"),
+    [
+        (
+            TrainingError("The loss is not finite.", "Lower the rate."),
+            "failed",
+            "The loss is not finite. Lower the rate.",
+        ),
+        (ZeroDivisionError("division by zero"), "failed", "ZeroDivisionError: division by zero"),
+        (KeyboardInterrupt(), "stopped", ""),
+        (SystemExit(143), "stopped", ""),
+    ],
+)
+def test_a_record_says_how_a_run_ended(error: BaseException, state: str, said: str, tmp_path: Path) -> None:
+    profile = profile_of(tmp_path)
+    session = session_of(profile)
+    recorder = Recorder(profile, session, Asked("smoke"))
+    recorder.record = recorder.record.model_copy(update={"working": "pretrain"})
+    with pytest.raises(type(error)), recorder:
+        raise error
+    found = history.find(session.store, "last")
+    assert (found.state, found.error, found.working) == (state, said, "pretrain")
+    assert found.seconds is not None
+
+
+def test_no_secret_of_an_error_gets_into_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "sesame-open-sesame")
+    profile = profile_of(tmp_path)
+    session = session_of(profile)
+    with pytest.raises(ValueError, match="sesame"), Recorder(profile, session, Asked("smoke")):
+        raise ValueError("refused: sesame-open-sesame")
+    assert "sesame" not in (tmp_path / "store" / history.file_of(history.ids(session.store)[0])).read_text()
+
+
+def test_a_killed_run_has_crashed_and_a_running_one_runs(tmp_path: Path) -> None:
+    profile = profile_of(tmp_path)
+    script = (
+        "import os, sys; from pathlib import Path; from flows.records.recorder import Asked, Recorder;"
+        "from flows.session import session_of; from tests.flows.test_runs import profile_of;"
+        "profile = profile_of(Path(sys.argv[1]));"
+        "Recorder(profile, session_of(profile), Asked('smoke')).__enter__();"
+        "print('begun', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    root, pipe = Path(__file__).parents[2], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=root) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"begun\n"
+        store = session_of(profile).store
+        record = history.find(store, "last")
+        assert record.process == child.pid
+        assert state_of(store, record) == "running"
+        os.kill(child.pid, signal.SIGKILL)
+    assert state_of(store, record) == "crashed"
+    said = gristmill("runs", "--store", store.url, "--state", "crashed")
+    assert record.id in said.stdout
+    assert "No run is like that." in gristmill("runs", "--store", store.url, "--state", "running").stdout
+
+
+def test_a_run_of_another_machine_is_believed_where_nothing_tells_that_it_died(tmp_path: Path) -> None:
+    store = Store(f"memory://{tmp_path.name}", cache=tmp_path)
+    fields = {"profile": "tiny", "config": {}, "process": 1, "started": "2026-11-24T00:00:00+00:00"}
+    elsewhere = RunRecord(id=new_id(), host="elsewhere", **fields)
+    here = RunRecord(id=new_id(), host=os.uname().nodename, **fields)
+    assert state_of(store, elsewhere) == "running"
+    assert state_of(store, here) == "crashed"
+    with alive(store, here.id) as seen:
+        assert not seen
+        assert state_of(store, here) == "running"
+
+
+def test_a_record_that_cant_be_written_ends_no_run(tmp_path: Path) -> None:
+    noted: list[str] = []
+
+    class Listening(Observer):
+        def noted(self, stage: str, message: str) -> None:
+            noted.append(message)
+
+    profile = profile_of(tmp_path)
+    session = replace(session_of(profile), observer=Listening())
+    session.store.begin()
+    (tmp_path / "store" / "runs").write_text("in the way")
+    with Recorder(profile, session, Asked("smoke")):
+        pass
+    assert len(noted) == 1
+    assert "leaves no record" in noted[0]
+
+
+def test_runs_are_listed_filtered_shown_and_compared(tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    first = run_stages(profile_of(tmp_path), "download")
+    second = run_stages(profile_of(tmp_path, "download.benchmarks=[piqa]"), "download", "download.benchmarks=[piqa]")
+    listed = [row["id"] for row in json.loads(gristmill("runs", "--store", store, "--json").stdout)]
+    assert listed == sorted([first.id, second.id], reverse=True)
+    assert json.loads(gristmill("runs", "--store", store, "--json", "--limit", "1").stdout)[0]["id"] == listed[0]
+    assert "There are older ones" in gristmill("runs", "--store", store, "--limit", "1").stdout
+    assert "No run is like that." in gristmill("runs", "--store", store, "--made", "pretrain").stdout
+    assert "No run is like that." in gristmill("runs", "--store", store, "--profile", "tiny").stdout
+    assert first.id in gristmill("runs", "--store", store, "--since", "1h").stdout
+    assert gristmill("runs", "--store", store, "--since", "soon").returncode == 1
+    shown = gristmill("runs", "show", first.id[:-1], "--store", store).stdout
+    assert "never made before" in shown
+    assert "completed in" in shown
+    assert json.loads(gristmill("runs", "show", "last", "--store", store, "--json").stdout)["id"] == listed[0]
+    told = gristmill("runs", "compare", first.id, second.id, "--store", store).stdout
+    assert "download.benchmarks" in told
+    assert "other bytes" in told
+    as_json = json.loads(gristmill("runs", "compare", first.id, second.id, "--store", store, "--json").stdout)
+    assert [field["field"] for field in as_json["profile"]] == ["download.benchmarks"]
+    assert as_json["stages"][0]["result"] == "other bytes"
+    missing = gristmill("runs", "show", "2020", "--store", store)
+    assert (missing.returncode, "There is no run 2020" in missing.stderr) == (1, True)
+
+
+def test_a_damaged_record_is_named_and_hides_no_other(tmp_path: Path) -> None:
+    record = run_stages(profile_of(tmp_path), "download")
+    store = str(tmp_path / "store")
+    (tmp_path / "store" / "runs" / "2026-01-01T00-00-00-abcdef.json").write_text("{")
+    said = gristmill("runs", "--store", store)
+    assert record.id in said.stdout
+    assert "The record of the run 2026-01-01T00-00-00-abcdef is damaged" in said.stdout
+
+
+def test_a_collection_keeps_the_newest_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = run_stages(profile_of(tmp_path), "download")
+    store = Store(str(tmp_path / "store"))
+    for day in (1, 2, 3):
+        history.write(store, record.model_copy(update={"id": f"2026-01-0{day}T00-00-00-abcdef"}))
+    assert maintain.find_garbage(store, 1).records == {}
+    monkeypatch.setattr(history.beyond, "__defaults__", (2,))
+    garbage = maintain.find_garbage(store, 1)
+    assert list(garbage.records) == ["2026-01-02T00-00-00-abcdef", "2026-01-01T00-00-00-abcdef"]
+    maintain.collect(store, garbage)
+    assert history.ids(store) == [record.id, "2026-01-03T00-00-00-abcdef"]
+    with pytest.raises(StoreError, match="There is no run 2026-01-01"):
+        history.find(store, "2026-01-01")
