@@ -37,7 +37,7 @@ def _named(make: Callable[[dict[str, Any]], str]) -> str:
     context = FlowRunContext.get()
     assert context is not None
     assert context.flow_run is not None
-    return make(context.parameters) if is_random(context.flow_run.name) else context.flow_run.name
+    return make(context.parameters or {}) if is_random(context.flow_run.name) else context.flow_run.name
 
 
 def _by_parameters(given: dict[str, Any]) -> str:
