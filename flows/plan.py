@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flows.pipeline import stages
+from flows.diagram.stages import stages
 from flows.session import session_of
 from profiles.schema import Profile
 from storage import refs

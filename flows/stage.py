@@ -6,8 +6,8 @@ from prefect import flow
 
 from flows.deployed.ends import told
 from flows.deployed.form import ProfileName, Refresh, Settings, StageName
+from flows.diagram.stages import stages
 from flows.pages.names import name_of_run
-from flows.pipeline import stages
 from flows.session import start
 
 

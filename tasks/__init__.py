@@ -1,4 +1,4 @@
-"""What each stage does: a package a stage, named as in the diagram of `flows/pipeline.py`."""
+"""What each stage does: a package a stage, named as in the diagram of `flows/diagram/stages.py`."""
 
 import hashlib
 import os

@@ -14,8 +14,8 @@ from prefect import flow
 
 from flows.deployed.ends import told
 from flows.deployed.form import ProfileName, Ref, Settings
+from flows.diagram.stages import stages
 from flows.pages.names import name_as
-from flows.pipeline import stages
 from flows.session import start
 from profiles.load import load
 from profiles.schema import Profile

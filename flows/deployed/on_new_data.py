@@ -12,8 +12,8 @@ from prefect.states import Completed
 
 from flows.deployed.ends import told
 from flows.deployed.form import LastStage, ProfileName, Settings
+from flows.diagram.stages import stages
 from flows.pages.names import name_as
-from flows.pipeline import stages
 from flows.plan import plan
 from flows.session import start
 from tasks.stage.session import current

@@ -10,7 +10,7 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-import flows.pipeline  # noqa: F401, registers the stages
+import flows.diagram.stages  # noqa: F401, registers the stages
 from flows.deployed.ends import told
 from flows.pages.progress import PrefectObserver
 from flows.pools.order import Order, Work

@@ -106,7 +106,7 @@ def live(given: dict[str, str]) -> None:
 
 def main() -> None:
     """Runs as they are asked for, until the end of the input."""
-    import flows.pipeline  # noqa: F401
+    import flows.diagram.stages  # noqa: F401
 
     assert threading.active_count() == 1, "a fork would be without the other threads"
     for line in sys.stdin:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.arithmetic import training_plan
-from flows.pipeline import stages
+from flows.diagram.stages import stages
 from flows.plan import plan
 from flows.session import Run, handed_on, session_of, start
 from profiles.load import load

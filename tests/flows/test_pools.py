@@ -18,7 +18,7 @@ import pytest
 from pydantic import ValidationError
 
 from flows.deployments import deploy
-from flows.pipeline import stages
+from flows.diagram.stages import stages
 from flows.pools.order import Order, Work
 from flows.pools.work import made
 from flows.session import session_of

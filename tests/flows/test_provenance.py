@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flows.provenance import provenance_of
+from flows.diagram.provenance import provenance_of
 from profiles.load import load
 from storage.artifact import Artifact
 from storage.keys import KeyPayload

@@ -43,7 +43,7 @@ class KillAt(Observer):
 
 def run(store: str, overrides: Sequence[str] = (), to: str | None = None, kill: str | None = None) -> None:
     """Run the pipeline of `smoke`, as far as stage `to`."""
-    from flows.pipeline import stages
+    from flows.diagram.stages import stages
     from flows.session import session_of
     from profiles.load import load
     from tasks.stage.session import open_session
@@ -60,7 +60,7 @@ def run(store: str, overrides: Sequence[str] = (), to: str | None = None, kill: 
 
 def main(runs: list[dict[str, Any]]) -> None:
     """Run them all, whatever becomes of each."""
-    import flows.pipeline  # noqa: F401
+    import flows.diagram.stages  # noqa: F401
 
     assert threading.active_count() == 1, "a fork would be without the other threads"
     codes = []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from flows.pipeline import adapters
+from flows.diagram.stages import adapters
 from models.pretrained import load_pretrained
 from models.runtimes.llama_library import LlamaLibrary
 from models.runtimes.protocol import RuntimeFault

@@ -7,7 +7,7 @@ import functools
 
 import pytest
 
-import flows.pipeline  # noqa: F401, registers the stages
+import flows.diagram.stages  # noqa: F401, registers the stages
 from tasks.stage import source
 from tasks.stage.decorator import STAGES
 from tasks.stage.runtime import Runtime, RuntimeGroup
