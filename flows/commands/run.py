@@ -79,8 +79,27 @@ def _run_in_prefect(
     check_address()
     if os.environ.get("PREFECT_API_URL"):  # whose automation needs to hear of the run
         os.environ.setdefault(HEARTBEAT, str(HEARTBEAT_SECONDS))
+    with stoppable() as stop:
+        try:
+            if not os.environ.get("PREFECT_API_URL"):
+                observer.console.print("  [dim]starting Prefect's server[/]")
+            with temporary_server(stop, _import_pipeline), handed_on(run):
+                from flows.pipeline import pipeline
+
+                pipeline(name, overrides, to, refresh)
+        except (KeyboardInterrupt, httpx.HTTPError) as error:
+            if isinstance(error, httpx.HTTPError) and stop.reason is None:
+                raise
+            _stopped(stop, observer)
+        finally:
+            with suppress(OSError):  # of a terminal that is closed
+                observer.close()
+
+
+def _import_pipeline() -> None:
+    """Import the flow, with Prefect, whose loggers are there only then."""
     warnings.filterwarnings("ignore", category=DeprecationWarning)
-    from flows.pipeline import pipeline
+    import flows.pipeline  # noqa: F401
 
     logging.getLogger("prefect").setLevel(logging.CRITICAL)  # errors reach the person through main(), once
     if os.environ.get("PREFECT_API_URL"):  # whose pages are there to be read after the run
@@ -90,17 +109,6 @@ def _run_in_prefect(
             of_runs.propagate = False  # to the terminal, which shows the same
     for library in ("torchao", "torch.utils._pytree"):  # what they say on being imported concerns GPUs
         logging.getLogger(library).setLevel(logging.ERROR)
-    with stoppable() as stop:
-        try:
-            with temporary_server(stop), handed_on(run):
-                pipeline(name, overrides, to, refresh)
-        except (KeyboardInterrupt, httpx.HTTPError) as error:
-            if isinstance(error, httpx.HTTPError) and stop.reason is None:
-                raise
-            _stopped(stop, observer)
-        finally:
-            with suppress(OSError):  # of a terminal that is closed
-                observer.close()
 
 
 def _stopped(stop: Stop, observer: TerminalObserver) -> NoReturn:
