@@ -11,16 +11,30 @@ import os
 import re
 import signal
 import sys
-from importlib.metadata import version
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 gc.set_threshold(50_000)  # what is imported stays: looking through it for garbage is a fifth of a command's start
 
-# While the imports below take their time, Ctrl-C ends the process without a traceback
-_INTERRUPT = signal.getsignal(signal.SIGINT)
-if _INTERRUPT is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+@contextmanager
+def beginning() -> Iterator[None]:
+    """While imports take their time, Ctrl-C ends the process with a sentence and no traceback."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end_at_once)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end_at_once(number: int, frame: object) -> None:
+    os.write(2, b"Interrupted before anything had begun.\n")
+    os._exit(128 + number)
+
 
 # Nothing leaves the machine unless a profile says so: set before any library reads its environment.
 ENVIRONMENT = {
@@ -36,16 +50,15 @@ ENVIRONMENT = {
 for _name, _value in ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)
 
-import typer  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.markup import escape  # noqa: E402
+with beginning():
+    import typer
+    from rich.console import Console
+    from rich.markup import escape
 
-from flows.options import DEFAULT_STORE, Overrides, Paranoid, ProfileName, Scheduler, StoreUrl, Yes, settings  # noqa: E402
-from storage.credentials import guard  # noqa: E402
-from storage.errors import GristmillError  # noqa: E402
-from storage.files.disk import DiskFaults  # noqa: E402
-
-signal.signal(signal.SIGINT, _INTERRUPT)
+    from flows.options import DEFAULT_STORE, Overrides, Paranoid, ProfileName, Scheduler, StoreUrl, Yes, settings
+    from storage.credentials import guard
+    from storage.errors import GristmillError
+    from storage.files.disk import DiskFaults
 
 app = typer.Typer(
     help="Raw text in; a quantized, aligned, benchmarked language model out.",
@@ -58,6 +71,8 @@ console = Console()
 
 def _print_version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version
+
         print(f"gristmill {version('gristmill')}")
         raise typer.Exit
 
@@ -88,7 +103,8 @@ def run(
 
     An interrupted run is resumed by running it again.
     """
-    from flows.commands.run import run_pipeline
+    with beginning():
+        from flows.commands.run import run_pipeline
 
     run_pipeline(console, profile, settings(overrides, store), to, refresh or [], paranoid, yes)
 
@@ -104,7 +120,8 @@ def stage(
     yes: Yes = False,
 ) -> None:
     """Bring one stage up to date; what it needs comes from the store, or is made."""
-    from flows.commands.run import run_pipeline
+    with beginning():
+        from flows.commands.run import run_pipeline
 
     run_pipeline(console, profile, settings(overrides, store), name, [name] if refresh else [], paranoid, yes)
 
@@ -440,7 +457,8 @@ def main() -> None:
     guard()
     errors = Console(stderr=True)
     try:
-        _add_groups()
+        with beginning():
+            _add_groups()
         with DiskFaults():
             app(standalone_mode=True)
     except KeyboardInterrupt:  # before typer runs the command; it minds the rest itself
