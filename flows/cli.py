@@ -11,8 +11,9 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -67,6 +68,12 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 console = Console()
+GROUPS = {
+    "filter": ("flows.commands.documents.filter", "Look at the filter's rules and at what they decide."),
+    "store": ("flows.commands.store", "Look into the store and keep it."),
+    "release": ("flows.commands.release", "Hand a release on, signed, and check one."),
+    "profile": ("flows.commands.profile", "Look at profiles and their schema."),
+}
 
 
 def _print_version(asked: bool) -> None:
@@ -442,14 +449,16 @@ def ui(
     serve(console, port, pools or [], notify)
 
 
-def _add_groups() -> None:
-    from flows.commands import profile, release, store
-    from flows.commands.documents import filter as filters
+def _no_command() -> None:
+    pass
 
-    app.add_typer(filters.app, name="filter")
-    app.add_typer(store.app, name="store")
-    app.add_typer(release.app, name="release")
-    app.add_typer(profile.app, name="profile")
+
+def _add_groups(asked: Collection[str]) -> None:
+    """Add every group of commands. Only those that are `asked` for are imported: of the others help tells the purpose
+    alone."""
+    for name, (module, purpose) in GROUPS.items():
+        group = import_module(module).app if name in asked else typer.Typer(callback=_no_command)
+        app.add_typer(group, name=name, help=purpose)
 
 
 def main() -> None:
@@ -458,7 +467,8 @@ def main() -> None:
     errors = Console(stderr=True)
     try:
         with beginning():
-            _add_groups()
+            # A shell that completes a command gives its words in the environment
+            _add_groups(GROUPS if "_GRISTMILL_COMPLETE" in os.environ else sys.argv[1:])
         with DiskFaults():
             app(standalone_mode=True)
     except KeyboardInterrupt:  # before typer runs the command; it minds the rest itself

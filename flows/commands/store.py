@@ -19,7 +19,7 @@ from storage.leases import Lease
 from storage.store import Store
 from storage.units import duration, size_of
 
-app = typer.Typer(help="Look into the store and keep it.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 WIDE = 200  # columns: what is piped to another program is not wrapped
 console = Console(width=None if sys.stdout.isatty() else WIDE)
 

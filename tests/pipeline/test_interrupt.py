@@ -122,7 +122,8 @@ def test_a_signal_stops_it_cleanly_and_the_next_run_resumes(
 
 @pytest.mark.parametrize("begun", ["imports", "server"])
 def test_ctrl_c_before_the_first_stage_ends_with_a_sentence(begun: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "flows.cli", "run", "smoke", "--to=download", f"--set=runtime.store={tmp_path}"]
+    store = tmp_path / "store"
+    command = [sys.executable, "-m", "flows.cli", "run", "smoke", "--to=download", f"--set=runtime.store={store}"]
     log = tmp_path / "log"
     with log.open("w") as file:
         process = subprocess.Popen(
