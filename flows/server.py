@@ -30,7 +30,8 @@ from tasks.children.launchers import free_port
 from tasks.children.parent import tied_to
 
 if TYPE_CHECKING:
-    from prefect.settings import Setting, Settings
+    from prefect.settings import Settings
+    from prefect.settings.legacy import Setting
 
 APP = "prefect.server.api.server:create_app"
 # Uvicorn, with rare collections: what a start imports stays, and looking through it for garbage is a fifth of the start
