@@ -1,7 +1,8 @@
 """`python -m benchmarks.shards [EXECUTOR …]`: what an executor of shards costs, by itself and for each shard.
 
-A row is a process of its own: the start, with a map of one empty shard; then a map of 200 empty shards, and one of 200
-shards of some work in numpy. Seconds are wall time; CPU is of the row's process and all that it started, to their ends.
+A row is a process of its own: the start, with a map of one empty shard; then a map of 200 empty shards (or --shards),
+and one of as many shards of some work in numpy. Seconds are wall time; CPU is of the row's process and all that it
+started, to their ends.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def some(shard: int, folder: Path) -> dict[str, float]:
     return {"sum": float(np.sort(np.random.default_rng(shard).random(200_000)).sum())}
 
 
-def row(executor: str, workers: int) -> dict[str, Any]:
+def row(executor: str, workers: int, shards: int) -> dict[str, Any]:
     """Measure one executor in this process."""
     from benchmarks.shards import nothing, some  # by their module, which workers know, and not as of __main__
 
@@ -45,7 +46,7 @@ def row(executor: str, workers: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, resources():
         data = DataRuntime.model_validate({"executor": executor, "workers": workers})
         out = Output.at(Path(folder), runtime=Runtime(data=data))
-        for name, function, count in (("start", nothing, 1), ("empty", nothing, SHARDS), ("work", some, SHARDS)):
+        for name, function, count in (("start", nothing, 1), ("empty", nothing, shards), ("work", some, shards)):
             began = time.monotonic()
             map_shards(function, range(count), out, name, releases_gil=True)
             found[name] = time.monotonic() - began
@@ -60,20 +61,22 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("executors", nargs="*", default=EXECUTORS)
+    parser.add_argument("--shards", type=int, default=SHARDS, help=f"of a map (default {SHARDS})")
     parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.row:
-        print(json.dumps(row(asked.executors[0], asked.row)))
+        print(json.dumps(row(asked.executors[0], asked.row, asked.shards)))
         return
-    print("| executor | workers | start (s) | an empty shard (ms) | 200 with work (s) | end (s) | CPU (s) |")
+    print("| executor | workers | start (s) | an empty shard (ms) | all with work (s) | end (s) | CPU (s) |")
     print("|---|---|---|---|---|---|---|", flush=True)
     for executor in asked.executors:
         for workers in (1, 2):
             command = [sys.executable, "-m", "benchmarks.shards", executor, "--row", str(workers)]
+            command += ["--shards", str(asked.shards)]
             said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
             got = json.loads(said.splitlines()[-1])
             print(
-                f"| {executor} | {workers} | {got['start']:.1f} | {1000 * got['empty'] / SHARDS:.1f} | "
+                f"| {executor} | {workers} | {got['start']:.1f} | {1000 * got['empty'] / asked.shards:.1f} | "
                 f"{got['work']:.1f} | {got['end']:.1f} | {got['cpu']:.1f} |",
                 flush=True,
             )

@@ -11,16 +11,31 @@ import os
 import re
 import signal
 import sys
-from importlib.metadata import version
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 gc.set_threshold(50_000)  # what is imported stays: looking through it for garbage is a fifth of a command's start
 
-# While the imports below take their time, Ctrl-C ends the process without a traceback
-_INTERRUPT = signal.getsignal(signal.SIGINT)
-if _INTERRUPT is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+@contextmanager
+def beginning() -> Iterator[None]:
+    """While imports take their time, Ctrl-C ends the process with a sentence and no traceback."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end_at_once)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end_at_once(number: int, frame: object) -> None:
+    os.write(2, b"Interrupted before anything had begun.\n")
+    os._exit(128 + number)
+
 
 # Nothing leaves the machine unless a profile says so: set before any library reads its environment.
 ENVIRONMENT = {
@@ -36,16 +51,15 @@ ENVIRONMENT = {
 for _name, _value in ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)
 
-import typer  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.markup import escape  # noqa: E402
+with beginning():
+    import typer
+    from rich.console import Console
+    from rich.markup import escape
 
-from flows.options import DEFAULT_STORE, Overrides, Paranoid, ProfileName, Scheduler, StoreUrl, Yes, settings  # noqa: E402
-from storage.credentials import guard  # noqa: E402
-from storage.errors import GristmillError  # noqa: E402
-from storage.files.disk import DiskFaults  # noqa: E402
-
-signal.signal(signal.SIGINT, _INTERRUPT)
+    from flows.options import DEFAULT_STORE, Overrides, Paranoid, ProfileName, Scheduler, StoreUrl, Yes, settings
+    from storage.credentials import guard
+    from storage.errors import GristmillError
+    from storage.files.disk import DiskFaults
 
 app = typer.Typer(
     help="Raw text in; a quantized, aligned, benchmarked language model out.",
@@ -54,10 +68,19 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 console = Console()
+GROUPS = {
+    "filter": ("flows.commands.documents.filter", "Look at the filter's rules and at what they decide."),
+    "runs": ("flows.commands.runs", "List runs, look into one, compare two."),
+    "store": ("flows.commands.store", "Look into the store and keep it."),
+    "release": ("flows.commands.release", "Hand a release on, signed, and check one."),
+    "profile": ("flows.commands.profile", "Look at profiles and their schema."),
+}
 
 
 def _print_version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version
+
         print(f"gristmill {version('gristmill')}")
         raise typer.Exit
 
@@ -88,7 +111,8 @@ def run(
 
     An interrupted run is resumed by running it again.
     """
-    from flows.commands.run import run_pipeline
+    with beginning():
+        from flows.commands.run import run_pipeline
 
     run_pipeline(console, profile, settings(overrides, store), to, refresh or [], paranoid, yes)
 
@@ -104,7 +128,8 @@ def stage(
     yes: Yes = False,
 ) -> None:
     """Bring one stage up to date; what it needs comes from the store, or is made."""
-    from flows.commands.run import run_pipeline
+    with beginning():
+        from flows.commands.run import run_pipeline
 
     run_pipeline(console, profile, settings(overrides, store), name, [name] if refresh else [], paranoid, yes)
 
@@ -427,15 +452,17 @@ def ui(
     serve(console, port, pools or [], notify)
 
 
-def _add_groups() -> None:
-    from flows.commands import profile, release, runs, store
-    from flows.commands.documents import filter as filters
+def _no_command() -> None:
+    pass
 
-    app.add_typer(filters.app, name="filter")
-    app.add_typer(runs.app, name="runs")
-    app.add_typer(store.app, name="store")
-    app.add_typer(release.app, name="release")
-    app.add_typer(profile.app, name="profile")
+
+def _add_groups(asked: Collection[str]) -> None:
+    """Add every group of commands. Only those that are `asked` for are imported: of the others help tells the purpose
+    alone."""
+    for name, (module, purpose) in GROUPS.items():
+        group = import_module(module).app if name in asked else typer.Typer(callback=_no_command, help=purpose)
+        told = {} if group.registered_callback else {"help": purpose}  # one that is a command itself teaches more
+        app.add_typer(group, name=name, **told)
 
 
 def main() -> None:
@@ -443,7 +470,9 @@ def main() -> None:
     guard()
     errors = Console(stderr=True)
     try:
-        _add_groups()
+        with beginning():
+            # A shell that completes a command gives its words in the environment
+            _add_groups(GROUPS if "_GRISTMILL_COMPLETE" in os.environ else sys.argv[1:])
         with DiskFaults():
             app(standalone_mode=True)
     except KeyboardInterrupt:  # before typer runs the command; it minds the rest itself

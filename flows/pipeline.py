@@ -5,10 +5,9 @@ A profile with a base model enters it in the middle.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-
-from prefect import flow
 
 from flows.deployed.ends import told
 from flows.deployed.form import LastStage, ProfileName, Refreshed, Settings
@@ -39,9 +38,20 @@ from tasks.tokenizer import train_tokenizer
 from tasks.training.links import BASE, BESIDE, FEEDBACK, JUDGE
 
 
-@flow(flow_run_name=name_of_run)
-@told
-def pipeline(
+def __getattr__(name: str) -> Any:
+    """The flow `pipeline`, made when it is asked for: a plan needs the diagram alone, and Prefect takes two seconds to
+    import."""
+    if name != "pipeline":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _flow()
+
+
+@functools.cache
+def _flow() -> Any:
+    return flow(name="pipeline", flow_run_name=name_of_run)(told(_pipeline))
+
+
+def _pipeline(
     profile: ProfileName = "tiny", overrides: Settings = (), to: LastStage = None, refresh: Refreshed = ()
 ) -> str:
     """Raw text to release. `overrides` are `section.key=value`; `to` ends early; `refresh` makes stages anew."""

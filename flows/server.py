@@ -14,15 +14,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
 from pydantic import AnyHttpUrl, TypeAdapter, ValidationError
 
+from flows.database import Database, home, own_database
 from flows.stop import Stop
 from storage.errors import ServerError
 from storage.files.locks import hold
@@ -31,6 +31,7 @@ from tasks.children.parent import tied_to
 
 if TYPE_CHECKING:
     from prefect.settings import Settings
+    from prefect.settings.legacy import Setting
 
 APP = "prefect.server.api.server:create_app"
 # Uvicorn, with rare collections: what a start imports stays, and looking through it for garbage is a fifth of the start
@@ -65,34 +66,57 @@ def check_address() -> None:
 
 
 @contextmanager
-def temporary_server(stop_run: Stop) -> Iterator[None]:
-    """A server for one run, on a free port, unless PREFECT_API_URL names one. It is ended last.
+def temporary_server(stop_run: Stop, meanwhile: Callable[[], None]) -> Iterator[None]:
+    """A server for one run, with a database of its own, unless PREFECT_API_URL names one. It is ended last. What needs
+    no server yet is done `meanwhile`, as it takes seconds to start.
 
     When it ends before the run, the run is stopped: Prefect would repeat each request for a minute, then fail.
     """
     if address := os.environ.get("PREFECT_API_URL"):
+        meanwhile()
         with given_server(address, stop_run):
             yield
         return
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
     port = str(free_port())
-    environment = {**only_own_pages(port), **os.environ, **EPHEMERAL}
-    with tempfile.TemporaryFile() as said:
-        address = f"http://127.0.0.1:{port}"
+    address = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryFile() as said, _database() as database:
+        environment = {**only_own_pages(port), **os.environ, **EPHEMERAL, **database.settings}
         children: list[subprocess.Popen[bytes]] = []
         try:
-            with starting_alone():
-                command = [sys.executable, "-c", SERVE, "--factory", APP, "--host", "127.0.0.1", "--port", port]
-                children.append(start([*command, "--log-level", "error", "--lifespan", "on"], environment, said))
-                wait(address, children[0], said)
+            command = [sys.executable, "-c", SERVE, "--factory", APP, "--host", "127.0.0.1", "--port", port]
+            children.append(start([*command, "--log-level", "error", "--lifespan", "on"], environment, said))
+            meanwhile()
+            from prefect.settings import temporary_settings
+
+            wait(address, children[0], said)
+            database.keep_empty()
             with (
-                temporary_settings({PREFECT_API_URL: f"{address}/api"}) as settings,
+                temporary_settings(_of_own_server(f"{address}/api")) as settings,
                 watched(children[0], settings, said, stop_run),
             ):
                 yield
         finally:
-            stop(children)
+            for child in children:  # with its database, so that there is nothing to end in order
+                _signal(child, signal.SIGKILL)
+                child.wait()
+
+
+def _of_own_server(address: str) -> dict[Setting, str | None]:
+    """Settings of a run whose server goes with it: nobody waits for its heartbeats, whose thread takes a second to
+    end."""
+    from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY
+
+    return {PREFECT_API_URL: address, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+
+
+@contextmanager
+def _database() -> Iterator[Database]:
+    with ExitStack() as held:
+        try:
+            database = held.enter_context(own_database())
+        except OSError as error:
+            raise ServerError(f"No database for the Prefect server: {error.strerror}.", see_why()) from error
+        yield database
 
 
 @contextmanager
@@ -167,25 +191,18 @@ def watched(server: subprocess.Popen[bytes], settings: Settings, said: IO[bytes]
 
 @contextmanager
 def starting_alone() -> Iterator[None]:
-    """Within the block, no other run starts a server on the same database: the first one creates its tables, and two
-    that do so at once break each other's."""
-    home = _home()
-    if not os.access(home, os.W_OK):  # the server itself says what is wrong
+    """Within the block, nobody else starts a server on Prefect's own database: the first one creates its tables, and
+    two that do so at once break each other's."""
+    if not os.access(home(), os.W_OK):  # the server itself says what is wrong
         yield
         return
-    with hold(home / "gristmill-server.lock"):
+    with hold(home() / "gristmill-server.lock"):
         yield
 
 
 def see_why() -> str:
     """What to do about a server that fails."""
-    return f"Mend what it names: its database is in {_home()}, where there must be room and leave to write."
-
-
-def _home() -> Path:
-    from prefect.settings import get_current_settings
-
-    return get_current_settings().home
+    return f"Mend what it names: its database is in {home()}, where there must be room and leave to write."
 
 
 def credentials(environment: Mapping[str, str]) -> tuple[str, str] | None:

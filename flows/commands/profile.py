@@ -9,7 +9,7 @@ import typer
 import yaml
 from rich.console import Console
 
-app = typer.Typer(help="Look at profiles and their schema.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()

@@ -23,7 +23,7 @@ from storage.units import size_of
 if TYPE_CHECKING:
     from tasks.export.push.outgoing import Outgoing
 
-app = typer.Typer(help="Hand a release on, signed, and check one.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 console = Console(soft_wrap=True, highlight=False)
 
 Folder = Annotated[Path, typer.Argument(help="the folder of a saved release")]

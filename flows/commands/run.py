@@ -7,7 +7,8 @@ import os
 import signal
 import time
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NoReturn
 
@@ -42,19 +43,20 @@ def run_pipeline(
 ) -> None:
     """Run to the end (or to `to`), showing progress, then the summary. Raises what the pipeline raises."""
     started = time.monotonic()
-    profile = load(name, overrides)
     observer = TerminalObserver(console)
-    approve = None if yes else AtTerminal(profile, observer)
-    session = replace(session_of(profile, to, refresh, paranoid), observer=observer, approve=approve)
-    console.print(f"[bold]{profile.name}[/] [dim]store {profile.runtime.store}[/]")
-    with recorded(profile, session, Asked(name, overrides, to, refresh)) as run:
-        lines = plan(profile, run.session)
-        if run.record and not all(line.hit for line in lines):
-            run.record.expect(estimates(run.session.store, lines, training_of(profile)))
-        check_stages(profile, [line.name for line in lines if not line.hit])
-        # Where there is nothing to run, a temporary Prefect server, gone a second later, would cost more than all else
-        if os.environ.get("PREFECT_API_URL") or not _take_from_store(run, lines):
-            _run_in_prefect(run, observer, name, overrides, to, refresh)
+    with _ended_in_order(observer) as stop:
+        profile = load(name, overrides)
+        approve = None if yes else AtTerminal(profile, observer)
+        session = replace(session_of(profile, to, refresh, paranoid), observer=observer, approve=approve)
+        console.print(f"[bold]{profile.name}[/] [dim]store {profile.runtime.store}[/]")
+        with recorded(profile, session, Asked(name, overrides, to, refresh)) as run:
+            lines = plan(profile, run.session)
+            if run.record and not all(line.hit for line in lines):
+                run.record.expect(estimates(run.session.store, lines, training_of(profile)))
+            check_stages(profile, [line.name for line in lines if not line.hit])
+            # Where nothing is to be made, a temporary Prefect server, gone a second later, would cost more than the rest
+            if os.environ.get("PREFECT_API_URL") or not _take_from_store(run, lines):
+                _run_in_prefect(run, console, stop, name, overrides, to, refresh)
     summarize(console, run, time.monotonic() - started)
 
 
@@ -79,13 +81,23 @@ def _take_from_store(run: Run, lines: list[PlannedStage]) -> bool:
 
 
 def _run_in_prefect(
-    run: Run, observer: TerminalObserver, name: str, overrides: list[str], to: str | None, refresh: list[str]
+    run: Run, console: Console, stop: Stop, name: str, overrides: list[str], to: str | None, refresh: list[str]
 ) -> None:
     check_address()
     if os.environ.get("PREFECT_API_URL"):  # whose automation needs to hear of the run
         os.environ.setdefault(HEARTBEAT, str(HEARTBEAT_SECONDS))
+    else:
+        console.print("  [dim]starting Prefect's server[/]")
+    with temporary_server(stop, _import_pipeline), handed_on(run):
+        from flows.pipeline import pipeline
+
+        pipeline(name, overrides, to, refresh)
+
+
+def _import_pipeline() -> None:
+    """Import the flow, with Prefect, whose loggers are there only then."""
     warnings.filterwarnings("ignore", category=DeprecationWarning)
-    from flows.pipeline import pipeline
+    from flows.pipeline import pipeline  # noqa: F401
 
     logging.getLogger("prefect").setLevel(logging.CRITICAL)  # errors reach the person through main(), once
     if os.environ.get("PREFECT_API_URL"):  # whose pages are there to be read after the run
@@ -95,10 +107,14 @@ def _run_in_prefect(
             of_runs.propagate = False  # to the terminal, which shows the same
     for library in ("torchao", "torch.utils._pytree"):  # what they say on being imported concerns GPUs
         logging.getLogger(library).setLevel(logging.ERROR)
+
+
+@contextmanager
+def _ended_in_order(observer: TerminalObserver) -> Iterator[Stop]:
+    """Within the block a signal ends the command with a sentence, as does the end of its Prefect server."""
     with stoppable() as stop:
         try:
-            with temporary_server(stop), handed_on(run):
-                pipeline(name, overrides, to, refresh)
+            yield stop
         except (KeyboardInterrupt, httpx.HTTPError) as error:
             if isinstance(error, httpx.HTTPError) and stop.reason is None:
                 raise

@@ -22,7 +22,7 @@ from storage.leases import Lease
 from storage.store import Store
 from storage.units import size_of
 
-app = typer.Typer(help="Look into the store and keep it.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 FEW = 5  # sources of an artifact that are named one by one
 WIDE = 200  # columns: what is piped to another program is not wrapped
 console = Console(width=None if sys.stdout.isatty() else WIDE)

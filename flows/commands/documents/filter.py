@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tasks.filter.config import FilterConfig
     from tasks.filter.look.near import Looked, Shown
 
-app = typer.Typer(help="Look at the filter's rules and at what they decide.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 console = Console()
 PREVIEW = 600  # characters of a document at the terminal
 

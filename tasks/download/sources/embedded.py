@@ -150,12 +150,13 @@ def _encyclopedia(source: EmbeddedSource) -> Iterator[list[Document]]:
 def _packages(source: EmbeddedSource) -> Iterator[list[Document]]:
     made = []
     for package in required_packages():
-        readme = package.metadata.get_payload()  # type: ignore[attr-defined]
+        installed = package.distribution
+        readme = installed.metadata.get_payload()  # type: ignore[attr-defined]
         if isinstance(readme, str) and readme.strip():
             made.append(Document.new(readme, "packages", package=package.name, file="METADATA"))
-        for file in package.files or []:
+        for file in installed.files or []:
             if ".dist-info" in str(file) and LICENCE.search(file.name) and not file.name.endswith(".py"):
-                path = Path(str(package.locate_file(file)))
+                path = Path(str(installed.locate_file(file)))
                 text = path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
                 if text.strip():
                     made.append(Document.new(text, "packages", package=package.name, file=file.name))

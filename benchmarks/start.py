@@ -1,0 +1,139 @@
+"""`python -m benchmarks.start`: what a run costs beside its work.
+
+Commands of the profile `smoke` up to its first stage, of 200 documents, which takes under a second: help; a run that
+makes it, with a Prefect server of its own; the same again, all from the store; the same again with a server that runs.
+Then `--many` runs of the last kind, two at a time, of which each must stand Completed on the server with each of its
+task runs. Shards have a benchmark of their own: `python -m benchmarks.shards --shards 1000`.
+
+Wall seconds and CPU seconds of the whole tree (of a server that runs beside, not), medians of `--runs`; "first line"
+is the time until a command says anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import ROOT, end_as_interrupted
+from flows.cli import ENVIRONMENT
+from flows.server import start, stop, wait
+from tasks.children.launchers import free_port
+
+SMALL = "download.sources=[{kind: embedded, corpora: [encyclopedia], limit: 200}]"
+PAGE = 200  # what Prefect's API lists at once
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5, help="of each command (default 5)")
+    parser.add_argument("--many", type=int, default=12, help="runs on one server (default 12)")
+    asked = parser.parse_args()
+    end_as_interrupted()
+    with tempfile.TemporaryDirectory() as folder:
+        own = {**os.environ, "PREFECT_HOME": f"{folder}/prefect"}
+        own.pop("PREFECT_API_URL", None)
+        made = ["run", "smoke", "--to=download", "--set", SMALL, "--store", f"{folder}/store"]
+        print("| command | wall (s) | CPU (s) | first line (s) |")
+        print("|---|---|---|---|", flush=True)
+        show("help", [["--help"]] * asked.runs, own)
+        new = [[*made[:-1], f"{folder}/store-{number}"] for number in range(asked.runs)]
+        show("one stage, the first run of this home", [made], own)
+        show("one stage", new, own)
+        show("all from the store", [made] * asked.runs, own)
+        with server(Path(folder) / "named") as address:
+            named = {**own, "PREFECT_API_URL": f"{address}/api"}
+            show("all from the store, with a server", [made] * asked.runs, named)
+            before = states(address)
+            began = time.monotonic()
+            with ThreadPoolExecutor(2) as two:
+                list(two.map(lambda _: measured(made, named), range(asked.many)))
+            rate = 60 * asked.many / (time.monotonic() - began)
+            print(f"\n{asked.many} runs on one server, {rate:.1f} a minute: {told(states(address) - before)}")
+
+
+def show(name: str, commands: list[list[str]], environment: dict[str, str]) -> None:
+    """Print the medians of these commands."""
+    rows = [measured(command, environment) for command in commands]
+    wall, cpu, first = (statistics.median(figures) for figures in zip(*rows, strict=True))
+    print(f"| {name} | {wall:.2f} | {cpu:.2f} | {first:.2f} |", flush=True)
+
+
+def measured(command: list[str], environment: dict[str, str]) -> tuple[float, float, float]:
+    """Wall and CPU seconds of a command, and seconds to its first line."""
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", *command],
+        cwd=ROOT.parent,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    first = time.monotonic() - began
+    said += process.stdout.read()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, said.decode()
+    return time.monotonic() - began, _cpu(used), first
+
+
+def _cpu(used: resource.struct_rusage) -> float:
+    return used.ru_utime + used.ru_stime
+
+
+@contextmanager
+def server(home: Path) -> Iterator[str]:
+    """The address of a Prefect server that runs beside."""
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    environment = {**os.environ, **ENVIRONMENT, "PREFECT_HOME": str(home), "PREFECT_API_URL": f"{address}/api"}
+    with tempfile.TemporaryFile() as said:
+        process = start([sys.executable, "-m", "prefect", "server", "start", "--port", str(port)], environment, said)
+        try:
+            wait(address, process, said)
+            yield address
+        finally:
+            stop([process])
+
+
+def states(address: str) -> Counter[str]:
+    """How many flow runs and task runs of a server are in each state."""
+    found: Counter[str] = Counter()
+    for kind in ("flow_runs", "task_runs"):
+        offset = 0
+        while rows := _ask(f"{address}/api/{kind}/filter", {"limit": PAGE, "offset": offset}):
+            found.update(f"{kind.replace('_', ' ')} {row['state_name']}" for row in rows)
+            offset += PAGE
+    return found
+
+
+def _ask(url: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        rows: list[dict[str, Any]] = json.load(answer)
+    return rows
+
+
+def told(found: Counter[str]) -> str:
+    """`12 flow runs Completed, 12 task runs Cached`."""
+    return ", ".join(f"{count} {state}" for state, count in sorted(found.items()))
+
+
+if __name__ == "__main__":
+    main()

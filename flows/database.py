@@ -1,0 +1,90 @@
+"""The database of a run's own Prefect server: a copy of an empty one, in a folder that goes with the run.
+
+Prefect's own would also be that of a server that runs beside (`gristmill ui`), on whose pages the run would then stand,
+half told. And no run but the first waits for Prefect's tables to be made, which takes as long as all else of a start.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from storage.files.locks import hold, hold_if_free
+
+FOLDER = "gristmill"  # within Prefect's home
+FILLED = {  # nothing is left to be done at the start
+    "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",
+    "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
+}
+
+
+def home() -> Path:
+    """Prefect's home, without Prefect."""
+    return Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
+
+
+@dataclass(frozen=True)
+class Database:
+    """A SQLite file that one server uses, and the empty one that it is copied from."""
+
+    path: Path
+    empty: Path
+    copied: bool
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The environment of a server that uses it."""
+        url = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{self.path}"}
+        return url | (FILLED if self.copied else {})
+
+    def keep_empty(self) -> None:
+        """To be called as soon as the server answers, before it is told anything: the next one starts from a copy."""
+        if self.copied:
+            return
+        made = self.path.with_name("empty.db")
+        with suppress(OSError, sqlite3.Error):  # the next start is slower, no more
+            with closing(sqlite3.connect(self.path)) as used, closing(sqlite3.connect(made)) as kept:
+                used.backup(kept)
+                kept.execute("PRAGMA journal_mode=DELETE")
+            os.replace(made, self.empty)
+
+
+@contextmanager
+def own_database() -> Iterator[Database]:
+    """A database for the server of this process. Raises OSError where there is no place for it.
+
+    Folders of runs that were killed are removed first: nobody holds their locks.
+    """
+    folder = home() / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    empty = folder / f"empty-{version('prefect')}.db"
+    with ExitStack() as held:
+        with hold(folder / "lock"):
+            for left in folder.glob("run-*"):
+                with hold_if_free(left / "lock") as free:
+                    if free:
+                        shutil.rmtree(left, ignore_errors=True)
+            own = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
+            held.callback(shutil.rmtree, own, ignore_errors=True)
+            held.enter_context(hold(own / "lock"))
+        copied = _is_whole(empty)
+        if copied:
+            shutil.copyfile(empty, own / "prefect.db")
+        yield Database(own / "prefect.db", empty, copied)
+
+
+def _is_whole(empty: Path) -> bool:
+    """Whether it is there with Prefect's tables: after a power cut it can be a file without content."""
+    if not empty.is_file():
+        return False
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{empty}?mode=ro", uri=True)) as opened:
+        ((state,),) = opened.execute("PRAGMA quick_check")
+        return state == "ok" and opened.execute("SELECT 1 FROM alembic_version").fetchone() is not None
+    return False
