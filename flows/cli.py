@@ -461,8 +461,10 @@ def _add_groups(asked: Collection[str]) -> None:
     alone."""
     for name, (module, purpose) in GROUPS.items():
         group = import_module(module).app if name in asked else typer.Typer(callback=_no_command, help=purpose)
-        told = {} if group.registered_callback else {"help": purpose}  # one that is a command itself teaches more
-        app.add_typer(group, name=name, **told)
+        if group.registered_callback:  # it is a command itself, whose help teaches more
+            app.add_typer(group, name=name)
+        else:
+            app.add_typer(group, name=name, help=purpose)
 
 
 def main() -> None:

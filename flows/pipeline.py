@@ -48,6 +48,8 @@ def __getattr__(name: str) -> Any:
 
 @functools.cache
 def _flow() -> Any:
+    from prefect import flow
+
     return flow(name="pipeline", flow_run_name=name_of_run)(told(_pipeline))
 
 

@@ -54,7 +54,7 @@ def run_pipeline(
             if run.record and not all(line.hit for line in lines):
                 run.record.expect(estimates(run.session.store, lines, training_of(profile)))
             check_stages(profile, [line.name for line in lines if not line.hit])
-            # Where nothing is to be made, a temporary Prefect server, gone a second later, would cost more than the rest
+            # Where nothing is to be made, a temporary Prefect server would cost more than all else
             if os.environ.get("PREFECT_API_URL") or not _take_from_store(run, lines):
                 _run_in_prefect(run, console, stop, name, overrides, to, refresh)
     summarize(console, run, time.monotonic() - started)
