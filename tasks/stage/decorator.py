@@ -214,7 +214,7 @@ class Stage:
                 return Completed(name="Cached", message=_where(artifact), data=artifact)
             return Completed(message=f"Made in {duration(step.worked)}: {step.why}.", data=artifact)
 
-        return self._as_task(run, lambda given: self._run_name(given["config"], given["inputs"]))
+        return self._as_task(run, lambda parameters: self._run_name(parameters["config"], parameters["inputs"]))
 
     @functools.cached_property
     def task_for_all(self) -> Any:
@@ -232,9 +232,10 @@ class Stage:
             message = f"{made} made, {len(found) - made} from the store."
             return Completed(name=None if made else "Cached", message=message, data=artifacts)
 
-        return self._as_task(run, lambda given: self._run_name(None, (), f"({len(given['calls'])})"))
+        return self._as_task(run, lambda parameters: self._run_name(None, (), f"({len(parameters['calls'])})"))
 
     def _as_task(self, run: Callable[..., Any], named: Callable[[dict[str, Any]], str]) -> Any:
+        # Prefect gives the function of a name what it calls `parameters`, if it has such a one
         from prefect import task
         from prefect.cache_policies import NO_CACHE
 
