@@ -28,7 +28,11 @@ def name_of_run() -> str:
 
 def name_as(template: str) -> Callable[[], str]:
     """As `name_of_run`, with parameters put into a template in place of the default."""
-    return lambda: _named(lambda given: template.format(**{**given, "profile": profile_of(str(given.get("profile")))}))
+
+    def filled(given: dict[str, Any]) -> str:
+        return redact(template.format(**{**given, "profile": profile_of(str(given.get("profile")))}))
+
+    return lambda: _named(filled)
 
 
 def _named(make: Callable[[dict[str, Any]], str]) -> str:

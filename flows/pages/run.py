@@ -39,7 +39,8 @@ def shown(profile: Profile, session: Session, asked: Asked) -> Iterator[None]:
         if not isinstance(error, httpx.HTTPError | ServerError):  # after which nobody is there to show it to
             if error is not None:
                 session.observer.failed(_short(error))
-            _publish(profile, session, asked, time.monotonic() - started, error)
+            if error is not None or session.steps:  # one that looked, and found nothing to do, has nothing to tell
+                _publish(profile, session, asked, time.monotonic() - started, error)
 
 
 def _tag(profile: str) -> None:
