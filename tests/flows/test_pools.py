@@ -86,9 +86,9 @@ def newest_run(ui: Ui) -> dict[str, Any]:
 
 
 def states(ui: Ui) -> dict[str, str]:
-    """The states of the newest run's tasks."""
+    """The states of the newest run's tasks, whose names are profile, stage and key."""
     tasks = ui.asked("/task_runs/filter", flow_runs={"id": {"any_": [newest_run(ui)["id"]]}})
-    return {str(task["name"]): str(task["state_name"]) for task in tasks}
+    return {str(task["name"]).split()[1]: str(task["state_name"]) for task in tasks if " " in str(task["name"])}
 
 
 def logged(ui: Ui, run: dict[str, Any], told: str) -> None:
