@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -183,6 +184,72 @@ def test_the_data_half_on_one_pool_and_training_on_another(ui: Ui, tmp_path: Pat
     stopped.send_signal(signal.SIGTERM)
     assert stopped.wait(60) == 143
     until("the run on the pool goes on", 60, lambda: sent(ui)[0]["state_name"] == "Cancelled")
+
+
+@pytest.mark.soak
+def test_a_run_of_a_terminal_that_is_cancelled_on_its_page_ends_with_its_stage_on_a_pool(
+    ui: Ui, tmp_path: Path
+) -> None:
+    process = start(ui, tmp_path / "store", "pretrain", "runtime.pools.stages={pretrain: gpu}", "pretrain.steps=4000")
+    until(
+        "no training on the pool", 300,
+        lambda: any(each["name"] == "smoke: pretrain" and each["state_name"] == "Running" for each in sent(ui)),
+    )  # fmt: skip
+    cancel(ui, str(newest_run(ui)["id"]))
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, said
+    until("the run on the pool goes on", 60, lambda: sent(ui)[0]["state_name"] == "Cancelled")
+
+
+def cancel(ui: Ui, run: str) -> None:
+    """As the button of a run's page does."""
+    body = {"state": {"type": "CANCELLING"}}
+    httpx.post(f"{ui.api}/flow_runs/{run}/set_state", json=body, timeout=30).raise_for_status()
+
+
+def processes_of(run: str) -> list[int]:
+    """What works for a flow run of a deployment, which all inherit the variable that names it."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"PREFECT__FLOW_RUN_ID={run}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.soak
+def test_a_cancelled_training_leaves_no_process_and_its_rerun_resumes(ui: Ui, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    (deployment,) = ui.asked("/deployments/filter", deployments={"name": {"any_": ["by-hand"]}})
+    overrides = [*SMALL, f"runtime.store={store}", "pretrain.steps=400", "pretrain.validation_every=400"]
+    body = {"parameters": {"profile": "smoke", "overrides": overrides, "to": "pretrain"}}
+
+    def started() -> str:
+        path = f"{ui.api}/deployments/{deployment['id']}/create_flow_run"
+        return str(httpx.post(path, json=body, timeout=30).raise_for_status().json()["id"])
+
+    def state(run: str) -> str:
+        return str(httpx.get(f"{ui.api}/flow_runs/{run}", timeout=30).json()["state"]["type"])
+
+    run = started()
+    until("it does not train", 300, lambda: any("pretrain-live" in str(each["key"]) for each in artifacts(ui, run)))
+    assert processes_of(run)
+    cancel(ui, run)
+    begun = time.monotonic()
+    until("processes are left", 40, lambda: not processes_of(run))
+    print(f"gone {time.monotonic() - begun:.1f} s after Cancel")
+    until("not cancelled", 40, lambda: state(run) == "CANCELLED")
+    again = started()
+    until("it does not end", 300, lambda: state(again) == "COMPLETED")
+    opened = Store(str(store))
+    (location,) = opened.locations("pretrain")
+    manifest = opened.manifest(location)
+    assert manifest is not None
+    assert 0 < manifest.facts["resumed_from_step"] < 400
+
+
+def artifacts(ui: Ui, run: str) -> list[dict[str, Any]]:
+    return ui.asked("/artifacts/filter", flow_runs={"id": {"any_": [run]}})
 
 
 @pytest.mark.soak
