@@ -459,6 +459,7 @@ def _no_command() -> None:
 def _add_groups(asked: Collection[str]) -> None:
     """Add every group of commands. Only those that are `asked` for are imported: of the others help tells the purpose
     alone."""
+    app.registered_groups.clear()  # of an earlier call in this process
     for name, (module, purpose) in GROUPS.items():
         group = import_module(module).app if name in asked else typer.Typer(callback=_no_command, help=purpose)
         if group.registered_callback:  # it is a command itself, whose help teaches more

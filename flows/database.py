@@ -48,11 +48,12 @@ class Database:
         """To be called as soon as the server answers, before it is told anything: the next one starts from a copy."""
         if self.copied:
             return
-        made = self.path.with_name("empty.db")
+        made = self.path.with_name("tables.db")
         with suppress(OSError, sqlite3.Error):  # the next start is slower, no more
             with closing(sqlite3.connect(self.path)) as used, closing(sqlite3.connect(made)) as kept:
                 used.backup(kept)
-                kept.execute("PRAGMA journal_mode=DELETE")
+                # Prefect asks for this mode with no patience: of several connections to a file in another one fails
+                kept.execute("PRAGMA journal_mode=WAL")
             os.replace(made, self.empty)
 
 
@@ -64,7 +65,7 @@ def own_database() -> Iterator[Database]:
     """
     folder = home() / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    empty = folder / f"empty-{version('prefect')}.db"
+    empty = folder / f"tables-{version('prefect')}.db"
     with ExitStack() as held:
         with hold(folder / "lock"):
             for left in folder.glob("run-*"):
@@ -84,7 +85,10 @@ def _is_whole(empty: Path) -> bool:
     """Whether it is there with Prefect's tables: after a power cut it can be a file without content."""
     if not empty.is_file():
         return False
-    with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{empty}?mode=ro", uri=True)) as opened:
+    with (
+        suppress(sqlite3.Error),
+        closing(sqlite3.connect(f"{empty.resolve().as_uri()}?immutable=1", uri=True)) as opened,
+    ):
         ((state,),) = opened.execute("PRAGMA quick_check")
         return state == "ok" and opened.execute("SELECT 1 FROM alembic_version").fetchone() is not None
     return False

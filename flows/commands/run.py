@@ -44,12 +44,13 @@ def run_pipeline(
     """Run to the end (or to `to`), showing progress, then the summary. Raises what the pipeline raises."""
     started = time.monotonic()
     observer = TerminalObserver(console)
-    with _ended_in_order(observer) as stop:
+    with stoppable() as stop, _ended_in_order(stop, observer):
         profile = load(name, overrides)
         approve = None if yes else AtTerminal(profile, observer)
         session = replace(session_of(profile, to, refresh, paranoid), observer=observer, approve=approve)
         console.print(f"[bold]{profile.name}[/] [dim]store {profile.runtime.store}[/]")
-        with recorded(profile, session, Asked(name, overrides, to, refresh)) as run:
+        # Once more within the record, which is to know of a server's end and not of the signal that tells of it
+        with recorded(profile, session, Asked(name, overrides, to, refresh)) as run, _ended_in_order(stop, observer):
             lines = plan(profile, run.session)
             if run.record and not all(line.hit for line in lines):
                 run.record.expect(estimates(run.session.store, lines, training_of(profile)))
@@ -110,18 +111,17 @@ def _import_pipeline() -> None:
 
 
 @contextmanager
-def _ended_in_order(observer: TerminalObserver) -> Iterator[Stop]:
+def _ended_in_order(stop: Stop, observer: TerminalObserver) -> Iterator[None]:
     """Within the block a signal ends the command with a sentence, as does the end of its Prefect server."""
-    with stoppable() as stop:
-        try:
-            yield stop
-        except (KeyboardInterrupt, httpx.HTTPError) as error:
-            if isinstance(error, httpx.HTTPError) and stop.reason is None:
-                raise
-            _stopped(stop, observer)
-        finally:
-            with suppress(OSError):  # of a terminal that is closed
-                observer.close()
+    try:
+        yield
+    except (KeyboardInterrupt, httpx.HTTPError) as error:
+        if isinstance(error, httpx.HTTPError) and stop.reason is None:
+            raise
+        _stopped(stop, observer)
+    finally:
+        with suppress(OSError):  # of a terminal that is closed
+            observer.close()
 
 
 def _stopped(stop: Stop, observer: TerminalObserver) -> NoReturn:

@@ -49,7 +49,9 @@ def test_the_second_starts_from_what_the_first_kept_and_each_goes_with_its_run(h
         assert second.copied
         assert "MIGRATE_ON_START" in str(second.settings)
         with closing(sqlite3.connect(second.path)) as opened:
+            assert opened.execute("PRAGMA journal_mode").fetchone() == ("wal",)
             assert opened.execute("SELECT name FROM sqlite_master").fetchall() == [("alembic_version",)]
+    assert sorted(path.name for path in second.empty.parent.iterdir()) == ["lock", second.empty.name]
     assert not list(home.glob("gristmill/run-*"))
 
 

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from storage.runs import history
+from storage.runs.record import RunRecord
 from storage.store import Store
 from tests.pipeline.runs import ROOT, SMALL, mind_signals
 
@@ -107,6 +109,9 @@ def test_a_signal_stops_it_cleanly_and_the_next_run_resumes(
         assert "stopping after this step with a checkpoint" in said
     assert "Traceback" not in said
     assert "ERROR" not in said
+    (record,) = history.records(Store(str(store)))
+    assert isinstance(record, RunRecord)
+    assert record.state == ("failed" if name == "server" else "stopped") or name == "SIGKILL"
     deadline = time.monotonic() + 10
     while processes_of(store) and time.monotonic() < deadline:
         time.sleep(0.1)

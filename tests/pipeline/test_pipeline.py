@@ -43,7 +43,7 @@ def test_raw_text_becomes_a_release(undisturbed: tuple[Path, str]) -> None:
 def test_no_secret_of_the_environment_is_printed_or_kept(undisturbed: tuple[Path, str]) -> None:
     store, said = undisturbed
     prefect = Path(os.environ["PREFECT_HOME"])
-    assert [path.name for path in prefect.glob("gristmill/*.db")] == [f"empty-{version('prefect')}.db"]
+    assert [path.name for path in prefect.glob("gristmill/*.db")] == [f"tables-{version('prefect')}.db"]
     kept = b"".join(path.read_bytes() for folder in (store, prefect) for path in folder.rglob("*") if path.is_file())
     for secret in SECRETS.values():
         assert secret not in said
