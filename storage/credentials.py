@@ -49,7 +49,7 @@ _TOKEN = re.compile(  # as their issuers document them for scanners
 )
 # The same for JSON schemas, short as it is shown to whoever fails it: what a text without credentials matches
 NO_CREDENTIALS = (
-    r"^(?![\s\S]*://([^\s/?#@:\[]*:(?!\d+[/,])\S*@|\S*[?&]\S*([Tt]oken|[Ss]ecret|[Pp]ass|[Ss]ignature|[Kk]ey|sig|jwt)\w*=)"
+    r"^(?![\s\S]*://([^\s/?#@:\[]*:(?!\d+[,/])\S*@|\S*[?&]\S*([Tt]oken|[Ss]ecret|[Pp]ass|[Ss]ignature|[Kk]ey|sig|jwt)\w*=)"
     r"|[\s\S]*(%2[Ff]%2[Ff]|%25\d|://\S*[?&][^=\s]*%[^=\s]*=)|filter\.pii\.salt=(?!\{|null))"
 )
 _VARIABLE = re.compile(

@@ -109,7 +109,9 @@ def _to_make(lines: list[PlannedStage], expected: Mapping[str, Estimate]) -> str
         return "Nothing to make."
     unknown = [name for name in misses if name not in expected]
     seconds = sum(expected[name].seconds for name in misses if name in expected)
-    parts = [f"about {duration(seconds)}"] * (len(unknown) < len(misses))
+    computed = [name for name in misses if name in expected and expected[name].source.startswith("arithmetic")]
+    how = f" (the training of {', '.join(computed)} alone, by the arithmetic below)" if computed else ""
+    parts = [f"about {duration(seconds)}{how}"] * (len(unknown) < len(misses))
     parts += [f"unknown for {', '.join(unknown)} (never made before)"] * bool(unknown)
     return f"{len(misses)} to make: {', '.join(parts)}."
 

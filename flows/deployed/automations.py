@@ -22,7 +22,7 @@ GONE = "gristmill: runs that are gone"
 TELL = "gristmill: tell of failures"
 FLOWS = ("pipeline", "stage", "on-new-data", "evaluate-ref", "export-ref", "promote")
 # A run that has got to one of these says no more, or waits
-QUIET = ("Completed", "Unchanged", "Failed", "TimedOut", "Cancelled", "Cancelling", "Crashed", "Paused", "Suspended")
+QUIET = ("Completed", "Unchanged", "Failed", "TimedOut", "Cancelled", "Crashed", "Paused", "Suspended")
 BEAT = "prefect.flow-run.heartbeat"
 OF_RUNS = {"prefect.resource.id": ["prefect.flow-run.*"]}
 

@@ -59,14 +59,15 @@ def _last_stage() -> dict[str, Any]:
 
 
 def _stage() -> dict[str, Any]:
-    return {"description": "A stage, or a part of one such as form.", "type": "string", "enum": sorted(STAGES)}
+    whole = [name for name, stage in STAGES.items() if stage.part_of is None]
+    return {"description": "A stage.", "type": "string", "enum": sorted(whole)}
 
 
 def _refreshed() -> dict[str, Any]:
     return {
         "description": "Stages to make anew although they are in the store. Nothing is overwritten.",
         "type": "array",
-        "items": _stage(),
+        "items": {"description": "A stage, or a part of one such as form.", "type": "string", "enum": sorted(STAGES)},
         "uniqueItems": True,
     }
 

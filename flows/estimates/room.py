@@ -36,7 +36,16 @@ def room_of(store: Store, lines: Sequence[PlannedStage], training: TrainingPlan 
     trains = training is not None and any(line.name == "pretrain" for line in missing)
     checkpoints = training.disk if training is not None and trains else 0
     free = shutil.disk_usage(existing(store.local)).free
-    return Room(artifacts + checkpoints, checkpoints, free, find_garbage(store, 1).size)
+    return Room(artifacts + checkpoints, checkpoints, free, _garbage(store, missing))
+
+
+def _garbage(store: Store, missing: Sequence[PlannedStage]) -> int:
+    """What a collection would free, without the work that these stages would go on with."""
+    found = find_garbage(store, 1)
+    keys = [(line.name, line.payload.key()) for line in missing if line.payload]
+    folders, places = {f"{name}-{key}" for name, key in keys}, {f"{name}/{key}" for name, key in keys}
+    resumed = sum(size for path, size in found.workspaces.items() if path.name in folders)
+    return found.size - resumed - sum(size for place, size in found.checkpoints.items() if place in places)
 
 
 def told_of_room(store: Store, lines: Sequence[PlannedStage], training: TrainingPlan | None) -> Iterator[str]:

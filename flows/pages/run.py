@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 
 import httpx
 
+from flows.deployed.cancelled import ended_when_cancelled
 from flows.pages.log import tell_once
 from flows.pages.report import run_page
 from flows.records.recorder import Asked
@@ -24,14 +25,16 @@ def shown(profile: Profile, session: Session, asked: Asked) -> Iterator[None]:
     from prefect import tags
     from prefect.context import FlowRunContext
 
-    if FlowRunContext.get() is None:
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
         yield
         return
     tell_once()
     _tag(profile.name)
     started, ended = time.monotonic(), False
     try:
-        with tags(profile.name):
+        deployed = context.flow_run.deployment_id is not None
+        with tags(profile.name), ended_when_cancelled(context.flow_run.id, has_worker=deployed):
             yield
         ended = True
     finally:

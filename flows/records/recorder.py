@@ -79,7 +79,7 @@ class Recorder(AbstractContextManager["Recorder"]):
     def working(self, stage: str) -> None:
         """A stage is being made."""
         self.record = self.record.model_copy(update={"working": stage})
-        self.went_on()
+        self._write()  # a training that is killed may say nothing more for days
 
     def went_on(self) -> None:
         """Write what the run came to so far, unless that was written just now."""

@@ -40,6 +40,8 @@ def read(store: Store, run: str) -> RunRecord | None:
 
 def find(store: Store, text: str) -> RunRecord:
     """The record that a user's text names: an id, the beginning of one, or `last`. Raises StoreError."""
+    if not text:
+        raise StoreError("No run is named.", "Give an id, the beginning of one, or last: `gristmill runs` lists them.")
     known = ids(store)
     found = known[:1] if text == LAST else [run for run in known if run.startswith(text)]
     if not known:
@@ -49,7 +51,10 @@ def find(store: Store, text: str) -> RunRecord:
             f"There is no run {text} in {store.url}.", f"`gristmill runs` lists them; the last is {known[0]}."
         )
     if len(found) > 1 and text not in found:
-        raise StoreError(f"{text} matches {len(found)} runs.", f"Give more of the id: {', '.join(found[:3])} …")
+        raise StoreError(
+            f"{text} matches {len(found)} runs.",
+            f"Give more of the id: {', '.join(found[:3])}{' …' if len(found) > 3 else ''}",
+        )
     record = read(store, text if text in found else found[0])
     if record is None:
         raise StoreError(f"The record of the run {found[0]} is gone.", "`gristmill runs` lists those that are there.")

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import secrets
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from storage.errors import DamagedArtifact, StoreError
 
@@ -21,6 +21,16 @@ FOLDER = "runs"
 FORMAT = 1
 
 State = Literal["running", "completed", "failed", "stopped", "crashed"]
+
+
+def _time(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("a time without its zone")
+    return text
+
+
+Time = Annotated[str, AfterValidator(_time)]
+Seconds = Annotated[float, Field(ge=0, le=1e10)]
 
 
 class Part(BaseModel):
@@ -32,7 +42,7 @@ class Part(BaseModel):
 class Estimate(Part):
     """What a plan expected of a stage before it was made."""
 
-    seconds: float
+    seconds: Seconds
     source: str = Field(description="where the figure comes from: an earlier run, arithmetic, a guess")
 
 
@@ -43,7 +53,7 @@ class StageRecord(Part):
     digest: str = ""
     cached: bool
     why: str = Field("", description="it was made")
-    seconds: float = Field(description="that the run spent on it, waiting included")
+    seconds: Seconds = Field(description="that the run spent on it, waiting included")
     peak_memory_bytes: int | None = Field(
         None, description="of the largest process that made it, in this run or before"
     )
@@ -73,8 +83,8 @@ class RunRecord(Part):
     host: str
     process: int
     seen_everywhere: bool = Field(False, description="other machines can tell whether it still runs")
-    started: str
-    ended: str | None = None
+    started: Time
+    ended: Time | None = None
     state: State = "running"
     error: str = Field("", description="why it failed, in a sentence")
     stages: dict[str, StageRecord] = {}
@@ -126,6 +136,11 @@ def parsed(text: str | bytes, name: str) -> RunRecord:
         raise DamagedArtifact(
             f"The record of the run {name} is damaged: {told}.", f"Delete {FOLDER}/{name}.json: nothing needs it."
         ) from error
+    if record.id != name:
+        raise DamagedArtifact(
+            f"The record of the run {name} is damaged: it says that it is {record.id}.",
+            f"Delete {FOLDER}/{name}.json: nothing needs it.",
+        )
     if record.format != FORMAT:
         raise StoreError(
             f"The record of the run {name} has format {record.format}; this version reads format {FORMAT}.",

@@ -337,7 +337,9 @@ class Stage:
         artifact = None if refresh else session.store.find(self.name, payload.key(), session.checking(self.name))
         cached = artifact is not None
         if not cached and session.approve and self.name in session.runtime.approve:
+            asked = time.monotonic()
             session.approve(self, payload)
+            session.waits.append(time.monotonic() - asked)
         maker = session.elsewhere(self.name) if session.elsewhere and artifact is None else None
         if artifact is not None:
             session.store.clear_workspaces()

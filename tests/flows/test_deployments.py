@@ -45,7 +45,14 @@ def asked(ui: Ui, deployment: str, **parameters: Any) -> httpx.Response:
     """The answer to whoever presses Run."""
     (found,) = ui.asked("/deployments/filter", deployments={"name": {"any_": [deployment]}})
     body = {"parameters": {"profile": "smoke", **parameters}}
-    return httpx.post(f"{ui.api}/deployments/{found['id']}/create_flow_run", json=body, timeout=30)
+    answers: list[httpx.Response] = []
+
+    def taken() -> bool:  # by SQLite, which refuses when it is busy
+        answers.append(httpx.post(f"{ui.api}/deployments/{found['id']}/create_flow_run", json=body, timeout=90))
+        return answers[-1].status_code != httpx.codes.SERVICE_UNAVAILABLE
+
+    until("the server is too busy", 120, taken)
+    return answers[-1]
 
 
 def state(ui: Ui, run: str, *kinds: str) -> dict[str, Any]:

@@ -201,6 +201,17 @@ def test_a_run_of_a_terminal_that_is_cancelled_on_its_page_ends_with_its_stage_o
     until("the run on the pool goes on", 60, lambda: sent(ui)[0]["state_name"] == "Cancelled")
 
 
+@pytest.mark.soak
+def test_a_run_of_a_terminal_that_is_cancelled_on_its_page_ends(ui: Ui, tmp_path: Path) -> None:
+    process = start(ui, tmp_path / "store", "pretrain", "pretrain.steps=4000")
+    until("no training", 300, lambda: states(ui).get("pretrain") == "Running")
+    run = str(newest_run(ui)["id"])
+    cancel(ui, run)
+    said, _ = process.communicate(timeout=90)
+    assert process.returncode == 143, said
+    until("not cancelled", 30, lambda: newest_run(ui)["state_name"] == "Cancelled")
+
+
 def cancel(ui: Ui, run: str) -> None:
     """As the button of a run's page does."""
     body = {"state": {"type": "CANCELLING"}}

@@ -208,6 +208,42 @@ def test_a_damaged_record_is_named_and_hides_no_other(tmp_path: Path) -> None:
     assert "The record of the run 2026-01-01T00-00-00-abcdef is damaged" in said.stdout
 
 
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [
+        ('"started":"2', '"started":"x'),
+        ('"ended":"2', '"ended":"2p'),
+        ('"seconds":', '"seconds":-'),
+        ('"id":"2', '"id":"1'),
+    ],
+)
+def test_a_changed_record_is_damaged_and_hides_no_other(was: str, becomes: str, tmp_path: Path) -> None:
+    profile = profile_of(tmp_path)
+    changed, sound = run_stages(profile, "download"), run_stages(profile, "download")
+    file = tmp_path / "store" / history.file_of(changed.id)
+    text = file.read_text()
+    assert was in text
+    file.write_text(text.replace(was, becomes))
+    said = gristmill("runs", "--store", str(tmp_path / "store"))
+    assert sound.id in said.stdout
+    assert f"The record of the run {changed.id} is damaged" in said.stdout
+
+
+def test_a_record_names_the_stage_that_is_made_from_its_beginning_on(tmp_path: Path) -> None:
+    profile = profile_of(tmp_path)
+    session = session_of(profile, "download")
+    with recorded(profile, session, Asked("smoke")) as run:
+        for stage in ("download", "dedup"):
+            run.session.observer.started(stage, "never made before")
+        assert history.find(session.store, "last").working == "dedup"
+
+
+def test_a_stage_that_there_is_not_is_no_filter(tmp_path: Path) -> None:
+    run_stages(profile_of(tmp_path), "download")
+    said = gristmill("runs", "--made", "pretrian", "--store", str(tmp_path / "store"))
+    assert "Did you mean pretrain?" in said.stderr
+
+
 def test_a_collection_keeps_the_newest_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = run_stages(profile_of(tmp_path), "download")
     store = Store(str(tmp_path / "store"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from enum import StrEnum
 from typing import Annotated
@@ -15,6 +16,7 @@ from flows.commands.store import StoreUrl, console, open_store
 from flows.options import DEFAULT_STORE
 from storage.errors import ConfigError
 from storage.runs import history
+from storage.runs.alive import state_of
 from storage.units import seconds_of
 
 app = typer.Typer(rich_markup_mode="rich")
@@ -72,7 +74,19 @@ def runs(
         began = time.time() - seconds_of(since) if since else 0.0
     except ValueError as error:
         raise ConfigError(f"--since: {error}.", "Give a number with its unit.") from error
+    if made is not None:
+        _check_stage(made)
     list_runs(console, open_store(store), Wanted(profile, state.value if state else None, made, began), limit, as_json)
+
+
+def _check_stage(name: str) -> None:
+    """Raises ConfigError for a name that no stage has."""
+    import flows.pipeline  # noqa: F401, registers the stages
+    from tasks.stage.decorator import STAGES
+
+    if name not in STAGES:
+        near = difflib.get_close_matches(name, STAGES, 1)
+        raise ConfigError(f"There is no stage {name}.", f"Did you mean {near[0]}?" if near else "See `gristmill plan`.")
 
 
 @app.command()
@@ -98,4 +112,8 @@ def compare(first: RunId, second: RunId, as_json: Json = False, store: StoreUrl 
     Whether a difference of scores is real says gristmill compare, which tests it question by question.
     """
     opened = open_store(store)
-    show_difference(console, history.find(opened, first), history.find(opened, second), as_json)
+    one, two = (
+        record.model_copy(update={"state": state_of(opened, record)})
+        for record in (history.find(opened, first), history.find(opened, second))
+    )
+    show_difference(console, one, two, as_json)

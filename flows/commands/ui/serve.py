@@ -64,6 +64,7 @@ def serve(console: Console, port: int, pools: Sequence[str], notify: str | None 
     environment = {
         **only_own_pages(port),
         HEARTBEAT: str(HEARTBEAT_SECONDS),
+        "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # SQLite has one writer, for whom others wait
         **os.environ,
         "PREFECT_API_URL": f"{address}/api",
         "PREFECT_SERVER_API_HOST": "127.0.0.1",

@@ -1,0 +1,46 @@
+"""A run that is cancelled on its page though nobody ends it: it was started at a terminal, or its worker is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from uuid import UUID
+
+import httpx
+
+LOOK_SECONDS = 5.0
+WORKER_SECONDS = 45.0  # in which a worker ends what it has started, the checkpoint of a training included
+
+
+@contextmanager
+def ended_when_cancelled(run: UUID, *, has_worker: bool) -> Iterator[None]:
+    """Within the block this process is ended as by a worker where its flow run stays *Cancelling*."""
+    over = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(run, WORKER_SECONDS if has_worker else 0.0, over), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _watch(run: UUID, patience: float, over: threading.Event) -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.states import Cancelled
+
+    since: float | None = None
+    with get_client(sync_client=True) as client:
+        while not over.wait(LOOK_SECONDS):
+            with suppress(httpx.HTTPError):  # of a server that is gone for a while
+                state = client.read_flow_run(run).state
+                if state is None or not state.is_cancelling():
+                    continue
+                since = time.monotonic() if since is None else since
+                if time.monotonic() - since >= patience:
+                    client.set_flow_run_state(run, Cancelled(), force=True)
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
