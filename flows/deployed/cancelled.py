@@ -18,7 +18,8 @@ WORKER_SECONDS = 45.0  # in which a worker ends what it has started, the checkpo
 
 @contextmanager
 def ended_when_cancelled(run: UUID, *, has_worker: bool) -> Iterator[None]:
-    """Within the block this process is ended as by a worker where its flow run stays *Cancelling*."""
+    """Within the block this process is ended as by a worker where its flow run stays *Cancelling*. Prefect's engine then
+    says *Crashed*, as it does of every signal."""
     over = threading.Event()
     watcher = threading.Thread(target=_watch, args=(run, WORKER_SECONDS if has_worker else 0.0, over), daemon=True)
     watcher.start()
@@ -30,7 +31,6 @@ def ended_when_cancelled(run: UUID, *, has_worker: bool) -> Iterator[None]:
 
 def _watch(run: UUID, patience: float, over: threading.Event) -> None:
     from prefect.client.orchestration import get_client
-    from prefect.states import Cancelled
 
     since: float | None = None
     with get_client(sync_client=True) as client:
@@ -41,6 +41,5 @@ def _watch(run: UUID, patience: float, over: threading.Event) -> None:
                     continue
                 since = time.monotonic() if since is None else since
                 if time.monotonic() - since >= patience:
-                    client.set_flow_run_state(run, Cancelled(), force=True)
                     os.kill(os.getpid(), signal.SIGTERM)
                     return
