@@ -18,8 +18,8 @@ WORKER_SECONDS = 45.0  # in which a worker ends what it has started, the checkpo
 
 @contextmanager
 def ended_when_cancelled(run: UUID, *, has_worker: bool) -> Iterator[None]:
-    """Within the block this process is ended as by a worker where its flow run stays *Cancelling*. Prefect's engine then
-    says *Crashed*, as it does of every signal."""
+    """Within the block this process is ended as by a worker where its flow run stays *Cancelling*. Prefect's engine
+    says *Crashed* then, as of every signal."""
     over = threading.Event()
     watcher = threading.Thread(target=_watch, args=(run, WORKER_SECONDS if has_worker else 0.0, over), daemon=True)
     watcher.start()
