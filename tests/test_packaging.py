@@ -119,7 +119,8 @@ def test_an_installed_wheel_registers_its_deployments_from_any_folder(python: Pa
         "found = yaml.safe_load(DECLARED.read_text())['deployments'];"
         "print(*sorted(load(one['entrypoint'], use_placeholder_flow=False).name for one in found))"
     )
-    assert quietly(str(python), "-c", script, cwd=tmp_path).split() == ["pipeline", "pipeline", "stage"]
+    expected = ["evaluate-ref", "export-ref", "on-new-data", "pipeline", "pipeline", "promote", "stage"]
+    assert quietly(str(python), "-c", script, cwd=tmp_path).split() == expected
 
 
 def test_compiled_code_goes_to_the_users_cache_when_the_package_is_read_only() -> None:

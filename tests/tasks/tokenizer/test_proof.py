@@ -207,7 +207,7 @@ def test_a_common_word_that_lost_its_merge_is_noticed(folder: Path, tmp_path: Pa
 
 def test_words_that_a_small_vocabulary_splits_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
-    monkeypatch.setattr(Output, "note", lambda self, message: notes.append(message))
+    monkeypatch.setattr(Output, "warn", lambda self, message: notes.append(message))
     out = trained(tmp_path / "small", list(texts()), vocab_size=BYTE_TOKENS + len(SPECIAL_TOKENS) + 20)
     counts, tables = out.counts["common_words"], out.counts["tables"]
     rows = tables["Frequent words split into several tokens"]

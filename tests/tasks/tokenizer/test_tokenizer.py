@@ -184,7 +184,7 @@ def test_a_source_of_which_nothing_is_held_out_is_told(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes: list[str] = []
-    monkeypatch.setattr(Output, "note", lambda self, message: notes.append(message))
+    monkeypatch.setattr(Output, "warn", lambda self, message: notes.append(message))
     many = [Document.new(text, "many") for text in texts()]
     few = [Document.new(text, "few") for text in ("two", "one", "four", "six")]
     assert [in_validation(document.id, 0.2) for document in few] == [True, False, False, False]

@@ -232,7 +232,7 @@ def test_one_difference_and_the_library_encodes_everything(
 ) -> None:
     notes: list[str] = []
     exchange_letters(monkeypatch)
-    monkeypatch.setattr(Output, "note", lambda self, message: notes.append(message))
+    monkeypatch.setattr(Output, "warn", lambda self, message: notes.append(message))
     out, made = run(tmp_path / "faulty", gpt2)
     assert made == plain_run(tmp_path / "plain", gpt2)
     assert out.counts["encoder"]["by"] == "tokenizers"
