@@ -142,8 +142,8 @@ def _stage(profile: Profile, name: str) -> Stage:
     known = [*profile.stage_names, *(name for name in STAGES if _runs(profile, name))]
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
+        stages = f"The stages are {', '.join(profile.stage_names)}."
         if name in STAGES:
-            raise ConfigError(f"The profile {profile.name} leaves out {name}.", f"Its stages are {', '.join(known)}.")
-        hint = f"Did you mean {near[0]}?" if near else f"The stages are {', '.join(profile.stage_names)}."
-        raise ConfigError(f"There is no stage {name}.", hint)
+            raise ConfigError(f"The profile {profile.name} leaves out {name}.", stages)
+        raise ConfigError(f"There is no stage {name}.", f"Did you mean {near[0]}?" if near else stages)
     return STAGES[name]
