@@ -73,9 +73,7 @@ def last_time(store: Store, profile: str) -> Iterator[str]:
     for record, _ in zip(history.records(store), range(LOOKED_AT), strict=False):
         if isinstance(record, StoreError) or record.profile != profile:
             continue
-        done = [name for name in record.estimates if name in record.made]
+        done, expected, took = record.planned
         if done:
-            expected = sum(record.estimates[name].seconds for name in done)
-            took = sum(record.stages[name].seconds for name in done)
             yield f"Last time: estimated {duration(expected)}, took {duration(took)} ({', '.join(done)})."
             return

@@ -19,7 +19,7 @@ from storage.manifest import Manifest
 from storage.units import duration, size_of
 from tasks.download.config import PAIR_ROLES
 from tasks.stage.history import NEVER_MADE
-from tasks.stage.pages import Markup, embed_plots, escaped, input_of, linked, readable_table, time_of
+from tasks.stage.pages import Markup, embed_plots, escaped, input_of, linked, measured, readable_table, time_of
 from tasks.stage.session import Session, Step
 
 LOSSES = "loss*.png"
@@ -141,15 +141,13 @@ def _rows(session: Session, profile: Profile, to: str | None, error: BaseExcepti
                 "in this run": duration(time.monotonic() - session.unfinished[name]),
             }
             continue
-        facts = step.artifact.manifest.facts if step.artifact.manifest else {}
+        took = measured(step.artifact.manifest) if step.artifact.manifest else {}
         number = f" ({1 + len(step.others)})" if step.others else ""
         yield {
             "stage": Markup(f"{indent}{linked(name, session)}{number}"),
             "": "from the store" if step.cached else Markup("**made now**"),
             "in this run": time_of(step),
-            "making took": duration(facts["seconds"]) if "seconds" in facts else "",
-            "CPU": duration(facts["cpu_seconds"]) if "cpu_seconds" in facts else "",
-            "peak memory": size_of(facts["peak_memory_bytes"]) if "peak_memory_bytes" in facts else "",
+            **{head: took.get(head, "") for head in ("making took", "CPU", "peak memory")},
             "size": size_of(sum(one.manifest.size for one in (step.artifact, *step.others) if one.manifest)),
         }
     if error is not None:

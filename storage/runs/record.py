@@ -114,6 +114,13 @@ class RunRecord(Part):
         """The most of what it made."""
         return max((self.stages[name].peak_memory_bytes or 0 for name in self.made), default=0) or None
 
+    @property
+    def planned(self) -> tuple[list[str], float, float]:
+        """The stages that a plan had an estimate of and that were made; the seconds that it expected, and those that
+        they took."""
+        done = [name for name in self.estimates if name in self.made]
+        return done, sum(self.estimates[name].seconds for name in done), sum(self.stages[name].seconds for name in done)
+
     def to_json(self) -> str:
         """JSON, for `parsed`."""
         return self.model_dump_json() + "\n"

@@ -77,9 +77,9 @@ def report(name: str, session: Session) -> str:
     lines = [f"## {name}: {how(step)}", *([f"Why it was made: {escaped(step.why)}."] if step.why else [])]
     lines += [f"`{step.artifact.location}` · [this page in all runs](/artifacts/key/{prefect_key(f'stage-{name}')})"]
     if step.others:
-        rows = [{"artifact": f"`{one.location}`", **_measured(one.manifest)} for one in together if one.manifest]
+        rows = [{"artifact": f"`{one.location}`", **measured(one.manifest)} for one in together if one.manifest]
         return "\n\n".join([*lines, readable_table(rows), *_lineage(step, session)])
-    lines += [readable_table([{"in this run": time_of(step), **_measured(manifest)}]), *_lineage(step, session)]
+    lines += [readable_table([{"in this run": time_of(step), **measured(manifest)}]), *_lineage(step, session)]
     for title, table in {**manifest.counts.get("tables", {}), **manifest.facts.get("tables", {})}.items():
         lines += [f"### {title}", readable_table(table)]
     return "\n\n".join([*lines, *embed_plots(step.artifact)])
@@ -100,7 +100,7 @@ def time_of(step: Step) -> str:
     return f"{duration(step.seconds)}{waiting}"
 
 
-def _measured(manifest: Manifest) -> dict[str, str]:
+def measured(manifest: Manifest) -> dict[str, str]:
     """What the making of an artifact took, whichever run made it."""
     facts = manifest.facts
     known = {

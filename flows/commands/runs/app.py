@@ -10,13 +10,12 @@ from typing import Annotated
 import typer
 
 from flows.commands.runs.compare import show_difference
-from flows.commands.runs.listed import Wanted, list_runs
+from flows.commands.runs.listed import Wanted, as_it_is, list_runs
 from flows.commands.runs.show import show_run
 from flows.commands.store import StoreUrl, console, open_store
 from flows.options import DEFAULT_STORE
 from storage.errors import ConfigError
 from storage.runs import history
-from storage.runs.alive import state_of
 from storage.units import seconds_of
 
 app = typer.Typer(rich_markup_mode="rich")
@@ -112,8 +111,5 @@ def compare(first: RunId, second: RunId, as_json: Json = False, store: StoreUrl 
     Whether a difference of scores is real says gristmill compare, which tests it question by question.
     """
     opened = open_store(store)
-    one, two = (
-        record.model_copy(update={"state": state_of(opened, record)})
-        for record in (history.find(opened, first), history.find(opened, second))
-    )
+    one, two = (as_it_is(opened, history.find(opened, run)) for run in (first, second))
     show_difference(console, one, two, as_json)

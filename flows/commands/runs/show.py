@@ -56,11 +56,9 @@ def _head(record: RunRecord) -> Iterator[str]:
 
 def told_estimates(record: RunRecord) -> str:
     """How long the plan expected what was made to take, and how long it took."""
-    done = [name for name in record.estimates if name in record.made]
+    done, expected, took = record.planned
     if not done:
         return f"about {duration(sum(one.seconds for one in record.estimates.values()))}; none of it was made"
-    expected = sum(record.estimates[name].seconds for name in done)
-    took = sum(record.stages[name].seconds for name in done)
     return f"{duration(expected)}, took {duration(took)} ({', '.join(done)})"
 
 
