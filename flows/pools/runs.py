@@ -6,8 +6,6 @@ it, but for SIGKILL, after which it goes on and leaves its artifact in the store
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -137,7 +135,6 @@ class SentRun:
             if state.is_final():
                 self._ended = True
                 return self._said(state)
-            self._end_if_cancelled()
             now = time.monotonic()
             if self._has_worker():
                 online = now
@@ -166,17 +163,6 @@ class SentRun:
             raise PoolError(f"Somebody has deleted the run of `{self._title}`, {self.page}.", RERUN) from None
         assert state is not None
         return state
-
-    def _end_if_cancelled(self) -> None:
-        """End this process, as a worker would, where somebody cancels its run, which was started without a worker."""
-        from prefect.context import FlowRunContext
-
-        context = FlowRunContext.get()
-        if context is None or context.flow_run is None:
-            return
-        parent = self._client.read_flow_run(context.flow_run.id)
-        if parent.state is not None and parent.state.is_cancelling():
-            os.kill(os.getpid(), signal.SIGTERM)
 
     def _said(self, state: State) -> str:
         message = state.message or ""
