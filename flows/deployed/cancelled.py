@@ -20,6 +20,9 @@ WORKER_SECONDS = 45.0  # in which a worker ends what it has started, the checkpo
 def ended_when_cancelled(run: UUID, *, has_worker: bool) -> Iterator[None]:
     """Within the block this process is ended as by a worker where its flow run stays *Cancelling*. Prefect's engine
     says *Crashed* then, as of every signal."""
+    if not os.environ.get("PREFECT_API_URL"):  # nobody else knows a server of the run's own
+        yield
+        return
     over = threading.Event()
     watcher = threading.Thread(target=_watch, args=(run, WORKER_SECONDS if has_worker else 0.0, over), daemon=True)
     watcher.start()
@@ -31,11 +34,12 @@ def ended_when_cancelled(run: UUID, *, has_worker: bool) -> Iterator[None]:
 
 def _watch(run: UUID, patience: float, over: threading.Event) -> None:
     from prefect.client.orchestration import get_client
+    from prefect.exceptions import ObjectNotFound
 
     since: float | None = None
     with get_client(sync_client=True) as client:
         while not over.wait(LOOK_SECONDS):
-            with suppress(httpx.HTTPError):  # of a server that is gone for a while
+            with suppress(httpx.HTTPError, ObjectNotFound):  # of a server that is gone for a while, or a deleted run
                 state = client.read_flow_run(run).state
                 if state is None or not state.is_cancelling():
                     continue

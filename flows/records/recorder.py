@@ -51,7 +51,7 @@ class Recorder(AbstractContextManager["Recorder"]):
             refresh=list(asked.refresh), runtime=config.pop("runtime"), config=config, host=socket.gethostname(),
             process=os.getpid(), started=_now(),
         )  # fmt: skip
-        self._works = True
+        self._works, self._begun = True, False
         if session.runtime.tracking.pipeline:
             from flows.records.track import check_trackers
 
@@ -87,6 +87,8 @@ class Recorder(AbstractContextManager["Recorder"]):
             self._write()
 
     def _write(self, **ended: Any) -> None:
+        if not self._begun:
+            self._begin()
         if not self._works:
             return
         steps = self._session.steps
@@ -106,18 +108,25 @@ class Recorder(AbstractContextManager["Recorder"]):
         self._session.observer.noted("run", f"leaves no record: {told}")
 
     def __enter__(self) -> Recorder:
+        with suppress(OSError, StoreError):  # a run that is refused creates no store for its record
+            self._session.store.check_exists()
+            self._write()
+        return self
+
+    def _begin(self) -> None:
+        self._begun = True
         try:
             self._session.store.begin()
             seen = self._stack.enter_context(alive(self._session.store, self.record.id))
             self.record = self.record.model_copy(update={"seen_everywhere": seen})
         except (OSError, StoreError) as error:
             self._give_up(error)
-        self._write()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._begun and error is not None:
+            return
         state, said = _ending(error)
         working = self.record.working if error is not None else ""
         self._write(state=state, error=said, ended=_now(), working=working)

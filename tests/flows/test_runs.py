@@ -101,6 +101,7 @@ def test_a_run_of_the_terminal_that_finds_everything_is_recorded_without_prefect
 def test_a_record_says_how_a_run_ended(error: BaseException, state: str, said: str, tmp_path: Path) -> None:
     profile = profile_of(tmp_path)
     session = session_of(profile)
+    session.store.begin()
     recorder = Recorder(profile, session, Asked("smoke"))
     recorder.record = recorder.record.model_copy(update={"working": "pretrain"})
     with pytest.raises(type(error)), recorder:
@@ -110,10 +111,19 @@ def test_a_record_says_how_a_run_ended(error: BaseException, state: str, said: s
     assert found.seconds is not None
 
 
+def test_a_run_that_is_refused_creates_no_store(tmp_path: Path) -> None:
+    profile = profile_of(tmp_path)
+    session = session_of(profile)
+    with pytest.raises(StoreError), Recorder(profile, session, Asked("smoke")):
+        raise StoreError("It is refused.", "Ask again.")
+    assert not (tmp_path / "store").exists()
+
+
 def test_no_secret_of_an_error_gets_into_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "sesame-open-sesame")
     profile = profile_of(tmp_path)
     session = session_of(profile)
+    session.store.begin()
     with pytest.raises(ValueError, match="sesame"), Recorder(profile, session, Asked("smoke")):
         raise ValueError("refused: sesame-open-sesame")
     assert "sesame" not in (tmp_path / "store" / history.file_of(history.ids(session.store)[0])).read_text()
@@ -121,6 +131,7 @@ def test_no_secret_of_an_error_gets_into_a_record(tmp_path: Path, monkeypatch: p
 
 def test_a_killed_run_has_crashed_and_a_running_one_runs(tmp_path: Path) -> None:
     profile = profile_of(tmp_path)
+    session_of(profile).store.begin()
     script = (
         "import os, sys; from pathlib import Path; from flows.records.recorder import Asked, Recorder;"
         "from flows.session import session_of; from tests.flows.test_runs import profile_of;"

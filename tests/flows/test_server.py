@@ -103,6 +103,7 @@ def test_a_server_that_is_not_there_is_named_at_the_start(monkeypatch: pytest.Mo
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     done = gristmill("run", "smoke", "--to=download", "--store", "/nowhere/store")
     assert done.returncode == 1
+    assert not Path("/nowhere").exists()
     assert "No Prefect server answers at http://127.0.0.1:9/api" in done.stderr
     assert "correct PREFECT_API_URL" in done.stderr
     assert "Traceback" not in done.stderr
