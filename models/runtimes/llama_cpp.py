@@ -55,6 +55,7 @@ class LlamaCppRuntime(ModelRuntime):
         params.use_jinja = True
         params.fit_params = False
         params.verbosity = NO_OUTPUT
+        params.endpoint_metrics = True
         self.path, self.threads, self.adapter = path, threads, adapter
         self._configure(params)
         self._folder = TemporaryDirectory(prefix="gristmill-")
@@ -67,6 +68,12 @@ class LlamaCppRuntime(ModelRuntime):
             self._server = Server(params)
         except RuntimeError as error:
             raise RuntimeFault(f"llama.cpp can't load {adapter or path}: {error}") from error
+        self._wait_for_its_loop()
+
+    def _wait_for_its_loop(self) -> None:
+        """llama.cpp forgets an order to end that comes before its loop of tasks has begun, and a server that is closed
+        at once would be waited for for ever. Its figures are a task of that loop."""
+        self._server.handle_metrics()
 
     def _configure(self, params: Any) -> None:
         """Where a runtime of another kind adds to the server's settings."""

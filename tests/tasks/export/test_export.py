@@ -194,6 +194,18 @@ def test_a_release_is_opened_in_the_runtime_of_a_format_that_it_holds(
         open_release(tmp_path)
 
 
+def test_a_runtime_that_is_closed_as_soon_as_it_is_open_ends(
+    llama: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+) -> None:
+    """llama.cpp forgets an order to end that comes before its loop has begun."""
+    path = run(tmp_path, llama, formats=["gguf-f16"]).path / "gguf" / "model-f16.gguf"
+    script = (
+        "import sys; from pathlib import Path; from models.runtimes.llama_cpp import LlamaCppRuntime\n"
+        "for _ in range(40): LlamaCppRuntime(Path(sys.argv[1])).close()"
+    )
+    subprocess.run([sys.executable, "-c", script, str(path)], timeout=120, check=True)
+
+
 def _open_with_a_long_temporary_folder(path: Path, folder: Path) -> None:
     """Where the path of a socket is longer than the system allows, llama.cpp's server does not start."""
     folder.mkdir()
